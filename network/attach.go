@@ -35,7 +35,8 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 	}
 	for _, l := range links {
 		if l.Owner != "" && l.Owner != alias {
-			return nil, fmt.Errorf("attach network of %s: interface %s is %s's: %w", owner.VM, l.Interface, l.Owner, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("attach network of %s: interface %s is %s's: %w", owner.VM, l.Interface, l.Owner,
+				errdefs.ErrInvalidArgument)
 		}
 	}
 	// To flush an interface of the node would cut the node off.
@@ -44,7 +45,8 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, err)
 	}
 	if host {
-		return nil, fmt.Errorf("attach network of %s: namespace %q is the node's own: %w", owner.VM, path, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("attach network of %s: namespace %q is the node's own: %w", owner.VM, path,
+			errdefs.ErrFailedPrecondition)
 	}
 	s, err := lockedSession(ctx, path)
 	if err != nil {

@@ -38,7 +38,8 @@ func TestAttachAndDetach(t *testing.T) {
 		t.Errorf("addresses left for the host: %s", got)
 	}
 	tap := sh(t, ns, "ip", "-d", "link", "show", "tap0")
-	for _, want := range []string{"state DOWN", "alias godwit/test/vm1/n0a1b2c3d4e5f/g4/a2", "mtu 1500", links[0].NIC.MAC, "addrgenmode none", "vnet_hdr on", "persist on"} {
+	for _, want := range []string{"state DOWN", "alias godwit/test/vm1/n0a1b2c3d4e5f/g4/a2", "mtu 1500", links[0].NIC.MAC,
+		"addrgenmode none", "vnet_hdr on", "persist on"} {
 		if !strings.Contains(tap, want) {
 			t.Errorf("tap lacks %q: %s", want, tap)
 		}
@@ -175,7 +176,8 @@ func TestAttachRepeated(t *testing.T) {
 	if _, err := Attach(t.Context(), f.nodes[0], owner, links); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("taps are held: %v", err)
 	}
-	if _, err := Attach(t.Context(), f.nodes[0], Owner{Node: owner.Node, VM: "test/other"}, links); !errdefs.IsAlreadyExists(err) {
+	if _, err := Attach(t.Context(), f.nodes[0], Owner{Node: owner.Node, VM: "test/other"},
+		links); !errdefs.IsAlreadyExists(err) {
 		t.Errorf("another owner: %v", err)
 	}
 	if diff := cmp.Diff(wired, state(t, f.nodes[0])); diff != "" {
@@ -286,7 +288,8 @@ func TestAttachRefusesSmallerMTU(t *testing.T) {
 	links[0].NIC.MTU = 1500
 	before := state(t, f.nodes[0])
 	_, err := Attach(t.Context(), f.nodes[0], owner, links)
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "1400") || !strings.Contains(err.Error(), "1500") {
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "1400") ||
+		!strings.Contains(err.Error(), "1500") {
 		t.Errorf("both values of the MTU are not named: %v", err)
 	}
 	if diff := cmp.Diff(before, state(t, f.nodes[0])); diff != "" {

@@ -78,7 +78,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-var volatile = regexp.MustCompile(` tentative| (valid|preferred)_lft \d+sec| expires \d+sec| pref medium| proto kernel_ll`)
+var volatile = regexp.MustCompile(
+	` tentative| (valid|preferred)_lft \d+sec| expires \d+sec| pref medium| proto kernel_ll`)
 
 // state is everything of a namespace that an attachment touches.
 func state(t *testing.T, ns string) []string {

@@ -36,7 +36,8 @@ func (s *session) lock(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("lock network namespace: another VM's is being attached or detached there: %w: %w", ctx.Err(), errdefs.ErrUnavailable)
+			return fmt.Errorf("lock network namespace: another VM's is being attached or detached there: %w: %w", ctx.Err(),
+				errdefs.ErrUnavailable)
 		}
 	}
 }

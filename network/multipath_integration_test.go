@@ -27,7 +27,8 @@ func TestSeveralGateways(t *testing.T) {
 			links := mustRead(t, ns)
 			add := append([]string{"ip", "route", "add"}, strings.Fields(c.route)...)
 			sh(t, ns, add...)
-			if _, err := Read(t.Context(), ns); errdefs.IsFailedPrecondition(err) != c.refused || err != nil && !strings.Contains(err.Error(), "10.9.0.0/16") {
+			if _, err := Read(t.Context(), ns); errdefs.IsFailedPrecondition(err) != c.refused || err != nil &&
+				!strings.Contains(err.Error(), "10.9.0.0/16") {
 				t.Errorf("Read: %v", err)
 			}
 			a, err := Attach(t.Context(), ns, owner, links)

@@ -125,7 +125,8 @@ func mute() error {
 		return fmt.Errorf("delete rule of local addresses: %w", err)
 	}
 	for _, which := range []string{"all", "default"} {
-		if err := os.WriteFile(sysctlPath(which, "accept_dad"), []byte("0"), 0o644); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.WriteFile(sysctlPath(which, "accept_dad"), []byte("0"), 0o644); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -27,7 +27,8 @@ func (o Owner) alias() (string, error) {
 			aliasMax-len(a)+len(o.VM), errdefs.ErrInvalidArgument)
 	}
 	if !nodeID.MatchString(o.Node) {
-		return "", fmt.Errorf("name owner %q: node %q is not 12 hexadecimal digits: %w", o.VM, o.Node, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("name owner %q: node %q is not 12 hexadecimal digits: %w", o.VM, o.Node,
+			errdefs.ErrInvalidArgument)
 	}
 	return a, nil
 }

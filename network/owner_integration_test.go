@@ -186,7 +186,9 @@ func TestTapOfAnotherVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Close() // as a VMM does that has closed its tap
-	eventually(t, "the tap has no carrier", func() bool { return strings.Contains(sh(t, ns, "ip", "link", "show", "tap0"), "NO-CARRIER") })
+	eventually(t, "the tap has no carrier", func() bool {
+		return strings.Contains(sh(t, ns, "ip", "link", "show", "tap0"), "NO-CARRIER")
+	})
 	wired := state(t, ns)
 	if err := stale.Down(t.Context()); err != nil {
 		t.Errorf("Down: %v", err)

@@ -25,14 +25,16 @@ func TestAlias(t *testing.T) {
 			t.Errorf("%s became %+v", alias, got)
 		}
 	}
-	if got, _ := (Owner{Node: "0a1b2c3d4e5f", VM: "ns/vm", Generation: 3, Attempt: 9}).alias(); got != "godwit/ns/vm/n0a1b2c3d4e5f/g3/a9" {
+	if got, _ := (Owner{Node: "0a1b2c3d4e5f", VM: "ns/vm", Generation: 3, Attempt: 9}).
+		alias(); got != "godwit/ns/vm/n0a1b2c3d4e5f/g3/a9" {
 		t.Errorf("alias: %s", got)
 	}
 	if got, ok := parseAlias("godwit/ns/nvm/g3/a9"); !ok || got != (Owner{VM: "ns/nvm", Generation: 3, Attempt: 9}) {
 		t.Errorf("the alias of an earlier version: %+v, %t", got, ok)
 	}
 	const node = "0a1b2c3d4e5f"
-	for _, o := range []Owner{{Node: node}, {VM: "ns/vm"}, {VM: "ns/vm", Node: "a"}, {Node: node, VM: strings.Repeat("x", 250)}} {
+	for _, o := range []Owner{{Node: node}, {VM: "ns/vm"}, {VM: "ns/vm", Node: "a"},
+		{Node: node, VM: strings.Repeat("x", 250)}} {
 		if _, err := o.alias(); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: %v", o, err)
 		}

@@ -113,8 +113,8 @@ func guestAddresses(found []Address) []netip.Prefix {
 // usual6 is the metric that the kernel gives an IPv6 route without one (IP6_RT_PRIO_USER).
 const usual6 = 1024
 
-// guestRoutes are those that the guest gets; those on the link come first, because a gateway may need them. Of several routes to one
-// destination the preferred one, of the lowest metric, comes first.
+// guestRoutes are those that the guest gets; those on the link come first, because a gateway may need them. Of several
+// routes to one destination the preferred one, of the lowest metric, comes first.
 func guestRoutes(found []Route) []spec.Route {
 	var out []spec.Route
 	for _, r := range found {

@@ -86,11 +86,13 @@ func (c *client) lease6(t *testing.T) string {
 	if err := os.WriteFile(hook, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "conf"), []byte("request dhcp6.name-servers, dhcp6.domain-search;\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "conf"), []byte("request dhcp6.name-servers, dhcp6.domain-search;\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	pid := filepath.Join(dir, "pid")
-	sh(t, c.ns, "timeout", "30", "dhclient", "-6", "-1", "-cf", filepath.Join(dir, "conf"), "-lf", filepath.Join(dir, "leases"), "-pf", pid, "-sf", hook, "eth0")
+	sh(t, c.ns, "timeout", "30", "dhclient", "-6", "-1", "-cf", filepath.Join(dir, "conf"), "-lf",
+		filepath.Join(dir, "leases"), "-pf", pid, "-sf", hook, "eth0")
 	t.Cleanup(func() { sh(t, c.ns, "sh", "-c", "kill $(cat "+pid+")") })
 	data, err := os.ReadFile(told)
 	if err != nil {
@@ -139,7 +141,8 @@ func TestServeIPv6(t *testing.T) {
 	if mtu := strings.TrimSpace(sh(t, guest.ns, "cat", "/proc/sys/net/ipv6/conf/eth0/mtu")); mtu != "1400" {
 		t.Errorf("the guest's MTU is %s", mtu)
 	}
-	if addr := sh(t, guest.ns, "ip", "-6", "addr", "show", "dev", "eth0", "scope", "global"); strings.Count(addr, "inet6") != 1 {
+	if addr := sh(t, guest.ns, "ip", "-6", "addr", "show", "dev", "eth0", "scope", "global"); strings.Count(addr,
+		"inet6") != 1 {
 		t.Errorf("the guest has made addresses of its own:\n%s", addr)
 	}
 	before := sent.Load()

@@ -61,7 +61,8 @@ func (s *session) undivided(l netlink.Link) error {
 		}
 		for _, hop := range r.MultiPath {
 			if hop.LinkIndex == l.Attrs().Index {
-				return fmt.Errorf("route to %s has several gateways, which no guest can be given: make it several routes with a metric each: %w",
+				return fmt.Errorf("route to %s has several gateways, which no guest can be given: make it several routes with a "+
+					"metric each: %w",
 					route.Destination, errdefs.ErrFailedPrecondition)
 			}
 		}

@@ -63,7 +63,8 @@ func newClient(t *testing.T, a *Attachment, nic string) *client {
 				return
 			}
 			frame := buf[vnetHeader:n]
-			if frame[12] == 8 && frame[23] == 17 && binary.BigEndian.Uint16(frame[36:]) == dhcp.ClientPort && !bytes.Equal(frame[6:12], dhcp.ServerMAC) {
+			if frame[12] == 8 && frame[23] == 17 && binary.BigEndian.Uint16(frame[36:]) == dhcp.ClientPort &&
+				!bytes.Equal(frame[6:12], dhcp.ServerMAC) {
 				c.foreign.Add(1)
 			}
 			if bytes.HasPrefix(frame[22:], foreignRouter.AsSlice()) {
@@ -89,12 +90,15 @@ func (c *client) lease(t *testing.T, more ...string) string {
 	dir := t.TempDir()
 	told := filepath.Join(dir, "told")
 	hook := filepath.Join(dir, "hook")
-	text := "#!/bin/sh\n[ \"$1\" = bound ] || exit 0\nip addr flush dev $interface\nip addr add $ip/$mask dev $interface\n" +
-		"ip route add default via $router\nip link set $interface mtu $mtu\necho $ip/$mask $router $dns $hostname >" + told + "\n"
+	text := "#!/bin/sh\n[ \"$1\" = bound ] || exit 0\nip addr flush dev $interface\nip addr add $ip/$mask dev " +
+		"$interface\n" +
+		"ip route add default via $router\nip link set $interface mtu $mtu\necho $ip/$mask $router $dns $hostname >" +
+		told + "\n"
 	if err := os.WriteFile(hook, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	sh(t, c.ns, append([]string{"busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-t", "10", "-T", "1", "-s", hook, "-O", "mtu"}, more...)...)
+	sh(t, c.ns, append([]string{"busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-t", "10", "-T", "1", "-s", hook,
+		"-O", "mtu"}, more...)...)
 	data, err := os.ReadFile(told)
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +196,8 @@ func foreignServer(t *testing.T, ns, mac string) *atomic.Int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	offer, err := dhcpv4.NewReplyFromRequest(request, dhcpv4.WithMessageType(dhcpv4.MessageTypeOffer), dhcpv4.WithYourIP(net.IPv4(10, 88, 0, 66)))
+	offer, err := dhcpv4.NewReplyFromRequest(request, dhcpv4.WithMessageType(dhcpv4.MessageTypeOffer),
+		dhcpv4.WithYourIP(net.IPv4(10, 88, 0, 66)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,8 @@ func verdicts(link Link) ([]verdict, error) {
 	}
 	if len(link.NIC.Addresses) == 0 { // the guest gets addresses that nobody here knows
 		return []verdict{{pass: true, keys: []netlink.TcU32Key{
-			key(atMAC, binary.BigEndian.Uint32(mac), 0xffffffff), key(atMACType, uint32(binary.BigEndian.Uint16(mac[4:]))<<16, 0xffff<<16),
+			key(atMAC, binary.BigEndian.Uint32(mac), 0xffffffff), key(atMACType, uint32(binary.BigEndian.Uint16(mac[4:]))<<16,
+				0xffff<<16),
 		}}}, nil
 	}
 	var v4, v6 []netip.Addr
@@ -89,7 +90,8 @@ func from(mac net.HardwareAddr, kind uint32, more ...netlink.TcU32Key) []netlink
 // verdicts4 pass the guest's addresses, and questions for one by DHCP, which come from none.
 func verdicts4(mac net.HardwareAddr, own []netip.Addr) []verdict {
 	const none = 0
-	out := []verdict{{pass: true, keys: from(mac, etherIPv4, key(atSource4, none, 0xffffffff), key(atVersion, 0x45<<24, 0xff<<24), isUDP,
+	out := []verdict{{pass: true, keys: from(mac, etherIPv4, key(atSource4, none, 0xffffffff),
+		key(atVersion, 0x45<<24, 0xff<<24), isUDP,
 		key(atPorts, dhcp.ClientPort<<16|dhcp.ServerPort, 0xffffffff))}}
 	for _, a := range own {
 		out = append(out, verdict{pass: true, keys: from(mac, etherIPv4, key(atSource4, word(a), 0xffffffff))})
@@ -155,7 +157,8 @@ func verdicts6(mac net.HardwareAddr, own, routers []netip.Addr) (out []verdict) 
 		out = append(out, verdict{pass: true, keys: icmp(dhcp.NeighborSolicit, append(target, none...)...)})
 	}
 	const hopByHop, once = 0, 1 // of listener reports (RFC 3810): the extension header, and the hop limit
-	return append(out, verdict{pass: true, keys: from(mac, etherIPv6, append([]netlink.TcU32Key{key(atNext, hopByHop<<8|once, 0xffff)}, none...)...)})
+	return append(out, verdict{pass: true,
+		keys: from(mac, etherIPv6, append([]netlink.TcU32Key{key(atNext, hopByHop<<8|once, 0xffff)}, none...)...)})
 }
 
 func address6(at int32, a netip.Addr) (keys []netlink.TcU32Key) {

@@ -57,7 +57,9 @@ func spoofs(t *testing.T, g *guest, w wire, all bool) {
 			t.Fatal(err)
 		}
 		// The tap hands a frame over before the write returns.
-		got = append(got, heard{fr.name, slices.ContainsFunc(w.drain(""), func(b []byte) bool { return bytes.Equal(b, fr.frame) })})
+		got = append(got, heard{fr.name, slices.ContainsFunc(w.drain(""), func(b []byte) bool {
+			return bytes.Equal(b, fr.frame)
+		})})
 		want = append(want, heard{fr.name, fr.fine || all})
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -52,14 +52,21 @@ func spoofFrames(own net.HardwareAddr) []spoofFrame {
 		{"a question by DHCP", ip4(own, "0.0.0.0", "255.255.255.255", 68, 67), true},
 		{"no address, to another port", ip4(own, "0.0.0.0", "255.255.255.255", 68, 69), false},
 		{"a question by DHCP from another MAC", ip4(other, "0.0.0.0", "255.255.255.255", 68, 67), false},
-		{"an ARP of its own", ethernet(broadcast, own, etherARP, arp(arpRequest, own, addr("10.88.0.2"), other, addr("10.88.0.1"))), true},
-		{"an ARP probe", ethernet(broadcast, own, etherARP, arp(arpRequest, own, addr("0.0.0.0"), other, addr("10.88.0.2"))), true},
-		{"an ARP probe for its second address", ethernet(broadcast, own, etherARP, arp(arpRequest, own, addr("0.0.0.0"), other, addr("10.88.0.12"))), true},
-		{"an ARP probe for another address", ethernet(broadcast, own, etherARP, arp(arpRequest, own, addr("0.0.0.0"), other, addr("10.88.0.1"))), false},
-		{"an ARP for another address", ethernet(broadcast, own, etherARP, arp(arpReply, own, addr("10.88.0.1"), other, addr("10.88.0.77"))), false},
-		{"an ARP for another MAC", ethernet(broadcast, own, etherARP, arp(arpReply, other, addr("10.88.0.2"), other, addr("10.88.0.77"))), false},
+		{"an ARP of its own", ethernet(broadcast, own, etherARP, arp(arpRequest, own, addr("10.88.0.2"), other,
+			addr("10.88.0.1"))), true},
+		{"an ARP probe", ethernet(broadcast, own, etherARP, arp(arpRequest, own, addr("0.0.0.0"), other, addr("10.88.0.2"))),
+			true},
+		{"an ARP probe for its second address", ethernet(broadcast, own, etherARP, arp(arpRequest, own, addr("0.0.0.0"),
+			other, addr("10.88.0.12"))), true},
+		{"an ARP probe for another address", ethernet(broadcast, own, etherARP, arp(arpRequest, own, addr("0.0.0.0"), other,
+			addr("10.88.0.1"))), false},
+		{"an ARP for another address", ethernet(broadcast, own, etherARP, arp(arpReply, own, addr("10.88.0.1"), other,
+			addr("10.88.0.77"))), false},
+		{"an ARP for another MAC", ethernet(broadcast, own, etherARP, arp(arpReply, other, addr("10.88.0.2"), other,
+			addr("10.88.0.77"))), false},
 		{"a RARP of its own", rarp(own), true},
-		{"a RARP for another MAC", ethernet(broadcast, own, etherRARP, arp(rarpRequest, other, addr("0.0.0.0"), other, addr("0.0.0.0"))), false},
+		{"a RARP for another MAC", ethernet(broadcast, own, etherRARP, arp(rarpRequest, other, addr("0.0.0.0"), other,
+			addr("0.0.0.0"))), false},
 		{"an IPv6 address of the NIC", ip6(own, own6, 17, 64, 0, 9, 0, 9, 0, 8, 0, 0), true},
 		{"another IPv6 address", ip6(own, other6, 17, 64, 0, 9, 0, 9, 0, 8, 0, 0), false},
 		{"an IPv6 address from another MAC", ip6(other, own6, 17, 64, 0, 9, 0, 9, 0, 8, 0, 0), false},
@@ -79,7 +86,8 @@ func spoofFrames(own net.HardwareAddr) []spoofFrame {
 		{"an advertisement of its address of the link", ip6(own, local, 58, 255, nd(136, local)...), true},
 		{"an advertisement of another", ip6(own, own6, 58, 255, nd(136, other6)...), false},
 		{"an advertisement of another from the link", ip6(own, local, 58, 255, nd(136, other6)...), false},
-		{"an advertisement in an extension header", ip6(own, own6, 60, 255, append([]byte{58, 0, 1, 4, 0, 0, 0, 0}, nd(136, other6)...)...), false},
+		{"an advertisement in an extension header",
+			ip6(own, own6, 60, 255, append([]byte{58, 0, 1, 4, 0, 0, 0, 0}, nd(136, other6)...)...), false},
 		{"a question for a neighbour", ip6(own, own6, 58, 255, nd(135, other6)...), true},
 		{"the advertisement of a router", ip6(own, local, 58, 255, 134, 0, 0, 0, 64, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0), false},
 		{"the redirect of a router", ip6(own, local, 58, 255, append(nd(137, other6), addr(other6).AsSlice()...)...), false},
@@ -103,7 +111,8 @@ func matches(keys []netlink.TcU32Key, frame []byte) bool {
 // another or takes another's address away.
 func TestVerdicts(t *testing.T) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 7}
-	nic := spec.NIC{ID: "nic0", MAC: mac.String(), Routes: []spec.Route{{IPv6: true, Gateway: netip.MustParseAddr("fe80::1")}}}
+	nic := spec.NIC{ID: "nic0", MAC: mac.String(),
+		Routes: []spec.Route{{IPv6: true, Gateway: netip.MustParseAddr("fe80::1")}}}
 	for _, p := range []string{"10.88.0.2/24", "10.88.0.12/24", "fd88::2/64"} {
 		nic.Addresses = append(nic.Addresses, netip.MustParsePrefix(p))
 	}

@@ -48,7 +48,8 @@ func (s *session) openTap(name string, flags uint16) (tap *os.File, err error) {
 
 // claim opens a tap for the owner and leaves it down. made says that it was not there
 // before; a claim that fails leaves none of its own.
-func (s *session) claim(ctx context.Context, name string, flags uint16, alias string) (tap *os.File, made bool, err error) {
+func (s *session) claim(ctx context.Context, name string, flags uint16, alias string) (tap *os.File, made bool,
+	err error) {
 	l, err := s.link(name)
 	if made = errdefs.IsNotFound(err); err != nil && !made {
 		return nil, false, err

@@ -139,7 +139,8 @@ func TestNothingLeavesWhileMute(t *testing.T) {
 		if got := w.drain(mac); len(got) != 0 {
 			t.Errorf("%d frames while mute: %x", len(got), got)
 		}
-		if got := sh(t, f.nodes[0], "tc", "filter", "show", "dev", "tap0", "ingress"); strings.Count(got, "mirred") != strings.Count(before, "mirred")-1 {
+		if got := sh(t, f.nodes[0], "tc", "filter", "show", "dev", "tap0", "ingress"); strings.Count(got,
+			"mirred") != strings.Count(before, "mirred")-1 {
 			t.Errorf("filters while mute:\n%s\nbefore:\n%s", got, before)
 		}
 	}

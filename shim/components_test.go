@@ -26,7 +26,8 @@ func TestComponentsAnswerUnderTheVMsLock(t *testing.T) {
 	defer vm.mu.Unlock()
 	go func() {
 		defer close(done)
-		if vm.nic.connection() != "cni" || vm.nic.wiring() != nil || vm.postcopy.filling() != nil || vm.tracking.known() != "" {
+		if vm.nic.connection() != "cni" || vm.nic.wiring() != nil || vm.postcopy.filling() != nil ||
+			vm.tracking.known() != "" {
 			t.Error("a component does not know its state")
 		}
 		if vm.vmm.starved(1) || vm.vmm.reason() != "" || vm.vmm.facts().Version != "7" || vm.vmm.copied() {

@@ -95,7 +95,8 @@ func TestTaskCgroup(t *testing.T) {
 			w.must("empty", os.Remove(filepath.Join(dir, "memory.max")))
 		}
 		vm, _ := w.service.current()
-		if err := cgroup.Leave(vm.journal.Load().Cgroup, os.Getpid()); err != nil || content(t, filepath.Join(root, "cgroup.procs")) != self {
+		if err := cgroup.Leave(vm.journal.Load().Cgroup, os.Getpid()); err != nil ||
+			content(t, filepath.Join(root, "cgroup.procs")) != self {
 			t.Errorf("leave: %v", err)
 		}
 		w.must("empty", os.Remove(filepath.Join(dir, "cgroup.procs")))
@@ -140,7 +141,8 @@ func TestReclaimSparesAnotherVMInTheCgroup(t *testing.T) {
 	root := t.TempDir()
 	files(t, root, map[string]string{"cgroup.procs": "", "vms/cgroup.procs": strconv.Itoa(id.PID)})
 	dirs := []string{filepath.Join(root, "vms")}
-	w.must("write journal", (&journal.Journal{Phase: journal.Own, Resources: journal.Resources{Cgroup: dirs}}).Write(second))
+	w.must("write journal", (&journal.Journal{Phase: journal.Own, Resources: journal.Resources{Cgroup: dirs}}).
+		Write(second))
 	j := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{Cgroup: dirs, Private: dirs}}
 	w.must("write journal", j.Write(first))
 	w.must("reclaim the first", reclaim(t.Context(), w.host(), first, j))

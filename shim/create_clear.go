@@ -36,17 +36,21 @@ func (c *creation) clearable(ctx context.Context, old *journal.Journal) error {
 		return fmt.Errorf("an earlier task of the VM may have a shim, and nothing of it is touched: %w", err)
 	}
 	if old.Phase.Open() && (!old.Phase.Destination() || alive) {
-		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase,
+			errdefs.ErrFailedPrecondition)
 	}
-	if old.Phase == journal.Fenced && c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
-		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation, errdefs.ErrFailedPrecondition)
+	if old.Phase == journal.Fenced && c.intent.Set() && old.Operation == c.intent.Operation &&
+		c.intent.Attempt <= old.Attempt {
+		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation,
+			errdefs.ErrFailedPrecondition)
 	}
 	wakes, err := wakeCommitted(old)
 	if err != nil {
 		return err
 	}
 	if wakes && !alive && c.host.Records != nil {
-		return fmt.Errorf("the VM wakes here, and its shim has died: its successor takes operation %s to its end: %w", old.Operation, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the VM wakes here, and its shim has died: its successor takes operation %s to its end: %w",
+			old.Operation, errdefs.ErrFailedPrecondition)
 	}
 	if old.Shim.PID == os.Getpid() || !alive {
 		return nil
@@ -56,7 +60,8 @@ func (c *creation) clearable(ctx context.Context, old *journal.Journal) error {
 		return fmt.Errorf("the VM may run on here without a task of containerd, under process %d: %w", old.Shim.PID, err)
 	}
 	if old.Phase == journal.Own && runs {
-		return fmt.Errorf("the VM runs on here without a task of containerd, under process %d: %w", old.Shim.PID, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the VM runs on here without a task of containerd, under process %d: %w", old.Shim.PID,
+			errdefs.ErrFailedPrecondition)
 	}
 	return shimOf(old).Kill(ctx)
 }

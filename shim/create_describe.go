@@ -71,7 +71,8 @@ func (c *creation) open(ctx context.Context, _ *steps.Undo) error {
 		return nil
 	}
 	opened, err := c.host.Snapshots(nil).Open(ctx, worker.OpenJob{
-		Store: storeConfig(c.host.Config, c.decision.Repository), Keys: worker.KeysOf(c.host.Config), Digest: digest.Digest(c.decision.Digest),
+		Store: storeConfig(c.host.Config, c.decision.Repository), Keys: worker.KeysOf(c.host.Config),
+		Digest: digest.Digest(c.decision.Digest),
 	})
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", c.source(), err)
@@ -87,7 +88,8 @@ func (c *creation) open(ctx context.Context, _ *steps.Undo) error {
 func (c *creation) expect(ctx context.Context) error {
 	s := c.intent.Stream
 	ref := snapshot.Ref{
-		VM: c.vm.namespace + "/" + c.vm.id, UID: c.record.GetUid(), Operation: c.intent.Operation, Attempt: c.intent.Attempt, Generation: s.GetGeneration(),
+		VM: c.vm.namespace + "/" + c.vm.id, UID: c.record.GetUid(), Operation: c.intent.Operation, Attempt: c.intent.Attempt,
+		Generation: s.GetGeneration(),
 	}
 	cfg, err := snapshot.Announced(ref, s.GetSpec(), s.GetFacts())
 	if err != nil {
@@ -119,9 +121,11 @@ func (c *creation) genuine(cfg *snapshot.Config) error {
 	digest, vm := c.source(), c.vm.namespace+"/"+c.vm.id
 	switch {
 	case cfg.Spec == nil || cfg.Spec.Version != spec.Version:
-		return fmt.Errorf("restore %s: its Spec has a version that this build does not know: %w", digest, errdefs.ErrNotImplemented)
+		return fmt.Errorf("restore %s: its Spec has a version that this build does not know: %w", digest,
+			errdefs.ErrNotImplemented)
 	case cfg.Spec.VMM != spec.VMM{Name: cfg.Facts.VMM, Machine: cfg.Facts.Machine, CPU: cfg.Facts.CPU}:
-		return fmt.Errorf("restore %s: its Spec names VMM %v, its facts %v: %w", digest, cfg.Spec.VMM, cfg.Facts, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("restore %s: its Spec names VMM %v, its facts %v: %w", digest, cfg.Spec.VMM, cfg.Facts,
+			errdefs.ErrInvalidArgument)
 	case cfg.Ref.VM != vm || cfg.Spec.Namespace+"/"+cfg.Spec.ID != vm:
 		return mismatch(digest, "VM", cfg.Ref.VM, vm)
 	case cfg.Ref.UID != c.record.GetUid() || cfg.Spec.UID != c.record.GetUid():

@@ -69,10 +69,12 @@ func (c *creation) fill(ctx context.Context, _ *steps.Undo) (err error) {
 }
 
 // fillJob opens the files of the VM that the Spec names; the paths are this node's.
-func (c *creation) fillJob(ctx context.Context, j *journal.Journal, files *openFiles, fetched *fetchedDisks) (*worker.FillJob, error) {
+func (c *creation) fillJob(ctx context.Context, j *journal.Journal, files *openFiles,
+	fetched *fetchedDisks) (*worker.FillJob, error) {
 	cfg := c.host.Config
 	job := &worker.FillJob{
-		Store: storeConfig(cfg, j.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(j.Digest), Want: &c.snapshot.Ref,
+		Store: storeConfig(cfg, j.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(j.Digest),
+		Want:   &c.snapshot.Ref,
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
 	}
 	const fresh = os.O_CREATE | os.O_RDWR | os.O_TRUNC

@@ -24,7 +24,8 @@ func readOptions(any *anypb.Any, bundle string) (cfg *config.Config, path string
 		return nil, "", intent, err
 	case order != nil:
 		path = order.GetConfigPath()
-		intent = record.Intent{Operation: order.GetOperation(), Attempt: order.GetAttempt(), Digest: order.GetDigest(), Stream: order.GetStream()}
+		intent = record.Intent{Operation: order.GetOperation(), Attempt: order.GetAttempt(), Digest: order.GetDigest(),
+			Stream: order.GetStream()}
 	case any.MessageIs(runtime):
 		if err := proto.Unmarshal(any.GetValue(), runtime); err != nil {
 			return nil, "", intent, fmt.Errorf("read options: %w: %w", err, errdefs.ErrInvalidArgument)

@@ -50,10 +50,11 @@ func TestReadOptions(t *testing.T) {
 		"none":            {nil, "from-file", record.Intent{}, false},
 		"another runtime": {&options.Options{BinaryName: "runc"}, "from-file", record.Intent{}, false},
 		"path":            {&runtimeoptions.Options{ConfigPath: file}, "from-file", record.Intent{}, false},
-		"body":            {&runtimeoptions.Options{ConfigBody: []byte("node = \"from-body\"\n")}, "from-body", record.Intent{}, false},
-		"missing path":    {&runtimeoptions.Options{ConfigPath: file + "x"}, "", record.Intent{}, true},
-		"bad body":        {&runtimeoptions.Options{ConfigBody: []byte("colour = 1\n")}, "", record.Intent{}, true},
-		"restore":         {nil, "from-file", record.Intent{Operation: "o", Attempt: 2, Digest: "d"}, false},
+		"body": {&runtimeoptions.Options{ConfigBody: []byte("node = \"from-body\"\n")}, "from-body",
+			record.Intent{}, false},
+		"missing path": {&runtimeoptions.Options{ConfigPath: file + "x"}, "", record.Intent{}, true},
+		"bad body":     {&runtimeoptions.Options{ConfigBody: []byte("colour = 1\n")}, "", record.Intent{}, true},
+		"restore":      {nil, "from-file", record.Intent{Operation: "o", Attempt: 2, Digest: "d"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			any := c.order(t, file)
@@ -81,7 +82,8 @@ func TestReadOptions(t *testing.T) {
 func TestRootIsNotForVMMs(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.toml")
 	for text, ok := range map[string]bool{
-		"[vmm]\nfirst_user = 0\n": false, "[vmm]\nfirst_user = 0\nallow_root = true\n": true, "[vmm]\nfirst_user = 1000\n": true,
+		"[vmm]\nfirst_user = 0\n": false, "[vmm]\nfirst_user = 0\nallow_root = true\n": true,
+		"[vmm]\nfirst_user = 1000\n": true,
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

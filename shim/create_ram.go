@@ -34,7 +34,8 @@ func reserveRAM(path string, size uint64, firstUser int) (err error) {
 		return fmt.Errorf("reserve RAM: %w", err)
 	}
 	if used+size > total {
-		return fmt.Errorf("reserve RAM: %s wanted, %s of %s in %s are free; ask for less (godwit.dev/memory), end a VM, or raise ram_size: %w",
+		return fmt.Errorf("reserve RAM: %s wanted, %s of %s in %s are free; ask for less (godwit.dev/memory), end a VM, "+
+			"or raise ram_size: %w",
 			config.Size(size), config.Size(total-min(used, total)), config.Size(total), dir, errdefs.ErrResourceExhausted)
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -47,7 +48,8 @@ func reserveRAM(path string, size uint64, firstUser int) (err error) {
 	}
 	err = f.Truncate(int64(size))
 	if errors.Is(err, unix.EINVAL) {
-		err = fmt.Errorf("%s is no multiple of the size of its pages: %w: %w", config.Size(size), errdefs.ErrInvalidArgument, err)
+		err = fmt.Errorf("%s is no multiple of the size of its pages: %w: %w", config.Size(size), errdefs.ErrInvalidArgument,
+			err)
 	}
 	if user > 0 && os.Geteuid() == 0 {
 		err = errors.Join(err, f.Chown(user, -1))
@@ -60,7 +62,8 @@ func reserveRAM(path string, size uint64, firstUser int) (err error) {
 
 // errHuge: what brings pages into a RAM file writes to it, which a hugetlbfs does not take.
 func errHuge(dir string) error {
-	return fmt.Errorf("RAM in %s consists of huge pages (ram_huge_pages), on which no VM sleeps or wakes; use a tmpfs: %w", dir, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("RAM in %s consists of huge pages (ram_huge_pages), on which no VM sleeps or wakes; use a tmpfs: %w",
+		dir, errdefs.ErrFailedPrecondition)
 }
 
 // smallPages answers errHuge of a dir with huge pages, and Unavailable of one that cannot be

@@ -48,12 +48,14 @@ type creation struct {
 
 // create makes everything that the task needs and lets the guest execute nothing. On an
 // error nothing of it is left.
-func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest, join func(*config.Config) (*Host, error)) (uint32, error) {
+func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest,
+	join func(*config.Config) (*Host, error)) (uint32, error) {
 	t := vm.owner
 	if err := t.enter(Creating, TaskCreating); err != nil {
 		return 0, err
 	}
-	c := &creation{vm: vm, task: t, req: r, join: join, next: &journal.Journal{Resources: journal.Resources{Bundle: r.GetBundle()}}}
+	c := &creation{vm: vm, task: t, req: r, join: join,
+		next: &journal.Journal{Resources: journal.Resources{Bundle: r.GetBundle()}}}
 	begun := time.Now()
 	err := steps.Run(ctx, new(steps.Undo), undoBound, []steps.Step{
 		steps.New("read configuration", c.configure),
@@ -119,7 +121,9 @@ func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
 		return err
 	}
 	if c.bundle.HostNetwork && c.host.Config.HostNetwork == "refuse" {
-		return fmt.Errorf("linux.namespaces network: the host's was asked for, such as by --net=host, and a VM cannot be in it: give it a network namespace, or set host_network = \"loopback\" to run it without a network: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("linux.namespaces network: the host's was asked for, such as by --net=host, and a VM cannot be "+
+			"in it: give it a network namespace, or set host_network = \"loopback\" to run it without a network: %w",
+			errdefs.ErrInvalidArgument)
 	}
 	data, err := json.Marshal(c.bundle.Spec.Container.OCI.Process)
 	if err != nil {
@@ -176,7 +180,9 @@ func (c *creation) claim(ctx context.Context, u *steps.Undo) error {
 		return unavailable(err)
 	}
 	c.record, c.next.Generation = rec, rec.GetGeneration()
-	u.Add("disown", func(ctx context.Context) error { return c.vm.record().disown(ctx, rec.GetGeneration(), rec.GetUid()) })
+	u.Add("disown", func(ctx context.Context) error {
+		return c.vm.record().disown(ctx, rec.GetGeneration(), rec.GetUid())
+	})
 	return nil
 }
 
@@ -191,10 +197,11 @@ func (c *creation) wake(ctx context.Context, u *steps.Undo) error {
 	if c.intent.Checkpoint != "" {
 		why = "restore a checkpoint by order"
 	}
-	rec, err := c.host.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm.name(), ForceDigest: c.intent.Checkpoint, Operation: &nodev1.Operation{
-		Id: c.next.Operation, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: c.host.Config.Node,
-		Digest: c.decision.Digest, Generation: c.record.GetGeneration(),
-	}})
+	rec, err := c.host.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm.name(), ForceDigest: c.intent.Checkpoint,
+		Operation: &nodev1.Operation{
+			Id: c.next.Operation, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: c.host.Config.Node,
+			Digest: c.decision.Digest, Generation: c.record.GetGeneration(),
+		}})
 	if err != nil {
 		return unavailable(err)
 	}

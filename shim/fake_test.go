@@ -131,15 +131,18 @@ func newWorld(t *testing.T) *world {
 	}
 	f := &faults{}
 	cfg := config.Default()
-	cfg.Node, cfg.StateDir, cfg.RunDir, cfg.RAMDir = "a", filepath.Join(dir, "s"), filepath.Join(dir, "r"), filepath.Join(dir, "m")
+	cfg.Node, cfg.StateDir, cfg.RunDir, cfg.RAMDir = "a", filepath.Join(dir, "s"), filepath.Join(dir, "r"),
+		filepath.Join(dir, "m")
 	for _, d := range []string{cfg.StateDir, cfg.RunDir, cfg.RAMDir} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w := &world{
-		faults: f, t: t, cfg: cfg, notes: map[string]string{"a": "b"}, agent: newFakeAgent(f), net: &fakeNetwork{faults: f, serves: make(chan served, 16)}, records: newFakeRecords(f), store: &fakeStore{faults: f},
-		links: []network.Link{{Interface: "eth0", Tap: "tap0", NIC: spec.NIC{Name: "eth0", MAC: "02:00:00:00:00:01", MTU: 1500}, Found: network.Found{MTU: 1500}}},
+		faults: f, t: t, cfg: cfg, notes: map[string]string{"a": "b"}, agent: newFakeAgent(f),
+		net: &fakeNetwork{faults: f, serves: make(chan served, 16)}, records: newFakeRecords(f), store: &fakeStore{faults: f},
+		links: []network.Link{{Interface: "eth0", Tap: "tap0", NIC: spec.NIC{Name: "eth0", MAC: "02:00:00:00:00:01",
+			MTU: 1500}, Found: network.Found{MTU: 1500}}},
 	}
 	w.restart()
 	t.Cleanup(func() {
@@ -204,7 +207,8 @@ func (w *world) restart() {
 func (w *world) host() *Host {
 	w.net.links = w.links
 	return &Host{
-		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk}, Records: w.records, Orders: w.orders, HostKernel: "test", Tracking: w.tracking,
+		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk}, Records: w.records, Orders: w.orders,
+		HostKernel: "test", Tracking: w.tracking,
 		Driver:    func(context.Context, string) (vmm.Driver, error) { return w, nil },
 		Snapshots: func([]string) Snapshots { return w.store },
 		Dial: func(ctx context.Context, _ vmm.Machine, _ string, first FirstCall) (Agent, error) {
@@ -252,7 +256,8 @@ func (w *world) process() (proc.ID, error) {
 }
 
 func (w *world) Probe(context.Context) (vmm.Facts, error) {
-	return vmm.Facts{Name: "fake", Version: "1.0", Machine: "m1", CPU: "max", Accel: "none", Waits: !w.hasty}, w.call("probe")
+	return vmm.Facts{Name: "fake", Version: "1.0", Machine: "m1", CPU: "max", Accel: "none", Waits: !w.hasty},
+		w.call("probe")
 }
 
 func (w *world) Start(_ context.Context, cfg vmm.Config) (vmm.Machine, error) {
@@ -280,8 +285,10 @@ func (w *world) bundle() *taskapi.CreateTaskRequest {
 	dir, err := os.MkdirTemp(filepath.Dir(w.cfg.StateDir), "bundle")
 	w.must("make bundle", err)
 	oci := &specs.Spec{
-		Version: specs.Version, Hooks: w.hooks, Annotations: w.notes, Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/"}, Root: &specs.Root{Path: "rootfs"},
-		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace}}},
+		Version: specs.Version, Hooks: w.hooks, Annotations: w.notes, Process: &specs.Process{Args: []string{"/bin/true"},
+			Cwd: "/"}, Root: &specs.Root{Path: "rootfs"},
+		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace},
+			{Type: specs.UTSNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace}}},
 	}
 	data, err := json.Marshal(oci)
 	if err != nil {
@@ -295,7 +302,8 @@ func (w *world) bundle() *taskapi.CreateTaskRequest {
 
 // execRequest is an exec of a shell.
 func execRequest(id string) *taskapi.ExecProcessRequest {
-	return &taskapi.ExecProcessRequest{ID: "vm", ExecID: id, Spec: &anypb.Any{Value: []byte(`{"args":["/bin/sh"],"cwd":"/"}`)}}
+	return &taskapi.ExecProcessRequest{ID: "vm", ExecID: id,
+		Spec: &anypb.Any{Value: []byte(`{"args":["/bin/sh"],"cwd":"/"}`)}}
 }
 
 func ctxNS(t *testing.T) context.Context { return namespaces.WithNamespace(t.Context(), "ns") }
@@ -336,7 +344,8 @@ func (w *world) ref() *machinev1.Ref {
 }
 
 func (w *world) capture() (*machinev1.CaptureResponse, error) {
-	return w.machineService().Capture(w.t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t", Execs: w.execs})
+	return w.machineService().Capture(w.t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t",
+		Execs: w.execs})
 }
 
 // asleep hibernates the VM as the engine does, and starts a new shim.
@@ -385,14 +394,4 @@ func (w *world) nothingLeft() {
 	if _, err := os.Stat(filepath.Join(w.cfg.VMDir("ns", "vm"), "disks")); err == nil {
 		w.t.Error("disks are left")
 	}
-}
-
-// eventually polls what another process or goroutine brings about.
-func eventually(ok func() bool) bool {
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		if ok() {
-			return true
-		}
-	}
-	return false
 }

@@ -102,7 +102,8 @@ func (a *fakeAgent) Info(context.Context, *agentv1.InfoRequest) (*agentv1.InfoRe
 func (a *fakeAgent) Setup(context.Context, *agentv1.SetupRequest) (*agentv1.SetupResponse, error) {
 	return &agentv1.SetupResponse{}, a.call("setup")
 }
-func (a *fakeAgent) ConfigureNetwork(context.Context, *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
+func (a *fakeAgent) ConfigureNetwork(context.Context,
+	*agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
 	return &agentv1.ConfigureNetworkResponse{}, a.call("configure network")
 }
 func (a *fakeAgent) Restored(context.Context, *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {

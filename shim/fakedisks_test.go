@@ -27,7 +27,8 @@ func (d *fakeDisks) Prepare(_ context.Context, r DisksRequest) (*DiskSet, error)
 	path := filepath.Join(r.Dir, "rw.img")
 	err := os.WriteFile(path, []byte("disk"), 0o600)
 	return &DiskSet{
-		Disks: []spec.Disk{{ID: "rw", Serial: "rw", Type: "ext4", Size: 4}}, Writable: "rw", Files: []journal.Disk{{ID: "rw", Path: path}},
+		Disks: []spec.Disk{{ID: "rw", Serial: "rw", Type: "ext4", Size: 4}}, Writable: "rw",
+		Files: []journal.Disk{{ID: "rw", Path: path}},
 	}, err
 }
 

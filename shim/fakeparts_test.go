@@ -81,7 +81,8 @@ func (m *fakeMachine) PowerButton(context.Context) error {
 }
 
 func newFakeMachine(f *faults, id vmproc.ID, cfg vmm.Config) *fakeMachine {
-	return &fakeMachine{faults: f, id: id, cfg: cfg, done: make(chan struct{}), events: make(chan vmm.Event, 4), reason: "VMM killed by a signal", nics: &fakeNICs{has: cfg.NICs}}
+	return &fakeMachine{faults: f, id: id, cfg: cfg, done: make(chan struct{}), events: make(chan vmm.Event, 4),
+		reason: "VMM killed by a signal", nics: &fakeNICs{has: cfg.NICs}}
 }
 
 func (m *fakeMachine) set(runs bool) { m.mu.Lock(); m.runs = runs; m.mu.Unlock() }
@@ -252,7 +253,8 @@ type fakeRecords struct {
 }
 
 func newFakeRecords(f *faults) *fakeRecords {
-	return &fakeRecords{faults: f, rec: &nodev1.Record{Vm: &nodev1.VM{Namespace: "ns", Id: "vm"}, Uid: "uid", Owner: &nodev1.Owner{}}}
+	return &fakeRecords{faults: f, rec: &nodev1.Record{Vm: &nodev1.VM{Namespace: "ns", Id: "vm"}, Uid: "uid",
+		Owner: &nodev1.Owner{}}}
 }
 
 // sleep is the commit of a hibernate.
@@ -305,7 +307,10 @@ func (r *fakeRecords) Disown(_ context.Context, q *nodev1.DisownRequest) (*nodev
 }
 
 func (r *fakeRecords) Open(_ context.Context, q *nodev1.OpenRequest) (*nodev1.Record, error) {
-	return r.do("open operation", func() error { r.rec.Operation, r.forced = q.GetOperation(), q.GetForceDigest(); return nil })
+	return r.do("open operation", func() error {
+		r.rec.Operation, r.forced = q.GetOperation(), q.GetForceDigest()
+		return nil
+	})
 }
 
 func (r *fakeRecords) Advance(_ context.Context, q *nodev1.AdvanceRequest) (*nodev1.Record, error) {

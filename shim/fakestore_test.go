@@ -52,7 +52,8 @@ func (s *fakeStore) wait(ctx context.Context, c chan struct{}) error {
 	}
 }
 
-func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, notify func(worker.Progress)) (snapshot.Receipt, error) {
+func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, notify func(worker.Progress)) (snapshot.Receipt,
+	error) {
 	if err := s.wait(ctx, s.early); err != nil {
 		return snapshot.Receipt{}, err
 	}
@@ -87,7 +88,8 @@ func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, notify func(work
 	}
 	s.pushed = j
 	s.config = &snapshot.Config{Ref: j.Ref, Facts: j.Facts, Spec: j.Spec, Resume: json.RawMessage(j.Resume)}
-	return snapshot.Receipt{Digest: "sha256:" + hexDigest, Captured: time.Now(), Durable: time.Now(), Disks: s.inPause}, nil
+	return snapshot.Receipt{Digest: "sha256:" + hexDigest, Captured: time.Now(), Durable: time.Now(), Disks: s.inPause},
+		nil
 }
 
 const hexDigest = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
@@ -108,7 +110,8 @@ func (s *fakeStore) Fill(_ context.Context, j worker.FillJob, _ func(worker.Prog
 
 // LazyFill brings nothing, and says that all is there.
 func (s *fakeStore) LazyFill(ctx context.Context, j worker.LazyJob, notify func(worker.Progress)) error {
-	notify(worker.Progress{Progress: snapshot.Progress{Step: "lazy fill", Done: 1 << 20, Total: 2 << 20, Waiting: s.lacks}})
+	notify(worker.Progress{Progress: snapshot.Progress{Step: "lazy fill", Done: 1 << 20, Total: 2 << 20,
+		Waiting: s.lacks}})
 	if _, err := j.RAM(ctx); err != nil {
 		return err
 	}

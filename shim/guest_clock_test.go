@@ -177,12 +177,13 @@ func TestClockThatIsNotSet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var said atomic.Int32
 			w := newWorld(t)
-			w.service.log = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-				if a.Key == slog.MessageKey && c.says != "" && strings.Contains(a.Value.String(), c.says) {
-					said.Add(1)
-				}
-				return a
-			}}))
+			w.service.log = slog.New(slog.NewTextHandler(io.Discard,
+				&slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+					if a.Key == slog.MessageKey && c.says != "" && strings.Contains(a.Value.String(), c.says) {
+						said.Add(1)
+					}
+					return a
+				}}))
 			w.running()
 			w.at("set clock", c.answer)
 			vm, _ := w.service.current()

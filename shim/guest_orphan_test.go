@@ -150,7 +150,8 @@ func TestStartIsGivenUp(t *testing.T) {
 				refused := func(when, remedy string) {
 					t.Helper()
 					_, err := w.checkpoint(when == "paused")
-					if err := errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "exec e") || !strings.Contains(err.Error(), remedy) {
+					if err := errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "exec e") ||
+						!strings.Contains(err.Error(), remedy) {
 						t.Errorf("%s: checkpoint = %v", when, err)
 					}
 				}

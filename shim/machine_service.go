@@ -37,7 +37,8 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		j := vm.journal.Load()
 		r := &machinev1.QueryResponse{
 			Namespace: vm.namespace, Id: vm.id, State: string(vm.state), Record: string(j.Phase), Generation: j.Generation,
-			Digest: j.Digest, Resident: rampool.Resident(j.RAM), Network: vm.nic.connection(), Progress: vm.op.progress.get(), TaskPid: vm.owner.pid(),
+			Digest: j.Digest, Resident: rampool.Resident(j.RAM), Network: vm.nic.connection(), Progress: vm.op.progress.get(),
+			TaskPid: vm.owner.pid(),
 			Adopted: vm.origin.adopted, CreatedUnixNano: j.Created,
 		}
 		if f := vm.postcopy.filling(); f != nil {
@@ -79,7 +80,8 @@ func (m *machineService) Capture(ctx context.Context, r *machinev1.CaptureReques
 		if r.GetRepository() == "" {
 			return nil, fmt.Errorf("capture VM %s: a repository is needed: %w", vm.id, errdefs.ErrInvalidArgument)
 		}
-		c, err := (&capture{vm: vm, ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs(), req: r, make: (*capture).snapshot}).run(ctx)
+		c, err := (&capture{vm: vm, ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs(), req: r,
+			make: (*capture).snapshot}).run(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -111,10 +113,13 @@ func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (
 				return nil, err
 			}
 		case c != nil:
-			return nil, fmt.Errorf("abort operation %s: %s holds VM %s: %w", ref.GetOperation(), c.ref.GetOperation(), vm.id, errdefs.ErrFailedPrecondition)
-		case state == Created && (j.Phase == journal.Ready || j.Phase == journal.Incoming) && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt():
+			return nil, fmt.Errorf("abort operation %s: %s holds VM %s: %w", ref.GetOperation(), c.ref.GetOperation(), vm.id,
+				errdefs.ErrFailedPrecondition)
+		case state == Created && (j.Phase == journal.Ready || j.Phase == journal.Incoming) &&
+			j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt():
 			if !vm.endCreated(ctx, killed) {
-				return nil, fmt.Errorf("abort operation %s: VM %s starts, or ends: %w", ref.GetOperation(), vm.id, errdefs.ErrFailedPrecondition)
+				return nil, fmt.Errorf("abort operation %s: VM %s starts, or ends: %w", ref.GetOperation(), vm.id,
+					errdefs.ErrFailedPrecondition)
 			}
 		}
 		vm.mu.Lock()

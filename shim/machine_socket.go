@@ -41,7 +41,8 @@ func (vm *VM) serve(find func() (*VM, error)) error {
 }
 
 // serve listens on path, until close or the end of ctx.
-func (s *machineSocket) serve(ctx context.Context, path string, record trace.Recorder, m machinev1.MachineService) error {
+func (s *machineSocket) serve(ctx context.Context, path string, record trace.Recorder,
+	m machinev1.MachineService) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -53,7 +54,8 @@ func (s *machineSocket) serve(ctx context.Context, path string, record trace.Rec
 		return err
 	}
 	traced := ttrpc.WithChainUnaryServerInterceptor(trace.Last(record))
-	server, err := ttrpc.NewServer(append(failpoint.Server(), traced, ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))...)
+	server, err := ttrpc.NewServer(append(failpoint.Server(), traced,
+		ttrpc.WithServerHandshaker(ttrpc.UnixSocketRequireSameUser()))...)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -62,7 +64,8 @@ func (s *machineSocket) serve(ctx context.Context, path string, record trace.Rec
 	s.server = server
 	s.mu.Unlock()
 	go func() {
-		if err := server.Serve(ctx, link.Steady(l)); err != nil && !errors.Is(err, ttrpc.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := server.Serve(ctx, link.Steady(l)); err != nil && !errors.Is(err, ttrpc.ErrServerClosed) &&
+			!errors.Is(err, net.ErrClosed) {
 			s.log.Error("serve machine socket", "error", err)
 		}
 	}()

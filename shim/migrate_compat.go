@@ -35,7 +35,8 @@ func compatible(was, is snapshot.Facts) error {
 		}
 	}
 	if older(is.Version, was.Version) {
-		return fmt.Errorf("it was made by %s %s, this node has the older %s: %w", was.VMM, was.Version, is.Version, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("it was made by %s %s, this node has the older %s: %w", was.VMM, was.Version, is.Version,
+			errdefs.ErrFailedPrecondition)
 	}
 	for _, feature := range was.Features {
 		if !slices.Contains(is.Features, feature) {
@@ -70,7 +71,8 @@ func Fits(ctx context.Context, host *Host, offered, facts []byte) error {
 		return fmt.Errorf("read what is offered: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	if s.Version != spec.Version {
-		return fmt.Errorf("its Spec has version %d, this build knows %d: %w", s.Version, spec.Version, errdefs.ErrNotImplemented)
+		return fmt.Errorf("its Spec has version %d, this build knows %d: %w", s.Version, spec.Version,
+			errdefs.ErrNotImplemented)
 	}
 	_, err := host.takes(ctx, was, &s)
 	return err
@@ -106,5 +108,6 @@ func diskSlots(disks []spec.Disk) []int {
 }
 
 func misplaced(kind, id string, slot, want int) error {
-	return fmt.Errorf("its device layout has %s %s in slot %d, this node has it in %d: %w", kind, id, slot, want, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("its device layout has %s %s in slot %d, this node has it in %d: %w", kind, id, slot, want,
+		errdefs.ErrFailedPrecondition)
 }

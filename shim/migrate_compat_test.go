@@ -16,29 +16,46 @@ import (
 // What does not fit is named, on either VMM.
 func TestCompatible(t *testing.T) {
 	qemu := snapshot.Facts{VMM: "qemu", Version: "7.2.9", Machine: "pc-q35-7.2", Accel: "tcg", CPU: "max"}
-	other := snapshot.Facts{VMM: "cloud-hypervisor", Version: "53.0", Accel: "kvm", CPU: "host", Features: []string{"avx", "avx2"}}
+	other := snapshot.Facts{VMM: "cloud-hypervisor", Version: "53.0", Accel: "kvm", CPU: "host",
+		Features: []string{"avx", "avx2"}}
 	for name, tt := range map[string]struct {
 		was    snapshot.Facts
 		change func(*snapshot.Facts)
 		words  []string // none: it fits
 	}{
-		"QEMU, the same":           {qemu, func(*snapshot.Facts) {}, nil},
-		"QEMU, newer":              {qemu, func(f *snapshot.Facts) { f.Version = "10.0.1" }, nil},
-		"QEMU, older":              {qemu, func(f *snapshot.Facts) { f.Version = "7.1" }, []string{"7.2.9", "older 7.1"}},
-		"QEMU, another machine":    {qemu, func(f *snapshot.Facts) { f.Machine = "pc-q35-10.0" }, []string{"machine", "pc-q35-7.2", "pc-q35-10.0"}},
-		"QEMU, KVM":                {qemu, func(f *snapshot.Facts) { f.Accel = "kvm" }, []string{"acceleration", "tcg", "kvm"}},
-		"QEMU, another CPU":        {qemu, func(f *snapshot.Facts) { f.CPU = "host" }, []string{"CPU model", "max", "host"}},
-		"QEMU to Cloud Hypervisor": {qemu, func(f *snapshot.Facts) { *f = other }, []string{"VMM", "qemu", "cloud-hypervisor"}},
-		"Cloud Hypervisor to QEMU": {other, func(f *snapshot.Facts) { *f = qemu }, []string{"VMM", "cloud-hypervisor", "qemu"}},
-		"Cloud Hypervisor to QEMU with KVM": {other, func(f *snapshot.Facts) { f.VMM, f.Version, f.Machine = "qemu", "10.0", "pc-q35-7.2" },
+		"QEMU, the same": {qemu, func(*snapshot.Facts) {}, nil},
+		"QEMU, newer":    {qemu, func(f *snapshot.Facts) { f.Version = "10.0.1" }, nil},
+		"QEMU, older":    {qemu, func(f *snapshot.Facts) { f.Version = "7.1" }, []string{"7.2.9", "older 7.1"}},
+		"QEMU, another machine": {qemu, func(f *snapshot.Facts) {
+			f.Machine = "pc-q35-10.0"
+		}, []string{"machine", "pc-q35-7.2", "pc-q35-10.0"}},
+		"QEMU, KVM": {qemu, func(f *snapshot.Facts) {
+			f.Accel = "kvm"
+		}, []string{"acceleration", "tcg", "kvm"}},
+		"QEMU, another CPU": {qemu, func(f *snapshot.Facts) { f.CPU = "host" }, []string{"CPU model", "max", "host"}},
+		"QEMU to Cloud Hypervisor": {qemu, func(f *snapshot.Facts) {
+			*f = other
+		}, []string{"VMM", "qemu", "cloud-hypervisor"}},
+		"Cloud Hypervisor to QEMU": {other, func(f *snapshot.Facts) {
+			*f = qemu
+		}, []string{"VMM", "cloud-hypervisor", "qemu"}},
+		"Cloud Hypervisor to QEMU with KVM": {other, func(f *snapshot.Facts) {
+			f.VMM, f.Version, f.Machine = "qemu", "10.0", "pc-q35-7.2"
+		},
 			[]string{"VMM", "cloud-hypervisor", "qemu"}},
-		"Cloud Hypervisor, the same":     {other, func(*snapshot.Facts) {}, nil},
-		"Cloud Hypervisor, newer":        {other, func(f *snapshot.Facts) { f.Version = "54.0" }, nil},
-		"Cloud Hypervisor, patched":      {other, func(f *snapshot.Facts) { f.Version = "53.0.1" }, nil},
-		"Cloud Hypervisor, older":        {other, func(f *snapshot.Facts) { f.Version = "52.1" }, []string{"53.0", "older 52.1"}},
-		"Cloud Hypervisor, a better CPU": {other, func(f *snapshot.Facts) { f.Features = []string{"avx", "avx2", "avx512f"} }, nil},
-		"Cloud Hypervisor, another CPU":  {other, func(f *snapshot.Facts) { f.Features = []string{"avx"} }, []string{"CPU feature avx2"}},
-		"another kernel of the host":     {other, func(f *snapshot.Facts) { f.Kernel = "6.18" }, nil},
+		"Cloud Hypervisor, the same": {other, func(*snapshot.Facts) {}, nil},
+		"Cloud Hypervisor, newer":    {other, func(f *snapshot.Facts) { f.Version = "54.0" }, nil},
+		"Cloud Hypervisor, patched":  {other, func(f *snapshot.Facts) { f.Version = "53.0.1" }, nil},
+		"Cloud Hypervisor, older": {other, func(f *snapshot.Facts) {
+			f.Version = "52.1"
+		}, []string{"53.0", "older 52.1"}},
+		"Cloud Hypervisor, a better CPU": {other, func(f *snapshot.Facts) {
+			f.Features = []string{"avx", "avx2", "avx512f"}
+		}, nil},
+		"Cloud Hypervisor, another CPU": {other, func(f *snapshot.Facts) {
+			f.Features = []string{"avx"}
+		}, []string{"CPU feature avx2"}},
+		"another kernel of the host": {other, func(f *snapshot.Facts) { f.Kernel = "6.18" }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			is := tt.was
@@ -65,13 +82,15 @@ func TestCompatible(t *testing.T) {
 // The device layout is a part of what must fit.
 func TestLayout(t *testing.T) {
 	s := func(disk, nic int) *spec.Spec {
-		return &spec.Spec{Disks: []spec.Disk{{ID: "layer0", Slot: 8}, {ID: "rw", Slot: disk}}, NICs: []spec.NIC{{ID: "net0", Slot: nic}}}
+		return &spec.Spec{Disks: []spec.Disk{{ID: "layer0", Slot: 8}, {ID: "rw", Slot: disk}},
+			NICs: []spec.NIC{{ID: "net0", Slot: nic}}}
 	}
 	if err := layout(s(9, 4)); err != nil {
 		t.Error(err)
 	}
 	for word, bad := range map[string]*spec.Spec{"disk rw in slot 3": s(3, 4), "NIC net0 in slot 9": s(9, 9)} {
-		if err := layout(bad); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "device layout has "+word) {
+		if err := layout(bad); !errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), "device layout has "+word) {
 			t.Errorf("%s: %v", word, err)
 		}
 	}
@@ -105,10 +124,14 @@ func TestOfferFits(t *testing.T) {
 		"another CPU":     {o.GetSpec(), facts("cpu", "other"), "CPU model", errdefs.IsFailedPrecondition},
 		"a newer VMM":     {o.GetSpec(), facts("version", "999"), "older", errdefs.IsFailedPrecondition},
 		"a CPU's feature": {o.GetSpec(), facts("features", []string{"avx9000"}), "avx9000", errdefs.IsFailedPrecondition},
-		"another layout": {change(o.GetSpec(), func(all map[string]any) { all["disks"].([]any)[0].(map[string]any)["slot"] = 30 }), o.GetFacts(),
+		"another layout": {change(o.GetSpec(), func(all map[string]any) {
+			all["disks"].([]any)[0].(map[string]any)["slot"] = 30
+		}), o.GetFacts(),
 			"slot 30", errdefs.IsFailedPrecondition},
-		"a newer Spec": {change(o.GetSpec(), func(all map[string]any) { all["version"] = 99 }), o.GetFacts(), "version 99", errdefs.IsNotImplemented},
-		"garbage":      {[]byte("{"), o.GetFacts(), "offered", errdefs.IsInvalidArgument},
+		"a newer Spec": {change(o.GetSpec(), func(all map[string]any) {
+			all["version"] = 99
+		}), o.GetFacts(), "version 99", errdefs.IsNotImplemented},
+		"garbage": {[]byte("{"), o.GetFacts(), "offered", errdefs.IsInvalidArgument},
 	} {
 		if err := Fits(t.Context(), w.host(), c.spec, c.facts); !c.is(err) || !strings.Contains(err.Error(), c.word) {
 			t.Errorf("%s: %v", name, err)
@@ -123,7 +146,8 @@ func TestSendIsRefused(t *testing.T) {
 	w := moving(t)
 	m := w.machineService()
 	whole := &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d")}
-	if _, err := m.Send(t.Context(), whole); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "Offer") {
+	if _, err := m.Send(t.Context(), whole); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) ||
+		!strings.Contains(err.Error(), "Offer") {
 		t.Errorf("without an offer: %v", err)
 	}
 	vm, _ := w.service.current()
@@ -141,12 +165,14 @@ func TestSendIsRefused(t *testing.T) {
 	vm.mu.Lock()
 	vm.state, vm.op.offered = Running, nil
 	vm.mu.Unlock()
-	if _, err := m.Send(t.Context(), &machinev1.SendRequest{Ref: w.ref()}); !errdefs.IsInvalidArgument(errgrpc.ToNative(err)) {
+	if _, err := m.Send(t.Context(), &machinev1.SendRequest{Ref: w.ref()}); !errdefs.IsInvalidArgument(
+		errgrpc.ToNative(err)) {
 		t.Errorf("without a destination: %v", err)
 	}
 	stale := w.ref()
 	stale.Generation--
-	if _, err := m.Offer(t.Context(), &machinev1.OfferRequest{Ref: stale}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+	if _, err := m.Offer(t.Context(), &machinev1.OfferRequest{Ref: stale}); !errdefs.IsFailedPrecondition(
+		errgrpc.ToNative(err)) {
 		t.Errorf("stale offer: %v", err)
 	}
 	w.exec("e")

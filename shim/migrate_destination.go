@@ -97,7 +97,8 @@ func (vm *VM) incoming(ref *machinev1.Ref) (*machinev1.IncomingResponse, error) 
 		return nil, fmt.Errorf("operation %s, attempt %d, generation %d does not bring VM %s here (%s): %w",
 			ref.GetOperation(), ref.GetAttempt(), ref.GetGeneration(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 	}
-	return &machinev1.IncomingResponse{Channel: a.ends.Channel, Socket: a.socket, Certificate: a.ends.Own.Certificate, Digest: j.Digest}, nil
+	return &machinev1.IncomingResponse{Channel: a.ends.Channel, Socket: a.socket, Certificate: a.ends.Own.Certificate,
+		Digest: j.Digest}, nil
 }
 
 // run returns when Start or an end has taken over. What fails before that ends the task:
@@ -118,7 +119,8 @@ func (a *arrival) run() {
 	}
 	close(a.done)
 	if err != nil && !gone {
-		a.vm.log.Error("receive VM: it will not run here", "operation", a.ref.GetOperation(), "attempt", a.ref.GetAttempt(), "error", err)
+		a.vm.log.Error("receive VM: it will not run here", "operation", a.ref.GetOperation(), "attempt", a.ref.GetAttempt(),
+			"error", err)
 		a.vm.endCreated(a.vm.life, killed)
 	}
 }
@@ -207,7 +209,8 @@ func (a *arrival) receive(ctx context.Context, conn *os.File) error {
 	vm, j := a.vm, a.vm.journal.Load()
 	files := &openFiles{}
 	defer files.close()
-	job := worker.ReceiveJob{Arrival: a, Conn: worker.Open(conn), Ends: a.ends, Ref: refOf(vm, a.ref, j), State: worker.Open(a.state)}
+	job := worker.ReceiveJob{Arrival: a, Conn: worker.Open(conn), Ends: a.ends, Ref: refOf(vm, a.ref, j),
+		State: worker.Open(a.state)}
 	ram, err := files.open(j.RAM, os.O_RDWR)
 	if err != nil {
 		return err
@@ -239,7 +242,8 @@ func (a *arrival) receive(ctx context.Context, conn *os.File) error {
 		if err != nil {
 			return err
 		}
-		job.Spaces = append(job.Spaces, worker.SizedSpace{Name: diskSpace(len(job.Spaces) - 1), Size: d.Size, File: worker.Open(f)})
+		job.Spaces = append(job.Spaces, worker.SizedSpace{Name: diskSpace(len(job.Spaces) - 1), Size: d.Size,
+			File: worker.Open(f)})
 	}
 	return vm.host.Snapshots(j.Cgroup).Receive(ctx, job, vm.op.progress.note)
 }

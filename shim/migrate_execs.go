@@ -66,7 +66,8 @@ func (vm *VM) stdioFixed() bool {
 const resumeMax = 120 << 10
 
 func errTooMuch(size, execs int) error {
-	return fmt.Errorf("%d execs and stdin that no process takes are %d bytes, more than the %d that go along with a VM: end some execs, or have them ended (--end-execs): %w",
+	return fmt.Errorf("%d execs and stdin that no process takes are %d bytes, more than the %d that go along with a "+
+		"VM: end some execs, or have them ended (--end-execs): %w",
 		execs, size, resumeMax, errdefs.ErrFailedPrecondition)
 }
 
@@ -86,7 +87,8 @@ func (s *starting) openExecs(all []*agentv1.Process) {
 			vm.log.Warn("the guest has no such exec", "exec", e.ID, "process", e.Guest)
 			continue
 		}
-		p := s.task.newProcess(e.ID, stdio.URIs{Stdout: s.task.init.stdio.Stdout, Stderr: s.task.init.stdio.Stderr, Terminal: e.Terminal}, nil)
+		p := s.task.newProcess(e.ID, stdio.URIs{Stdout: s.task.init.stdio.Stdout, Stderr: s.task.init.stdio.Stderr,
+			Terminal: e.Terminal}, nil)
 		st, named, err := s.streams.ForExec(e.State, filepath.Join(vm.journal.Load().RunDir, fmt.Sprintf("exec%d", i)))
 		if err != nil {
 			vm.log.Warn("an exec lacks a stream", "exec", e.ID, "error", err)

@@ -55,7 +55,8 @@ func from(t *testing.T, from *world) *world {
 	w.cfg.Node = "b"
 	w.records.rec, w.store.resume = from.records.rec, from.store.resume
 	w.agent.exit("") // its init
-	w.stream = &machinev1.Stream{Spec: o.GetSpec(), Facts: o.GetFacts(), Certificate: o.GetCertificate(), Generation: from.ref().GetGeneration()}
+	w.stream = &machinev1.Stream{Spec: o.GetSpec(), Facts: o.GetFacts(), Certificate: o.GetCertificate(),
+		Generation: from.ref().GetGeneration()}
 	return w
 }
 
@@ -137,7 +138,8 @@ func TestExecsGoAlong(t *testing.T) {
 	if !slices.Contains(w.agent.heard(), `remove "`+guest+`"`) {
 		t.Error("the guest keeps what was deleted")
 	}
-	order := []string{"/tasks/create", "/tasks/start", "/tasks/exec-added", "/tasks/exec-started", "/tasks/exit", "/tasks/delete"}
+	order := []string{"/tasks/create", "/tasks/start", "/tasks/exec-added", "/tasks/exec-started", "/tasks/exit",
+		"/tasks/delete"}
 	if !eventually(func() bool { return slices.Equal(w.events.all(), order) }) {
 		t.Errorf("events %q", w.events.all())
 	}
@@ -298,7 +300,8 @@ func TestStartWithAnExecFailsAtEachCall(t *testing.T) {
 		if err == nil || w.phase() == journal.Ready { // it did not matter, or the task may be started again
 			continue
 		}
-		if _, err := w.service.State(ctxNS(t), &taskapi.StateRequest{ID: "vm", ExecID: "e"}); !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+		if _, err := w.service.State(ctxNS(t), &taskapi.StateRequest{ID: "vm", ExecID: "e"}); !errdefs.IsNotFound(
+			errgrpc.ToNative(err)) {
 			t.Errorf("%s failed: the exec is known: %v", name, err)
 		}
 		w.must("delete", w.delete())
@@ -339,7 +342,8 @@ func TestExecsGoAlongCold(t *testing.T) {
 	w.must("vote", w.vote())
 	ref := w.ref()
 	w.records.sleep(r.GetDigest())
-	_, err = w.machineService().Release(t.Context(), &machinev1.ReleaseRequest{Ref: ref, Digest: r.GetDigest(), Moved: true})
+	_, err = w.machineService().Release(t.Context(), &machinev1.ReleaseRequest{Ref: ref, Digest: r.GetDigest(),
+		Moved: true})
 	w.must("release", err)
 	if status := w.wait("e"); status != movedStatus {
 		t.Errorf("at the source it ended with %d", status)

@@ -67,7 +67,8 @@ func (h *handover) release(ctx context.Context, digest string, moved bool) error
 	case c.complete() != nil:
 		err = c.complete()
 	case c.digest != digest:
-		err = fmt.Errorf("release VM %s to %s: its snapshot is %s: %w", vm.id, digest, c.digest, errdefs.ErrFailedPrecondition)
+		err = fmt.Errorf("release VM %s to %s: its snapshot is %s: %w", vm.id, digest, c.digest,
+			errdefs.ErrFailedPrecondition)
 	case j.Phase != journal.Prepared:
 		err = fmt.Errorf("release VM %s: it has not voted: %w", vm.id, errdefs.ErrFailedPrecondition)
 	case vm.state != Stopped: // the VMM may have died after the vote

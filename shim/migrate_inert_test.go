@@ -162,7 +162,8 @@ func TestWhatComesIsBuiltFromItsSpec(t *testing.T) {
 			other := append([]journal.Disk{{Path: theirs.RAM}}, theirs.Disks...)[i].Path
 			a, errA := os.Stat(path.Path)
 			b, errB := os.Stat(other)
-			if errA != nil || errB != nil || os.SameFile(a, b) || !strings.HasPrefix(path.Path, w.cfg.StateDir) && !strings.HasPrefix(path.Path, w.cfg.RAMDir) {
+			if errA != nil || errB != nil || os.SameFile(a, b) || !strings.HasPrefix(path.Path, w.cfg.StateDir) &&
+				!strings.HasPrefix(path.Path, w.cfg.RAMDir) {
 				t.Errorf("%s and %s: %v, %v", path.Path, other, errA, errB)
 			}
 		}
@@ -197,7 +198,9 @@ func TestSilentController(t *testing.T) {
 			if w.machine.running() || !c.deadline.Reset(time.Millisecond) {
 				t.Errorf("%s: no deadline is set", name)
 			}
-			if !eventually(func() bool { return vm.is(Running) && w.machine.running() && vm.journal.Load().Phase == journal.Own }) {
+			if !eventually(func() bool {
+				return vm.is(Running) && w.machine.running() && vm.journal.Load().Phase == journal.Own
+			}) {
 				t.Errorf("%s: VM is %s, %s", name, vm.state, vm.journal.Load().Phase)
 			}
 		}

@@ -37,7 +37,8 @@ func unavailable(err error) error {
 		return err
 	}
 	native := errgrpc.ToNative(err)
-	for _, class := range []func(error) bool{errdefs.IsFailedPrecondition, errdefs.IsInvalidArgument, errdefs.IsAborted, errdefs.IsNotFound, errdefs.IsAlreadyExists, errdefs.IsUnavailable} {
+	for _, class := range []func(error) bool{errdefs.IsFailedPrecondition, errdefs.IsInvalidArgument, errdefs.IsAborted,
+		errdefs.IsNotFound, errdefs.IsAlreadyExists, errdefs.IsUnavailable} {
 		if class(native) {
 			return native
 		}
@@ -94,7 +95,8 @@ func (r vmRecord) finishWake(ctx context.Context, j *journal.Journal, phase node
 
 // wakeResult is how a settled wake counts.
 var wakeResult = map[nodev1.Phase]string{
-	nodev1.Phase_PHASE_SUCCEEDED: starts.WakeOK, nodev1.Phase_PHASE_FAILED: starts.WakeFailed, nodev1.Phase_PHASE_LOST_AT_DEST: starts.WakeLost,
+	nodev1.Phase_PHASE_SUCCEEDED: starts.WakeOK, nodev1.Phase_PHASE_FAILED: starts.WakeFailed,
+	nodev1.Phase_PHASE_LOST_AT_DEST: starts.WakeLost,
 }
 
 // commitWake asks for the claim once more before the VM runs: only the record's word
@@ -108,7 +110,8 @@ func (r vmRecord) commitWake(ctx context.Context, j *journal.Journal) (uint64, e
 		return 0, unavailable(err)
 	}
 	if rec.GetOwner().GetNode() != r.node || !record.Follows(rec, j.Generation) {
-		return 0, fmt.Errorf("VM %s/%s is owned by %v at generation %d: %w", r.vm.GetNamespace(), r.vm.GetId(), rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+		return 0, fmt.Errorf("VM %s/%s is owned by %v at generation %d: %w", r.vm.GetNamespace(), r.vm.GetId(),
+			rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
 	}
 	return rec.GetGeneration(), nil
 }
@@ -123,15 +126,17 @@ func (r vmRecord) committed(ctx context.Context, j *journal.Journal) (uint64, er
 	op := rec.GetOperation()
 	mine := op.GetId() == j.Operation && op.GetAttempt() == j.Attempt && op.GetPhase() == nodev1.Phase_PHASE_COMMITTED
 	if !mine || rec.GetOwner().GetNode() != r.node || !record.Follows(rec, j.Generation) {
-		return 0, fmt.Errorf("operation %s has not given VM %s/%s to this node: owner %v at generation %d, operation %s in %s: %w",
-			j.Operation, r.vm.GetNamespace(), r.vm.GetId(), rec.GetOwner(), rec.GetGeneration(), op.GetId(), op.GetPhase(), errdefs.ErrFailedPrecondition)
+		return 0, fmt.Errorf("operation %s has not given VM %s/%s to this node: owner %v at generation %d, operation %s "+
+			"in %s: %w",
+			j.Operation, r.vm.GetNamespace(), r.vm.GetId(), rec.GetOwner(), rec.GetGeneration(), op.GetId(), op.GetPhase(),
+			errdefs.ErrFailedPrecondition)
 	}
 	return rec.GetGeneration(), nil
 }
 
-// inert refuses a Start that comes before the commit of a move, or for a claim that does not stand: it costs the VM nothing. It
-// answers the generation of the commit; 0: there is nothing to ask. One that comes behind the end
-// of a VM that never ran, by a move or a wake, has the fence written that is owed.
+// inert refuses a Start that comes before the commit of a move, or for a claim that does not stand: it costs the VM
+// nothing. It answers the generation of the commit; 0: there is nothing to ask. One that comes behind the end of a VM
+// that never ran, by a move or a wake, has the fence written that is owed.
 func (s *starting) inert(ctx context.Context) (uint64, error) {
 	vm := s.vm
 	j := vm.journal.Load()
@@ -139,7 +144,8 @@ func (s *starting) inert(ctx context.Context) (uint64, error) {
 		return 0, s.claimed(ctx)
 	}
 	if vm.is(Stopped) { // it never ran: its end could not be written down, as on a full disk
-		return 0, errors.Join(fmt.Errorf("VM %s has ended: %w", vm.id, errdefs.ErrFailedPrecondition), vm.fence(ctx, "it ended before it ran"))
+		return 0, errors.Join(fmt.Errorf("VM %s has ended: %w", vm.id, errdefs.ErrFailedPrecondition),
+			vm.fence(ctx, "it ended before it ran"))
 	}
 	if !j.Move {
 		return 0, nil

@@ -55,7 +55,8 @@ func (h *handover) died() error {
 func (h *handover) reverted(ctx context.Context, generation uint64) error {
 	vm, ref := h.vm, h.ref
 	if generation <= ref.GetGeneration()+1 {
-		return fmt.Errorf("revert VM %s: generation %d is not behind a commit of operation %s: %w", vm.id, generation, ref.GetOperation(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("revert VM %s: generation %d is not behind a commit of operation %s: %w", vm.id, generation,
+			ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
 	if vm.host.Records == nil {
 		return fmt.Errorf("revert VM %s: this node keeps no records: %w", vm.id, errdefs.ErrFailedPrecondition)
@@ -67,7 +68,8 @@ func (h *handover) reverted(ctx context.Context, generation uint64) error {
 		return unavailable(err)
 	}
 	if rec.GetOwner().GetNode() != vm.host.Config.Node || rec.GetGeneration() != generation {
-		return fmt.Errorf("revert VM %s to generation %d: its record has owner %v at %d: %w", vm.id, generation, rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("revert VM %s to generation %d: its record has owner %v at %d: %w", vm.id, generation,
+			rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -24,7 +24,8 @@ func TestRevertOfTheDead(t *testing.T) {
 	vm.guard()
 	w.records.rec.Owner, w.records.rec.Generation = &nodev1.Owner{Node: "a"}, ref.GetGeneration()+2
 	for range 2 {
-		_, err := w.machineService().Revert(t.Context(), &machinev1.RevertRequest{Ref: ref, OwnerGeneration: ref.GetGeneration() + 2})
+		_, err := w.machineService().Revert(t.Context(),
+			&machinev1.RevertRequest{Ref: ref, OwnerGeneration: ref.GetGeneration() + 2})
 		if err := errgrpc.ToNative(err); !errdefs.IsDataLoss(err) {
 			t.Errorf("revert: %v", err)
 		}
@@ -71,7 +72,8 @@ func TestKillOfWhatEnds(t *testing.T) {
 	if !eventually(func() bool { return vm.is(Stopped) }) {
 		t.Fatalf("VM is %s", vm.state)
 	}
-	if _, err := w.service.Kill(t.Context(), &taskapi.KillRequest{ID: vm.id, Signal: 9}); !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+	if _, err := w.service.Kill(t.Context(), &taskapi.KillRequest{ID: vm.id, Signal: 9}); !errdefs.IsNotFound(
+		errgrpc.ToNative(err)) {
 		t.Errorf("a kill behind the end: %v", err)
 	}
 }

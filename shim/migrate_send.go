@@ -33,7 +33,8 @@ func (c *capture) stream() (string, error) {
 	o := vm.op.offered
 	vm.mu.Unlock()
 	if o == nil || !sameRef(o.ref, c.ref) {
-		return "", fmt.Errorf("no certificate was offered for attempt %d of operation %s, or by a shim that is gone: call Offer: %w", c.ref.GetAttempt(), c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
+		return "", fmt.Errorf("no certificate was offered for attempt %d of operation %s, or by a shim that is gone: call "+
+			"Offer: %w", c.ref.GetAttempt(), c.ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
 	if c.endExecs {
 		vm.ending.endExecs(c.ctx)
@@ -92,10 +93,11 @@ func (s *sending) transmit() (snapshot.Sent, error) {
 	files := &openFiles{}
 	defer files.close()
 	job := worker.SendJob{
-		Live: &boundedPause{s.live}, Budget: pauseBudget(cfg, c.send.GetDowntimeMs()), Address: c.send.GetAddress(), Bandwidth: int64(cfg.Worker.Bandwidth),
-		Ends:  stream.Ends{Own: s.offered.identity, Peer: c.send.GetCertificate(), Channel: c.send.GetChannel()},
-		Ref:   refOf(vm, c.ref, j),
-		State: worker.Open(s.live.state), Ended: s.ended,
+		Live: &boundedPause{s.live}, Budget: pauseBudget(cfg, c.send.GetDowntimeMs()), Address: c.send.GetAddress(),
+		Bandwidth: int64(cfg.Worker.Bandwidth),
+		Ends:      stream.Ends{Own: s.offered.identity, Peer: c.send.GetCertificate(), Channel: c.send.GetChannel()},
+		Ref:       refOf(vm, c.ref, j),
+		State:     worker.Open(s.live.state), Ended: s.ended,
 	}
 	if b := c.send.GetBandwidth(); b > 0 {
 		job.Bandwidth = int64(b)

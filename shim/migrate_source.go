@@ -30,9 +30,11 @@ func (m *machineService) Offer(ctx context.Context, r *machinev1.OfferRequest) (
 func (m *machineService) Send(ctx context.Context, r *machinev1.SendRequest) (*machinev1.SendResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.SendResponse, error) {
 		if r.GetAddress() == "" || r.GetChannel() == "" || len(r.GetCertificate()) == 0 {
-			return nil, fmt.Errorf("send VM %s: address, channel and certificate of the destination are needed: %w", vm.id, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("send VM %s: address, channel and certificate of the destination are needed: %w", vm.id,
+				errdefs.ErrInvalidArgument)
 		}
-		c, err := (&capture{vm: vm, ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs(), send: r, make: (*capture).stream}).run(ctx)
+		c, err := (&capture{vm: vm, ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs(), send: r,
+			make: (*capture).stream}).run(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -41,7 +43,8 @@ func (m *machineService) Send(ctx context.Context, r *machinev1.SendRequest) (*m
 }
 
 // Incoming tells how the source reaches this destination.
-func (m *machineService) Incoming(_ context.Context, r *machinev1.IncomingRequest) (*machinev1.IncomingResponse, error) {
+func (m *machineService) Incoming(_ context.Context, r *machinev1.IncomingRequest) (*machinev1.IncomingResponse,
+	error) {
 	return ask(m, func(vm *VM) (*machinev1.IncomingResponse, error) { return vm.incoming(r.GetRef()) })
 }
 
@@ -70,7 +73,8 @@ func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) 
 	vm, ref := o.vm, o.ref
 	j := vm.journal.Load()
 	if vm.host.Records != nil && ref.GetGeneration() != j.Generation {
-		return nil, fmt.Errorf("offer VM %s: generation %d is stale, the VM runs under %d: %w", vm.id, ref.GetGeneration(), j.Generation, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("offer VM %s: generation %d is stale, the VM runs under %d: %w", vm.id, ref.GetGeneration(),
+			j.Generation, errdefs.ErrFailedPrecondition)
 	}
 	driver, err := vm.driver(ctx)
 	if err != nil {
@@ -80,7 +84,8 @@ func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) 
 	if err != nil {
 		return nil, err
 	}
-	out := &machinev1.OfferResponse{RamBytes: j.Spec.Memory, ResidentBytes: rampool.Resident(j.RAM), Tracking: string(vm.tracking.choice(ctx).Way)}
+	out := &machinev1.OfferResponse{RamBytes: j.Spec.Memory, ResidentBytes: rampool.Resident(j.RAM),
+		Tracking: string(vm.tracking.choice(ctx).Way)}
 	if out.Spec, err = json.Marshal(j.Spec); err != nil {
 		return nil, err
 	}
@@ -101,7 +106,8 @@ func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) 
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	if vm.op.aborted.has(ref) {
-		return nil, fmt.Errorf("offer VM %s: attempt %d of operation %s is over: %w", vm.id, ref.GetAttempt(), ref.GetOperation(), errdefs.ErrAborted)
+		return nil, fmt.Errorf("offer VM %s: attempt %d of operation %s is over: %w", vm.id, ref.GetAttempt(),
+			ref.GetOperation(), errdefs.ErrAborted)
 	}
 	if obstacle != nil {
 		out.Obstacles = append(out.Obstacles, obstacle.Error())
@@ -130,6 +136,7 @@ func (o *offering) obstacle() error {
 
 func refOf(vm *VM, ref *machinev1.Ref, j *journal.Journal) snapshot.Ref {
 	return snapshot.Ref{
-		VM: vm.namespace + "/" + vm.id, UID: j.Spec.UID, Operation: ref.GetOperation(), Attempt: ref.GetAttempt(), Generation: ref.GetGeneration(),
+		VM: vm.namespace + "/" + vm.id, UID: j.Spec.UID, Operation: ref.GetOperation(), Attempt: ref.GetAttempt(),
+		Generation: ref.GetGeneration(),
 	}
 }

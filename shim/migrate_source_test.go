@@ -2,12 +2,10 @@ package shim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +44,8 @@ func (w *world) send() (*machinev1.SendResponse, error) {
 	if _, err := w.offer(); err != nil {
 		return nil, err
 	}
-	r, err := w.machineService().Send(w.t.Context(), &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d"), Execs: w.execs})
+	r, err := w.machineService().Send(w.t.Context(), &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c",
+		Certificate: []byte("d"), Execs: w.execs})
 	return r, errgrpc.ToNative(err)
 }
 
@@ -65,7 +64,8 @@ func TestSend(t *testing.T) {
 	w.must("offer", err)
 	again, err := w.offer()
 	w.must("offer again", err)
-	if string(o.GetCertificate()) != string(again.GetCertificate()) || len(o.GetCertificate()) == 0 || len(o.GetObstacles()) != 0 || len(o.GetSpec()) == 0 || len(o.GetFacts()) == 0 {
+	if string(o.GetCertificate()) != string(again.GetCertificate()) || len(o.GetCertificate()) == 0 ||
+		len(o.GetObstacles()) != 0 || len(o.GetSpec()) == 0 || len(o.GetFacts()) == 0 {
 		t.Errorf("offers %v and %v", o, again)
 	}
 	m := w.machineService()
@@ -76,7 +76,8 @@ func TestSend(t *testing.T) {
 	if r.GetDigest() != streamDigest {
 		t.Errorf("digest %s", r.GetDigest())
 	}
-	if j := w.store.sent; j.Address != "b:1" || j.Ends.Channel != "c" || string(j.Ends.Peer) != "d" || string(j.Ends.Own.Certificate) != string(o.GetCertificate()) ||
+	if j := w.store.sent; j.Address != "b:1" || j.Ends.Channel != "c" || string(j.Ends.Peer) != "d" ||
+		string(j.Ends.Own.Certificate) != string(o.GetCertificate()) ||
 		j.Budget.Milliseconds() != 30 || j.Bandwidth != 5 || j.Ref.Operation != "op1" || len(j.Spaces) == 0 {
 		t.Errorf("job %+v", j)
 	}
@@ -113,7 +114,8 @@ func TestSend(t *testing.T) {
 	}
 	w.must("delete", w.delete())
 	if w.net.left == "" || w.net.detached != "" {
-		t.Errorf("the network was left in %q, given back in %q: the VM runs elsewhere with its addresses", w.net.left, w.net.detached)
+		t.Errorf("the network was left in %q, given back in %q: the VM runs elsewhere with its addresses", w.net.left,
+			w.net.detached)
 	}
 	if told := w.machine.nics.told(); len(told) > 0 || len(w.machine.nics.list()) == 0 {
 		t.Errorf("the guest's NICs: %v", told)
@@ -123,10 +125,14 @@ func TestSend(t *testing.T) {
 
 // R8: whatever fails before the vote, the VM runs on as before, and can be sent again.
 func TestSendFailsAtEachCall(t *testing.T) {
-	failEach(t, func(w *world) { w.running(); w.open("a", "b") }, (*world).sendAndBack, func(t *testing.T, w *world, name string) {
+	failEach(t, func(w *world) {
+		w.running()
+		w.open("a", "b")
+	}, (*world).sendAndBack, func(t *testing.T, w *world, name string) {
 		vm, err := w.service.current()
 		w.must("find", err)
-		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.journal.Load().Phase != journal.Own || vm.journal.Load().Move {
+		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.journal.Load().Phase != journal.Own ||
+			vm.journal.Load().Move {
 			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.journal.Load().Phase)
 		}
 		if state := processState(t, w.machine.id.PID); state == 'T' {
@@ -162,7 +168,8 @@ func TestRevert(t *testing.T) {
 	w.must("revert", revert(ref.GetGeneration()+2))
 	w.must("revert again", revert(ref.GetGeneration()+2))
 	vm, _ := w.service.current()
-	if j, err := journal.Read(vm.dir); err != nil || j.Phase != journal.Own || j.Generation != ref.GetGeneration()+2 || !w.machine.running() || !w.net.up {
+	if j, err := journal.Read(vm.dir); err != nil || j.Phase != journal.Own || j.Generation != ref.GetGeneration()+2 ||
+		!w.machine.running() || !w.net.up {
 		t.Errorf("journal %+v, %v", j, err)
 	}
 }
@@ -247,141 +254,8 @@ func (w *world) commit() {
 func (w *world) arrived() bool {
 	vm, err := w.service.current()
 	w.must("find", err)
-	return eventually(func() bool { p := vm.journal.Load().Phase; return p == journal.Ready || p == journal.Fenced }) && w.phase() == journal.Ready
-}
-
-// The destination is CREATED and executes nothing until the controller has committed; a
-// Start before that is refused and costs nothing. The stranger who connects first costs
-// nothing either. containerd hears of its task once each.
-func TestArrival(t *testing.T) {
-	w := coming(t)
-	w.store.stranger, w.store.early = 1, make(chan struct{})
-	w.must("create", w.receive())
-	w.connect() // a stranger
-	w.connect()
-	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) || w.phase() != journal.Incoming {
-		t.Fatalf("start while pages come: %v, %s", err, w.phase())
-	}
-	close(w.store.early)
-	if !w.arrived() {
-		t.Fatalf("phase %s", w.phase())
-	}
-	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) || w.phase() != journal.Ready || w.machine.running() || w.net.up {
-		t.Fatalf("start before the commit: %v, %s", err, w.phase())
-	}
-	in, err := w.machineService().Incoming(t.Context(), &machinev1.IncomingRequest{Ref: w.ref()})
-	if err != nil || in.GetDigest() != streamDigest {
-		t.Errorf("incoming %v, %v", in, err)
-	}
-	w.commit()
-	vm, _ := w.service.current()
-	w.uses("start", vm, w.start)
-	w.must("start again", w.start())
-	if j := vm.journal.Load(); j.Phase != journal.Own || j.Generation != w.records.rec.GetGeneration() || !w.machine.running() || !w.net.up {
-		t.Errorf("journal %+v", j)
-	}
-	var resume journal.Resume
-	w.must("resume", json.Unmarshal(w.store.resume, &resume))
-	w.agent.exit("") <- 3
-	if status := w.wait(""); status != 3 {
-		t.Errorf("exit status %d", status)
-	}
-	w.must("delete", w.delete())
-	want := []string{"/tasks/create", "/tasks/start", "/tasks/exit", "/tasks/delete"}
-	if !eventually(func() bool { return len(w.events.all()) >= len(want) }) || !slices.Equal(w.events.all(), want) {
-		t.Errorf("events %v", w.events.all())
-	}
-	w.nothingLeft()
-}
-
-// Whatever fails at the destination, the VM has not run there and never will: the attempt
-// is fenced, the task ends with 137 or was never made, and Delete leaves nothing.
-func TestArrivalFailsAtEachCall(t *testing.T) {
-	fails := func(w *world) error {
-		if err := w.receive(); err != nil {
-			return err
-		}
-		w.connect()
-		if w.arrived() {
-			return nil
-		}
-		if status := w.wait(""); status != killed {
-			t.Errorf("%s failed: exit status %d", w.fired(), status)
-		}
-		if w.phase() != journal.Fenced {
-			t.Errorf("%s failed: journal %s", w.fired(), w.phase())
-		}
-		w.arm(0)
-		w.must("delete", w.delete())
-		return errFake
-	}
-	for n := 1; ; n++ {
-		w := coming(t)
-		w.arm(n)
-		err := fails(w)
-		name := w.fired()
-		w.arm(0)
-		if name == "" && err == nil {
-			w.must("kill", w.kill("", 9))
-			w.must("delete", w.delete())
-			w.nothingLeft()
-			return
-		}
-		if err == nil {
-			t.Logf("%s failed, and nothing needed it", name)
-			continue
-		}
-		w.nothingLeft()
-	}
-}
-
-// An arrival that is given up at any time is fenced, and nothing stays of it.
-func TestArrivalIsGivenUp(t *testing.T) {
-	for name, end := range map[string]func(*world) error{
-		"abort": func(w *world) error {
-			_, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
-			return err
-		},
-		"kill":   func(w *world) error { return w.kill("", 9) },
-		"delete": func(w *world) error { return w.delete() },
-		"dies": func(w *world) error {
-			if w.machine == nil {
-				return w.kill("", 9)
-			}
-			w.machine.powerOff()
-			return nil
-		},
-	} {
-		for _, when := range []string{"before it comes", "while it comes", "ready"} {
-			t.Run(name+" "+when, func(t *testing.T) {
-				w := coming(t)
-				if when == "while it comes" {
-					w.store.early = make(chan struct{})
-				}
-				w.must("create", w.receive())
-				if when != "before it comes" {
-					w.connect()
-				}
-				if when == "ready" && !w.arrived() {
-					t.Fatalf("phase %s", w.phase())
-				}
-				if name == "dies" && when != "ready" {
-					return // the VMM's end is seen when its state is loaded
-				}
-				w.must(name, end(w))
-				if name != "delete" {
-					w.wait("")
-					w.must("delete", w.delete())
-				}
-				if w.phase() != journal.Fenced {
-					t.Errorf("journal %s", w.phase())
-				}
-				w.nothingLeft()
-				w.restart()
-				if err := w.receive(); !errdefs.IsFailedPrecondition(err) {
-					t.Errorf("the attempt once more: %v", err)
-				}
-			})
-		}
-	}
+	return eventually(func() bool {
+		p := vm.journal.Load().Phase
+		return p == journal.Ready || p == journal.Fenced
+	}) && w.phase() == journal.Ready
 }

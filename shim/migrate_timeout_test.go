@@ -19,7 +19,8 @@ func TestTimeoutOfTheOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	send := func(ms int64) error {
-		_, err := w.machineService().Send(t.Context(), &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d"), TimeoutMs: ms})
+		_, err := w.machineService().Send(t.Context(), &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c",
+			Certificate: []byte("d"), TimeoutMs: ms})
 		return errgrpc.ToNative(err)
 	}
 	sent := make(chan error, 1)

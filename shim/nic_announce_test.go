@@ -30,7 +30,9 @@ func TestAnnounced(t *testing.T) {
 			}
 			w.net.told.Store(0)
 			w.at("restored", func() error {
-				if early := eventually(func() bool { return w.net.told.Load() > 0 || !c.early }) && w.net.told.Load() > 0; early != c.early {
+				if early := eventually(func() bool {
+					return w.net.told.Load() > 0 || !c.early
+				}) && w.net.told.Load() > 0; early != c.early {
 					t.Errorf("announced before its guest is known: %t", early)
 				}
 				return nil

@@ -21,8 +21,9 @@ func TestResolver(t *testing.T) {
 	for text, want := range map[string]journal.Names{
 		"":                       {},
 		"nameserver 10.0.0.53\n": {DNS: []netip.Addr{netip.MustParseAddr("10.0.0.53")}},
-		"# of the host\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\nnameserver ::1\nnameserver fd00::53\nnameserver x\nnameserver": {DNS: []netip.Addr{netip.MustParseAddr("fd00::53")}},
-		"domain a.example\nsearch b.example. c.example .\noptions ndots:5":                                                             {Search: []string{"b.example", "c.example"}},
+		"# of the host\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\nnameserver ::1\nnameserver fd00::53\nnameserver " +
+			"x\nnameserver": {DNS: []netip.Addr{netip.MustParseAddr("fd00::53")}},
+		"domain a.example\nsearch b.example. c.example .\noptions ndots:5": {Search: []string{"b.example", "c.example"}},
 	} {
 		var got journal.Names
 		got.DNS, got.Search = resolver(text)
@@ -50,7 +51,8 @@ func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 	links[0].NIC.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}
 	links, names, err := (&starting{vm: vm, task: vm.owner}).askable(t.Context(), "netns", links)
 	w.must("prepare", err)
-	if diff := cmp.Diff(&journal.Names{Hostname: "web", DNS: []netip.Addr{netip.MustParseAddr("10.0.0.53")}, Search: []string{"example.org"}}, names, byAddr); diff != "" || links[0].Sink != "dhcp0" {
+	if diff := cmp.Diff(&journal.Names{Hostname: "web", DNS: []netip.Addr{netip.MustParseAddr("10.0.0.53")},
+		Search: []string{"example.org"}}, names, byAddr); diff != "" || links[0].Sink != "dhcp0" {
 		t.Fatalf("sink %q, names (-want +got):\n%s", links[0].Sink, diff)
 	}
 	// Where it wakes without that file, it is told the same.
@@ -81,7 +83,8 @@ func (w *world) leased(vm *VM) {
 	w.t.Helper()
 	s := <-w.net.serves
 	hw := []byte{2, 0, 0, 0, 0, 1}
-	ask, err := dhcpv4.NewDiscovery(hw, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress([]byte{10, 0, 0, 2})))
+	ask, err := dhcpv4.NewDiscovery(hw, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
+		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress([]byte{10, 0, 0, 2})))
 	w.must("ask", err)
 	ack, lease, err := s.Reply(ask)
 	w.must("answer", err)

@@ -58,7 +58,8 @@ func (s *starting) plug(ctx context.Context, _ *steps.Undo) error {
 			return err
 		}
 		s.address.Result = starts.AddressTimeout
-		vm.log.Error("the guest does not use its address; look at its network driver and DHCP client", "within", bound, "error", err)
+		vm.log.Error("the guest does not use its address; look at its network driver and DHCP client", "within", bound,
+			"error", err)
 		return nil
 	}
 	return vm.nic.plugged(done)

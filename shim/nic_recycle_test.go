@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"context"
 	"encoding/json"
 	"net/netip"
 	"os"
@@ -18,7 +17,6 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
-	"godwit.dev/godwit/network/dhcp"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/starts"
@@ -108,7 +106,8 @@ func TestRecycle(t *testing.T) {
 // A wake that no engine has seen, because a task was created while its VM
 // slept, is a wake all the same, and so is one that fails.
 func TestWakesOfTheShimAreNoted(t *testing.T) {
-	for fault, want := range map[string]string{"": starts.WakeOK, "fill": starts.WakeFailed, "load state": starts.WakeFailed, "restored": starts.WakeLost} {
+	for fault, want := range map[string]string{"": starts.WakeOK, "fill": starts.WakeFailed,
+		"load state": starts.WakeFailed, "restored": starts.WakeLost} {
 		w := newWorld(t).asleep()
 		if fault != "" {
 			w.at(fault, func() error { return errFake })
@@ -167,12 +166,14 @@ func TestEjectIsNotAcknowledged(t *testing.T) {
 	w.machine.nics.deaf = true
 	w.at("pause", func() error { t.Error("the VM was paused"); return nil })
 	_, err := w.capture()
-	if err = errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) || errdefs.IsDeadlineExceeded(err) || !strings.Contains(err.Error(), "timeouts.nic") {
+	if err = errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) || errdefs.IsDeadlineExceeded(err) ||
+		!strings.Contains(err.Error(), "timeouts.nic") {
 		t.Fatalf("capture = %v", err)
 	}
 	w.told("remove net0")
 	vm, _ := w.service.current()
-	if j := w.journal(); !vm.is(Running) || j.Phase != journal.Own || !j.Unplugged || !slices.Equal(w.machine.nics.list(), []string{"net0"}) {
+	if j := w.journal(); !vm.is(Running) || j.Phase != journal.Own || !j.Unplugged ||
+		!slices.Equal(w.machine.nics.list(), []string{"net0"}) {
 		t.Fatalf("VM is %s, journal %s, unplugged %v, NICs %v", vm.state, j.Phase, j.Unplugged, w.machine.nics.list())
 	}
 	w.machine.nics.lose("net0")
@@ -309,7 +310,8 @@ func TestWakeWithoutAnAddress(t *testing.T) {
 		err    error
 		result string
 	}{
-		"link": {"link up", errFake, starts.AddressFailed}, "tap": {"open tap", errFake, starts.AddressFailed}, "VMM": {"add NIC", errFake, starts.AddressFailed},
+		"link": {"link up", errFake, starts.AddressFailed}, "tap": {"open tap", errFake, starts.AddressFailed},
+		"VMM":   {"add NIC", errFake, starts.AddressFailed},
 		"guest": {"configure network", errdefs.ErrNotFound, starts.AddressTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -360,39 +362,4 @@ func (w *world) succeed(vm *VM) *VM {
 	next, err := adopted(vm.life, w.host(), "ns", "vm")
 	w.must("adopt", err)
 	return next
-}
-
-// What a guest without an agent says of its leases is waited for, not polled.
-func TestLeases(t *testing.T) {
-	w := newWorld(t).running()
-	vm, _ := w.service.current()
-	nics := vm.spec().Clone().NICs
-	nics[0].Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}
-	done := make(chan error)
-	go func() { done <- vm.nic.leases.wait(t.Context(), nics) }()
-	vm.nic.leases.note(dhcp.Lease{MAC: "02:00:00:00:00:09"})
-	vm.nic.leases.note(dhcp.Lease{MAC: nics[0].MAC, Address: nics[0].Addresses[0]})
-	w.must("wait", <-done)
-	never := func(what string) {
-		t.Helper()
-		if err := vm.nic.leases.wait(expired(t), nics); !errdefs.IsDeadlineExceeded(err) && !errdefs.IsCanceled(err) || !strings.Contains(err.Error(), "net0") {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	old := nics[0].Addresses[0]
-	nics[0].Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.3/24")}
-	never("a lease of the address before")
-	nics[0].Addresses[0] = old
-	w.machine.nics.lose("net0")
-	_, err := vm.nic.replug(t.Context())
-	w.must("plug in", err)
-	never("a lease of the NIC that has gone")
-	nics[0].MAC = "02:00:00:00:00:07"
-	never("a lease that never comes")
-}
-
-func expired(t *testing.T) context.Context {
-	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
-	t.Cleanup(cancel)
-	return ctx
 }

@@ -46,7 +46,8 @@ func (n *nicSet) eject(ctx context.Context) error {
 		case errdefs.IsNotFound(err): // a wake could not plug it in
 		case err != nil && soon.Err() != nil && ctx.Err() == nil:
 			// Asking again would not help: the class is that of a refusal.
-			return fmt.Errorf("the guest does not let go of NIC %s within %v (timeouts.nic); it needs a driver for PCI hot-plug: %v: %w", nic.ID, bound, err, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("the guest does not let go of NIC %s within %v (timeouts.nic); it needs a driver for PCI "+
+				"hot-plug: %v: %w", nic.ID, bound, err, errdefs.ErrFailedPrecondition)
 		case err != nil:
 			return err
 		}

@@ -78,7 +78,8 @@ func TestAdoptedIsGivenBack(t *testing.T) {
 func TestAdoptedIsAsPatient(t *testing.T) {
 	w := newWorld(t)
 	w.running()
-	_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t", TimeoutMs: 7500})
+	_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Tag: "t",
+		TimeoutMs: 7500})
 	w.must("capture", err)
 	if vm := succeed(t, w); vm.op.capture.silenceBound() != 7500*time.Millisecond {
 		t.Errorf("patience of %v with an order's timeout of 7.5 s", vm.op.capture.silenceBound())
@@ -114,10 +115,13 @@ func TestAdoptedIsNotLeftToStandStill(t *testing.T) {
 	if !vm.op.capture.deadline.Reset(0) {
 		t.Error("no deadline is set")
 	}
-	if !eventually(func() bool { return vm.is(Running) && w.machine.running() }) || vm.journal.Load().Phase != journal.Own {
+	if !eventually(func() bool {
+		return vm.is(Running) && w.machine.running()
+	}) || vm.journal.Load().Phase != journal.Own {
 		t.Fatalf("the deadline has passed: VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
-	if _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+	if _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()}); !errdefs.IsFailedPrecondition(
+		errgrpc.ToNative(err)) {
 		t.Errorf("a vote that comes late: %v", err)
 	}
 	w = newWorld(t)

@@ -38,7 +38,8 @@ func (w *world) hangs() proc.ID {
 func (w *world) holding() []string {
 	w.t.Helper()
 	var all []string
-	for _, pattern := range []string{filepath.Join(w.cfg.RAMDir, "[^.]*"), w.cfg.VMRunDir("ns", "vm"), filepath.Join(w.dir(), "*")} {
+	for _, pattern := range []string{filepath.Join(w.cfg.RAMDir, "[^.]*"), w.cfg.VMRunDir("ns", "vm"),
+		filepath.Join(w.dir(), "*")} {
 		found, err := filepath.Glob(pattern)
 		w.must("list", err)
 		all = append(all, found...)
@@ -152,7 +153,8 @@ func TestCleanUpLeavesAShimThatHangsInAnOperation(t *testing.T) {
 	before := w.left()
 	pid, err := CleanUp(t.Context(), w.host(), w.dir())
 	if err != nil || pid == 0 || !lives(shim) || !lives(w.machine.id) || !reflect.DeepEqual(w.left(), before) {
-		t.Errorf("pid %d, %v; the shim lives: %t, the VMM: %t; journal %+v", pid, err, lives(shim), lives(w.machine.id), w.left())
+		t.Errorf("pid %d, %v; the shim lives: %t, the VMM: %t; journal %+v", pid, err, lives(shim), lives(w.machine.id),
+			w.left())
 	}
 }
 
@@ -214,7 +216,8 @@ func TestCleanUpFailsAtEachStep(t *testing.T) {
 		steps = append(steps, at)
 		switch at {
 		case "kill shim":
-			if !errors.Is(err, errFake) || !lives(shim) || !lives(w.machine.id) || !reflect.DeepEqual(w.left(), before) || !reflect.DeepEqual(w.holding(), all) {
+			if !errors.Is(err, errFake) || !lives(shim) || !lives(w.machine.id) || !reflect.DeepEqual(w.left(), before) ||
+				!reflect.DeepEqual(w.holding(), all) {
 				t.Errorf("%s: %v; journal %+v, %v is left of %v", at, err, w.left(), w.holding(), all)
 			}
 		case "kill VMM":
@@ -236,7 +239,8 @@ func TestCleanUpFailsAtEachStep(t *testing.T) {
 		w.nothingLeft()
 		kill = ends
 	}
-	if want := []string{"kill shim", "kill VMM", "detach network", "free disks", "disown"}; !reflect.DeepEqual(steps, want) {
+	if want := []string{"kill shim", "kill VMM", "detach network", "free disks", "disown"}; !reflect.DeepEqual(
+		steps, want) {
 		t.Errorf("it failed at %q, want %q", steps, want)
 	}
 }

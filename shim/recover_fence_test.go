@@ -72,7 +72,8 @@ func TestBuryAnswersWhileTheOperationIsOpen(t *testing.T) {
 	if !eventually(func() bool { q = w.query(); return q != nil }) {
 		t.Fatal("nobody answers for the VM")
 	}
-	if op := w.records.rec.GetOperation().GetId(); q.GetRecord() != string(journal.Fenced) || q.GetRef().GetOperation() != op {
+	if op := w.records.rec.GetOperation().GetId(); q.GetRecord() != string(journal.Fenced) ||
+		q.GetRef().GetOperation() != op {
 		t.Errorf("the fence says %s of operation %s, want %s", q.GetRecord(), q.GetRef().GetOperation(), op)
 	}
 	w.nothingLeftButTheFence()
@@ -230,7 +231,8 @@ func TestEndIsForTheAdopted(t *testing.T) {
 	w.nothingLeft()
 
 	other := newWorld(t).running()
-	if _, err := other.machineService().End(t.Context(), &machinev1.EndRequest{}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+	if _, err := other.machineService().End(t.Context(), &machinev1.EndRequest{}); !errdefs.IsFailedPrecondition(
+		errgrpc.ToNative(err)) {
 		t.Errorf("end of a VM with a shim = %v", err)
 	}
 }

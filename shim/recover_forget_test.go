@@ -67,7 +67,8 @@ func TestDeleteThatIsKilled(t *testing.T) {
 	}
 	socket := filepath.Join(t.TempDir(), "served")
 	w.must("write socket", os.WriteFile(socket, nil, 0o600))
-	w.must("write address", os.WriteFile(filepath.Join(j.Bundle, "bootstrap.json"), []byte(`{"address":"unix://`+socket+`"}`), 0o600))
+	w.must("write address", os.WriteFile(filepath.Join(j.Bundle, "bootstrap.json"),
+		[]byte(`{"address":"unix://`+socket+`"}`), 0o600))
 	w.must("forget", Forget(t.Context(), host, "ns", "vm"))
 	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the dead shim's socket: %v", err)

@@ -17,7 +17,8 @@ import (
 // record that cannot be read ends nothing.
 func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) error {
 	refuse := func(why string, args ...any) error {
-		return fmt.Errorf("end VM %s for generation %d: %s: %w", vm.id, generation, fmt.Sprintf(why, args...), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("end VM %s for generation %d: %s: %w", vm.id, generation, fmt.Sprintf(why, args...),
+			errdefs.ErrFailedPrecondition)
 	}
 	if vm.host.Records == nil {
 		return refuse("this node keeps no records")
@@ -35,16 +36,19 @@ func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) e
 		err = refuse("it is %s", j.Phase)
 	case rec.GetUid() != j.Spec.UID:
 		err = refuse("its record is of another VM of that name")
-	case j.Generation >= generation && !record.Predates(rec, j.Generation) || rec.GetGeneration() < generation || rec.GetRivals():
+	case j.Generation >= generation && !record.Predates(rec, j.Generation) || rec.GetGeneration() < generation ||
+		rec.GetRivals():
 		err = refuse("it runs under %d, its record is at %d", j.Generation, rec.GetGeneration())
-	case rec.GetOwner().GetNode() == vm.host.Config.Node, op != nil && op.GetId() == j.Operation && j.Phase == journal.Sending:
+	case rec.GetOwner().GetNode() == vm.host.Config.Node, op != nil && op.GetId() == j.Operation &&
+		j.Phase == journal.Sending:
 		err = refuse("it is this node's, or on its way from here")
 	}
 	vm.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	vm.log.Error("end a VM that is somebody else's by now", "owner", rec.GetOwner().String(), "generation", rec.GetGeneration(), "ran_under", j.Generation, "reason", reason)
+	vm.log.Error("end a VM that is somebody else's by now", "owner", rec.GetOwner().String(), "generation",
+		rec.GetGeneration(), "ran_under", j.Generation, "reason", reason)
 	// First, for whoever gives its network back, be it behind this shim's death: its addresses are in use.
 	if err := vm.write(func(j *journal.Journal) { j.Reassigned = true }); err != nil {
 		vm.log.Error("note that a VM is somebody else's by now", "error", err) // two that run are worse

@@ -27,15 +27,21 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 			w.must("capture", err)
 			w.records.rec.Owner, w.records.rec.Operation = &nodev1.Owner{Node: "b"}, nil
 		}, nil},
-		"unread":       {func(w *world) { w.faults.at("get", func() error { return errdefs.ErrUnavailable }) }, errdefs.IsUnavailable},
-		"its own":      {func(w *world) { w.records.rec.Owner = &nodev1.Owner{Node: "a"} }, errdefs.IsFailedPrecondition},
-		"another VM's": {func(w *world) { w.records.rec.Owner, w.records.rec.Uid = &nodev1.Owner{Node: "b"}, "other" }, errdefs.IsFailedPrecondition},
+		"unread": {func(w *world) {
+			w.faults.at("get", func() error { return errdefs.ErrUnavailable })
+		}, errdefs.IsUnavailable},
+		"its own": {func(w *world) { w.records.rec.Owner = &nodev1.Owner{Node: "a"} }, errdefs.IsFailedPrecondition},
+		"another VM's": {func(w *world) {
+			w.records.rec.Owner, w.records.rec.Uid = &nodev1.Owner{Node: "b"}, "other"
+		}, errdefs.IsFailedPrecondition},
 		"settled behind a copy, under a lower number": {func(w *world) {
 			w.records.rec.Owner, w.records.rec.Incarnation = &nodev1.Owner{Node: "b"}, 1_800_000_000
 			vm, _ := w.service.current()
 			w.must("claim", vm.write(func(j *journal.Journal) { j.Generation += 2 }))
 		}, nil},
-		"nobody can say whose it is": {func(w *world) { w.records.rec.Owner, w.records.rec.Rivals = &nodev1.Owner{Node: "b"}, true }, errdefs.IsFailedPrecondition},
+		"nobody can say whose it is": {func(w *world) {
+			w.records.rec.Owner, w.records.rec.Rivals = &nodev1.Owner{Node: "b"}, true
+		}, errdefs.IsFailedPrecondition},
 		"late order": {func(w *world) {
 			w.records.rec.Owner = &nodev1.Owner{Node: "b"}
 			vm, _ := w.service.current()
@@ -46,7 +52,8 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 			w := newWorld(t).running()
 			tt.change(w)
 			w.records.rec.Generation++
-			_, err := w.machineService().End(t.Context(), &machinev1.EndRequest{Generation: w.records.rec.GetGeneration(), Reason: "node b owns it"})
+			_, err := w.machineService().End(t.Context(), &machinev1.EndRequest{Generation: w.records.rec.GetGeneration(),
+				Reason: "node b owns it"})
 			err = errgrpc.ToNative(err)
 			vm, _ := w.service.current()
 			if tt.refused != nil {
@@ -67,7 +74,9 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 				t.Errorf("delete: left in silence is %q, given back %q", w.net.left, w.net.detached)
 			}
 			w.net.left = ""
-			w.must("reclaim behind a dead shim", reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &journal.Journal{Phase: j.Phase, Reassigned: j.Reassigned, Resources: journal.Resources{NetNS: "/run/netns/web", Links: j.Links}}))
+			w.must("reclaim behind a dead shim", reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"),
+				&journal.Journal{Phase: j.Phase, Reassigned: j.Reassigned, Resources: journal.Resources{NetNS: "/run/netns/web",
+					Links: j.Links}}))
 			if w.net.left == "" || w.net.detached != "" {
 				t.Errorf("reclaim: left in silence is %q, given back %q", w.net.left, w.net.detached)
 			}

@@ -38,8 +38,9 @@ func reclaimAs(ctx context.Context, host *Host, dir string, j *journal.Journal, 
 			return removeVM(dir)
 		}
 		fence := &journal.Journal{
-			Phase: journal.Fenced, Operation: j.Operation, Attempt: j.Attempt, Self: j.Self, Digest: j.Digest, Generation: j.Generation,
-			Resources: journal.Resources{Shim: owner},
+			Phase: journal.Fenced, Operation: j.Operation, Attempt: j.Attempt, Self: j.Self, Digest: j.Digest,
+			Generation: j.Generation,
+			Resources:  journal.Resources{Shim: owner},
 		}
 		return errors.Join(fence.Write(dir), removeFile(stateFile(dir)))
 	})

@@ -29,7 +29,8 @@ func TestEmptyCgroup(t *testing.T) {
 	w.must("make cgroup", cgroup.Make([]string{own}))
 	pids := strconv.Itoa(os.Getpid()) + "\n0\n" + strconv.Itoa(id.PID) + "\n"
 	w.must("write", os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte(pids), 0o600))
-	_ = reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &journal.Journal{Phase: journal.Own, Resources: journal.Resources{Private: []string{own}}})
+	_ = reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), &journal.Journal{Phase: journal.Own,
+		Resources: journal.Resources{Private: []string{own}}})
 	if lives(id) {
 		t.Error("a process in the cgroup lives")
 	}
@@ -94,15 +95,18 @@ func TestReclaimTouchesNoNamespaceOfAReusedPid(t *testing.T) {
 		{"/proc/1/ns/net", gone, &vmm.Process{PID: other.PID, StartTime: other.StartTime, Boot: other.Boot}, ns},
 	} {
 		w.net.detached = ""
-		j := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{NetNS: c.netns, Holder: c.holder, Process: c.vmm, Links: w.links}}
+		j := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{NetNS: c.netns, Holder: c.holder,
+			Process: c.vmm, Links: w.links}}
 		if err := detach(t.Context(), w.host(), j, j.Links); err != nil || w.net.detached != c.want {
-			t.Errorf("%s under holder %v, VMM %v: detached in %q, %v; want %q", c.netns, c.holder, c.vmm, w.net.detached, err, c.want)
+			t.Errorf("%s under holder %v, VMM %v: detached in %q, %v; want %q", c.netns, c.holder, c.vmm, w.net.detached,
+				err, c.want)
 		}
 		if c.want == ns {
 			continue // free would end the process
 		}
 		w.net.detached = ""
-		if err := reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), j); err != nil || w.net.detached != c.want {
+		if err := reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"), j); err != nil ||
+			w.net.detached != c.want {
 			t.Errorf("reclaim with %s: detached in %q, %v; want %q", c.netns, w.net.detached, err, c.want)
 		}
 	}

@@ -73,7 +73,8 @@ func (a *adoption) resumeOwn(ctx context.Context) error {
 func (a *adoption) resumeHold(ctx context.Context) error {
 	vm, j := a.vm, a.j
 	ref := &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
-	c := &capture{vm: vm, ref: ref, done: make(chan struct{}), digest: j.Digest, resp: &machinev1.CaptureResponse{Digest: j.Digest}}
+	c := &capture{vm: vm, ref: ref, done: make(chan struct{}), digest: j.Digest,
+		resp: &machinev1.CaptureResponse{Digest: j.Digest}}
 	c.inherited = time.Duration(j.Patience) * time.Millisecond
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.deadline = time.AfterFunc(c.silenceBound(), func() { c.expire() })

@@ -20,7 +20,8 @@ func TestSweep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := host.Config.VMDir("ns", "vm")
-			if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "node.json.tmp"), nil, 0o600)); err != nil {
+			if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "node.json.tmp"), nil,
+				0o600)); err != nil {
 				t.Fatal(err)
 			}
 			if err := clean(dir); err != nil {

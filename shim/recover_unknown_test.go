@@ -35,14 +35,16 @@ func TestUnknownDecidesNothing(t *testing.T) {
 	host := w.host()
 	c := &creation{host: host}
 	decide := map[string]func(*journal.Journal) error{
-		"create":        func(j *journal.Journal) error { return c.clearable(t.Context(), j) },
-		"clean up":      host.left,
-		"adopt":         adoptable,
-		"forget":        unowned,
-		"adopt forgot":  forgotten,
-		"detach":        func(j *journal.Journal) error { return detach(t.Context(), host, j, w.links) },
-		"reclaim":       func(j *journal.Journal) error { return free(t.Context(), host, t.TempDir(), j) },
-		"resume a hold": func(j *journal.Journal) error { return (&adoption{vm: &VM{host: host}, j: j}).resumeHold(t.Context()) },
+		"create":       func(j *journal.Journal) error { return c.clearable(t.Context(), j) },
+		"clean up":     host.left,
+		"adopt":        adoptable,
+		"forget":       unowned,
+		"adopt forgot": forgotten,
+		"detach":       func(j *journal.Journal) error { return detach(t.Context(), host, j, w.links) },
+		"reclaim":      func(j *journal.Journal) error { return free(t.Context(), host, t.TempDir(), j) },
+		"resume a hold": func(j *journal.Journal) error {
+			return (&adoption{vm: &VM{host: host}, j: j}).resumeHold(t.Context())
+		},
 	}
 	held := journal.Resources{Shim: shim, Process: p, Holder: shim, NetNS: "/proc/1/ns/net"}
 	for name, j := range map[string]journal.Journal{
@@ -103,7 +105,8 @@ func TestThawWithoutDescriptors(t *testing.T) {
 	var restore func()
 	tries := 0
 	var again error
-	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "thaw: the host lacks descriptors or memory; it is tried again", func() {
+	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "thaw: the host lacks descriptors or memory; it is " +
+		"tried again", func() {
 		if tries++; tries == 2 {
 			_, again = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		}
@@ -197,17 +200,25 @@ func TestJournalWithoutBoot(t *testing.T) {
 		id            proc.ID
 		alive, unsure bool
 	}{
-		"its shim":                  {id: shimOf(&journal.Journal{Resources: journal.Resources{Spec: sp, Shim: old(ours)}}), alive: true},
-		"another VM's shim":         {id: shimOf(&journal.Journal{Resources: journal.Resources{Spec: sp, Shim: old(theirs)}})},
-		"no shim":                   {id: shimOf(&journal.Journal{Resources: journal.Resources{Spec: sp, Shim: old(stranger)}})},
-		"a shim, of a fence":        {id: shimOf(&journal.Journal{Resources: journal.Resources{Shim: old(ours)}}), unsure: true},
-		"no shim, of a fence":       {id: shimOf(&journal.Journal{Resources: journal.Resources{Shim: old(stranger)}})},
-		"a holder":                  {id: sandboxOf(&journal.Journal{Resources: journal.Resources{Holder: old(held)}}), alive: true},
-		"no holder":                 {id: sandboxOf(&journal.Journal{Resources: journal.Resources{Holder: old(stranger)}})},
-		"a VMM with the VM's RAM":   {id: vmmOf(&journal.Journal{Resources: journal.Resources{RAM: shell, Process: process(ours)}}), alive: true},
-		"a process without the RAM": {id: vmmOf(&journal.Journal{Resources: journal.Resources{RAM: shell + ".other", Process: process(ours)}})},
-		"a VMM, of RAM unknown":     {id: vmmOf(&journal.Journal{Resources: journal.Resources{Process: process(ours)}}), unsure: true},
-		"no VMM":                    {id: vmmOf(&journal.Journal{})},
+		"its shim": {id: shimOf(&journal.Journal{Resources: journal.Resources{Spec: sp, Shim: old(ours)}}),
+			alive: true},
+		"another VM's shim": {id: shimOf(
+			&journal.Journal{Resources: journal.Resources{Spec: sp, Shim: old(theirs)}})},
+		"no shim": {id: shimOf(
+			&journal.Journal{Resources: journal.Resources{Spec: sp, Shim: old(stranger)}})},
+		"a shim, of a fence": {id: shimOf(&journal.Journal{Resources: journal.Resources{Shim: old(ours)}}),
+			unsure: true},
+		"no shim, of a fence": {id: shimOf(&journal.Journal{Resources: journal.Resources{Shim: old(stranger)}})},
+		"a holder": {id: sandboxOf(&journal.Journal{Resources: journal.Resources{Holder: old(held)}}),
+			alive: true},
+		"no holder": {id: sandboxOf(&journal.Journal{Resources: journal.Resources{Holder: old(stranger)}})},
+		"a VMM with the VM's RAM": {id: vmmOf(
+			&journal.Journal{Resources: journal.Resources{RAM: shell, Process: process(ours)}}), alive: true},
+		"a process without the RAM": {id: vmmOf(&journal.Journal{Resources: journal.Resources{RAM: shell + ".other",
+			Process: process(ours)}})},
+		"a VMM, of RAM unknown": {id: vmmOf(&journal.Journal{Resources: journal.Resources{Process: process(ours)}}),
+			unsure: true},
+		"no VMM": {id: vmmOf(&journal.Journal{})},
 	} {
 		alive, err := c.id.Alive()
 		if alive != c.alive || errdefs.IsUnavailable(err) != c.unsure || (err != nil) != c.unsure {
@@ -222,7 +233,8 @@ func TestJournalWithoutBoot(t *testing.T) {
 		t.Errorf("a shim that could not be looked at: %v", err)
 	}
 	w := newWorld(t)
-	left := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{Spec: sp, Shim: old(theirs), Holder: old(stranger), Process: process(stranger), RAM: filepath.Join(dir, "ram")}}
+	left := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{Spec: sp, Shim: old(theirs),
+		Holder: old(stranger), Process: process(stranger), RAM: filepath.Join(dir, "ram")}}
 	w.must("clean up what another boot has left", w.host().left(left))
 	w.must("free", free(t.Context(), w.host(), t.TempDir(), left))
 	for _, id := range []proc.ID{theirs, stranger} {
@@ -287,7 +299,8 @@ func TestStatsThatAreNotKnown(t *testing.T) {
 		t.Errorf("stats of a guest that has never answered = %v, want Unavailable", err)
 	}
 	w.must("stats", stats())
-	if _, err := hostStats(&journal.Journal{Resources: journal.Resources{RAM: "/dev/null/ram"}}); !errdefs.IsUnavailable(err) {
+	if _, err := hostStats(&journal.Journal{Resources: journal.Resources{RAM: "/dev/null/ram"}}); !errdefs.IsUnavailable(
+		err) {
 		t.Errorf("stats of RAM that cannot be looked at = %v, want Unavailable", err)
 	}
 }

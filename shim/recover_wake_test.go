@@ -57,13 +57,15 @@ func (w *world) halfAwake(n int) (old *VM, at string) {
 func (w *world) isAwake(vm *VM, when string) {
 	w.t.Helper()
 	j := w.journal()
-	if !vm.is(Running) || !w.machine.running() || j.Phase != journal.Own || j.Waking || j.Unplugged || j.Resume.BootID != "" {
+	if !vm.is(Running) || !w.machine.running() || j.Phase != journal.Own || j.Waking || j.Unplugged ||
+		j.Resume.BootID != "" {
 		w.t.Errorf("%s: VM is %s, its vCPUs run: %t, journal %+v", when, vm.state, w.machine.running(), j)
 	}
 	if nics := w.machine.nics.list(); !slices.Equal(nics, []string{"net0"}) || !w.net.up {
 		w.t.Errorf("%s: NICs %v, link up %t", when, nics, w.net.up)
 	}
-	if rec := w.records.rec; rec.GetOwner().GetNode() != "a" || rec.GetOperation() != nil || w.records.phase != nodev1.Phase_PHASE_SUCCEEDED {
+	if rec := w.records.rec; rec.GetOwner().GetNode() != "a" || rec.GetOperation() != nil ||
+		w.records.phase != nodev1.Phase_PHASE_SUCCEEDED {
 		w.t.Errorf("%s: record %v, the operation ended as %s", when, rec, w.records.phase)
 	}
 }
@@ -147,7 +149,8 @@ func TestWakeOfASuccessorFailsAtEachCall(t *testing.T) {
 			return
 		}
 		if next.is(Stopped) {
-			if lives(w.machine.id) || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST && w.records.phase != nodev1.Phase_PHASE_SUCCEEDED {
+			if lives(w.machine.id) || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST &&
+				w.records.phase != nodev1.Phase_PHASE_SUCCEEDED {
 				t.Errorf("%s: it has ended, its VMM lives: %t, the operation ended as %s", at, lives(w.machine.id), w.records.phase)
 			}
 			w.must("reclaim", reclaim(t.Context(), next.host, next.dir, next.journal.Load()))
@@ -175,7 +178,8 @@ func TestSuccessorOfAVMThatRan(t *testing.T) {
 		next := w.succeed(old)
 		w.machine.powerOff()
 		(&adoption{vm: next}).finishWake(t.Context())
-		if j, err := journal.Read(next.dir); err == nil && j.Phase == journal.Fenced || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST {
+		if j, err := journal.Read(next.dir); err == nil && j.Phase == journal.Fenced ||
+			w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST {
 			t.Errorf("%s: journal %+v, %v; the operation ended as %s", at, j, err, w.records.phase)
 		}
 	}

@@ -48,7 +48,8 @@ func (f *fetchedDisks) fetch(ctx context.Context, digest string, size int64, pat
 func (d *fetchedDisk) Read(buf []byte) (int, error) {
 	n, err := d.from.Read(buf[:min(int64(len(buf)), d.left+1)])
 	if int64(n) > d.left {
-		return int(d.left), fmt.Errorf("the worker sends more than the %d bytes that the disk has: %w", d.size, errdefs.ErrDataLoss)
+		return int(d.left), fmt.Errorf("the worker sends more than the %d bytes that the disk has: %w", d.size,
+			errdefs.ErrDataLoss)
 	}
 	d.left -= int64(n)
 	d.ended = d.ended || errors.Is(err, io.EOF)

@@ -72,13 +72,16 @@ func withWorker(t *testing.T, script string) (*world, *rootfs.Cache, *atomic.Int
 	w.must("open cache", err)
 	s := w.store.config.Spec
 	s.Disks = append(s.Disks, spec.Disk{
-		ID: "layer0", Serial: "layer0", Slot: 9, ReadOnly: true, Type: "erofs", Size: int64(len(rootDisk)), Digest: digest.FromString(rootDisk).String(),
+		ID: "layer0", Serial: "layer0", Slot: 9, ReadOnly: true, Type: "erofs", Size: int64(len(rootDisk)),
+		Digest: digest.FromString(rootDisk).String(),
 	})
 	ctx, sd := shutdown.WithShutdown(namespaces.WithNamespace(context.Background(), "ns"))
 	t.Cleanup(sd.Shutdown)
 	w.service = NewService(ctx, w.events, sd, func(*config.Config) (*Host, error) {
 		h := w.host()
-		h.Disks, h.Snapshots = cachedDisks{&fakeDisks{w.faults, w.disk}, cache, read}, func([]string) Snapshots { return workerOf{w.store, script} }
+		h.Disks, h.Snapshots = cachedDisks{&fakeDisks{w.faults, w.disk}, cache, read}, func([]string) Snapshots {
+			return workerOf{w.store, script}
+		}
 		return h, nil
 	})
 	return w, cache, read
@@ -97,16 +100,20 @@ func TestFetchedDiskIsWhatItsDigestSays(t *testing.T) {
 		fails  string
 		is     func(error) bool
 	}{
-		"whole":                    {"printf '" + rootDisk + "' >&5" + filled, "", nil},
-		"a process that stays":     {"sleep 5 >/dev/null 2>&1 & printf '" + rootDisk + "' >&5" + filled, "", errdefs.IsInternal},
-		"other bytes":              {"printf 'the root file syste!' >&5" + filled, "", errdefs.IsDataLoss},
-		"too short":                {"printf 'the root file' >&5" + filled, "", errdefs.IsDataLoss},
-		"too long":                 {"printf '" + rootDisk + "!' >&5" + filled, "", errdefs.IsDataLoss},
-		"far too long":             {"head -c 64M /dev/zero >&5" + filled, "", errdefs.IsDataLoss},
-		"nothing":                  {": " + filled, "", errdefs.IsDataLoss},
-		"a worker that fails":      {`printf 'the' >&5; echo '{"error":{"class":"unavailable","message":"away"}}'; exit 1`, "", errdefs.IsUnavailable},
-		"a worker that dies":       {`printf '` + rootDisk + `' >&5; exit 3`, "", errdefs.IsInternal},
-		"a cache that has no room": {"printf '" + rootDisk + "' >&5" + filled, "keep disk", func(err error) bool { return strings.Contains(err.Error(), errFake.Error()) }},
+		"whole": {"printf '" + rootDisk + "' >&5" + filled, "", nil},
+		"a process that stays": {"sleep 5 >/dev/null 2>&1 & printf '" + rootDisk + "' >&5" + filled, "",
+			errdefs.IsInternal},
+		"other bytes":  {"printf 'the root file syste!' >&5" + filled, "", errdefs.IsDataLoss},
+		"too short":    {"printf 'the root file' >&5" + filled, "", errdefs.IsDataLoss},
+		"too long":     {"printf '" + rootDisk + "!' >&5" + filled, "", errdefs.IsDataLoss},
+		"far too long": {"head -c 64M /dev/zero >&5" + filled, "", errdefs.IsDataLoss},
+		"nothing":      {": " + filled, "", errdefs.IsDataLoss},
+		"a worker that fails": {`printf 'the' >&5; echo '{"error":{"class":"unavailable","message":"away"}}'; exit 1`,
+			"", errdefs.IsUnavailable},
+		"a worker that dies": {`printf '` + rootDisk + `' >&5; exit 3`, "", errdefs.IsInternal},
+		"a cache that has no room": {"printf '" + rootDisk + "' >&5" + filled, "keep disk", func(err error) bool {
+			return strings.Contains(err.Error(), errFake.Error())
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, cache, read := withWorker(t, c.script)

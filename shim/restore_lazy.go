@@ -46,7 +46,8 @@ func (s *starting) expect(_ context.Context, u *steps.Undo) error {
 	}
 	defer ram.Close()
 	if j.Process.Userfault == 0 {
-		return fmt.Errorf("restore lazily: the VMM was started without a userfaultfd, as its log says; set worker.restore to eager: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("restore lazily: the VMM was started without a userfaultfd, as its log says; set worker.restore "+
+			"to eager: %w", errdefs.ErrFailedPrecondition)
 	}
 	if err := vm.host.Lazy.Expect(*j.Process, ram); err != nil {
 		return fmt.Errorf("restore lazily: %w", err)

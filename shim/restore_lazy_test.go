@@ -130,7 +130,8 @@ func TestLazyRestore(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "wait until its RAM has come") {
 		t.Errorf("a capture that is called off: %v", err)
 	}
-	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", TimeoutMs: 1})
+	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r",
+		TimeoutMs: 1})
 	if err == nil || !strings.Contains(err.Error(), "registry is away") {
 		t.Errorf("a capture that has little time: %v", err)
 	}
@@ -212,7 +213,8 @@ func TestLazyRestoreRefused(t *testing.T) {
 			w, _ := lazily(t)
 			c.prepare(w)
 			err := errgrpc.ToNative(w.create())
-			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "worker.restore") {
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(err.Error(), "worker.restore") {
 				t.Fatalf("create = %v", err)
 			}
 			w.nothingLeft()
@@ -322,7 +324,8 @@ func TestSilentGuestOfALazyWake(t *testing.T) {
 func TestBoundOfALazyWake(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Timeouts.Boot = config.Duration(time.Millisecond)
-	vm := &VM{host: w.host(), life: t.Context(), postcopy: &postcopy{fill: &filling{here: make(chan struct{}), over: make(chan struct{})}}}
+	vm := &VM{host: w.host(), life: t.Context(),
+		postcopy: &postcopy{fill: &filling{here: make(chan struct{}), over: make(chan struct{})}}}
 	s := &starting{vm: vm, task: vm.owner}
 	aborted := make(chan time.Time)
 	go s.boundAfterFill(func() { aborted <- time.Now() })()

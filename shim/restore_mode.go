@@ -34,7 +34,8 @@ func (c *creation) pick(ctx context.Context, ram uint64) error {
 		mode, reason = c.suits(ctx, ram)
 	case config.RestoreLazy:
 		if err := c.obstacleToLazy(ctx); err != nil {
-			return fmt.Errorf("restore %s lazily: %w; set worker.restore or annotation godwit.dev/restore to eager or auto: %w", c.source(), err, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("restore %s lazily: %w; set worker.restore or annotation godwit.dev/restore to eager or auto: %w",
+				c.source(), err, errdefs.ErrFailedPrecondition)
 		}
 	}
 	c.next.Restored = &journal.Restored{Mode: mode, Reason: reason}

@@ -22,7 +22,8 @@ func (w *world) wantMode(mode, reason string) {
 	w.t.Helper()
 	q, err := w.machineService().Query(w.t.Context(), nil)
 	w.must("query", err)
-	if q.GetRestoreMode() != mode || !strings.HasPrefix(q.GetRestoreReason(), reason) || (q.GetRestoreReason() == "") != (reason == "") {
+	if q.GetRestoreMode() != mode || !strings.HasPrefix(q.GetRestoreReason(), reason) ||
+		(q.GetRestoreReason() == "") != (reason == "") {
 		w.t.Errorf("restored %q (%s), want %q (%s...)", q.GetRestoreMode(), q.GetRestoreReason(), mode, reason)
 	}
 }
@@ -36,14 +37,19 @@ func TestAutoRestore(t *testing.T) {
 		prepare      func(*world)
 		mode, reason string
 	}{
-		"much":      {much, nil, config.RestoreLazy, "auto: 256 MiB of RAM"},
-		"less":      {much - 4096, nil, config.RestoreEager, "auto: 255 MiB of RAM, fewer than 256"},
-		"little":    {0, nil, config.RestoreEager, "auto: 0 MiB of RAM, fewer than 256"},
-		"VMM":       {much, func(w *world) { w.hasty = true }, config.RestoreEager, "auto: VMM fake reads RAM before"},
-		"tracking":  {much, func(w *world) { w.tracking = nil }, config.RestoreEager, "auto: RAM is tracked by content"},
-		"kernel":    {much, func(w *world) { w.lazy = &fakeLazy{w, errFake} }, config.RestoreEager, "auto: this kernel cannot: " + errFake.Error()},
-		"build":     {much, func(w *world) { w.lazy = nil }, config.RestoreEager, "auto: this build cannot"},
-		"container": {much, func(w *world) { w.cfg.Worker.Restore = config.RestoreEager; w.annotate(config.RestoreAuto) }, config.RestoreLazy, "auto: 256 MiB of RAM"},
+		"much":     {much, nil, config.RestoreLazy, "auto: 256 MiB of RAM"},
+		"less":     {much - 4096, nil, config.RestoreEager, "auto: 255 MiB of RAM, fewer than 256"},
+		"little":   {0, nil, config.RestoreEager, "auto: 0 MiB of RAM, fewer than 256"},
+		"VMM":      {much, func(w *world) { w.hasty = true }, config.RestoreEager, "auto: VMM fake reads RAM before"},
+		"tracking": {much, func(w *world) { w.tracking = nil }, config.RestoreEager, "auto: RAM is tracked by content"},
+		"kernel": {much, func(w *world) {
+			w.lazy = &fakeLazy{w, errFake}
+		}, config.RestoreEager, "auto: this kernel cannot: " + errFake.Error()},
+		"build": {much, func(w *world) { w.lazy = nil }, config.RestoreEager, "auto: this build cannot"},
+		"container": {much, func(w *world) {
+			w.cfg.Worker.Restore = config.RestoreEager
+			w.annotate(config.RestoreAuto)
+		}, config.RestoreLazy, "auto: 256 MiB of RAM"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, come := lazily(t)
@@ -73,11 +79,14 @@ func TestAutoRestoreOfAVMDisk(t *testing.T) {
 	w.cfg.Worker.Restore = config.RestoreAuto
 	var log bytes.Buffer
 	c := &creation{
-		vm: &VM{log: slog.New(slog.NewTextHandler(&log, nil))}, host: w.host(), waits: true, next: &journal.Journal{}, bundle: &bundle.Bundle{},
-		decision: record.Decision{Action: record.Restore}, snapshot: &snapshot.Config{Spec: &spec.Spec{VMDisk: &spec.VMDisk{}}},
+		vm: &VM{log: slog.New(slog.NewTextHandler(&log, nil))}, host: w.host(), waits: true, next: &journal.Journal{},
+		bundle:   &bundle.Bundle{},
+		decision: record.Decision{Action: record.Restore},
+		snapshot: &snapshot.Config{Spec: &spec.Spec{VMDisk: &spec.VMDisk{}}},
 	}
 	w.must("pick", c.pick(t.Context(), uint64(config.LazyFrom)))
-	if r := c.next.Restored; r.Lazy() || r.Mode != config.RestoreEager || !strings.HasPrefix(r.Reason, "auto: it is a VM disk") {
+	if r := c.next.Restored; r.Lazy() || r.Mode != config.RestoreEager ||
+		!strings.HasPrefix(r.Reason, "auto: it is a VM disk") {
 		t.Errorf("lazy %v, %+v", r.Lazy(), r)
 	}
 	if !strings.Contains(log.String(), `msg="restore mode" mode=eager reason="auto: it is a VM disk`) {
@@ -131,7 +140,8 @@ func TestSuccessorKeepsTheMode(t *testing.T) {
 			t.Errorf("%s: %+v brings RAM", mode, next.postcopy.filling())
 		}
 		m := &machineService{find: func() (*VM, error) { return next, nil }}
-		if q, err := m.Query(t.Context(), nil); err != nil || q.GetRestoreMode() != mode || !strings.HasPrefix(q.GetRestoreReason(), "auto: ") {
+		if q, err := m.Query(t.Context(), nil); err != nil || q.GetRestoreMode() != mode ||
+			!strings.HasPrefix(q.GetRestoreReason(), "auto: ") {
 			t.Errorf("%s: the successor answers %v, %v", mode, q, err)
 		}
 		come()

@@ -38,7 +38,8 @@ func (p *postcopy) set(f *filling) {
 func (p *postcopy) start() *filling {
 	ctx, cancel := context.WithCancel(p.vm.life)
 	f := &filling{
-		vm: p.vm, Postcopy: *p.vm.journal.Load().Postcopy, cancel: cancel, waits: make(chan struct{}), here: make(chan struct{}), over: make(chan struct{}),
+		vm: p.vm, Postcopy: *p.vm.journal.Load().Postcopy, cancel: cancel, waits: make(chan struct{}),
+		here: make(chan struct{}), over: make(chan struct{}),
 		idle: make(chan time.Time, 1), total: p.vm.spec().Memory,
 	}
 	p.set(f)
@@ -106,7 +107,8 @@ func (p *postcopy) await(ctx context.Context, bound time.Duration) error {
 		}
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("VM %s: wait until its RAM has come from snapshot %s (%s): %w", p.vm.id, f.Digest, f.text(), ctx.Err())
+		return fmt.Errorf("VM %s: wait until its RAM has come from snapshot %s (%s): %w", p.vm.id, f.Digest,
+			f.text(), ctx.Err())
 	}
 }
 

@@ -78,7 +78,8 @@ func (s *starting) prove(ctx context.Context, _ *steps.Undo) error {
 	if _, err := rand.Read(entropy); err != nil {
 		return err
 	}
-	req := &agentv1.RestoredRequest{Entropy: entropy, UnixNano: time.Now().UnixNano(), Generation: fmt.Sprint(j.Generation)}
+	req := &agentv1.RestoredRequest{Entropy: entropy, UnixNano: time.Now().UnixNano(),
+		Generation: fmt.Sprint(j.Generation)}
 	if s.readdress {
 		if !s.plugs {
 			req.Nics, req.SetNics = agentNICs(j.Spec.NICs), true

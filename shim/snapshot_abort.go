@@ -52,9 +52,11 @@ func (c *capture) abort(allowed ...State) error {
 		vm.mu.Unlock()
 		return c.endDead(ordered)
 	case from == Aborting: // its host may lack what a thaw takes
-		err = fmt.Errorf("abort operation %s: VM %s is being given back, ask again: %w", c.ref.GetOperation(), vm.id, errdefs.ErrUnavailable)
+		err = fmt.Errorf("abort operation %s: VM %s is being given back, ask again: %w", c.ref.GetOperation(), vm.id,
+			errdefs.ErrUnavailable)
 	default:
-		err = fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, from, errdefs.ErrFailedPrecondition)
+		err = fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, from,
+			errdefs.ErrFailedPrecondition)
 	}
 	vm.mu.Unlock()
 	if err != nil {
@@ -68,7 +70,8 @@ func (c *capture) endDead(ordered bool) error {
 	vm := c.vm
 	err := vm.journal.Update(func(j *journal.Journal) error {
 		if j.Phase == journal.Released || j.Phase == journal.Prepared && !ordered {
-			return fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("abort operation %s: VM %s is %s: %w", c.ref.GetOperation(), vm.id, j.Phase,
+				errdefs.ErrFailedPrecondition)
 		}
 		c.endOperation(j)
 		return nil

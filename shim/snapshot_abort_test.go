@@ -27,7 +27,11 @@ func TestThawOnAFullDisk(t *testing.T) {
 	}{
 		"aborted": {thaw: abort, stays: Running},
 		"voted":   {vote: true, thaw: abort, stays: Voted},
-		"silence": {thaw: func(w *world) error { vm, _ := w.service.current(); vm.op.capture.expire(); return errFake }, stays: Captured},
+		"silence": {thaw: func(w *world) error {
+			vm, _ := w.service.current()
+			vm.op.capture.expire()
+			return errFake
+		}, stays: Captured},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).running()
@@ -160,7 +164,8 @@ func TestNoVoteWithoutASnapshot(t *testing.T) {
 	w := newWorld(t)
 	vm, m, _ := orphan(t, w, false)
 	vm.op.capture.digest = ""
-	if _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+	if _, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()}); !errdefs.IsFailedPrecondition(
+		errgrpc.ToNative(err)) {
 		t.Errorf("vote = %v", err)
 	}
 	if !vm.is(Captured) || vm.journal.Load().Phase != journal.Sending {

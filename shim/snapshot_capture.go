@@ -19,14 +19,15 @@ import (
 
 // capture is one operation's hold on the VM, from the freeze to Abort or Release.
 type capture struct {
-	vm         *VM
-	ref        *machinev1.Ref
-	endExecs   bool
-	execs      bool                      // that run go along
-	req        *machinev1.CaptureRequest // of a snapshot
-	send       *machinev1.SendRequest    // of a live move
-	make       func(*capture) (digest string, err error)
-	inherited  time.Duration   // silence that it bears: of the shim that died, whose successor this one's is; 0: there was none
+	vm       *VM
+	ref      *machinev1.Ref
+	endExecs bool
+	execs    bool                      // that run go along
+	req      *machinev1.CaptureRequest // of a snapshot
+	send     *machinev1.SendRequest    // of a live move
+	make     func(*capture) (digest string, err error)
+	// silence that it bears: of the shim that died, whose successor this one's is; 0: there was none
+	inherited  time.Duration
 	reverted   atomic.Uint64   // the generation under which a revert gives the VM back
 	ctx        context.Context // of the work; Abort ends it
 	cancel     context.CancelFunc
@@ -45,7 +46,8 @@ type capture struct {
 }
 
 func sameRef(a, b *machinev1.Ref) bool {
-	return a.GetOperation() == b.GetOperation() && a.GetAttempt() == b.GetAttempt() && a.GetGeneration() == b.GetGeneration()
+	return a.GetOperation() == b.GetOperation() && a.GetAttempt() == b.GetAttempt() &&
+		a.GetGeneration() == b.GetGeneration()
 }
 
 // hold gives the VM to the operation, or answers the hold that it has already.
@@ -84,7 +86,8 @@ func (c *capture) mayHold() (*capture, error) {
 		if sameRef(has.ref, c.ref) && (has.send == nil) == (c.send == nil) {
 			return has, nil
 		}
-		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, has.ref.GetOperation(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, has.ref.GetOperation(),
+			errdefs.ErrFailedPrecondition)
 	}
 	if vm.postcopy.filling() != nil {
 		return nil, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errBusy)
@@ -128,7 +131,8 @@ func (c *capture) capturable() error {
 	}
 	switch {
 	case vm.host.Records != nil && ref.GetGeneration() != vm.journal.Load().Generation:
-		return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", ref.GetGeneration(), vm.journal.Load().Generation, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", ref.GetGeneration(),
+			vm.journal.Load().Generation, errdefs.ErrFailedPrecondition)
 	}
 	if err := c.checkpointable(); err != nil {
 		return err
@@ -148,7 +152,8 @@ func (c *capture) capturable() error {
 func (t *Task) capturable() error {
 	switch {
 	case len(t.orphans) > 0:
-		return fmt.Errorf("the start of exec %s was given up, and the guest has yet to end it%s: %w", t.orphans[0].id, stateRemedy[t.vm.state], errBusy)
+		return fmt.Errorf("the start of exec %s was given up, and the guest has yet to end it%s: %w", t.orphans[0].id,
+			stateRemedy[t.vm.state], errBusy)
 	case t.init.exited || !t.init.started:
 		return fmt.Errorf("it has no init: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -218,14 +223,17 @@ func (c *capture) snapshot() (string, error) {
 	}
 	f := receipt.Figures
 	out.Digest, out.DurableMs = receipt.Digest.String(), ms(receipt.Durable.Sub(receipt.Captured))
-	out.PauseMs, out.StopMs, out.SaveMs = ms(receipt.Captured.Sub(s.begun)), ms(s.stopped.Sub(s.begun)), ms(s.saved.Sub(s.stopped))
-	out.RamBytes, out.ResidentBytes, out.PushedBytes, out.TotalBytes, out.DeadBytes = f.RAM, f.Resident, f.Pushed, f.Total, receipt.Dead
+	out.PauseMs, out.StopMs, out.SaveMs = ms(receipt.Captured.Sub(s.begun)), ms(s.stopped.Sub(s.begun)),
+		ms(s.saved.Sub(s.stopped))
+	out.RamBytes, out.ResidentBytes, out.PushedBytes, out.TotalBytes, out.DeadBytes = f.RAM, f.Resident, f.Pushed, f.Total,
+		receipt.Dead
 	out.InsideBytes, out.Notes = receipt.Inside, disksInPause(receipt.Disks)
 	if !c.gone.IsZero() {
 		out.PauseMs, out.GoneOn = ms(c.gone.Sub(s.begun)), true
 	}
 	out.Passes = passesOf(receipt.Passes)
-	vm.log.Info("snapshot is durable", "digest", receipt.Digest, "resident", f.Resident, "new", f.New, "moved", receipt.Moved, "again", receipt.Again,
+	vm.log.Info("snapshot is durable", "digest", receipt.Digest, "resident", f.Resident, "new", f.New, "moved",
+		receipt.Moved, "again", receipt.Again,
 		"pushed", f.Pushed, "golden", c.req.GetGolden())
 	if receipt.Orphaned != "" {
 		vm.log.Warn("the page table is not used: all pages are pushed", "reason", receipt.Orphaned)
@@ -267,7 +275,8 @@ func (c *capture) run(ctx context.Context) (*capture, error) {
 	vm := c.vm
 	var held *capture
 	var fresh bool
-	if err := vm.postcopy.await(ctx, vm.host.operationBound(max(c.req.GetTimeoutMs(), c.send.GetTimeoutMs()))); err != nil {
+	if err := vm.postcopy.await(ctx,
+		vm.host.operationBound(max(c.req.GetTimeoutMs(), c.send.GetTimeoutMs()))); err != nil {
 		return nil, err
 	}
 	if err := c.prepared(ctx); err != nil {

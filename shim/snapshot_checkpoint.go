@@ -123,14 +123,17 @@ func (c *capture) checkpointable() error {
 	vm, paused := c.vm, c.req.GetPaused()
 	switch {
 	case vm.op.upload != nil && vm.op.upload.uploading():
-		return fmt.Errorf("the checkpoint of operation %s is still being sent: %w", vm.op.upload.ref.GetOperation(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the checkpoint of operation %s is still being sent: %w", vm.op.upload.ref.GetOperation(),
+			errdefs.ErrFailedPrecondition)
 	case paused && vm.state != Paused:
 		return fmt.Errorf("it is %s, not paused: %w", vm.state, errdefs.ErrFailedPrecondition)
 	case paused && vm.journal.Load().Spec.Recycles() && vm.nic.wiring() != nil:
-		return fmt.Errorf("it sleeps without its NICs, which a paused guest cannot let go: use godwit checkpoint while it runs: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("it sleeps without its NICs, which a paused guest cannot let go: use godwit checkpoint while it "+
+			"runs: %w", errdefs.ErrFailedPrecondition)
 	}
 	if probe, _ := vm.journal.Load().Spec.Ready(); paused && probe != nil {
-		return fmt.Errorf("a paused guest does not say whether it is ready (annotation %s): use godwit checkpoint while it runs: %w", spec.AnnotationReady, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("a paused guest does not say whether it is ready (annotation %s): use godwit checkpoint while "+
+			"it runs: %w", spec.AnnotationReady, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

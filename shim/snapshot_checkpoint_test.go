@@ -121,7 +121,8 @@ func TestCheckpointFailsAtEachCall(t *testing.T) {
 		}
 		ref := w.ref()
 		ref.Attempt = 2
-		_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: ref, Repository: "r", Checkpoint: true})
+		_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: ref, Repository: "r",
+			Checkpoint: true})
 		w.must("checkpoint again", err)
 		w.goesOn("again")
 	})
@@ -244,7 +245,8 @@ func TestCheckpointRecycles(t *testing.T) {
 	w.must("pause", err)
 	ref := w.ref()
 	ref.Operation = "op2"
-	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: ref, Repository: "r", Checkpoint: true, Paused: true})
+	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: ref, Repository: "r", Checkpoint: true,
+		Paused: true})
 	if !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 		t.Errorf("of a paused guest: %v", err)
 	}

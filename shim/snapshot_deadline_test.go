@@ -17,7 +17,8 @@ import (
 func TestTheDeadlineDoesNotThawAVotedVM(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()
-	c := &capture{vm: vm, ref: w.ref(), done: make(chan struct{}), resp: &machinev1.CaptureResponse{Digest: "d"}, deadline: time.NewTimer(time.Hour)}
+	c := &capture{vm: vm, ref: w.ref(), done: make(chan struct{}), resp: &machinev1.CaptureResponse{Digest: "d"},
+		deadline: time.NewTimer(time.Hour)}
 	c.ctx, c.cancel = context.WithCancel(t.Context())
 	set := func(s State) { vm.mu.Lock(); defer vm.mu.Unlock(); vm.state, vm.op.capture = s, c }
 	set(Capturing)
@@ -60,7 +61,8 @@ func TestVoteStopsAndAbortContinues(t *testing.T) {
 	}
 	stale := w.ref()
 	stale.Generation++
-	if _, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: stale}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) || w.machine.running() {
+	if _, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: stale}); !errdefs.IsFailedPrecondition(
+		errgrpc.ToNative(err)) || w.machine.running() {
 		t.Errorf("abort under another generation: %v", err)
 	}
 	r, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})

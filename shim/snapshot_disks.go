@@ -31,7 +31,8 @@ func (p *pushing) openClones(spaces []worker.Space) {
 // disksInPause says which disks were read in the pause, and why.
 func disksInPause(disks []snapshot.DiskInPause) (notes []string) {
 	for _, d := range disks {
-		notes = append(notes, fmt.Sprintf("disk %s: %.1f MiB were read in the pause, and what was written was copied: %s", d.Disk, float64(d.Read)/(1<<20), d.Why))
+		notes = append(notes, fmt.Sprintf("disk %s: %.1f MiB were read in the pause, and what was written was copied: %s",
+			d.Disk, float64(d.Read)/(1<<20), d.Why))
 	}
 	return notes
 }

@@ -27,7 +27,8 @@ func TestClonesOfDisks(t *testing.T) {
 	defer gone.Close()
 	w.must("remove its directory", os.RemoveAll(filepath.Dir(gone.Name())))
 	spaces := []worker.Space{
-		{Name: "ram0", File: worker.Open(disk)}, {Name: "disk0", Disk: "rw", File: worker.Open(disk)}, {Name: "disk1", Disk: "more", File: worker.Open(gone)},
+		{Name: "ram0", File: worker.Open(disk)}, {Name: "disk0", Disk: "rw", File: worker.Open(disk)},
+		{Name: "disk1", Disk: "more", File: worker.Open(gone)},
 	}
 	files := &openFiles{}
 	(&pushing{vm: vm, files: files}).openClones(spaces)
@@ -41,7 +42,8 @@ func TestClonesOfDisks(t *testing.T) {
 	}
 	r, err := w.checkpoint(false)
 	w.must("checkpoint", err)
-	if notes := strings.Join(r.GetNotes(), "\n"); notes != "disk rw: 3.0 MiB were read in the pause, and what was written was copied: its file system has no reflink" {
+	if notes := strings.Join(r.GetNotes(), "\n"); notes != "disk rw: 3.0 MiB were read in the pause, and what was "+
+		"written was copied: its file system has no reflink" {
 		t.Errorf("notes %q", notes)
 	}
 	for _, s := range w.store.pushed.Spaces {

@@ -105,7 +105,8 @@ func (n *notices) runOne(ctx context.Context, w journal.Notice) {
 	case ctx.Err() != nil, late && n.vm.standsStill():
 		return // it goes on, or has not begun
 	case late:
-		n.vm.log.Warn("the workload does not take a word in time: its command is killed", "word", w.Word, "digest", w.Digest, "within", bound)
+		n.vm.log.Warn("the workload does not take a word in time: its command is killed", "word", w.Word, "digest", w.Digest,
+			"within", bound)
 	case err != nil:
 		n.vm.log.Warn("tell the workload", "word", w.Word, "digest", w.Digest, "error", err)
 	case status != 0:
@@ -145,7 +146,8 @@ func (n *notices) await(ctx context.Context) {
 	if left == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(left)*(time.Duration(n.vm.host.Config.Timeouts.Notify)+guestBound))
+	ctx, cancel := context.WithTimeout(ctx,
+		time.Duration(left)*(time.Duration(n.vm.host.Config.Timeouts.Notify)+guestBound))
 	defer cancel()
 	for ctx.Err() == nil && waits() > 0 {
 		retry.Sleep(ctx, noticeInterval)

@@ -70,7 +70,10 @@ func TestCheckpointIsTold(t *testing.T) {
 func TestCheckpointIsToldFailsAtEachCall(t *testing.T) {
 	var taken error
 	take := func(w *world) error { _, taken = w.checkpoint(false); return taken }
-	failEach(t, func(w *world) { w.notes["godwit.dev/notify"] = "/bin/hook"; w.running() }, take, func(t *testing.T, w *world, name string) {
+	failEach(t, func(w *world) {
+		w.notes["godwit.dev/notify"] = "/bin/hook"
+		w.running()
+	}, take, func(t *testing.T, w *world, name string) {
 		vm, err := w.service.current()
 		if name == "resume" && err == nil && vm.is(Stopped) {
 			return

@@ -95,7 +95,8 @@ func (s *livePause) lastAnswer() time.Duration {
 // Save writes the device state, and tells where the guest's session stands.
 func (s *livePause) Save(ctx context.Context) (json.RawMessage, error) {
 	s.c.fixStdio()
-	resume := journal.Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(), NoOutput: !s.vm.owner.init.pump.HasOutput()}
+	resume := journal.Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(),
+		NoOutput: !s.vm.owner.init.pump.HasOutput()}
 	if s.c.execs {
 		resume.Execs = s.movedExecs()
 	}

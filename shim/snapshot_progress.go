@@ -23,7 +23,8 @@ func (p *progress) note(w worker.Progress) {
 		return
 	}
 	p.now = &machinev1.Progress{
-		Step: w.Step, Done: w.Done, Total: w.Total, Pass: uint32(w.Pass), Left: w.Left, DirtyRate: w.Dirty, Moved: w.Moved, ExpectedMs: w.Expected,
+		Step: w.Step, Done: w.Done, Total: w.Total, Pass: uint32(w.Pass), Left: w.Left, DirtyRate: w.Dirty, Moved: w.Moved,
+		ExpectedMs: w.Expected,
 	}
 }
 

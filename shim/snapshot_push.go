@@ -49,12 +49,14 @@ func (p *pushing) push() (snapshot.Receipt, error) {
 		return none, err
 	}
 	job := worker.PushJob{
-		Store: storeConfig(cfg, c.req.GetRepository()), Keys: worker.KeysOf(cfg), Tag: c.req.GetTag(), Spec: j.Spec, Facts: factsOf(facts, vm.host.HostKernel),
+		Store: storeConfig(cfg, c.req.GetRepository()), Keys: worker.KeysOf(cfg), Tag: c.req.GetTag(), Spec: j.Spec,
+		Facts: factsOf(facts, vm.host.HostKernel),
 		Ref: snapshot.Ref{
 			VM: vm.namespace + "/" + vm.id, UID: j.Spec.UID,
 			Operation: c.ref.GetOperation(), Attempt: c.ref.GetAttempt(), Generation: c.ref.GetGeneration(),
 		},
-		State: worker.Open(p.live.state), Live: p.live, Budget: pauseBudget(cfg, c.req.GetPauseBudgetMs()), Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
+		State: worker.Open(p.live.state), Live: p.live, Budget: pauseBudget(cfg, c.req.GetPauseBudgetMs()),
+		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
 	}
 	if n := c.req.GetConcurrency(); n > 0 {
 		job.Concurrency = int(n)
@@ -78,7 +80,8 @@ func (p *pushing) push() (snapshot.Receipt, error) {
 		return none, err
 	}
 	p.openClones(job.Spaces)
-	if job.Tracking, p.out.Tracking, p.out.Untracked = vm.tracking.open(c.ctx, job.Spaces[0].File.File, files); job.Tracking != nil {
+	if job.Tracking, p.out.Tracking, p.out.Untracked = vm.tracking.open(c.ctx, job.Spaces[0].File.File,
+		files); job.Tracking != nil {
 		job.Tracking.Armed = c.armed
 	}
 	ctx, cancel := context.WithCancelCause(c.ctx)

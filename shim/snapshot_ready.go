@@ -65,7 +65,8 @@ func (c *capture) awaitReady(ctx context.Context) error {
 		status, err := c.isReady(wait, probe)
 		if err == nil && status != 0 {
 			if last == "none" {
-				vm.log.Info("an operation waits until the workload is ready", "operation", ref.GetOperation(), "status", status, "within", within)
+				vm.log.Info("an operation waits until the workload is ready", "operation", ref.GetOperation(), "status", status,
+					"within", within)
 			}
 			last = fmt.Sprintf("status %d", status)
 			retry.Sleep(wait, readyEvery)
@@ -76,7 +77,8 @@ func (c *capture) awaitReady(ctx context.Context) error {
 		case err == nil && status == 0:
 			return nil
 		case wait.Err() != nil: // a later order may find it ready: whoever tries again may do so
-			return fmt.Errorf("it is not ready: %q (annotation %s) did not end with 0 within %v; its last answer: %s; look in the VM why, or give it longer (%s, else timeouts.ready): %w",
+			return fmt.Errorf("it is not ready: %q (annotation %s) did not end with 0 within %v; its last answer: %s; look "+
+				"in the VM why, or give it longer (%s, else timeouts.ready): %w",
 				strings.Join(probe, " "), spec.AnnotationReady, within, last, spec.AnnotationReadyTimeout, context.DeadlineExceeded)
 		case errdefs.IsUnavailable(err):
 			return fmt.Errorf("ask whether it is ready: %w", err)

@@ -70,10 +70,12 @@ func TestNotReady(t *testing.T) {
 		is     func(error) bool
 		says   string
 	}{
-		"never":         {1, nil, errdefs.IsDeadlineExceeded, "last answer: status 1"},
-		"it hangs":      {-1, nil, errdefs.IsDeadlineExceeded, "last answer: none"},
-		"no such thing": {0, fmt.Errorf("exec: /bin/ready: %w", errdefs.ErrNotFound), errdefs.IsFailedPrecondition, "cannot be run"},
-		"agent gone":    {0, fmt.Errorf("the session has ended: %w", errdefs.ErrUnavailable), errdefs.IsUnavailable, "ask whether it is ready"},
+		"never":    {1, nil, errdefs.IsDeadlineExceeded, "last answer: status 1"},
+		"it hangs": {-1, nil, errdefs.IsDeadlineExceeded, "last answer: none"},
+		"no such thing": {0, fmt.Errorf("exec: /bin/ready: %w", errdefs.ErrNotFound), errdefs.IsFailedPrecondition,
+			"cannot be run"},
+		"agent gone": {0, fmt.Errorf("the session has ended: %w", errdefs.ErrUnavailable), errdefs.IsUnavailable,
+			"ask whether it is ready"},
 	} {
 		for kind, take := range captures {
 			t.Run(name+" "+kind, func(t *testing.T) {
@@ -91,7 +93,8 @@ func TestNotReady(t *testing.T) {
 				if !c.is(err) || !strings.Contains(err.Error(), c.says) || errdefs.IsNotFound(err) {
 					t.Fatalf("%v", err)
 				}
-				if !errdefs.IsUnavailable(err) && (!strings.Contains(err.Error(), "godwit.dev/ready") || !strings.Contains(err.Error(), "/bin/ready now")) {
+				if !errdefs.IsUnavailable(err) && (!strings.Contains(err.Error(), "godwit.dev/ready") ||
+					!strings.Contains(err.Error(), "/bin/ready now")) {
 					t.Errorf("it does not say what to do: %v", err)
 				}
 				w.goesOn("not ready")

@@ -72,7 +72,8 @@ func (r *ramTracking) openFiles(ctx context.Context, ram *os.File, files *openFi
 		return nil, err.Error()
 	}
 	t := &worker.Tracking{Way: c.Way, Regions: regions}
-	for from, to := range map[*os.File]**worker.File{f.Pagemap: &t.Pagemap, f.Fault: &t.Fault, f.Clear: &t.Clear, f.Vmstat: &t.Vmstat} {
+	for from, to := range map[*os.File]**worker.File{f.Pagemap: &t.Pagemap, f.Fault: &t.Fault, f.Clear: &t.Clear,
+		f.Vmstat: &t.Vmstat} {
 		if from != nil {
 			files.all = append(files.all, from)
 			*to = worker.Open(from)

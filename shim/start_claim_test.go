@@ -17,17 +17,23 @@ func TestStartProvesTheClaim(t *testing.T) {
 		change func(*fakeRecords)
 		want   func(error) bool
 	}{
-		"given up": {func(r *fakeRecords) { r.rec.Owner, r.rec.Generation = nil, r.rec.GetGeneration()+1 }, errdefs.IsFailedPrecondition},
+		"given up": {func(r *fakeRecords) {
+			r.rec.Owner, r.rec.Generation = nil, r.rec.GetGeneration()+1
+		}, errdefs.IsFailedPrecondition},
 		"another node's": {func(r *fakeRecords) {
 			r.rec.Owner, r.rec.Generation = &nodev1.Owner{Node: "b"}, r.rec.GetGeneration()+2
 		}, errdefs.IsFailedPrecondition},
-		"claimed again":        {func(r *fakeRecords) { r.rec.Generation++ }, errdefs.IsFailedPrecondition},
-		"of an old copy":       {func(r *fakeRecords) { r.rec.Owner, r.rec.Generation = &nodev1.Owner{}, 0 }, errdefs.IsFailedPrecondition},
+		"claimed again": {func(r *fakeRecords) { r.rec.Generation++ }, errdefs.IsFailedPrecondition},
+		"of an old copy": {func(r *fakeRecords) {
+			r.rec.Owner, r.rec.Generation = &nodev1.Owner{}, 0
+		}, errdefs.IsFailedPrecondition},
 		"about to be given up": {func(r *fakeRecords) { r.rec.Missing = true }, errdefs.IsFailedPrecondition},
 		"another VM's record":  {func(r *fakeRecords) { r.rec.Uid = "other" }, errdefs.IsFailedPrecondition},
-		"in conflict":          {func(r *fakeRecords) { r.rec.Conflict, r.rec.Rivals = "b has it too", true }, errdefs.IsFailedPrecondition},
-		"no answer":            {func(r *fakeRecords) { r.lose = "get" }, errdefs.IsUnavailable},
-		"it stands":            {func(*fakeRecords) {}, func(err error) bool { return err == nil }},
+		"in conflict": {func(r *fakeRecords) {
+			r.rec.Conflict, r.rec.Rivals = "b has it too", true
+		}, errdefs.IsFailedPrecondition},
+		"no answer": {func(r *fakeRecords) { r.lose = "get" }, errdefs.IsUnavailable},
+		"it stands": {func(*fakeRecords) {}, func(err error) bool { return err == nil }},
 	} {
 		for _, template := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {

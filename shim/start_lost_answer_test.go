@@ -26,7 +26,8 @@ func (w *world) full() (free func()) {
 
 func (w *world) sleepsAgain() {
 	w.t.Helper()
-	if w.records.rec.GetOwner().GetDigest() == "" || w.records.rec.GetOperation() != nil || w.records.phase != nodev1.Phase_PHASE_FAILED {
+	if w.records.rec.GetOwner().GetDigest() == "" || w.records.rec.GetOperation() != nil ||
+		w.records.phase != nodev1.Phase_PHASE_FAILED {
 		w.t.Errorf("record is %v, the operation ended as %s", w.records.rec, w.records.phase)
 	}
 }
@@ -100,7 +101,8 @@ func (w *world) ordered() (create func() error) {
 		Id: "op2", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "a", Digest: w.records.rec.GetOwner().GetDigest(),
 		Generation: w.records.rec.GetGeneration(), Phase: nodev1.Phase_PHASE_TRANSFERRING,
 	}
-	order, err := record.Order("", record.Intent{Operation: "op2", Attempt: 1, Digest: w.records.rec.GetOwner().GetDigest()})
+	order, err := record.Order("", record.Intent{Operation: "op2", Attempt: 1, Digest: w.records.rec.GetOwner().
+		GetDigest()})
 	w.must("order", err)
 	return func() error {
 		r := w.bundle()
@@ -121,7 +123,8 @@ func TestFenceOfAWakeIsOwed(t *testing.T) {
 		t.Fatal("start succeeded")
 	}
 	w.at("commit", nil)
-	if vm, _ := w.service.current(); !vm.is(Stopped) || w.phase() != journal.Ready || w.records.rec.GetOwner().GetNode() != "a" {
+	if vm, _ := w.service.current(); !vm.is(Stopped) || w.phase() != journal.Ready ||
+		w.records.rec.GetOwner().GetNode() != "a" {
 		t.Fatalf("VM is %s, journal %s, record %v", vm.state, w.phase(), w.records.rec)
 	}
 	if err := w.start(); err == nil {

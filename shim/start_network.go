@@ -26,7 +26,8 @@ func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
 	}
 	if len(links) == 0 {
 		if len(j.Spec.NICs) > 0 {
-			return fmt.Errorf("the VM has %d NICs, its namespace no interface: wake it with godwit wake, or run it with a network (ctr run --cni): %w", len(j.Spec.NICs), errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("the VM has %d NICs, its namespace no interface: wake it with godwit wake, or run it with a "+
+				"network (ctr run --cni): %w", len(j.Spec.NICs), errdefs.ErrFailedPrecondition)
 		}
 		vm.nic.connectedTo("loopback")
 		return nil
@@ -39,7 +40,8 @@ func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
 	if err != nil {
 		return err
 	}
-	owner := network.Owner{Node: vm.host.Config.NodeID(), VM: vm.namespace + "/" + vm.id, Generation: j.Generation, Attempt: j.Attempt}
+	owner := network.Owner{Node: vm.host.Config.NodeID(), VM: vm.namespace + "/" + vm.id, Generation: j.Generation,
+		Attempt: j.Attempt}
 	if links, err = network.Own(owner, links); err != nil {
 		return err
 	}
@@ -97,7 +99,8 @@ func (s *starting) describe(links []network.Link) ([]network.Link, bool, error) 
 
 // askable prepares the links of a guest that asks for its addresses: the sinks that lead
 // its questions here, and what the answers say.
-func (s *starting) askable(ctx context.Context, netns string, links []network.Link) ([]network.Link, *journal.Names, error) {
+func (s *starting) askable(ctx context.Context, netns string, links []network.Link) ([]network.Link, *journal.Names,
+	error) {
 	vm := s.vm
 	if vm.spec().HasAgent() {
 		return links, nil, nil

@@ -15,7 +15,8 @@ import (
 // A containerd that goes away in the middle of a wake's Start costs the VM nothing once
 // the record has committed it here, and ends the Start before that.
 func TestCallerGoesDuringThaw(t *testing.T) {
-	for point, runs := range map[string]bool{"load state": false, "commit": true, "resume": true, "restored": true, "finish": true} {
+	for point, runs := range map[string]bool{"load state": false, "commit": true, "resume": true, "restored": true,
+		"finish": true} {
 		t.Run(point, func(t *testing.T) {
 			w := newWorld(t).asleep()
 			w.must("create", w.create())

@@ -119,7 +119,9 @@ func (c *cloning) copy(ctx context.Context, u *steps.Undo, t *template.Template)
 	vm := c.start.vm
 	err := steps.Run(bounded, made, undoBound, []steps.Step{
 		steps.New("start VMM for a copy", c.launchCopy),
-		steps.New("load template", func(ctx context.Context, _ *steps.Undo) error { return vm.machine.LoadState(ctx, t.State) }),
+		steps.New("load template", func(ctx context.Context, _ *steps.Undo) error {
+			return vm.machine.LoadState(ctx, t.State)
+		}),
 		steps.New("run copy", c.start.thaw),
 		steps.New("meet copy", c.start.meet),
 	})

@@ -260,7 +260,8 @@ func TestCloneOfDamagedTemplate(t *testing.T) {
 				if w.machine.cfg.Incoming || w.ram() != nil {
 					t.Error("the VM is a copy of a damaged template")
 				}
-				if again, _ := filepath.Glob(filepath.Join(w.templates.Dir, "*", "state")); len(again) > 0 && file+how != "template.jsongone" {
+				if again, _ := filepath.Glob(filepath.Join(w.templates.Dir, "*", "state")); len(again) > 0 &&
+					file+how != "template.jsongone" {
 					t.Error("the damaged template is kept")
 				}
 			})

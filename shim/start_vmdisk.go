@@ -21,7 +21,8 @@ import (
 )
 
 // errNoAgent is why nothing is executed in, or told to, the guest of a VM disk.
-var errNoAgent = fmt.Errorf("the VM boots the system of its disk, where no agent of godwit's runs: use the network or the serial console (ctr task attach): %w", errdefs.ErrNotImplemented)
+var errNoAgent = fmt.Errorf("the VM boots the system of its disk, where no agent of godwit's runs: use the network "+
+	"or the serial console (ctr task attach): %w", errdefs.ErrNotImplemented)
 
 // vmDisk makes the files of a VM disk. The guest's own path of it goes into what another
 // node makes the container of: there it is one without an image.

@@ -59,7 +59,10 @@ func TestVMDiskFailsAtEachCall(t *testing.T) {
 		w.nothingLeft()
 		w.must("create again", w.create())
 	})
-	failEach(t, func(w *world) { disk(w); w.must("create", w.create()) }, (*world).start, func(t *testing.T, w *world, name string) {
+	failEach(t, func(w *world) {
+		disk(w)
+		w.must("create", w.create())
+	}, (*world).start, func(t *testing.T, w *world, name string) {
 		if name == "prepare VM disk" || name == "dial" {
 			t.Errorf("%s in a Start", name)
 		}
@@ -77,7 +80,8 @@ func TestVMDiskConfig(t *testing.T) {
 	w.must("create", w.create())
 	w.must("start", w.start())
 	for what, cfg := range map[string]vmm.Config{"after the wake": w.machine.cfg} {
-		if !cfg.Reboots || cfg.Serial == "" || cfg.Console != nil || cfg.HyperV || cfg.Firmware == nil || cfg.NVRAM == nil || cfg.Kernel != "" {
+		if !cfg.Reboots || cfg.Serial == "" || cfg.Console != nil || cfg.HyperV || cfg.Firmware == nil || cfg.NVRAM == nil ||
+			cfg.Kernel != "" {
 			t.Errorf("%s: %+v", what, cfg)
 		}
 		if len(cfg.Disks) != 1 || cfg.Disks[0].ID != "disk" || cfg.Disks[0].Slot != firstDiskSlot || cfg.Disks[0].ReadOnly {
@@ -113,10 +117,12 @@ func TestVMDiskTask(t *testing.T) {
 	if !eventually(said("login: ")) {
 		t.Error("the console's output does not arrive")
 	}
-	if _, err := w.service.Exec(ctx, execRequest("e")); !errdefs.IsNotImplemented(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "no agent") {
+	if _, err := w.service.Exec(ctx, execRequest("e")); !errdefs.IsNotImplemented(errgrpc.ToNative(err)) ||
+		!strings.Contains(err.Error(), "no agent") {
 		t.Errorf("exec: %v", err)
 	}
-	if _, err := w.service.Update(ctx, &taskapi.UpdateTaskRequest{ID: "vm"}); !errdefs.IsNotImplemented(errgrpc.ToNative(err)) {
+	if _, err := w.service.Update(ctx, &taskapi.UpdateTaskRequest{ID: "vm"}); !errdefs.IsNotImplemented(
+		errgrpc.ToNative(err)) {
 		t.Errorf("update: %v", err)
 	}
 	for name, err := range map[string]error{
@@ -186,7 +192,8 @@ func TestVMDiskSleeps(t *testing.T) {
 	if !eventually(func() bool { data, _ := os.ReadFile(output); return string(data) == "before and after" }) {
 		t.Error("the output does not go on")
 	}
-	if s := w.store.config; s.Spec.VMDisk == nil || s.Spec.VMDisk.Boot != spec.BootUEFI || !strings.Contains(string(s.Resume), `"stdout":6`) {
+	if s := w.store.config; s.Spec.VMDisk == nil || s.Spec.VMDisk.Boot != spec.BootUEFI ||
+		!strings.Contains(string(s.Resume), `"stdout":6`) {
 		t.Errorf("snapshot of %+v: %s", s.Spec.VMDisk, s.Resume)
 	}
 }

@@ -21,7 +21,8 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.choose(ctx).Way == track.UFFD, vm.journal.Load().Postcopy != nil, vm.origin.arrival != nil
+	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.choose(ctx).Way == track.UFFD, vm.journal.Load().Postcopy != nil,
+		vm.origin.arrival != nil
 	before, err := cgroup.CostOf(vm.journal.Load().Private)
 	if err != nil {
 		return err

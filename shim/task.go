@@ -32,7 +32,8 @@ type Task struct {
 
 // newTask makes a task of the VM; vm.mu is held, or the VM is new.
 func (vm *VM) newTask(id string) *Task {
-	t := &Task{vm: vm, id: id, state: TaskNew, created: make(chan struct{}), processTable: processTable{execs: map[string]*process{}}}
+	t := &Task{vm: vm, id: id, state: TaskNew, created: make(chan struct{}),
+		processTable: processTable{execs: map[string]*process{}}}
 	vm.tasks[id] = t
 	return t
 }
@@ -114,7 +115,8 @@ func (t *Task) pid() uint32 {
 // pid may be another's by then.
 func (t *Task) hookState(status specs.ContainerState) specs.State {
 	vm := t.vm
-	s := specs.State{Version: specs.Version, ID: t.id, Status: status, Bundle: t.bundle.Dir, Annotations: t.bundle.Annotations}
+	s := specs.State{Version: specs.Version, ID: t.id, Status: status, Bundle: t.bundle.Dir,
+		Annotations: t.bundle.Annotations}
 	if status != specs.StateStopped {
 		s.Pid = vm.journal.Load().Holder.PID
 	}

@@ -39,7 +39,8 @@ func (w *world) attach(exec string, stdin io.Reader) (cio.IO, *heard) {
 	at, err := w.service.State(ctxNS(w.t), &taskapi.StateRequest{ID: "vm", ExecID: exec})
 	w.must("state", err)
 	out := &heard{}
-	set := cio.NewFIFOSet(cio.Config{Stdin: at.GetStdin(), Stdout: at.GetStdout(), Stderr: at.GetStderr(), Terminal: at.GetTerminal()}, nil)
+	set := cio.NewFIFOSet(cio.Config{Stdin: at.GetStdin(), Stdout: at.GetStdout(), Stderr: at.GetStderr(),
+		Terminal: at.GetTerminal()}, nil)
 	client, err := cio.NewAttach(cio.WithStreams(stdin, out, io.Discard))(set)
 	w.must("attach", err)
 	w.t.Cleanup(client.Cancel)

@@ -153,7 +153,8 @@ func TestKillOfAPausedTask(t *testing.T) {
 func TestKillDuringAPauseThatHangs(t *testing.T) {
 	w := newWorld(t).running()
 	w.at("pause", func() error { return w.kill("", 9) })
-	if _, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
+	if _, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"}); !errdefs.IsFailedPrecondition(
+		errgrpc.ToNative(err)) {
 		t.Errorf("pause = %v", err)
 	}
 	if got := w.wait(""); got != 137 {
@@ -171,12 +172,13 @@ func TestPauseThatComesTooLate(t *testing.T) {
 	w := newWorld(t)
 	var hangs atomic.Bool
 	var tries, said atomic.Int32
-	w.service.log = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.MessageKey && a.Value.String() == "take back a pause that failed" {
-			said.Add(1)
-		}
-		return a
-	}}))
+	w.service.log = slog.New(slog.NewTextHandler(io.Discard,
+		&slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.MessageKey && a.Value.String() == "take back a pause that failed" {
+				said.Add(1)
+			}
+			return a
+		}}))
 	w.running()
 	hangs.Store(true)
 	w.at("pause", func() error { w.machine.set(false); return context.DeadlineExceeded })
@@ -255,7 +257,8 @@ func TestExecIDReuse(t *testing.T) {
 		_, err := w.service.Delete(ctxNS(t), &taskapi.DeleteRequest{ID: "vm", ExecID: "e"})
 		w.must("delete", err)
 	}
-	want := []string{`start "e#1.1"`, `kill "e#1.1" 15`, `remove "e#1.1"`, `start "e#1.2"`, `kill "e#1.2" 15`, `remove "e#1.2"`}
+	want := []string{`start "e#1.1"`, `kill "e#1.1" 15`, `remove "e#1.1"`, `start "e#1.2"`, `kill "e#1.2" 15`,
+		`remove "e#1.2"`}
 	if diff := cmp.Diff(want, w.agent.heard()); diff != "" {
 		t.Error(diff)
 	}
@@ -282,7 +285,8 @@ func TestExecThatNeverRan(t *testing.T) {
 	}
 	_, err = w.service.Exec(ctxNS(t), execRequest("unstarted"))
 	w.must("exec", err)
-	if r, err := w.service.State(ctxNS(t), &taskapi.StateRequest{ID: "vm", ExecID: "unstarted"}); err != nil || r.GetPid() != 0 {
+	if r, err := w.service.State(ctxNS(t), &taskapi.StateRequest{ID: "vm", ExecID: "unstarted"}); err != nil ||
+		r.GetPid() != 0 {
 		t.Errorf("state = %v, %v", r, err)
 	}
 	vm, _ := w.service.current()
@@ -313,7 +317,8 @@ func TestExecRefused(t *testing.T) {
 		"cwd":        {"e", `{"args":["x"],"cwd":"here"}`, errdefs.IsInvalidArgument},
 		"scheduler":  {"e", `{"args":["x"],"cwd":"/","scheduler":{"policy":"SCHED_FIFO"}}`, errdefs.IsNotImplemented},
 	} {
-		_, err := w.service.Exec(ctxNS(t), &taskapi.ExecProcessRequest{ID: "vm", ExecID: c.id, Spec: &anypb.Any{Value: []byte(c.process)}})
+		_, err := w.service.Exec(ctxNS(t), &taskapi.ExecProcessRequest{ID: "vm", ExecID: c.id,
+			Spec: &anypb.Any{Value: []byte(c.process)}})
 		if !c.is(errgrpc.ToNative(err)) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -368,7 +373,8 @@ func TestUpdate(t *testing.T) {
 	w := newWorld(t)
 	w.must("create", w.create())
 	update := func(resources string) error {
-		_, err := w.service.Update(ctxNS(t), &taskapi.UpdateTaskRequest{ID: "vm", Resources: &anypb.Any{Value: []byte(resources)}})
+		_, err := w.service.Update(ctxNS(t), &taskapi.UpdateTaskRequest{ID: "vm",
+			Resources: &anypb.Any{Value: []byte(resources)}})
 		return errgrpc.ToNative(err)
 	}
 	w.must("update", update(`{"memory":{"limit":67108864},"cpu":{"shares":512}}`))

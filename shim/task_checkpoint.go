@@ -89,7 +89,8 @@ func (t *Task) orderCheckpoint(ctx context.Context) (*pointer, error) {
 	// A daemon that restarts goes on with it, and containerd's client could resume nothing
 	// meanwhile: it is waited for, as long as an operation may take.
 	until := time.Now().Add(vm.host.operationBound(0))
-	for ordered := err == nil; ordered && (err == nil && !status.GetSettled() || errdefs.IsUnavailable(unavailable(err)) && time.Now().Before(until)); {
+	for ordered := err == nil; ordered && (err == nil && !status.GetSettled() || errdefs.IsUnavailable(unavailable(err)) &&
+		time.Now().Before(until)); {
 		if retry.Sleep(ctx, pollOrder); ctx.Err() != nil {
 			return nil, fmt.Errorf("operation %s goes on: %w", id, ctx.Err())
 		}
@@ -164,11 +165,14 @@ func (c *creation) readCheckpoint(intent *record.Intent) error {
 	case err != nil || p.Digest == "":
 		return fmt.Errorf("read checkpoint %s: it names no snapshot: %w", dir, errors.Join(err, errdefs.ErrInvalidArgument))
 	case p.Version != pointerVersion:
-		return fmt.Errorf("read checkpoint %s: it has version %d, this build knows %d: %w", dir, p.Version, pointerVersion, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("read checkpoint %s: it has version %d, this build knows %d: %w", dir, p.Version, pointerVersion,
+			errdefs.ErrInvalidArgument)
 	case p.VM != vm:
-		return fmt.Errorf("restore checkpoint %s as VM %s: it is of VM %s, and no VM becomes another one: %w", dir, vm, p.VM, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("restore checkpoint %s as VM %s: it is of VM %s, and no VM becomes another one: %w", dir, vm, p.VM,
+			errdefs.ErrFailedPrecondition)
 	case intent.Set():
-		return fmt.Errorf("restore checkpoint %s: an operation orders snapshot %s: %w", dir, intent.Digest, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("restore checkpoint %s: an operation orders snapshot %s: %w", dir, intent.Digest,
+			errdefs.ErrInvalidArgument)
 	}
 	intent.Checkpoint = p.Digest
 	return nil

@@ -33,7 +33,8 @@ func (d *daemon) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) 
 	d.op = &nodev1.Operation{Id: req.GetOperation(), Repository: "r", Phase: nodev1.Phase_PHASE_TRANSFERRING}
 	ref := d.ref()
 	ref.Operation = req.GetOperation()
-	r, err := d.machineService().Capture(ctx, &machinev1.CaptureRequest{Ref: ref, Repository: "r", Checkpoint: true, Paused: req.GetPaused()})
+	r, err := d.machineService().Capture(ctx, &machinev1.CaptureRequest{Ref: ref, Repository: "r", Checkpoint: true,
+		Paused: req.GetPaused()})
 	d.op.Phase, d.op.Digest = nodev1.Phase_PHASE_SUCCEEDED, r.GetDigest()
 	if err != nil {
 		err = errgrpc.ToNative(err)
@@ -143,7 +144,8 @@ func TestCreateFromACheckpoint(t *testing.T) {
 	}
 	w.must("start", w.start())
 	w.goesOn("restored")
-	if rec := w.records.rec; rec.GetOwner().GetNode() != "a" || rec.GetGeneration() <= generation || rec.GetOperation() != nil {
+	if rec := w.records.rec; rec.GetOwner().GetNode() != "a" || rec.GetGeneration() <= generation ||
+		rec.GetOperation() != nil {
 		t.Errorf("record %v", rec)
 	}
 }
@@ -191,14 +193,21 @@ func TestCreateFromACheckpointIsRefused(t *testing.T) {
 		says  string
 		given func()
 	}{
-		"nothing":        {dir: t.TempDir(), is: errdefs.IsInvalidArgument, says: "none of this runtime's"},
-		"garbage":        {dir: text("{"), is: errdefs.IsInvalidArgument, says: "names no snapshot"},
-		"no digest":      {dir: text("{}"), is: errdefs.IsInvalidArgument, says: "names no snapshot"},
-		"later version":  {dir: text(`{"version":9,"vm":"ns/vm","digest":"sha256:1"}`), is: errdefs.IsInvalidArgument, says: "version 9"},
-		"another VM":     {dir: text(`{"version":1,"vm":"ns/other","digest":"sha256:1"}`), is: errdefs.IsFailedPrecondition, says: "ns/other"},
-		"deleted":        {dir: text(`{"version":1,"vm":"ns/vm","digest":"sha256:1"}`), is: errdefs.IsFailedPrecondition, says: "does not list"},
-		"runs elsewhere": {dir: dir, is: errdefs.IsFailedPrecondition, says: "node b", given: func() { w.records.rec.Owner = &nodev1.Owner{Node: "b"} }},
-		"under an order": {dir: dir, is: errdefs.IsFailedPrecondition, says: "operation x", given: func() { w.records.rec.Operation = &nodev1.Operation{Id: "x"} }},
+		"nothing":   {dir: t.TempDir(), is: errdefs.IsInvalidArgument, says: "none of this runtime's"},
+		"garbage":   {dir: text("{"), is: errdefs.IsInvalidArgument, says: "names no snapshot"},
+		"no digest": {dir: text("{}"), is: errdefs.IsInvalidArgument, says: "names no snapshot"},
+		"later version": {dir: text(`{"version":9,"vm":"ns/vm","digest":"sha256:1"}`), is: errdefs.IsInvalidArgument,
+			says: "version 9"},
+		"another VM": {dir: text(`{"version":1,"vm":"ns/other","digest":"sha256:1"}`), is: errdefs.IsFailedPrecondition,
+			says: "ns/other"},
+		"deleted": {dir: text(`{"version":1,"vm":"ns/vm","digest":"sha256:1"}`), is: errdefs.IsFailedPrecondition,
+			says: "does not list"},
+		"runs elsewhere": {dir: dir, is: errdefs.IsFailedPrecondition, says: "node b", given: func() {
+			w.records.rec.Owner = &nodev1.Owner{Node: "b"}
+		}},
+		"under an order": {dir: dir, is: errdefs.IsFailedPrecondition, says: "operation x", given: func() {
+			w.records.rec.Operation = &nodev1.Operation{Id: "x"}
+		}},
 	} {
 		w.records.rec.Owner, w.records.rec.Operation = &nodev1.Owner{}, nil
 		if c.given != nil {

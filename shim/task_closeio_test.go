@@ -51,7 +51,8 @@ func TestCloseIOBehindTheSave(t *testing.T) {
 		"move":      func(w *world) error { _, err := w.send(); return err },
 		"hibernate": func(w *world) error { _, err := w.capture(); return err },
 		"checkpoint": func(w *world) error {
-			_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", Checkpoint: true})
+			_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r",
+				Checkpoint: true})
 			return err
 		},
 	} {

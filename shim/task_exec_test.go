@@ -35,7 +35,8 @@ func TestCaptureAndExecs(t *testing.T) {
 	w.must("start exec", err)
 	refused("running")
 
-	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r", EndExecs: true})
+	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: w.ref(), Repository: "r",
+		EndExecs: true})
 	w.must("capture that ends execs", err)
 	r, err := s.Wait(ctx, &taskapi.WaitRequest{ID: "vm", ExecID: "shell"})
 	if err != nil || r.GetExitStatus() != killed {

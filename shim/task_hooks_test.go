@@ -17,7 +17,8 @@ func (w *world) hooked() (told func() []string) {
 	hook := func(kind string) []specs.Hook {
 		return []specs.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c", "echo " + kind + " $(cat) >>" + out}}}
 	}
-	w.hooks = &specs.Hooks{Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"), Poststop: hook("poststop")}
+	w.hooks = &specs.Hooks{Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"),
+		Poststop: hook("poststop")}
 	return func() (all []string) {
 		w.t.Helper()
 		data, err := os.ReadFile(out)
@@ -30,7 +31,8 @@ func (w *world) hooked() (told func() []string) {
 			if err := json.Unmarshal([]byte(text), &s); err != nil {
 				w.t.Fatalf("%s got %q: %v", kind, text, err)
 			}
-			if s.ID != "vm" || s.Bundle == "" || s.Annotations["a"] != "b" || s.Version == "" || (s.Pid == 0) != (s.Status == specs.StateStopped) {
+			if s.ID != "vm" || s.Bundle == "" || s.Annotations["a"] != "b" || s.Version == "" ||
+				(s.Pid == 0) != (s.Status == specs.StateStopped) {
 				w.t.Errorf("%s got %s", kind, text)
 			}
 			all = append(all, kind+" "+string(s.Status))
@@ -47,7 +49,12 @@ func TestHooksOfALife(t *testing.T) {
 		live func(*world)
 		want []string
 	}{
-		"a life": {func(w *world) { w.running(); w.must("kill", w.kill("", 9)); w.wait(""); w.must("delete", w.delete()) }, whole},
+		"a life": {func(w *world) {
+			w.running()
+			w.must("kill", w.kill("", 9))
+			w.wait("")
+			w.must("delete", w.delete())
+		}, whole},
 		"a shim that died": {func(w *world) {
 			w.running()
 			for range 2 {
@@ -84,7 +91,8 @@ func TestHooksOfALife(t *testing.T) {
 // Hooks that want the container's namespaces are refused by name.
 func TestHooksRefused(t *testing.T) {
 	for name, hooks := range map[string]*specs.Hooks{
-		"createContainer": {CreateContainer: []specs.Hook{{Path: "/bin/true"}}}, "startContainer": {StartContainer: []specs.Hook{{Path: "/bin/true"}}},
+		"createContainer": {CreateContainer: []specs.Hook{{Path: "/bin/true"}}},
+		"startContainer":  {StartContainer: []specs.Hook{{Path: "/bin/true"}}},
 	} {
 		w := newWorld(t)
 		w.hooks = hooks

@@ -41,7 +41,8 @@ func TestKillOfALiar(t *testing.T) {
 	defer func(d time.Duration) { killBound = d }(killBound)
 	killBound = 50 * time.Millisecond
 	for name, answer := range map[string]error{
-		"killed": nil, "gone": fmt.Errorf("process already finished: %w", errdefs.ErrNotFound), "nonsense": errdefs.ErrDataLoss,
+		"killed": nil, "gone": fmt.Errorf("process already finished: %w", errdefs.ErrNotFound),
+		"nonsense": errdefs.ErrDataLoss,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

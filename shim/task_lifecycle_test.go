@@ -76,7 +76,10 @@ func TestStartFailsAtEachCall(t *testing.T) {
 // A thaw that fails before the guest ran gives the VM back to its snapshot; after that
 // it is lost here, and never silently asleep and running.
 func TestThawFailsAtEachCall(t *testing.T) {
-	failEach(t, func(w *world) { w.asleep(); w.must("create", w.create()) }, (*world).start, func(t *testing.T, w *world, name string) {
+	failEach(t, func(w *world) {
+		w.asleep()
+		w.must("create", w.create())
+	}, (*world).start, func(t *testing.T, w *world, name string) {
 		if vm, err := w.service.current(); err != nil || vm.is(Running) {
 			return // closing the operation failed: the VM runs, the record is committed
 		}
@@ -271,7 +274,8 @@ func TestLateOrders(t *testing.T) {
 			"capture": func() error { _, err := w.capture(); return err },
 			"offer":   func() error { _, err := m.Offer(t.Context(), &machinev1.OfferRequest{Ref: late}); return err },
 			"send": func() error {
-				_, err := m.Send(t.Context(), &machinev1.SendRequest{Ref: late, Address: "a:1", Channel: "c", Certificate: []byte{1}})
+				_, err := m.Send(t.Context(), &machinev1.SendRequest{Ref: late, Address: "a:1", Channel: "c",
+					Certificate: []byte{1}})
 				return err
 			},
 		} {

@@ -21,7 +21,8 @@ const guestBound = 10 * time.Second
 // mutable refuses a changing call while an operation holds the VM; vm.mu is held.
 func (vm *VM) mutable() error {
 	if vm.frozen() {
-		return fmt.Errorf("operation %s holds VM %s (%s): %w", vm.journal.Load().Operation, vm.id, vm.state, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("operation %s holds VM %s (%s): %w", vm.journal.Load().Operation, vm.id, vm.state,
+			errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -37,7 +37,8 @@ type Service struct {
 
 // NewService is ready for the Create of its task. join makes the host that the task's
 // configuration describes.
-func NewService(ctx context.Context, p events.Publisher, sd shutdown.Service, join func(*config.Config) (*Host, error)) *Service {
+func NewService(ctx context.Context, p events.Publisher, sd shutdown.Service,
+	join func(*config.Config) (*Host, error)) *Service {
 	log := slog.Default()
 	s := &Service{life: ctx, shutdown: sd, events: events.NewQueue(ctx, p, log), log: log, join: join}
 	sd.RegisterCallback(func(context.Context) error {
@@ -111,7 +112,8 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	s.mu.Lock()
 	if other := s.vm; other != nil {
 		s.mu.Unlock()
-		return nil, wire(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), other.id, errdefs.ErrAlreadyExists))
+		return nil, wire(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), other.id,
+			errdefs.ErrAlreadyExists))
 	}
 	vm := newVM(s.life, s.log, s.events, ns, r.GetID())
 	s.vm, s.tasks = vm, map[string]*Task{r.GetID(): vm.owner}

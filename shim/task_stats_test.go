@@ -102,7 +102,8 @@ func TestStatsInEveryState(t *testing.T) {
 func TestFigures(t *testing.T) {
 	g := &agentv1.StatsResponse{
 		MemoryCurrent: 30, MemoryLimit: 100, MemoryMaxUsage: 50, OomKills: 1, CpuUserUsec: 2,
-		CpuStat: map[string]uint64{"nr_throttled": 4}, Io: []*agentv1.BlockIO{{Major: 254, ReadBytes: 5, WriteBytes: 6, Reads: 7, Writes: 8}},
+		CpuStat: map[string]uint64{"nr_throttled": 4},
+		Io:      []*agentv1.BlockIO{{Major: 254, ReadBytes: 5, WriteBytes: 6, Reads: 7, Writes: 8}},
 	}
 	f := cgroup.Figures{Guest: g, Cost: cgroup.Cost{Own: 7, CPU: 9, PerCPU: []uint64{4000, 5000}}, RAM: 1000}
 	one, two := f.V1(), f.V2()
@@ -112,7 +113,8 @@ func TestFigures(t *testing.T) {
 	if m := two.Memory; m.Usage != 37 || m.UsageLimit != 100 || m.MaxUsage != 57 {
 		t.Errorf("v2 memory %v", m)
 	}
-	if c := one.CPU; c.Usage.Total != 9000 || c.Usage.User != 2000 || len(c.Usage.PerCPU) != 2 || c.Throttling.ThrottledPeriods != 4 {
+	if c := one.CPU; c.Usage.Total != 9000 || c.Usage.User != 2000 || len(c.Usage.PerCPU) != 2 ||
+		c.Throttling.ThrottledPeriods != 4 {
 		t.Errorf("v1 CPU %v", c)
 	}
 	if c := two.CPU; c.UsageUsec != 9 || c.UserUsec != 2 || c.NrThrottled != 4 {
@@ -121,7 +123,8 @@ func TestFigures(t *testing.T) {
 	if one.MemoryOomControl.OomKill != 1 || two.MemoryEvents.OomKill != 1 {
 		t.Error("OOM kills")
 	}
-	if b := one.Blkio; len(b.IoServiceBytesRecursive) != 2 || b.IoServiceBytesRecursive[1].Value != 6 || b.IoServicedRecursive[0].Value != 7 {
+	if b := one.Blkio; len(b.IoServiceBytesRecursive) != 2 || b.IoServiceBytesRecursive[1].Value != 6 ||
+		b.IoServicedRecursive[0].Value != 7 {
 		t.Errorf("v1 I/O %v", b)
 	}
 	if e := two.Io.Usage; len(e) != 1 || e[0].Rbytes != 5 || e[0].Wios != 8 {

@@ -106,7 +106,8 @@ func TestExecIsReadWhenItIsOver(t *testing.T) {
 	}
 	time.Sleep(50 * time.Millisecond)
 	for path, want := range map[string]int{r.Stdout: 1 << 10, r.Stderr: 1 << 10} {
-		client, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // so that a lost end fails the test, and does not hang it
+		// so that a lost end fails the test, and does not hang it
+		client, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		w.must("open fifo", err)
 		defer client.Close()
 		w.must("set deadline", client.SetReadDeadline(time.Now().Add(10*time.Second)))
@@ -161,7 +162,8 @@ func TestLogOfABootedVM(t *testing.T) {
 	w.running()
 	vm, err := w.service.current()
 	w.must("find", err)
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 || vm.owner.logFile(vm.owner.init.stdio) != nil {
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 ||
+		vm.owner.logFile(vm.owner.init.stdio) != nil {
 		t.Errorf("%v, %v, or the log is bounded", info.Mode(), err)
 	}
 }

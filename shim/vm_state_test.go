@@ -113,7 +113,8 @@ func TestCallsByState(t *testing.T) {
 		"delete": func(s *Service) error { _, err := s.Delete(ctx, &taskapi.DeleteRequest{ID: "vm"}); return err },
 		"capture": func(s *Service) error {
 			m := &machineService{find: s.current}
-			_, err := m.Capture(ctx, &machinev1.CaptureRequest{Ref: &machinev1.Ref{Operation: "o", Attempt: 1, Generation: 1}, Repository: "r"})
+			_, err := m.Capture(ctx, &machinev1.CaptureRequest{Ref: &machinev1.Ref{Operation: "o", Attempt: 1, Generation: 1},
+				Repository: "r"})
 			return err
 		},
 	}
@@ -171,13 +172,15 @@ func TestAbortOfAVMThatNeverRan(t *testing.T) {
 	w.must("create", w.create())
 	vm, _ := w.service.current()
 	j := vm.journal.Load()
-	_, err := w.machineService().Abort(context.Background(), &machinev1.AbortRequest{Ref: &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt}})
+	_, err := w.machineService().Abort(context.Background(),
+		&machinev1.AbortRequest{Ref: &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt}})
 	w.must("abort", err)
 	r, err := w.service.Wait(ctxNS(t), &taskapi.WaitRequest{ID: "vm"})
 	if err != nil || r.GetExitStatus() != killed {
 		t.Errorf("wait = %v, %v", r, err)
 	}
-	if _, err := w.service.Kill(ctxNS(t), &taskapi.KillRequest{ID: "vm", Signal: 9}); !errdefs.IsNotFound(errgrpc.ToNative(err)) {
+	if _, err := w.service.Kill(ctxNS(t), &taskapi.KillRequest{ID: "vm", Signal: 9}); !errdefs.IsNotFound(
+		errgrpc.ToNative(err)) {
 		t.Errorf("kill = %v, want not found", err)
 	}
 	if err := errgrpc.ToNative(w.start()); !errdefs.IsFailedPrecondition(err) {

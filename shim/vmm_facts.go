@@ -100,7 +100,9 @@ func ticks(accel string, vcpus int) string {
 // GuestKernel describes the kernel and initramfs that cfg names.
 func GuestKernel(cfg *config.Config) (spec.Kernel, error) {
 	m := statcache.Cache{Path: cfg.FactsFile()}
-	digest, err := m.Of("guest digest", []string{cfg.Guest.Kernel, cfg.Guest.Initrd}, func() (string, error) { return guestDigest(cfg) })
+	digest, err := m.Of("guest digest", []string{cfg.Guest.Kernel, cfg.Guest.Initrd}, func() (string, error) {
+		return guestDigest(cfg)
+	})
 	if err != nil {
 		return spec.Kernel{}, err
 	}
@@ -109,9 +111,11 @@ func GuestKernel(cfg *config.Config) (spec.Kernel, error) {
 
 func guestDigest(cfg *config.Config) (string, error) {
 	sum := sha256.New()
-	for _, f := range []struct{ key, path string }{{"guest.kernel", cfg.Guest.Kernel}, {"guest.initrd", cfg.Guest.Initrd}} {
+	for _, f := range []struct{ key, path string }{{"guest.kernel", cfg.Guest.Kernel},
+		{"guest.initrd", cfg.Guest.Initrd}} {
 		if err := add(sum, f.path); err != nil {
-			return "", fmt.Errorf("%s: %v; install godwit's guest, or set the key: %w", f.key, err, errdefs.ErrFailedPrecondition)
+			return "", fmt.Errorf("%s: %v; install godwit's guest, or set the key: %w", f.key, err,
+				errdefs.ErrFailedPrecondition)
 		}
 	}
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil

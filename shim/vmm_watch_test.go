@@ -171,14 +171,17 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 		status uint32
 		reason string
 	}{
-		"power-off":      {func(w *world, _ *VM) { w.machine.powerOff() }, 0, "the guest ended (exit 0, powered off)"},
-		"reset":          {func(w *world, _ *VM) { w.machine.reset() }, killed, "the guest ended (exit 137, VMM: status 137, reset by the guest)"},
+		"power-off": {func(w *world, _ *VM) { w.machine.powerOff() }, 0, "the guest ended (exit 0, powered off)"},
+		"reset": {func(w *world, _ *VM) {
+			w.machine.reset()
+		}, killed, "the guest ended (exit 137, VMM: status 137, reset by the guest)"},
 		"kill of VMM":    {func(w *world, _ *VM) { _ = w.machine.Kill(t.Context()) }, killed, "VMM killed by a signal"},
 		"process exit 7": {exits, 7, "the guest ended (exit 7)"},
 	} {
 		for name, o := range operations {
 			says := func(t *testing.T, w *world, vm *VM, err error) {
-				if !errdefs.IsAborted(err) || !strings.Contains(err.Error(), c.reason) || strings.Contains(err.Error(), "context canceled") {
+				if !errdefs.IsAborted(err) || !strings.Contains(err.Error(), c.reason) ||
+					strings.Contains(err.Error(), "context canceled") {
 					t.Errorf("%s = %v", name, err)
 				}
 				if err := w.abort(); err != nil && !errdefs.IsNotFound(err) { // the controller's, behind the task's end

@@ -122,11 +122,13 @@ func TestManifestOfManyLayers(t *testing.T) {
 	for n, text := range map[int]string{10_000: "packs", 20_000: "layers", 40_000: "bytes"} {
 		changed := w.alter(t, receipt.Digest, func(m *v1.Manifest, _ map[string]any, _ *format.Index) {
 			for i := range n {
-				m.Layers = append(m.Layers, v1.Descriptor{MediaType: MediaTypePack, Digest: digest.FromString(fmt.Sprint(i)), Size: 1})
+				m.Layers = append(m.Layers, v1.Descriptor{MediaType: MediaTypePack, Digest: digest.FromString(fmt.Sprint(i)),
+					Size: 1})
 			}
 		})
 		f := &faulty{Store: w.st}
-		if _, err := Open(t.Context(), f, changed, nil); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), text) {
+		if _, err := Open(t.Context(), f, changed, nil); !errdefs.IsInvalidArgument(err) ||
+			!strings.Contains(err.Error(), text) {
 			t.Errorf("%d layers: %v", n, err)
 		}
 		if f.calls > 3 {

@@ -215,7 +215,8 @@ func benchSecond(b *testing.B, tracked bool) {
 		w.opts.Live, w.opts.Tracker = still{}, still{}
 	}
 	table := benchFile(b, "table")
-	if err := s.Fill(b.Context(), map[string]*os.File{"ram0": benchFile(b, "out")}, FillOptions{Table: table}); err != nil {
+	if err := s.Fill(b.Context(), map[string]*os.File{"ram0": benchFile(b, "out")},
+		FillOptions{Table: table}); err != nil {
 		b.Fatal(err)
 	}
 	b.ResetTimer()
@@ -250,7 +251,8 @@ func (w *wire) Put(ctx context.Context, o store.Object, c store.Content) error {
 // chosen by itself should be near the better one everywhere.
 func BenchmarkCodecs(b *testing.B) {
 	for _, mbit := range []int64{500, 1000, 5000, 10000} {
-		for name, codec := range map[string]format.Codec{"auto": CodecAuto, "minlz": format.MinLZ, "s2": format.S2, "zstd": format.Zstd} {
+		for name, codec := range map[string]format.Codec{"auto": CodecAuto, "minlz": format.MinLZ, "s2": format.S2,
+			"zstd": format.Zstd} {
 			b.Run(fmt.Sprintf("%dMbit/%s", mbit, name), func(b *testing.B) {
 				w := benchWorld(b)
 				if file := os.Getenv("GODWIT_BENCH_RAM"); file != "" {

@@ -104,7 +104,8 @@ func (g *generations) restored(t *testing.T, n int, receipt Receipt, table *os.F
 	}
 	s.store = c
 	out := emptyFile(t, "ram")
-	if err := s.Fill(t.Context(), map[string]*os.File{"ram0": out, "disk0": emptyFile(t, "disk")}, FillOptions{Table: table}); err != nil {
+	if err := s.Fill(t.Context(), map[string]*os.File{"ram0": out, "disk0": emptyFile(t, "disk")},
+		FillOptions{Table: table}); err != nil {
 		t.Fatal(err)
 	}
 	if sumFile(t, out) != sumFile(t, g.src.Spaces[0].File) {
@@ -112,7 +113,8 @@ func (g *generations) restored(t *testing.T, n int, receipt Receipt, table *os.F
 	}
 	need, read := needed(s.index), uint64(c.read.Load())
 	if read*100 > need*130 {
-		t.Errorf("generation %d: a restore reads %d bytes of %d packs and needs %d: %.2f x", n, read, len(s.parts.packs), need, float64(read)/float64(need))
+		t.Errorf("generation %d: a restore reads %d bytes of %d packs and needs %d: %.2f x", n, read, len(s.parts.packs),
+			need, float64(read)/float64(need))
 	}
 	if len(s.parts.packs) > mostPacks+2+generationSize*littleUse/format.PackSize { // those of this push, and fuller ones
 		t.Errorf("generation %d: %d packs", n, len(s.parts.packs))
@@ -120,7 +122,8 @@ func (g *generations) restored(t *testing.T, n int, receipt Receipt, table *os.F
 	if n > 0 {
 		g.pushed += receipt.Figures.Pushed
 	}
-	t.Logf("generation %2d: %2d packs, %.2f x read, %5d KiB pushed", n, len(s.parts.packs), float64(read)/float64(need), receipt.Figures.Pushed>>10)
+	t.Logf("generation %2d: %2d packs, %.2f x read, %5d KiB pushed", n, len(s.parts.packs), float64(read)/float64(need),
+		receipt.Figures.Pushed>>10)
 	return out
 }
 

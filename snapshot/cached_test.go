@@ -188,7 +188,8 @@ func TestKeptParts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := again.Fill(t.Context(), map[string]*os.File{"ram0": ram, "disk0": emptyFile(t, "disk")}, FillOptions{}); err != nil {
+		if err := again.Fill(t.Context(), map[string]*os.File{"ram0": ram, "disk0": emptyFile(t, "disk")},
+			FillOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if sumFile(t, ram) != want {
@@ -252,7 +253,10 @@ func lazyAsks(t *testing.T, st store.Store, k store.Keeper, d digest.Digest, wan
 			ram.touch(t.Context(), at)
 		}
 	})
-	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{patience: quick}, func(context.Context) error { vm.Wait(); return nil }); err != nil {
+	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{patience: quick}, func(context.Context) error {
+		vm.Wait()
+		return nil
+	}); err != nil {
 		t.Error(err)
 	}
 	if sha256.Sum256(ram.data) != want {

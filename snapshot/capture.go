@@ -53,7 +53,8 @@ func newCapture(p *push, g *errgroup.Group, ctx context.Context) *capture {
 		push: p, ctx: ctx, finished: p.finished, packer: newPacker(p, g, ctx),
 		seen: newSeen(p.tables()), table: newNextTable(p.o.Next, p.tables()),
 	}
-	o := precopy.Options{Copy: c, Tracker: p.o.Tracker, Budget: p.o.Budget, Aim: p.o.Budget, Most: mostPasses, Clones: true}
+	o := precopy.Options{Copy: c, Tracker: p.o.Tracker, Budget: p.o.Budget, Aim: p.o.Budget, Most: mostPasses,
+		Clones: true}
 	switch {
 	case p.o.Live != nil && p.o.Still:
 		o.Live = p.o.Live

@@ -26,7 +26,8 @@ func (w *world) goesOn(t *testing.T, seed uint64, tracker func(*guest) Tracker) 
 	o := w.opts
 	// However little of the guest has run by then, its disk has changed since it was read.
 	write := func() { _, _ = g.disk.WriteAt(randomBytes(rand.New(rand.NewPCG(seed, 78)), 512), 700) }
-	o.Live, o.Tracker, o.Budget, o.Next, o.Repository = pausing{g, write}, tracker(g), 50*time.Millisecond, next, "repo/uid1"
+	o.Live, o.Tracker, o.Budget, o.Next, o.Repository = pausing{g, write}, tracker(g), 50*time.Millisecond, next,
+		"repo/uid1"
 	o.Captured = func() {
 		then = instant{sumFile(t, g.ram), sumFile(t, g.disk)}
 		rng := rand.New(rand.NewPCG(seed, 77))

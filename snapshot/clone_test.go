@@ -83,7 +83,8 @@ func TestCheckpointClonesDisks(t *testing.T) {
 				switch {
 				case fails == 0 && len(receipt.Disks) > 0:
 					t.Errorf("read in the pause: %+v", receipt.Disks)
-				case fails > 0 && (len(receipt.Disks) != 1 || receipt.Disks[0].Why != why || receipt.Disks[0].Read == 0 || receipt.Disks[0].Disk != "rw"):
+				case fails > 0 && (len(receipt.Disks) != 1 || receipt.Disks[0].Why != why || receipt.Disks[0].Read == 0 ||
+					receipt.Disks[0].Disk != "rw"):
 					t.Errorf("read in the pause: %+v, wanted %q", receipt.Disks, why)
 				}
 			})
@@ -169,7 +170,8 @@ func TestTrimmedBlocksVanish(t *testing.T) {
 			disk := emptyFile(t, "rw")
 			rng := rand.New(rand.NewPCG(3, 3))
 			const size, trim, more = 12 << 20, 1 << 20, 10 << 20
-			for _, err := range []error{disk.Truncate(size), writeAt(disk, randomBytes(rng, 2<<20), 0), writeAt(disk, randomBytes(rng, 64<<10), more)} {
+			for _, err := range []error{disk.Truncate(size), writeAt(disk, randomBytes(rng, 2<<20), 0),
+				writeAt(disk, randomBytes(rng, 64<<10), more)} {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -181,7 +183,8 @@ func TestTrimmedBlocksVanish(t *testing.T) {
 			g := newGuest(w, 9)
 			close(g.stopped)
 			w.opts.Live, w.opts.Still, w.opts.Budget = pausing{g, func() {
-				if err := unix.Fallocate(int(disk.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 4096, trim); err != nil {
+				if err := unix.Fallocate(int(disk.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 4096,
+					trim); err != nil {
 					t.Error(err)
 				}
 			}}, true, 50*time.Millisecond

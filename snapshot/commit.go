@@ -87,8 +87,8 @@ func (p *push) putDisks(ctx context.Context) error {
 	return nil
 }
 
-// commit stores index and config, whose descriptors come behind those of layers, asks for every blob once more, stores the manifest
-// and reads it back. A crash before the manifest leaves blobs that nobody refers to.
+// commit stores index and config, whose descriptors come behind those of layers, asks for every blob once more, stores
+// the manifest and reads it back. A crash before the manifest leaves blobs that nobody refers to.
 func (p *push) commit(ctx context.Context, c *capture, layers []v1.Descriptor) (Receipt, error) {
 	p.o.Progress(Progress{Step: "commit"})
 	index, packs := c.index()
@@ -118,7 +118,8 @@ func (p *push) commit(ctx context.Context, c *capture, layers []v1.Descriptor) (
 }
 
 // putIndex stores config and index at the same time, and the page table of the next snapshot.
-func (p *push) putIndex(ctx context.Context, c *capture, index *format.Index, packs []*pack) (own, pages v1.Descriptor, err error) {
+func (p *push) putIndex(ctx context.Context, c *capture, index *format.Index, packs []*pack) (own, pages v1.Descriptor,
+	err error) {
 	blob, err := index.Encode()
 	if err != nil {
 		return own, pages, err
@@ -182,7 +183,8 @@ func (p *push) putManifest(ctx context.Context, config v1.Descriptor, layers []v
 		return Receipt{}, fmt.Errorf("manifest: %w", err)
 	}
 	if len(data) > maxManifest {
-		return Receipt{}, fmt.Errorf("manifest: %d bytes of at most %d: %w", len(data), maxManifest, errdefs.ErrResourceExhausted)
+		return Receipt{}, fmt.Errorf("manifest: %d bytes of at most %d: %w", len(data), maxManifest,
+			errdefs.ErrResourceExhausted)
 	}
 	c := store.Bytes(data, digest.FromBytes(data))
 	c.MediaType = v1.MediaTypeImageManifest

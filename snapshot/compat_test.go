@@ -27,7 +27,8 @@ func TestSnapshotOfVersion1(t *testing.T) {
 		t.Fatal(err)
 	}
 	ram, disk := emptyFile(t, "ram"), emptyFile(t, "disk")
-	if err := s.Fill(t.Context(), map[string]*os.File{"ram0": ram, "disk0": disk}, FillOptions{Table: emptyFile(t, "table")}); err != nil {
+	if err := s.Fill(t.Context(), map[string]*os.File{"ram0": ram, "disk0": disk},
+		FillOptions{Table: emptyFile(t, "table")}); err != nil {
 		t.Fatal(err)
 	}
 	var state, base bytes.Buffer

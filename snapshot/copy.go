@@ -175,7 +175,8 @@ func (c *checked) Read(p []byte) (int, error) {
 	c.n += int64(n)
 	c.sum.Hash().Write(p[:n])
 	if errors.Is(err, io.EOF) && (c.n != c.want.Size || c.sum.Digest() != c.want.Digest) {
-		return n, fmt.Errorf("blob %s: %d bytes of %d, or another digest: %w", c.want.Digest, c.n, c.want.Size, errdefs.ErrDataLoss)
+		return n, fmt.Errorf("blob %s: %d bytes of %d, or another digest: %w", c.want.Digest, c.n, c.want.Size,
+			errdefs.ErrDataLoss)
 	}
 	return n, err
 }

@@ -30,7 +30,8 @@ func TestCopy(t *testing.T) {
 	if err != nil || done.Digest != receipt.Digest || done.Total != receipt.Figures.Total || done.Sent != done.Total {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	if n := storetest.Count(from.Take(), "GET"); n != 1+len(s.index.Packs)+5 { // manifest, packs; config, state, index, disk; a signature, if there were one
+	// manifest, packs; config, state, index, disk; a signature, if there were one
+	if n := storetest.Count(from.Take(), "GET"); n != 1+len(s.index.Packs)+5 {
 		t.Errorf("%d downloads for a copy of %d packs", n, len(s.index.Packs))
 	}
 	again, err := s.Copy(t.Context(), to, CopyOptions{})
@@ -56,7 +57,8 @@ func TestCopyFailsAtEachCall(t *testing.T) {
 	}
 	for _, source := range []bool{false, true} {
 		for n := 1; ; n++ {
-			from, to := &faulty{Store: w.st, err: errdefs.ErrPermissionDenied}, &faulty{Store: layout(t, filepath.Join(t.TempDir(), "l")), err: errdefs.ErrPermissionDenied}
+			from, to := &faulty{Store: w.st, err: errdefs.ErrPermissionDenied},
+				&faulty{Store: layout(t, filepath.Join(t.TempDir(), "l")), err: errdefs.ErrPermissionDenied}
 			s, err := Open(t.Context(), from, receipt.Digest, nil)
 			if err != nil {
 				t.Fatal(err)

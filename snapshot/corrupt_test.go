@@ -76,7 +76,8 @@ func TestCorruptBlob(t *testing.T) {
 			if err := os.WriteFile(w.blob(d), do(append([]byte(nil), whole...)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.restoreAll(t, receipt.Digest); !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), d.String()) {
+			if _, err := w.restoreAll(t, receipt.Digest); !errdefs.IsDataLoss(err) ||
+				!strings.Contains(err.Error(), d.String()) {
 				t.Errorf("%s %s: %v, want DataLoss that names %s", how, kind, err, d)
 			}
 		}
@@ -119,7 +120,8 @@ func TestWrongFrameIsNotWritten(t *testing.T) {
 }
 
 // alter stores a changed copy of a snapshot, consistent in its digests.
-func (w *world) alter(t *testing.T, d digest.Digest, change func(*v1.Manifest, map[string]any, *format.Index)) digest.Digest {
+func (w *world) alter(t *testing.T, d digest.Digest, change func(*v1.Manifest, map[string]any,
+	*format.Index)) digest.Digest {
 	t.Helper()
 	m := w.manifest(t, d)
 	data, err := os.ReadFile(w.blob(m.Config.Digest))
@@ -181,25 +183,57 @@ func TestOpenRefuses(t *testing.T) {
 		{"newer artifact", func(m *v1.Manifest, _ m, _ *format.Index) {
 			m.ArtifactType = "application/vnd.godwit.snapshot.v2"
 		}, errdefs.IsNotImplemented, "artifactType"},
-		{"an image", func(m *v1.Manifest, _ m, _ *format.Index) { m.ArtifactType = "" }, errdefs.IsInvalidArgument, "artifactType"},
-		{"an index", func(m *v1.Manifest, _ m, _ *format.Index) { m.MediaType = v1.MediaTypeImageIndex }, errdefs.IsInvalidArgument, "mediaType"},
-		{"pack of another type", func(m *v1.Manifest, _ m, _ *format.Index) { m.Layers[2].MediaType = "x" }, errdefs.IsInvalidArgument, "mediaType"},
-		{"no layers", func(m *v1.Manifest, _ m, _ *format.Index) { m.Layers = m.Layers[:2] }, errdefs.IsInvalidArgument, "packs"},
-		{"negative size", func(m *v1.Manifest, _ m, _ *format.Index) { m.Layers[0].Size = -1 }, errdefs.IsInvalidArgument, "state size"},
-		{"huge pack", func(m *v1.Manifest, _ m, _ *format.Index) { m.Layers[2].Size = 1 << 40 }, errdefs.IsInvalidArgument, "size"},
-		{"path as digest", func(m *v1.Manifest, _ m, _ *format.Index) { m.Layers[2].Digest = "sha256:../../x" }, errdefs.IsInvalidArgument, "digest"},
-		{"annotations of another VM", func(m *v1.Manifest, _ m, _ *format.Index) { m.Annotations[AnnotationVM] = "default/other" }, errdefs.IsInvalidArgument, "annotations differ"},
-		{"no generation", func(m *v1.Manifest, _ m, _ *format.Index) { delete(m.Annotations, AnnotationGeneration) }, errdefs.IsInvalidArgument, AnnotationGeneration},
-		{"newer config", func(_ *v1.Manifest, c m, _ *format.Index) { c["version"] = 2 }, errdefs.IsNotImplemented, "config version"},
-		{"newer spec", func(_ *v1.Manifest, c m, _ *format.Index) { c["spec"].(m)["version"] = 2 }, errdefs.IsNotImplemented, "spec version"},
-		{"unknown field of the spec", func(_ *v1.Manifest, c m, _ *format.Index) { c["spec"].(m)["gpu"] = "x" }, errdefs.IsInvalidArgument, "gpu"},
-		{"path as disk", func(_ *v1.Manifest, c m, _ *format.Index) { disks(c)["id"] = "../../etc/shadow" }, errdefs.IsInvalidArgument, "spec.disks"},
+		{"an image", func(m *v1.Manifest, _ m, _ *format.Index) {
+			m.ArtifactType = ""
+		}, errdefs.IsInvalidArgument, "artifactType"},
+		{"an index", func(m *v1.Manifest, _ m, _ *format.Index) {
+			m.MediaType = v1.MediaTypeImageIndex
+		}, errdefs.IsInvalidArgument, "mediaType"},
+		{"pack of another type", func(m *v1.Manifest, _ m, _ *format.Index) {
+			m.Layers[2].MediaType = "x"
+		}, errdefs.IsInvalidArgument, "mediaType"},
+		{"no layers", func(m *v1.Manifest, _ m, _ *format.Index) {
+			m.Layers = m.Layers[:2]
+		}, errdefs.IsInvalidArgument, "packs"},
+		{"negative size", func(m *v1.Manifest, _ m, _ *format.Index) {
+			m.Layers[0].Size = -1
+		}, errdefs.IsInvalidArgument, "state size"},
+		{"huge pack", func(m *v1.Manifest, _ m, _ *format.Index) {
+			m.Layers[2].Size = 1 << 40
+		}, errdefs.IsInvalidArgument, "size"},
+		{"path as digest", func(m *v1.Manifest, _ m, _ *format.Index) {
+			m.Layers[2].Digest = "sha256:../../x"
+		}, errdefs.IsInvalidArgument, "digest"},
+		{"annotations of another VM", func(m *v1.Manifest, _ m, _ *format.Index) {
+			m.Annotations[AnnotationVM] = "default/other"
+		}, errdefs.IsInvalidArgument, "annotations differ"},
+		{"no generation", func(m *v1.Manifest, _ m, _ *format.Index) {
+			delete(m.Annotations, AnnotationGeneration)
+		}, errdefs.IsInvalidArgument, AnnotationGeneration},
+		{"newer config", func(_ *v1.Manifest, c m, _ *format.Index) {
+			c["version"] = 2
+		}, errdefs.IsNotImplemented, "config version"},
+		{"newer spec", func(_ *v1.Manifest, c m, _ *format.Index) {
+			c["spec"].(m)["version"] = 2
+		}, errdefs.IsNotImplemented, "spec version"},
+		{"unknown field of the spec", func(_ *v1.Manifest, c m, _ *format.Index) {
+			c["spec"].(m)["gpu"] = "x"
+		}, errdefs.IsInvalidArgument, "gpu"},
+		{"path as disk", func(_ *v1.Manifest, c m, _ *format.Index) {
+			disks(c)["id"] = "../../etc/shadow"
+		}, errdefs.IsInvalidArgument, "spec.disks"},
 		{"another base image", func(_ *v1.Manifest, c m, _ *format.Index) {
 			disks(c)["digest"] = digest.FromString("x").String()
 		}, errdefs.IsFailedPrecondition, "digest of disk layer0"},
-		{"disk that is not kept", func(_ *v1.Manifest, c m, _ *format.Index) { delete(c, "disks") }, errdefs.IsInvalidArgument, "layer0"},
-		{"space of another size", func(_ *v1.Manifest, _ m, x *format.Index) { x.Spaces[0].Size += 4096 }, errdefs.IsInvalidArgument, "spaces"},
-		{"pack of another digest", func(_ *v1.Manifest, _ m, x *format.Index) { x.Packs[0].SHA256[0] ^= 1 }, errdefs.IsInvalidArgument, "packs"},
+		{"disk that is not kept", func(_ *v1.Manifest, c m, _ *format.Index) {
+			delete(c, "disks")
+		}, errdefs.IsInvalidArgument, "layer0"},
+		{"space of another size", func(_ *v1.Manifest, _ m, x *format.Index) {
+			x.Spaces[0].Size += 4096
+		}, errdefs.IsInvalidArgument, "spaces"},
+		{"pack of another digest", func(_ *v1.Manifest, _ m, x *format.Index) {
+			x.Packs[0].SHA256[0] ^= 1
+		}, errdefs.IsInvalidArgument, "packs"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -216,7 +250,8 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		want := w.opts.Ref
 		change(&want)
-		if _, err := Open(t.Context(), w.st, receipt.Digest, &want); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), field) {
+		if _, err := Open(t.Context(), w.st, receipt.Digest, &want); !errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), field) {
 			t.Errorf("another %s: %v, want FailedPrecondition that names it", field, err)
 		}
 	}
@@ -233,7 +268,8 @@ func TestFillRefusesUsedFile(t *testing.T) {
 	if err := s.Fill(t.Context(), map[string]*os.File{"ram0": used}, FillOptions{}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("fill of a used file: %v", err)
 	}
-	if err := s.Fill(t.Context(), map[string]*os.File{"../x": emptyFile(t, "f")}, FillOptions{}); !errdefs.IsInvalidArgument(err) {
+	if err := s.Fill(t.Context(), map[string]*os.File{"../x": emptyFile(t, "f")},
+		FillOptions{}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("fill of an unknown space: %v", err)
 	}
 }

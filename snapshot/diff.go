@@ -111,7 +111,8 @@ func spaceNames(a, b *format.Index) (names []string) {
 
 // same: frames of one hash have the same bytes, whatever their packs.
 func same(a *format.Index, at spot, b *format.Index, bt spot) bool {
-	return at.slot == bt.slot && a.Frames[at.frame].BLAKE3 == b.Frames[bt.frame].BLAKE3 && a.Frames[at.frame].Codec == b.Frames[bt.frame].Codec
+	return at.slot == bt.slot && a.Frames[at.frame].BLAKE3 == b.Frames[bt.frame].BLAKE3 &&
+		a.Frames[at.frame].Codec == b.Frames[bt.frame].Codec
 }
 
 // hashes reads pages and answers a hash of each that no guest can make collide.
@@ -147,7 +148,8 @@ func (s *Snapshot) hashes(ctx context.Context, pages map[uint64]spot) (map[uint6
 	return sums, g.Wait()
 }
 
-func (s *Snapshot) packHashes(ctx context.Context, pack int, byFrame map[uint32][]uint64, pages map[uint64]spot) (map[uint64][32]byte, error) {
+func (s *Snapshot) packHashes(ctx context.Context, pack int, byFrame map[uint32][]uint64,
+	pages map[uint64]spot) (map[uint64][32]byte, error) {
 	d := s.parts.packs[pack]
 	data, err := store.ReadAgain(ctx, s.store, d.Digest, d.Size)
 	if err != nil {

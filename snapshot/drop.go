@@ -48,7 +48,8 @@ type ForeignError struct {
 
 // Error implements error.
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("delete snapshot %s: its manifest is of uid %q, not %q: %s", e.Digest, e.UID, e.Want, errdefs.ErrFailedPrecondition)
+	return fmt.Sprintf("delete snapshot %s: its manifest is of uid %q, not %q: %s", e.Digest, e.UID, e.Want,
+		errdefs.ErrFailedPrecondition)
 }
 
 // Unwrap gives the class.
@@ -158,7 +159,8 @@ func Probe(ctx context.Context, st store.Store, who string) Rights {
 	c := store.Bytes(data, digest.FromBytes(data))
 	c.MediaType = v1.MediaTypeImageManifest
 	if err := st.Put(ctx, store.Manifest(tag), c); err != nil {
-		return Rights{Push: fmt.Errorf("ask the store to take a manifest: %w", err), Pull: unasked("pull"), Delete: unasked("delete")}
+		return Rights{Push: fmt.Errorf("ask the store to take a manifest: %w", err), Pull: unasked("pull"),
+			Delete: unasked("delete")}
 	}
 	var r Rights
 	if _, err := store.Read(ctx, st, store.Manifest(c.Digest.String()), maxManifest); err != nil {

@@ -15,7 +15,8 @@ import (
 // one for a VM, nor a VM's as a golden one; nothing of it changes.
 func TestDropOfAnother(t *testing.T) {
 	for name, st := range map[string]store.Store{
-		"registry": opened(t, storetest.Start(t, &storetest.Registry{})), "layout": layout(t, filepath.Join(t.TempDir(), "l")),
+		"registry": opened(t, storetest.Start(t, &storetest.Registry{})),
+		"layout":   layout(t, filepath.Join(t.TempDir(), "l")),
 	} {
 		w := newWorld(t, 1)
 		victim, err := Push(t.Context(), st, w.src, w.opts)

@@ -33,7 +33,8 @@ func opened(t *testing.T, r *storetest.Registry) store.Store {
 // is left alone. What is gone is deleted.
 func TestDrop(t *testing.T) {
 	for name, st := range map[string]store.Store{
-		"registry": opened(t, storetest.Start(t, &storetest.Registry{})), "layout": layout(t, filepath.Join(t.TempDir(), "l")),
+		"registry": opened(t, storetest.Start(t, &storetest.Registry{})),
+		"layout":   layout(t, filepath.Join(t.TempDir(), "l")),
 	} {
 		w := newWorld(t, 1)
 		w.opts.Tag = "g3-op1"
@@ -171,7 +172,8 @@ func TestHold(t *testing.T) {
 		}
 	}
 	list, err := List(t.Context(), w.st)
-	if err != nil || len(list) != 1 || !list[0].Hold || list[0].Tag != "p3-op1" || list[0].Ref != w.opts.Ref || list[0].Size != 15 || list[0].Err != nil {
+	if err != nil || len(list) != 1 || !list[0].Hold || list[0].Tag != "p3-op1" || list[0].Ref != w.opts.Ref ||
+		list[0].Size != 15 || list[0].Err != nil {
 		t.Fatalf("list %+v, %v", list, err)
 	}
 	if _, err := Open(t.Context(), w.st, list[0].Digest, nil); !errdefs.IsInvalidArgument(err) {
@@ -305,7 +307,8 @@ func TestCollectSparesOthers(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(w.dir, "index.json"), []byte(index), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if c, err := w.st.(*store.Layout).Collect(t.Context(), 0, false); (err != nil) != tt.fails || (c.Files != 0) != tt.gone {
+		if c, err := w.st.(*store.Layout).Collect(t.Context(), 0, false); (err != nil) != tt.fails ||
+			(c.Files != 0) != tt.gone {
 			t.Errorf("%s: %+v, %v", tt.name, c, err)
 		}
 		for _, b := range []digest.Digest{layer, child} {

@@ -83,7 +83,8 @@ func noLeftovers(t *testing.T, dir string) {
 		}
 		name, _ := filepath.Rel(dir, path)
 		hex, blob := strings.CutPrefix(name, "blobs/sha256/")
-		if blob && digest.Digest("sha256:"+hex).Validate() == nil || name == "oci-layout" || name == "index.json" || name == ".lock" {
+		if blob && digest.Digest("sha256:"+hex).Validate() == nil || name == "oci-layout" || name == "index.json" ||
+			name == ".lock" {
 			return nil
 		}
 		t.Errorf("left behind: %s", name)
@@ -264,13 +265,15 @@ func TestManage(t *testing.T) {
 	if ok, err := Exists(t.Context(), w.st, digest.FromString("none")); ok || err != nil {
 		t.Errorf("exists of another: %v, %v", ok, err)
 	}
-	if ok, err := Exists(t.Context(), layout(t, filepath.Join(t.TempDir(), "unmounted")), receipt.Digest); ok || !errdefs.IsUnavailable(err) {
+	if ok, err := Exists(t.Context(), layout(t, filepath.Join(t.TempDir(), "unmounted")), receipt.Digest); ok ||
+		!errdefs.IsUnavailable(err) {
 		t.Errorf("exists in a layout that is not there: %v, %v, want Unavailable", ok, err)
 	}
 	if err := Accepts(t.Context(), w.st); err != nil {
 		t.Errorf("a store that takes blobs: %v", err)
 	}
-	if err := Accepts(t.Context(), &faulty{Store: w.st, fail: 1, err: errdefs.ErrPermissionDenied}); !errdefs.IsPermissionDenied(err) {
+	if err := Accepts(t.Context(),
+		&faulty{Store: w.st, fail: 1, err: errdefs.ErrPermissionDenied}); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("a store that takes nothing: %v", err)
 	}
 	for range 2 { // the second time it is gone already
@@ -278,7 +281,8 @@ func TestManage(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := Drop(t.Context(), &faulty{Store: w.st, fail: 1, err: errdefs.ErrPermissionDenied}, receipt.Digest, "t", "uid1"); !errdefs.IsPermissionDenied(err) {
+	if err := Drop(t.Context(), &faulty{Store: w.st, fail: 1, err: errdefs.ErrPermissionDenied}, receipt.Digest, "t",
+		"uid1"); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("delete without the right: %v", err)
 	}
 	if list, err := List(t.Context(), w.st); err != nil || len(list) != 0 {

@@ -25,7 +25,8 @@ type FillOptions struct {
 }
 
 func (o FillOptions) restore() restore.Options {
-	out := restore.Options{Memory: o.Memory, Concurrency: o.Concurrency, Table: o.Table, Repository: o.Repository, Patience: o.patience}
+	out := restore.Options{Memory: o.Memory, Concurrency: o.Concurrency, Table: o.Table, Repository: o.Repository,
+		Patience: o.patience}
 	if o.Progress != nil {
 		out.Progress = func(p restore.Progress) {
 			o.Progress(Progress{Step: p.Step, Done: p.Done, Total: p.Total, Waiting: p.Waiting, Settled: p.Settled})
@@ -45,7 +46,8 @@ func (s *Snapshot) Fill(ctx context.Context, files map[string]*os.File, o FillOp
 
 // FillWaiting brings the pages of a space to a VM that runs and waits for them (restore.Postcopy). Once
 // all is there it calls whole, while it answers on.
-func (s *Snapshot) FillWaiting(ctx context.Context, space string, ram Waiting, o FillOptions, whole func(context.Context) error) error {
+func (s *Snapshot) FillWaiting(ctx context.Context, space string, ram Waiting, o FillOptions,
+	whole func(context.Context) error) error {
 	return s.restoring(restore.Postcopy(ctx, s.source(), space, ram, o.restore(), whole))
 }
 

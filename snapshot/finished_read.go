@@ -32,7 +32,8 @@ func parseFinished(data []byte, about [32]byte, spaces []SpaceInfo, now time.Tim
 	if len(data) < finishedHeaderN || blake3.Sum256(data[:64]) != [32]byte(data[64:96]) {
 		return nil, 0
 	}
-	if binary.Read(bytes.NewReader(data), binary.LittleEndian, &h) != nil || h.Magic != finishedMagic || h.Version != version.Table || h.About != about {
+	if binary.Read(bytes.NewReader(data), binary.LittleEndian, &h) != nil || h.Magic != finishedMagic ||
+		h.Version != version.Table || h.About != about {
 		return nil, 0
 	}
 	if age := now.Sub(time.Unix(0, h.Created)); age < 0 || age > finishedFor {
@@ -95,9 +96,11 @@ func (l *records) read(b []byte) bool {
 		}
 		b = b[recordFrameN:]
 		for slot := range f.Pages {
-			e := pagetable.Entry{Sum: binary.LittleEndian.Uint64(b), More: binary.LittleEndian.Uint64(b[8:]), Frame: uint32(len(l.index.Frames)), Slot: uint32(slot)}
+			e := pagetable.Entry{Sum: binary.LittleEndian.Uint64(b), More: binary.LittleEndian.Uint64(b[8:]),
+				Frame: uint32(len(l.index.Frames)), Slot: uint32(slot)}
 			l.entries = append(l.entries, e)
-			l.places = append(l.places, met{binary.LittleEndian.Uint16(b[16:]), binary.LittleEndian.Uint64(b[18:]), e.Frame, slot})
+			l.places = append(l.places, met{binary.LittleEndian.Uint16(b[16:]), binary.LittleEndian.Uint64(b[18:]),
+				e.Frame, slot})
 			b = b[recordPageN:]
 		}
 		l.index.Frames = append(l.index.Frames, f)
@@ -116,7 +119,9 @@ func (l *records) outside(m met) bool {
 
 // spread says by space where each page is. Of a page that was stored twice the later one counts.
 func (l *records) spread() (spaces []format.Space) {
-	slices.SortStableFunc(l.places, func(a, b met) int { return cmp.Or(cmp.Compare(a.space, b.space), cmp.Compare(a.page, b.page)) })
+	slices.SortStableFunc(l.places, func(a, b met) int {
+		return cmp.Or(cmp.Compare(a.space, b.space), cmp.Compare(a.page, b.page))
+	})
 	for _, s := range l.spaces {
 		spaces = append(spaces, format.Space{Name: s.Name, Size: uint64(s.Size)})
 	}

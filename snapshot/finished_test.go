@@ -97,7 +97,8 @@ func TestGoesOnAfterAFailedPush(t *testing.T) {
 				most = max(most, receipt.Again)
 				// The pages that are there twice may go twice: which of them is met first differs.
 				if slack := uint64(512 << 10); first.took+second.took > whole.Figures.Pushed+slack {
-					t.Errorf("put %d fails: %d and %d bytes of packs, of %d in all", fail, first.took, second.took, whole.Figures.Pushed)
+					t.Errorf("put %d fails: %d and %d bytes of packs, of %d in all", fail, first.took, second.took,
+						whole.Figures.Pushed)
 				}
 				if (first.took > 0) != (receipt.Again > 0) || receipt.Again > first.took {
 					t.Errorf("put %d fails: %d bytes were taken, and %d used again", fail, first.took, receipt.Again)
@@ -130,12 +131,14 @@ func TestGoesOnWithWhatIsThere(t *testing.T) {
 		if rng.IntN(3) > 0 {
 			page = randomBytes(rng, format.PageSize)
 		}
-		if _, err := w.src.Spaces[0].File.WriteAt(page, int64(rng.IntN(noisySize/format.PageSize))*format.PageSize); err != nil {
+		if _, err := w.src.Spaces[0].File.WriteAt(page,
+			int64(rng.IntN(noisySize/format.PageSize))*format.PageSize); err != nil {
 			t.Fatal(err)
 		}
 	}
 	receipt, _, _ := w.pushed(t, 0)
-	if have := first.took + second.took; receipt.Again == 0 || receipt.Again > have || receipt.Figures.New > noisySize+1<<20-receipt.Again {
+	if have := first.took + second.took; receipt.Again == 0 || receipt.Again > have ||
+		receipt.Figures.New > noisySize+1<<20-receipt.Again {
 		t.Errorf("%d bytes are used again of %d, %d are new", receipt.Again, have, receipt.Figures.New)
 	}
 	w.restore(t, receipt.Digest)
@@ -172,7 +175,8 @@ func TestGoesOnBesideAParent(t *testing.T) {
 	receipt, third, _ := w.pushed(t, 0) // its list is still there, and of packs that the parent has
 	// The 2 MiB that the first one stored lie in packs that are dead but for them.
 	if third.took > 3<<20 || receipt.Again != 0 || receipt.Figures.New > 2<<20 {
-		t.Errorf("nothing has changed: %d bytes are sent, %d new, %d used again", third.took, receipt.Figures.New, receipt.Again)
+		t.Errorf("nothing has changed: %d bytes are sent, %d new, %d used again", third.took, receipt.Figures.New,
+			receipt.Again)
 	}
 	w.restore(t, receipt.Digest)
 }
@@ -231,12 +235,14 @@ func TestListOfFinishedPacksIsWrong(t *testing.T) {
 	if whole == 0 {
 		t.Fatal("it is not read as it is")
 	}
-	for name, now := range map[string]time.Time{"too old": time.Now().Add(finishedFor + time.Minute), "of tomorrow": time.Now().Add(-time.Minute)} {
+	for name, now := range map[string]time.Time{"too old": time.Now().Add(finishedFor + time.Minute),
+		"of tomorrow": time.Now().Add(-time.Minute)} {
 		if n := read(list, now); n != 0 {
 			t.Errorf("%s: %d packs", name, n)
 		}
 	}
-	for _, o := range []Options{{Repository: "repo/uid2", Ref: w.opts.Ref}, {Repository: w.opts.Repository}} { // another VM's
+	// another VM's
+	for _, o := range []Options{{Repository: "repo/uid2", Ref: w.opts.Ref}, {Repository: w.opts.Repository}} {
 		other, err := (&push{o: o, config: &Config{Spaces: spacesOf(w)}}).aboutFinished()
 		if table, _ := parseFinished(list, other, spacesOf(w), time.Now()); table != nil || err != nil {
 			t.Errorf("of %s, %s: it is read, %v", o.Repository, o.Ref.UID, err)
@@ -281,7 +287,8 @@ func TestListOfFinishedPacksIsBounded(t *testing.T) {
 	l := &finished{file: emptyFile(t, "finished")}
 	l.begin(7)
 	l.off = mostFinished - 100
-	l.add(&pack{Pack: format.Pack{Size: 10}}, []*frame{{Frame: format.Frame{Pages: 1}, places: []place{{area: precopy.NewArea(Space{}, 0, 0)}}}})
+	l.add(&pack{Pack: format.Pack{Size: 10}},
+		[]*frame{{Frame: format.Frame{Pages: 1}, places: []place{{area: precopy.NewArea(Space{}, 0, 0)}}}})
 	if !l.full || l.off != mostFinished-100 {
 		t.Errorf("it ends at %d, full %v", l.off, l.full)
 	}
@@ -295,7 +302,9 @@ func TestUnprovedPagesAreFoundByNobody(t *testing.T) {
 	page := bytes.Repeat([]byte{7}, format.PageSize)
 	table := &Table{key: [32]byte{1}}
 	h := pagetable.NewHasher(table.key)
-	index := &format.Index{Packs: []format.Pack{{Size: format.MaxFrame}}, Frames: []format.Frame{{Stored: format.PageSize, Pages: 1}, {Offset: format.PageSize, Stored: format.PageSize, Pages: 1}}}
+	index := &format.Index{Packs: []format.Pack{{Size: format.MaxFrame}},
+		Frames: []format.Frame{{Stored: format.PageSize, Pages: 1}, {Offset: format.PageSize, Stored: format.PageSize,
+			Pages: 1}}}
 	table.entries = []pagetable.Entry{{Sum: 5, Frame: 0}, {Sum: 6, Frame: 0}, {Sum: 5, Frame: 1, Hash: h.Sum(page)}}
 	if err := table.build(index, make([]pagetable.PackKey, 1)); err != nil {
 		t.Fatal(err)

@@ -53,7 +53,8 @@ func TestFillWithoutRoom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = s.Fill(t.Context(), map[string]*os.File{"ram0": files["ram"], "disk0": files["disk"]}, FillOptions{Table: files["table"]})
+			err = s.Fill(t.Context(), map[string]*os.File{"ram0": files["ram"], "disk0": files["disk"]},
+				FillOptions{Table: files["table"]})
 			if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), says) {
 				t.Errorf("fill: %v", err)
 			}

@@ -13,10 +13,12 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-var fuzzGolden = GoldenInfo{Image: digest.FromString("image"), Name: "web:1", VMM: "qemu", Kernel: digest.FromString("kernel").String(), Memory: 1 << 30, VCPUs: 2}
+var fuzzGolden = GoldenInfo{Image: digest.FromString("image"), Name: "web:1", VMM: "qemu",
+	Kernel: digest.FromString("kernel").String(), Memory: 1 << 30, VCPUs: 2}
 
 func fuzzPush(key *seal.Key) *push {
-	p := &push{o: Options{Make: &fuzzGolden}, config: &Config{Spaces: []SpaceInfo{{Name: "ram0", Size: 1 << 20}}}, key: key}
+	p := &push{o: Options{Make: &fuzzGolden}, config: &Config{Spaces: []SpaceInfo{{Name: "ram0", Size: 1 << 20}}},
+		key: key}
 	p.o.Keys.Locks = seal.Locks{Keys: []seal.Secret{secret(1)}}
 	return p
 }
@@ -31,7 +33,8 @@ func FuzzGoldenManifest(f *testing.F) {
 	p := fuzzPush(nil)
 	for _, layers := range [][]v1.Descriptor{
 		{blobOf(MediaTypeIndex, "index", 400)},
-		{blobOf(MediaTypeIndex, "index", 400), blobOf(MediaTypePack, "a", 16<<20), blobOf(MediaTypePack, "b", 5000), blobOf(MediaTypeDisk, "d", 1<<20)},
+		{blobOf(MediaTypeIndex, "index", 400), blobOf(MediaTypePack, "a", 16<<20), blobOf(MediaTypePack, "b", 5000),
+			blobOf(MediaTypeDisk, "d", 1<<20)},
 	} {
 		data, err := p.goldenManifest(blobOf("", "config", 300), layers)
 		if err != nil {
@@ -51,7 +54,8 @@ func FuzzGoldenManifest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if parts.config.Size > maxConfig || parts.index.Size > maxIndex || parts.index.MediaType != MediaTypeIndex || parts.size() > 1<<60 || e.Size < parts.size() {
+		if parts.config.Size > maxConfig || parts.index.Size > maxIndex || parts.index.MediaType != MediaTypeIndex ||
+			parts.size() > 1<<60 || e.Size < parts.size() {
 			t.Fatalf("%+v", parts)
 		}
 		for _, d := range parts.packs {
@@ -100,8 +104,10 @@ func FuzzGoldenConfig(f *testing.F) {
 // believed that cannot be.
 func FuzzHold(f *testing.F) {
 	h, err := json.Marshal(v1.Manifest{
-		Versioned: versioned, MediaType: v1.MediaTypeImageManifest, ArtifactType: HoldType, Annotations: testRef().annotations(),
-		Config: v1.DescriptorEmptyJSON, Layers: []v1.Descriptor{blobOf(MediaTypePack, "a", 16<<20), blobOf(MediaTypePack, "b", 1)},
+		Versioned: versioned, MediaType: v1.MediaTypeImageManifest, ArtifactType: HoldType,
+		Annotations: testRef().annotations(),
+		Config:      v1.DescriptorEmptyJSON, Layers: []v1.Descriptor{blobOf(MediaTypePack, "a", 16<<20),
+			blobOf(MediaTypePack, "b", 1)},
 	})
 	if err != nil {
 		f.Fatal(err)

@@ -55,9 +55,11 @@ func FuzzFinished(f *testing.F) {
 	pages := func(n uint8) format.Frame { return format.Frame{Stored: uint32(n) * format.PageSize, Pages: n} }
 	l.add(&pack{Pack: format.Pack{Size: 4 * format.PageSize}}, []*frame{
 		{Frame: pages(2), places: []place{{area: ram, page: 3}, {area: disk, page: 1}}},
-		{Frame: format.Frame{Offset: 2 * format.PageSize, Stored: 2 * format.PageSize, Pages: 2}, places: []place{{area: ram, page: 255}, {area: ram, page: 3}}},
+		{Frame: format.Frame{Offset: 2 * format.PageSize, Stored: 2 * format.PageSize, Pages: 2},
+			places: []place{{area: ram, page: 255}, {area: ram, page: 3}}},
 	})
-	l.add(&pack{Pack: format.Pack{SHA256: [32]byte{9}, Size: format.PageSize}, key: seal.FromSecret([32]byte{2})}, []*frame{{Frame: pages(1), places: []place{{area: ram, page: 4}}}})
+	l.add(&pack{Pack: format.Pack{SHA256: [32]byte{9}, Size: format.PageSize}, key: seal.FromSecret([32]byte{2})},
+		[]*frame{{Frame: pages(1), places: []place{{area: ram, page: 4}}}})
 	data, err := os.ReadFile(l.file.Name())
 	if err != nil {
 		f.Fatal(err)
@@ -86,7 +88,8 @@ func FuzzFinished(f *testing.F) {
 		w.marks = precopy.NewPages[mark](w.pre.Areas)
 		w.inherit(table)
 		w.each(func(space int, page uint64, m *mark) {
-			if page*format.PageSize >= uint64(spaces[space].Size) || m.frame.pack == nil || m.slot >= m.frame.Pages || !m.frame.again {
+			if page*format.PageSize >= uint64(spaces[space].Size) || m.frame.pack == nil || m.slot >= m.frame.Pages ||
+				!m.frame.again {
 				t.Fatalf("page %d of %s: %+v", page, spaces[space].Name, m)
 			}
 		})
@@ -170,9 +173,11 @@ func mustAbs(f *testing.F, path string) string {
 // signed anything.
 func FuzzSignatures(f *testing.F) {
 	d := digest.FromString("a manifest")
-	f.Add([]byte(`{"schemaVersion":2,"layers":[{"mediaType":"`+mediaTypeSigned+`","size":9,"digest":"`+digest.FromString(`{"text":1}`).String()+
+	f.Add([]byte(`{"schemaVersion":2,"layers":[{"mediaType":"`+mediaTypeSigned+`","size":9,"digest":"`+digest.FromString(
+		`{"text":1}`).String()+
 		`","annotations":{"`+annotationSignature+`":"aGVsbG8="}}]}`), []byte(`{"text":1}`))
-	f.Add([]byte(`{"critical":{"image":{"docker-manifest-digest":"`+d.String()+`"}}}`), []byte(`{"critical":{"image":{"docker-manifest-digest":"`+d.String()+`"},"type":"x"}}`))
+	f.Add([]byte(`{"critical":{"image":{"docker-manifest-digest":"`+d.String()+`"}}}`),
+		[]byte(`{"critical":{"image":{"docker-manifest-digest":"`+d.String()+`"},"type":"x"}}`))
 	f.Fuzz(func(t *testing.T, manifest, text []byte) {
 		st := &memory{m: map[string][]byte{}}
 		c := store.Bytes(text, digest.FromBytes(text))

@@ -211,7 +211,8 @@ func openGolden(ctx context.Context, st store.Store, d digest.Digest, keys *Keys
 		return nil, err
 	}
 	if c.Version != ConfigVersion {
-		return nil, fmt.Errorf("snapshot: golden config version %d, this build reads %d: %w", c.Version, ConfigVersion, errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("snapshot: golden config version %d, this build reads %d: %w", c.Version, ConfigVersion,
+			errdefs.ErrNotImplemented)
 	}
 	if s.key, err = c.unseal(&keys.Locks); err != nil {
 		return nil, err
@@ -241,14 +242,16 @@ func parseGolden(data []byte) (*contents, error) {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return nil, invalid("manifest", "%v", err)
 	}
-	if m.MediaType != v1.MediaTypeImageManifest || m.ArtifactType != GoldenType || len(m.Layers) < 1 || len(m.Layers) > format.MaxPacks {
+	if m.MediaType != v1.MediaTypeImageManifest || m.ArtifactType != GoldenType || len(m.Layers) < 1 ||
+		len(m.Layers) > format.MaxPacks {
 		return nil, invalid("golden manifest", "type %q, %d layers", m.ArtifactType, len(m.Layers))
 	}
 	c := &contents{config: m.Config, index: m.Layers[0], packs: m.Layers[1:]}
 	if n := slices.IndexFunc(c.packs, func(d v1.Descriptor) bool { return d.MediaType != MediaTypePack }); n >= 0 {
 		c.packs, c.disks = c.packs[:n], c.packs[n:]
 	}
-	err := errorsOf(checkPart("config", c.config, MediaTypeGolden, maxConfig), checkPart("index", c.index, MediaTypeIndex, maxIndex))
+	err := errorsOf(checkPart("config", c.config, MediaTypeGolden, maxConfig),
+		checkPart("index", c.index, MediaTypeIndex, maxIndex))
 	for i, d := range c.packs {
 		err = errorsOf(err, checkPart(fmt.Sprintf("pack %d", i), d, MediaTypePack, format.MaxPack))
 	}
@@ -262,7 +265,8 @@ func parseGolden(data []byte) (*contents, error) {
 func (c *goldenConfig) unseal(locks *seal.Locks) (*seal.Key, error) {
 	if c.Sealed == nil {
 		if locks.Required {
-			return nil, fmt.Errorf("golden snapshot is not sealed, and this node takes sealed ones only (seal.required): %w", errdefs.ErrPermissionDenied)
+			return nil, fmt.Errorf("golden snapshot is not sealed, and this node takes sealed ones only (seal.required): %w",
+				errdefs.ErrPermissionDenied)
 		}
 		return nil, nil
 	}
@@ -346,7 +350,8 @@ func entryOf(data []byte) (e GoldenEntry, err error) {
 	}
 	a := m.Annotations
 	e.Digest, e.Size = digest.FromBytes(data), uint64(len(data))+parts.size()
-	e.Info = GoldenInfo{Image: digest.Digest(a[annotationImage]), Name: a[annotationImageName], VMM: a[annotationVMM], Kernel: a[annotationKernel]}
+	e.Info = GoldenInfo{Image: digest.Digest(a[annotationImage]), Name: a[annotationImageName], VMM: a[annotationVMM],
+		Kernel: a[annotationKernel]}
 	// What is not a number is shown as none.
 	e.Info.Memory, _ = strconv.ParseUint(a[annotationMemory], 10, 64)
 	e.Info.VCPUs, _ = strconv.Atoi(a[annotationVCPUs])

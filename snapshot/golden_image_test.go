@@ -22,7 +22,8 @@ import (
 
 func imageInfo() *GoldenInfo {
 	return &GoldenInfo{
-		Image: digest.FromString("image"), Name: "example.org/web:1", VMM: "qemu", Kernel: digest.FromString("kernel").String(),
+		Image: digest.FromString("image"), Name: "example.org/web:1", VMM: "qemu",
+		Kernel: digest.FromString("kernel").String(),
 		Memory: ramSize, VCPUs: 1,
 	}
 }
@@ -118,7 +119,8 @@ func TestFirstPushAgainstGolden(t *testing.T) {
 			if up > int64(f.fresh*format.PageSize*5/4)+400_000 { // state, read-only disk, index
 				t.Errorf("%d bytes went to the registry, %d of pages are new", up, f.fresh*format.PageSize)
 			}
-			t.Logf("golden %d, first snapshot %d bytes pushed of %d resident", f.first.Figures.Pushed, receipt.Figures.Pushed, receipt.Figures.Resident)
+			t.Logf("golden %d, first snapshot %d bytes pushed of %d resident", f.first.Figures.Pushed, receipt.Figures.Pushed,
+				receipt.Figures.Resident)
 			f.registry.Forget("golden") // deleted and collected while it is a parent
 			f.restore(t, receipt.Digest)
 		})
@@ -239,7 +241,8 @@ func TestPoisonedGolden(t *testing.T) {
 
 	// Or puts other bytes there.
 	f.registry.Play(func(_ int, q *http.Request) storetest.Fault {
-		if q.Method == http.MethodGet && strings.HasSuffix(q.URL.Path, "/blobs/"+packDescriptor(snap.pages.index.Packs[0]).Digest.String()) {
+		if q.Method == http.MethodGet &&
+			strings.HasSuffix(q.URL.Path, "/blobs/"+packDescriptor(snap.pages.index.Packs[0]).Digest.String()) {
 			return storetest.Fault{Status: http.StatusOK, Body: strings.Repeat("x", int(snap.pages.index.Packs[0].Size))}
 		}
 		return storetest.Fault{}
@@ -275,7 +278,8 @@ func TestGoldenKeys(t *testing.T) {
 	mine := Keys{Locks: seal.Locks{Keys: []seal.Secret{secret(1)}}}
 	f := newFleet(t, &storetest.Registry{}, mine)
 	other := Keys{Locks: seal.Locks{Keys: []seal.Secret{secret(2)}}}
-	if _, err := OpenGolden(t.Context(), f.golden, f.at, &other); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "seal.key_files") {
+	if _, err := OpenGolden(t.Context(), f.golden, f.at, &other); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "seal.key_files") {
 		t.Errorf("opened without the key: %v", err)
 	}
 	table := f.table(t)
@@ -293,7 +297,8 @@ func TestGoldenKeys(t *testing.T) {
 	f.restore(t, receipt.Digest)
 
 	plain := newFleet(t, &storetest.Registry{}, Keys{})
-	if _, err := OpenGolden(t.Context(), plain.golden, plain.at, &Keys{Locks: seal.Locks{Required: true, Keys: mine.Locks.Keys}}); !errdefs.IsPermissionDenied(err) {
+	if _, err := OpenGolden(t.Context(), plain.golden, plain.at,
+		&Keys{Locks: seal.Locks{Required: true, Keys: mine.Locks.Keys}}); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("taken unsealed where seal.required is set: %v", err)
 	}
 }

@@ -22,7 +22,8 @@ func TestGoldenManifest(t *testing.T) {
 	w := newWorld(t, 1)
 	c := &Config{
 		Version: 1, Ref: w.opts.Ref, Created: time.Unix(1_700_000_000, 0).UTC(),
-		Facts:   Facts{VMM: "qemu", Version: "7.2.0", Machine: "pc-q35-7.2", Accel: "kvm", CPU: "host", Features: []string{"avx2"}, Kernel: "6.18.0"},
+		Facts: Facts{VMM: "qemu", Version: "7.2.0", Machine: "pc-q35-7.2", Accel: "kvm", CPU: "host",
+			Features: []string{"avx2"}, Kernel: "6.18.0"},
 		Spec:    w.opts.Spec,
 		Resume:  json.RawMessage(`{"offset":7}`),
 		Spaces:  []SpaceInfo{{Name: "ram0", Size: ramSize}, {Name: "disk0", Disk: "rw", Size: 1<<20 + 512}},
@@ -37,7 +38,8 @@ func TestGoldenManifest(t *testing.T) {
 		return v1.Descriptor{MediaType: mediaType, Digest: digest.FromString(text), Size: int64(len(text))}
 	}
 	manifest, err := newManifest(c.Ref, desc(MediaTypeConfig, "config"), []v1.Descriptor{
-		desc(MediaTypeState, "state"), desc(MediaTypeIndex, "index"), desc(MediaTypePack, "pack"), desc(MediaTypeDisk, "disk"),
+		desc(MediaTypeState, "state"), desc(MediaTypeIndex, "index"), desc(MediaTypePack, "pack"),
+		desc(MediaTypeDisk, "disk"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +79,8 @@ func FuzzManifest(f *testing.F) {
 		nil, {blobOf(MediaTypePack, "a", 16<<20), blobOf(MediaTypePack, "b", 1)},
 		{blobOf(MediaTypePack, "c", 64<<20), blobOf(MediaTypeDisk, "d", 1<<30), blobOf(MediaTypeDisk, "e", 4096)},
 	} {
-		layers := append([]v1.Descriptor{blobOf(MediaTypeState, "state", 5000), blobOf(MediaTypeIndex, "index", 400)}, more...)
+		layers := append([]v1.Descriptor{blobOf(MediaTypeState, "state", 5000), blobOf(MediaTypeIndex, "index", 400)},
+			more...)
 		data, err := newManifest(testRef(), blobOf(MediaTypeConfig, "config", 300), layers)
 		if err == nil {
 			_, err = parseManifest(data)

@@ -45,7 +45,8 @@ func (h *Hold) Keep(ctx context.Context, blobs []v1.Descriptor) error {
 	}
 	data, err := json.Marshal(v1.Manifest{
 		Versioned: versioned, MediaType: v1.MediaTypeImageManifest, ArtifactType: HoldType, Annotations: h.ref.annotations(),
-		Config: v1.Descriptor{MediaType: empty.MediaType, Digest: empty.Digest, Size: empty.Size}, Layers: append([]v1.Descriptor{}, blobs...),
+		Config: v1.Descriptor{MediaType: empty.MediaType, Digest: empty.Digest, Size: empty.Size},
+		Layers: append([]v1.Descriptor{}, blobs...),
 	})
 	if err != nil {
 		return fmt.Errorf("hold packs of %s: %w", h.ref.VM, err)

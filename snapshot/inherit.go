@@ -46,7 +46,8 @@ func (c *capture) inheritRun(a *precopy.Area, t *Table, r format.Run, entries []
 		}
 		e, page := &t.entries[at-1], r.Page+uint64(k)
 		marks := c.marks.Of(a, int(page/precopy.BlockPages))
-		marks[page%precopy.BlockPages] = mark{sum: xxh3.Uint128{Lo: e.Sum, Hi: e.More}, frame: &t.frames[r.Frame], slot: r.Slot + k}
+		marks[page%precopy.BlockPages] = mark{sum: xxh3.Uint128{Lo: e.Sum, Hi: e.More}, frame: &t.frames[r.Frame],
+			slot: r.Slot + k}
 		a.Inherit(page)
 	}
 }

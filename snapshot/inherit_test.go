@@ -28,7 +28,8 @@ func TestInherited(t *testing.T) {
 		live    bool
 		changed int // of ramPages
 		passes  int
-	}{"still": {changed: 40}, "few": {live: true, changed: 40, passes: 1}, "many": {live: true, changed: ramPages, passes: 2}} {
+	}{"still": {changed: 40}, "few": {live: true, changed: 40, passes: 1}, "many": {live: true, changed: ramPages,
+		passes: 2}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 90)
 			first, err := Push(t.Context(), w.st, w.src, w.opts)
@@ -46,7 +47,8 @@ func TestInherited(t *testing.T) {
 				page, buf := int64(rng.IntN(ramPages)), make([]byte, format.PageSize)
 				switch rng.IntN(4) {
 				case 0:
-					if err := unix.Fallocate(int(r.ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, page*format.PageSize, format.PageSize); err != nil {
+					if err := unix.Fallocate(int(r.ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, page*format.PageSize,
+						format.PageSize); err != nil {
 						t.Fatal(err)
 					}
 					continue

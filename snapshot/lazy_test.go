@@ -73,7 +73,8 @@ func (r *lazyRAM) touch(ctx context.Context, offset int64) {
 }
 
 // quick waits for a VM, and between two tries, for no longer than a test has to.
-var quick = restore.Patience{Pause: time.Millisecond, LongestPause: 5 * time.Millisecond, Idle: 8 * time.Millisecond, LongestIdle: 20 * time.Millisecond}
+var quick = restore.Patience{Pause: time.Millisecond, LongestPause: 5 * time.Millisecond, Idle: 8 * time.Millisecond,
+	LongestIdle: 20 * time.Millisecond}
 
 // lazily restores RAM so, with a VM that touches pages meanwhile, and wants it to be right.
 func (w *world) lazily(t *testing.T, st store.Store, d digest.Digest, table *os.File, progress func(Progress)) error {
@@ -94,11 +95,12 @@ func (w *world) lazily(t *testing.T, st store.Store, d digest.Digest, table *os.
 			}
 		})
 	}
-	err = s.FillWaiting(ctx, "ram0", ram, FillOptions{patience: quick, Table: table, Progress: progress}, func(ctx context.Context) error {
-		whole = true
-		vm.Wait() // it is answered on
-		return ctx.Err()
-	})
+	err = s.FillWaiting(ctx, "ram0", ram, FillOptions{patience: quick, Table: table, Progress: progress},
+		func(ctx context.Context) error {
+			whole = true
+			vm.Wait() // it is answered on
+			return ctx.Err()
+		})
 	cancel()
 	vm.Wait()
 	if want, e := os.ReadFile(w.src.Spaces[0].File.Name()); e != nil || err == nil && !bytes.Equal(ram.data, want) {
@@ -204,7 +206,8 @@ func TestFillWaitingEnds(t *testing.T) {
 	never := func(context.Context) error { t.Error("it is whole"); return nil }
 	ram := newLazyRAM(t)
 	ram.fails = errdefs.ErrNotFound
-	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{patience: quick}, never); !errors.Is(err, restore.ErrGone) {
+	if err := s.FillWaiting(t.Context(), "ram0", ram, FillOptions{patience: quick}, never); !errors.Is(err,
+		restore.ErrGone) {
 		t.Errorf("a VM that is gone: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -219,7 +222,8 @@ func TestFillWaitingEnds(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("called off: %v", err)
 	}
-	if err := s.FillWaiting(t.Context(), "ram9", ram, FillOptions{patience: quick}, never); !errdefs.IsInvalidArgument(err) {
+	if err := s.FillWaiting(t.Context(), "ram9", ram, FillOptions{patience: quick}, never); !errdefs.IsInvalidArgument(
+		err) {
 		t.Errorf("no such space: %v", err)
 	}
 	if err := s.Check(t.Context()); err == nil {
@@ -288,7 +292,8 @@ func TestFillWaitsForAnIdleVM(t *testing.T) {
 	never := func(context.Context) error { t.Error("it is whole"); return nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.FillWaiting(ctx, "ram0", newLazyRAM(t), FillOptions{patience: quick}, never); !errors.Is(err, context.Canceled) {
+	if err := s.FillWaiting(ctx, "ram0", newLazyRAM(t), FillOptions{patience: quick}, never); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("called off: %v", err)
 	}
 	whole, o.patience.Idle, o.patience.LongestIdle = false, time.Hour, time.Millisecond

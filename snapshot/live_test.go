@@ -86,7 +86,8 @@ func (g *guest) write(page int64, data []byte) {
 func (g *guest) punch(page int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_ = unix.Fallocate(int(g.ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, page*format.PageSize, format.PageSize)
+	_ = unix.Fallocate(int(g.ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, page*format.PageSize,
+		format.PageSize)
 }
 
 func (g *guest) Prepare(context.Context) error { return nil }
@@ -171,10 +172,12 @@ func TestLive(t *testing.T) {
 					t.Fatal(err)
 				}
 				g.check(t, w, receipt)
-				if n := len(receipt.Passes); !g.paused || n == 0 || n > mostPasses+1 || budget == 0 && n != 1 || budget > 0 && n < 2 {
+				if n := len(receipt.Passes); !g.paused || n == 0 || n > mostPasses+1 || budget == 0 && n != 1 ||
+					budget > 0 && n < 2 {
 					t.Errorf("paused %v, passes %+v", g.paused, receipt.Passes)
 				}
-				if failed := receipt.Untracked != ""; failed && !slices.Contains([]string{"fails first", "fails second", "fails at last", "fails at third"}, name) {
+				if failed := receipt.Untracked != ""; failed &&
+					!slices.Contains([]string{"fails first", "fails second", "fails at last", "fails at third"}, name) {
 					t.Errorf("untracked: %s", receipt.Untracked)
 				}
 			})
@@ -232,7 +235,8 @@ func TestLiveWithParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := newGuest(w, 5)
-	w.opts.Live, w.opts.Tracker, w.opts.Budget, w.opts.Still = g, &model{guest: g, between: true}, 50*time.Millisecond, true
+	w.opts.Live, w.opts.Tracker, w.opts.Budget, w.opts.Still = g, &model{guest: g, between: true}, 50*time.Millisecond,
+		true
 	go g.run()
 	second, err := Push(t.Context(), slow{w.st}, w.src, w.opts)
 	if err != nil {
@@ -296,7 +300,8 @@ func TestLiveDisk(t *testing.T) {
 		func() { _, err = g.disk.WriteAt(randomBytes(g.rng, 3*format.PageSize), 5*format.PageSize) },
 		func() { _, err = g.disk.WriteAt([]byte{7}, size-1) },
 		func() {
-			err = unix.Fallocate(int(g.disk.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 6*format.PageSize, 8192+512)
+			err = unix.Fallocate(int(g.disk.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 6*format.PageSize,
+				8192+512)
 		},
 		func() { _, err = g.disk.WriteAt(make([]byte, format.PageSize), 5*format.PageSize) },
 	}

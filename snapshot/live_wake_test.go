@@ -29,7 +29,8 @@ func TestLiveFromTheWakeOn(t *testing.T) {
 			}
 			g.write(500, make([]byte, format.PageSize))
 			g.punch(600)
-			w.opts.Live, w.opts.Tracker, w.opts.Budget, w.opts.Still = g, &model{guest: g, between: true, armed: true}, 50*time.Millisecond, true
+			w.opts.Live, w.opts.Tracker, w.opts.Budget, w.opts.Still = g, &model{guest: g, between: true, armed: true},
+				50*time.Millisecond, true
 			second, err := Push(t.Context(), w.st, w.src, w.opts)
 			if err != nil {
 				t.Fatal(err)
@@ -39,7 +40,8 @@ func TestLiveFromTheWakeOn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if looked, most := second.Passes[0].Looked, uint64(disk)+30*format.PageSize; !lost && looked > most || lost && looked <= most {
+			if looked, most := second.Passes[0].Looked, uint64(disk)+30*format.PageSize; !lost && looked > most || lost &&
+				looked <= most {
 				t.Errorf("looked at %d bytes, %d are the disk and what was written", looked, most)
 			}
 		})

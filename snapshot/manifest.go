@@ -57,7 +57,8 @@ func parseManifest(data []byte) (*contents, error) {
 	case m.MediaType != v1.MediaTypeImageManifest:
 		return nil, invalid("manifest mediaType", "%q", m.MediaType)
 	case m.ArtifactType != ArtifactType && newerType.MatchString(m.ArtifactType):
-		return nil, fmt.Errorf("snapshot: artifactType %q, this build reads %q: %w", m.ArtifactType, ArtifactType, errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("snapshot: artifactType %q, this build reads %q: %w", m.ArtifactType, ArtifactType,
+			errdefs.ErrNotImplemented)
 	case m.ArtifactType != ArtifactType:
 		return nil, invalid("artifactType", "%q", m.ArtifactType)
 	case len(m.Layers) < 2:
@@ -156,7 +157,8 @@ func parseConfig(data []byte, locks *seal.Locks) (*Config, *seal.Key, *sealedBod
 		return nil, nil, nil, invalid("config", "%v", err)
 	}
 	if head.Version > ConfigVersion {
-		return nil, nil, nil, fmt.Errorf("snapshot: config version %d, this build reads %d: %w", head.Version, ConfigVersion, errdefs.ErrNotImplemented)
+		return nil, nil, nil, fmt.Errorf("snapshot: config version %d, this build reads %d: %w", head.Version, ConfigVersion,
+			errdefs.ErrNotImplemented)
 	}
 	if err := checkSpecVersion(head.Spec.Version); err != nil {
 		return nil, nil, nil, err

@@ -131,7 +131,8 @@ func (s *Snapshot) check() error {
 	}
 	for i, c := range s.Config.Spaces {
 		if x := s.index.Spaces[i]; x.Name != c.Name || x.Size != uint64(c.Size) {
-			return invalid("spaces", "%d: %s of %d bytes in the config, %s of %d in the index", i, c.Name, c.Size, x.Name, x.Size)
+			return invalid("spaces", "%d: %s of %d bytes in the config, %s of %d in the index", i, c.Name, c.Size,
+				x.Name, x.Size)
 		}
 	}
 	if len(s.Config.Disks) != len(s.parts.disks) {

@@ -194,7 +194,8 @@ func Push(ctx context.Context, st store.Store, src Source, o Options) (Receipt, 
 }
 
 func newConfig(src Source, o Options) (*Config, error) {
-	c := &Config{Version: ConfigVersion, Ref: o.Ref, Created: time.Now().UTC(), Facts: o.Facts, Spec: o.Spec, Resume: o.Resume}
+	c := &Config{Version: ConfigVersion, Ref: o.Ref, Created: time.Now().UTC(), Facts: o.Facts, Spec: o.Spec,
+		Resume: o.Resume}
 	for _, s := range src.Spaces {
 		size, err := fileSize(s.File)
 		if err != nil {

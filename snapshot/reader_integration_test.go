@@ -28,7 +28,8 @@ func TestIndependentReader(t *testing.T) {
 			t.Fatalf("reader: %v: %s", err, text)
 		}
 		for name, f := range map[string]*os.File{
-			"ram0": w.src.Spaces[0].File, "disk0": w.src.Spaces[1].File, "state": w.src.State, "disk-layer0": w.src.Disks[0].File,
+			"ram0": w.src.Spaces[0].File, "disk0": w.src.Spaces[1].File, "state": w.src.State,
+			"disk-layer0": w.src.Disks[0].File,
 		} {
 			got, err := os.Open(filepath.Join(out, name))
 			if err != nil {

@@ -114,7 +114,8 @@ func readSealed(k *seal.Key, f *os.File, size int64) ([]byte, error) {
 func (c *Config) unseal(locks *seal.Locks) (*seal.Key, *sealedBody, error) {
 	if c.Sealed == nil {
 		if locks.Required {
-			return nil, nil, fmt.Errorf("snapshot is not sealed, and this node takes sealed ones only (seal.required): %w", errdefs.ErrPermissionDenied)
+			return nil, nil, fmt.Errorf("snapshot is not sealed, and this node takes sealed ones only (seal.required): %w",
+				errdefs.ErrPermissionDenied)
 		}
 		return nil, nil, nil
 	}

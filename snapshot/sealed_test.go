@@ -107,7 +107,8 @@ func TestSealedOpensForItsKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := sealedWorld(t, 32)
-	w.opts.Keys.Locks = seal.Locks{Keys: []seal.Secret{secret(1), secret(2)}, Recipients: []string{id.Recipient().String()}}
+	w.opts.Keys.Locks = seal.Locks{Keys: []seal.Secret{secret(1), secret(2)},
+		Recipients: []string{id.Recipient().String()}}
 	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +126,8 @@ func TestSealedOpensForItsKeys(t *testing.T) {
 	} {
 		s, err := OpenWith(t.Context(), w.st, receipt.Digest, &w.opts.Ref, &Keys{Locks: c.locks})
 		if c.class != nil {
-			if !c.class(err) || !strings.Contains(err.Error(), secret(1).ID()) || !strings.Contains(err.Error(), "seal.key_files") {
+			if !c.class(err) || !strings.Contains(err.Error(), secret(1).ID()) ||
+				!strings.Contains(err.Error(), "seal.key_files") {
 				t.Errorf("%s: %v", name, err)
 			}
 			continue
@@ -139,10 +141,12 @@ func TestSealedOpensForItsKeys(t *testing.T) {
 		if err := s.State(t.Context(), &state); err != nil || !bytes.Equal(state.Bytes(), want) {
 			t.Errorf("%s: state differs, %v", name, err)
 		}
-		if err != nil || s.Config.Spec == nil || s.Config.Spec.Container.Image != "hunter2-of-the-spec" || !bytes.Equal(s.Config.Resume, w.opts.Resume) {
+		if err != nil || s.Config.Spec == nil || s.Config.Spec.Container.Image != "hunter2-of-the-spec" ||
+			!bytes.Equal(s.Config.Resume, w.opts.Resume) {
 			t.Errorf("%s: config %+v", name, s.Config)
 		}
-		if spaces, err := Diff(t.Context(), s, s); err != nil || len(spaces) != 2 || spaces[0].Same == 0 || spaces[0].Changed != 0 {
+		if spaces, err := Diff(t.Context(), s, s); err != nil || len(spaces) != 2 || spaces[0].Same == 0 ||
+			spaces[0].Changed != 0 {
 			t.Errorf("%s: it differs from itself: %+v, %v", name, spaces, err)
 		}
 		other := sealedWorld(t, 40)
@@ -171,7 +175,8 @@ func TestSealRequired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = OpenWith(t.Context(), w.st, receipt.Digest, nil, &Keys{Locks: seal.Locks{Keys: []seal.Secret{secret(1)}, Required: true}})
+	_, err = OpenWith(t.Context(), w.st, receipt.Digest, nil,
+		&Keys{Locks: seal.Locks{Keys: []seal.Secret{secret(1)}, Required: true}})
 	if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "seal.required") {
 		t.Error(err)
 	}
@@ -188,7 +193,8 @@ func TestRequiredHoldsForPushes(t *testing.T) {
 		w := newWorld(t, 37)
 		w.opts.Keys = keys
 		st := &hooked{Store: w.st, before: func(o store.Object) { t.Errorf("%s: %s was sent", key, o) }}
-		if _, err := Push(t.Context(), st, w.src, w.opts); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), key) {
+		if _, err := Push(t.Context(), st, w.src, w.opts); !errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), key) {
 			t.Errorf("%s: %v", key, err)
 		}
 	}
@@ -323,7 +329,8 @@ func (w *world) replaceConfig(t *testing.T, of digest.Digest, c *Config) digest.
 	return w.storeManifest(t, m)
 }
 
-func (w *world) alterManifest(t *testing.T, of digest.Digest, change func(state, index *digest.Digest, stateSize, indexSize *int64)) digest.Digest {
+func (w *world) alterManifest(t *testing.T, of digest.Digest, change func(state, index *digest.Digest, stateSize,
+	indexSize *int64)) digest.Digest {
 	t.Helper()
 	m := w.manifest(t, of)
 	change(&m.Layers[0].Digest, &m.Layers[1].Digest, &m.Layers[0].Size, &m.Layers[1].Size)

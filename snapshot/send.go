@@ -65,7 +65,8 @@ func Send(ctx context.Context, conn io.ReadWriteCloser, src Source, o SendOption
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	s := &sender{ctx: ctx, seed: pagetable.NewSeed(), src: src, o: o, out: stream.NewWriter(conn, o.Bandwidth), in: stream.NewReader(conn, 2), news: make(chan struct{}, 1), state: make(chan error, 1)}
+	s := &sender{ctx: ctx, seed: pagetable.NewSeed(), src: src, o: o, out: stream.NewWriter(conn, o.Bandwidth),
+		in: stream.NewReader(conn, 2), news: make(chan struct{}, 1), state: make(chan error, 1)}
 	if s.o.Progress == nil {
 		s.o.Progress = func(Progress) {}
 	}
@@ -148,7 +149,8 @@ func (s *sender) run(ctx context.Context, cancel context.CancelCauseFunc) (Sent,
 	if s.o.Ended != nil {
 		s.o.Ended(digest)
 	}
-	out := Sent{RAM: s.size, Captured: s.captured, Passes: s.read.Passes, Untracked: s.read.Untracked, Resident: s.resident()}
+	out := Sent{RAM: s.size, Captured: s.captured, Passes: s.read.Passes, Untracked: s.read.Untracked,
+		Resident: s.resident()}
 	select {
 	case r := <-ready:
 		if r.Digest != digest {

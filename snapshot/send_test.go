@@ -49,7 +49,8 @@ func newArrival(t *testing.T, w *world, lacks bool) *arrival {
 			{Area: stream.Area{Name: "ram0", Size: size(w.src.Spaces[0].File)}, File: a.ram},
 			{Area: stream.Area{Name: "disk0", Size: size(w.src.Spaces[1].File)}, File: a.disk},
 		},
-		Disks:    []stream.TargetDisk{{Blob: stream.Blob{ID: "layer0", Digest: w.src.Disks[0].Digest, Size: size(w.src.Disks[0].File)}, File: a.base}},
+		Disks: []stream.TargetDisk{
+			{Blob: stream.Blob{ID: "layer0", Digest: w.src.Disks[0].Digest, Size: size(w.src.Disks[0].File)}, File: a.base}},
 		Complete: func(context.Context) error { a.complete++; return nil },
 		Load: func(_ context.Context, digest string, end stream.End) error {
 			a.loaded++
@@ -65,7 +66,8 @@ func (w *world) sending(g *guest, tracker Tracker) SendOptions {
 }
 
 // move runs both ends; what they answer is told apart.
-func move(t *testing.T, w *world, a *arrival, o SendOptions, from, to io.ReadWriteCloser) (sent Sent, sending, receiving error) {
+func move(t *testing.T, w *world, a *arrival, o SendOptions, from, to io.ReadWriteCloser) (sent Sent, sending,
+	receiving error) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
@@ -132,7 +134,8 @@ func (a *arrival) check(t *testing.T, w *world, g *guest, sent Sent) {
 		t.Error("the read-only disk differs")
 	}
 	if string(a.end.Resume) != g.resume || a.digest != sent.Digest || a.complete != 1 || a.loaded != 1 {
-		t.Errorf("resume %s, digest %s for %s, complete %d times, loaded %d", a.end.Resume, a.digest, sent.Digest, a.complete, a.loaded)
+		t.Errorf("resume %s, digest %s for %s, complete %d times, loaded %d", a.end.Resume, a.digest, sent.Digest,
+			a.complete, a.loaded)
 	}
 }
 
@@ -203,14 +206,16 @@ func TestSendTakesTheTable(t *testing.T) {
 		receipt.Figures.Pushed, receipt.Figures.Total = 0, 0 // of one order of the packs
 		return receipt.Figures
 	}
-	if there, here := pushed(a.target.Table), pushed(table); there != here || there.New == 0 || there.New > there.Resident*2/3 {
+	if there, here := pushed(a.target.Table), pushed(table); there != here || there.New == 0 ||
+		there.New > there.Resident*2/3 {
 		t.Errorf("pushed %+v, at the source %+v", there, here)
 	}
 	unfinished := emptyFile(t, "unfinished")
 	if err := unfinished.Truncate(1 << 20); err != nil {
 		t.Fatal(err)
 	}
-	if pagetable.Whole(table) == 0 || pagetable.Whole(nil) != 0 || pagetable.Whole(unfinished) != 0 || pagetable.Whole(emptyFile(t, "empty")) != 0 {
+	if pagetable.Whole(table) == 0 || pagetable.Whole(nil) != 0 || pagetable.Whole(unfinished) != 0 ||
+		pagetable.Whole(emptyFile(t, "empty")) != 0 {
 		t.Error("a table counts as whole that is not, or the other way round")
 	}
 }
@@ -292,7 +297,9 @@ func TestSendIsRefused(t *testing.T) {
 		"another VM":  {func(_ *world, a *arrival) { a.target.Ref.VM = "default/other" }, errdefs.IsFailedPrecondition},
 		"another try": {func(_ *world, a *arrival) { a.target.Ref.Attempt++ }, errdefs.IsFailedPrecondition},
 		"other sizes": {func(_ *world, a *arrival) { a.target.Spaces[1].Size++ }, errdefs.IsFailedPrecondition},
-		"state unfit": {func(_ *world, a *arrival) { a.fail = fmt.Errorf("load: %w", errdefs.ErrInvalidArgument) }, errdefs.IsInvalidArgument},
+		"state unfit": {func(_ *world, a *arrival) {
+			a.fail = fmt.Errorf("load: %w", errdefs.ErrInvalidArgument)
+		}, errdefs.IsInvalidArgument},
 		"full": {func(_ *world, a *arrival) {
 			a.target.Complete = func(context.Context) error { return errdefs.ErrResourceExhausted }
 		}, errdefs.IsResourceExhausted},

@@ -28,9 +28,11 @@ type Keys struct {
 func (k *Keys) serve() error {
 	switch {
 	case k.Locks.Required && !k.Locks.On():
-		return fmt.Errorf("sealed snapshots only are taken here (seal.required), and no key seals new ones (keys seal.key_files and seal.recipients): %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("sealed snapshots only are taken here (seal.required), and no key seals new ones (keys "+
+			"seal.key_files and seal.recipients): %w", errdefs.ErrFailedPrecondition)
 	case k.Trust.Required && !k.Trust.Signs():
-		return fmt.Errorf("signed snapshots only are taken here (sign.required), and no key signs new ones (key sign.key_file): %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("signed snapshots only are taken here (sign.required), and no key signs new ones (key "+
+			"sign.key_file): %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -130,7 +132,8 @@ func vouched(ctx context.Context, st store.Store, trust *sign.Trust, d digest.Di
 	}
 	for _, l := range m.Layers {
 		signature, err := base64.StdEncoding.DecodeString(l.Annotations[annotationSignature])
-		if l.MediaType != mediaTypeSigned || err != nil || l.Size < 0 || l.Size > maxSignedText || store.CheckDigest(l.Digest) != nil {
+		if l.MediaType != mediaTypeSigned || err != nil || l.Size < 0 || l.Size > maxSignedText ||
+			store.CheckDigest(l.Digest) != nil {
 			continue
 		}
 		text, err := store.ReadBlob(ctx, st, l.Digest, l.Size)

@@ -37,7 +37,8 @@ func keyFiles(t *testing.T, key crypto.Signer) (private, public string) {
 		t.Fatal(err)
 	}
 	private, public = filepath.Join(dir, "key.pem"), filepath.Join(dir, "pub.pem")
-	for path, b := range map[string]*pem.Block{private: {Type: "PRIVATE KEY", Bytes: der}, public: {Type: "PUBLIC KEY", Bytes: pub}} {
+	for path, b := range map[string]*pem.Block{private: {Type: "PRIVATE KEY", Bytes: der},
+		public: {Type: "PUBLIC KEY", Bytes: pub}} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(b), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +88,8 @@ func TestSigned(t *testing.T) {
 		w.opts.Keys.Trust = trust(t, sign.Config{Trusted: []string{other, public}, Required: true})
 		s := w.restore(t, receipt.Digest).snap
 		stranger := &Keys{Trust: trust(t, sign.Config{Trusted: []string{other}, Required: true})}
-		if _, err := OpenWith(t.Context(), w.st, receipt.Digest, nil, stranger); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "sign.trusted") {
+		if _, err := OpenWith(t.Context(), w.st, receipt.Digest, nil, stranger); !errdefs.IsPermissionDenied(err) ||
+			!strings.Contains(err.Error(), "sign.trusted") {
 			t.Errorf("%s: a key that is not trusted: %v", name, err)
 		}
 		there := newWorld(t, 42)

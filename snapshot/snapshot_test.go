@@ -208,7 +208,8 @@ func TestRoundTrip(t *testing.T) {
 		if err := r.snap.Disk(t.Context(), w.src.Disks[0].Digest, &disk); err != nil {
 			t.Error(err)
 		}
-		if sha256.Sum256(state.Bytes()) != sumFile(t, w.src.State) || digest.FromBytes(disk.Bytes()) != w.src.Disks[0].Digest {
+		if sha256.Sum256(state.Bytes()) != sumFile(t, w.src.State) ||
+			digest.FromBytes(disk.Bytes()) != w.src.Disks[0].Digest {
 			t.Error("state or read-only disk differ after a restore")
 		}
 		t.Logf("%+v", receipt.Figures)

@@ -29,7 +29,8 @@ func TestVerify(t *testing.T) {
 	w := newWorld(t, 5)
 	receipt, s := w.stored(t)
 	clean := w.verify(t, receipt.Digest)
-	if len(clean.Bad) != 0 || clean.Frames != len(s.index.Frames) || clean.Packs != len(s.index.Packs) || clean.Bytes == 0 {
+	if len(clean.Bad) != 0 || clean.Frames != len(s.index.Frames) || clean.Packs != len(s.index.Packs) ||
+		clean.Bytes == 0 {
 		t.Fatalf("verdict of a whole snapshot: %+v", clean)
 	}
 	pack := s.parts.packs[0].Digest
@@ -43,7 +44,10 @@ func TestVerify(t *testing.T) {
 		{"a bit in a frame", pack, func(b []byte) []byte { b[frame.Offset+1] ^= 1; return b }, []string{"frame 2 at "}},
 		{"a pack without its last byte", pack, func(b []byte) []byte { return b[:len(b)-1] }, []string{"frame "}},
 		{"a byte behind a pack", pack, func(b []byte) []byte { return append(b, 0) }, []string{"pack sha256:"}},
-		{"a bit in the state", s.parts.state.Digest, func(b []byte) []byte { b[0] ^= 1; return b }, []string{"state sha256:"}},
+		{"a bit in the state", s.parts.state.Digest, func(b []byte) []byte {
+			b[0] ^= 1
+			return b
+		}, []string{"state sha256:"}},
 		{"a short disk", s.parts.disks[0].Digest, func(b []byte) []byte { return b[:9] }, []string{"disk sha256:"}},
 		{"a pack that is gone", pack, nil, []string{"pack sha256:"}},
 	} {

@@ -39,7 +39,9 @@ func TestFillWaitingBefore(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() {
-				ended <- s.FillWaiting(ctx, "ram0", ram, FillOptions{patience: patience}, func(context.Context) error { return nil })
+				ended <- s.FillWaiting(ctx, "ram0", ram, FillOptions{patience: patience}, func(context.Context) error {
+					return nil
+				})
 			}()
 			ram.touch(ctx, int64(run.Page)*format.PageSize)
 			before := func() bool {
@@ -52,7 +54,8 @@ func TestFillWaitingBefore(t *testing.T) {
 				}
 				return true
 			}
-			for end := time.Now().Add(10 * time.Second); ranges && !before() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(10 * time.Second); ranges && !before() &&
+				time.Now().Before(end); time.Sleep(time.Millisecond) {
 			}
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) {

@@ -36,7 +36,8 @@ func (c Config) Check(control string, slots Slots) error {
 		}
 	}
 	if c.Serial != "" && (c.Console != nil || !filepath.IsAbs(c.Serial) || len(c.Serial) > maxSocketPath) {
-		return invalid("serial socket %q: need an absolute path of at most %d bytes, and no console file beside it", c.Serial, maxSocketPath)
+		return invalid("serial socket %q: need an absolute path of at most %d bytes, and no console file beside it", c.Serial,
+			maxSocketPath)
 	}
 	if c.Firmware != nil && c.Kernel != "" || c.NVRAM != nil && c.Firmware == nil {
 		return invalid("firmware beside a kernel, or its variables without it")

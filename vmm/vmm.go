@@ -148,8 +148,8 @@ type Power interface {
 }
 
 // State saves and loads device state. RAM is not in it. A VM that has never run may have
-// none to save. Of a VM that was started Ahead LoadState is for the Machine that has started it. After a failed LoadState the machine can only be killed; after a failed
-// SaveState it is paused as before.
+// none to save. Of a VM that was started Ahead LoadState is for the Machine that has started it. After a failed
+// LoadState the machine can only be killed; after a failed SaveState it is paused as before.
 type State interface {
 	SaveState(ctx context.Context, to *os.File) error
 	LoadState(ctx context.Context, from *os.File) error
@@ -210,18 +210,19 @@ type Exit struct {
 
 // Process is what is written down so that another shim can adopt the VM.
 type Process struct {
-	PID       int      `json:"pid"`
-	StartTime uint64   `json:"startTime"`      // field 22 of /proc/PID/stat: the pid was not reused
-	Boot      string   `json:"boot,omitempty"` // of the host, whose pids and start times they are; empty: an earlier build wrote it
-	Dir       string   `json:"dir"`
-	Control   string   `json:"control"` // path of the VMM's control socket
-	Agent     string   `json:"agent"`
-	VSock     bool     `json:"vsock,omitempty"` // Agent is a hybrid vsock: a line asks for the port first
-	Serial    string   `json:"serial,omitempty"`
-	Reboots   bool     `json:"reboots,omitempty"`
-	Work      string   `json:"work,omitempty"` // how the VMM names its own directory in Dir; empty: it has none
-	Memory    uint64   `json:"memory"`
-	NICs      []string `json:"nics,omitempty"`
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"startTime"` // field 22 of /proc/PID/stat: the pid was not reused
+	// of the host, whose pids and start times they are; empty: an earlier build wrote it
+	Boot    string   `json:"boot,omitempty"`
+	Dir     string   `json:"dir"`
+	Control string   `json:"control"` // path of the VMM's control socket
+	Agent   string   `json:"agent"`
+	VSock   bool     `json:"vsock,omitempty"` // Agent is a hybrid vsock: a line asks for the port first
+	Serial  string   `json:"serial,omitempty"`
+	Reboots bool     `json:"reboots,omitempty"`
+	Work    string   `json:"work,omitempty"` // how the VMM names its own directory in Dir; empty: it has none
+	Memory  uint64   `json:"memory"`
+	NICs    []string `json:"nics,omitempty"`
 	// Console is the file that takes the guest's serial port, cut when it grows too long;
 	// empty if it is no file.
 	Console   string `json:"console,omitempty"`

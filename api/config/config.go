@@ -15,31 +15,32 @@ type Config struct {
 	// RAMDir is a tmpfs.
 	RAMHugePages Size `toml:"ram_huge_pages"`
 
-	HostNetwork string    `toml:"host_network"` // "refuse" (default) or "loopback"
-	StdioURI    string    `toml:"stdio_uri"`    // of tasks that godwitd creates; default file:///var/log/godwit/{namespace}-{id}.log
-	Network     Network   `toml:"network"`
-	VMM         VMM       `toml:"vmm"`
-	Guest       Guest     `toml:"guest"`
-	VM          VM        `toml:"vm"`
-	Cache       Cache     `toml:"cache"`
-	Template    Template  `toml:"template"`
-	Worker      Worker    `toml:"worker"`
-	Registry    Registry  `toml:"registry"`
-	Retention   Retention `toml:"retention"`
-	Seal        Seal      `toml:"seal"`
-	Sign        Sign      `toml:"sign"`
-	Controller  Control   `toml:"controller"`
-	Peer        Peer      `toml:"peer"`
-	Move        Move      `toml:"move"`
-	NodeLoss    NodeLoss  `toml:"node_loss"`
-	Tracing     Tracing   `toml:"tracing"`
-	TLS         TLS       `toml:"tls"`
-	Containerd  Runtime   `toml:"containerd"`
-	CNI         CNI       `toml:"cni"`
-	Metrics     Metrics   `toml:"metrics"`
-	Timeouts    Timeouts  `toml:"timeouts"`
-	Log         Log       `toml:"log"`
-	Logs        Logs      `toml:"logs"`
+	HostNetwork string `toml:"host_network"` // "refuse" (default) or "loopback"
+	// of tasks that godwitd creates; default file:///var/log/godwit/{namespace}-{id}.log
+	StdioURI   string    `toml:"stdio_uri"`
+	Network    Network   `toml:"network"`
+	VMM        VMM       `toml:"vmm"`
+	Guest      Guest     `toml:"guest"`
+	VM         VM        `toml:"vm"`
+	Cache      Cache     `toml:"cache"`
+	Template   Template  `toml:"template"`
+	Worker     Worker    `toml:"worker"`
+	Registry   Registry  `toml:"registry"`
+	Retention  Retention `toml:"retention"`
+	Seal       Seal      `toml:"seal"`
+	Sign       Sign      `toml:"sign"`
+	Controller Control   `toml:"controller"`
+	Peer       Peer      `toml:"peer"`
+	Move       Move      `toml:"move"`
+	NodeLoss   NodeLoss  `toml:"node_loss"`
+	Tracing    Tracing   `toml:"tracing"`
+	TLS        TLS       `toml:"tls"`
+	Containerd Runtime   `toml:"containerd"`
+	CNI        CNI       `toml:"cni"`
+	Metrics    Metrics   `toml:"metrics"`
+	Timeouts   Timeouts  `toml:"timeouts"`
+	Log        Log       `toml:"log"`
+	Logs       Logs      `toml:"logs"`
 
 	// Renamed are the keys that a file has by their old names, each once.
 	Renamed []Renamed `toml:"-"`

@@ -118,7 +118,8 @@ func TestRefused(t *testing.T) {
 		{"loss in no time", "[node_loss]\nafter = '16s'\n", "node_loss.after"},
 		{"loss without a fence", "[node_loss]\npolicy = 'newest'\n", "node_loss.fence"},
 		{"a fence anywhere", "[node_loss]\npolicy = 'newest'\nfence = ['fence', '-f']\n", "node_loss.fence"},
-		{"etcd and a controller", "[controller]\naddress = 'a:1'\n[controller.etcd]\nendpoints = ['https://e:1']\n", "controller.etcd.endpoints"},
+		{"etcd and a controller", "[controller]\naddress = 'a:1'\n[controller.etcd]\nendpoints = ['https://e:1']\n",
+			"controller.etcd.endpoints"},
 		{"etcd without TLS", "[controller.etcd]\nendpoints = ['http://192.0.2.1:2379']\n", "controller.etcd.endpoints"},
 		{"etcd without scheme", "[controller.etcd]\nendpoints = ['e:2379']\n", "controller.etcd.endpoints"},
 		{"etcd without port", "[controller.etcd]\nendpoints = ['https://e']\n", "controller.etcd.endpoints"},
@@ -141,7 +142,8 @@ func TestRefused(t *testing.T) {
 		{"template of a boot", "[template.boot]\nafter = 0\n", "template.boot.after"},
 		{"template by its old name", "[template]\nmax = 0\n", "template.boot.max"},
 		{"type of an old name", "[template]\nmax = 'x'\n", "line 2"},
-		{"key by both names", "[template]\nmode = 'on'\n[template.boot]\nmode = 'off'\n", "template.mode: it is the old name of template.boot.mode"},
+		{"key by both names", "[template]\nmode = 'on'\n[template.boot]\nmode = 'off'\n",
+			"template.mode: it is the old name of template.boot.mode"},
 		{"tables", "[template.image]\nmax_size = 5\n", "template.image.max_size"},
 		{"use of golden snapshots", "[template.image]\nmode = 'maybe'\n", "template.image.mode"},
 		{"stdio", "stdio_uri = 'http://x'\n", "stdio_uri"},
@@ -150,7 +152,8 @@ func TestRefused(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Parse("file.toml", []byte(tt.text))
-			if !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "file.toml") {
+			if !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), tt.want) ||
+				!strings.Contains(err.Error(), "file.toml") {
 				t.Errorf("Parse = %v, want InvalidArgument with file.toml and %q", err, tt.want)
 			}
 		})
@@ -164,14 +167,29 @@ func TestAccepted(t *testing.T) {
 	}{
 		{"plain bytes", "[vm]\nmemory = 134217728\n", func(c *Config) bool { return c.VM.Memory == 128<<20 }},
 		{"bytes as text", "[vm]\nmemory = '134217728'\n", func(c *Config) bool { return c.VM.Memory == 128<<20 }},
-		{"duration", "[timeouts]\nboot = '1m30s'\n", func(c *Config) bool { return c.Timeouts.Boot == Duration(90*time.Second) }},
+		{"duration", "[timeouts]\nboot = '1m30s'\n", func(c *Config) bool {
+			return c.Timeouts.Boot == Duration(90*time.Second)
+		}},
 		{"loopback metrics", "[metrics]\naddress = '[::1]:9100'\n", func(c *Config) bool { return !c.MetricsTLS() }},
-		{"TLS metrics", "[metrics]\naddress = '0.0.0.0:9100'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'\n", func(c *Config) bool { return c.MetricsTLS() }},
-		{"repository", "[registry]\nrepository = 'registry.example:5000/a/b-c'\n", func(c *Config) bool { return c.UsesRecords() && c.HasStore() }},
-		{"loss", "[node_loss]\npolicy = 'newest'\nfence = ['/bin/fence', '-f']\n", func(c *Config) bool { return c.NodeLoss.After == Duration(2*time.Minute) && len(c.NodeLoss.Fence) == 2 }},
-		{"controllers", "[controller]\naddress = 'n1:7443, n2:7443'\n", func(c *Config) bool { return slices.Equal(c.Controller.Addresses(), []string{"n1:7443", "n2:7443"}) }},
-		{"etcd", "[controller]\nlisten = 'n1:7443'\n[controller.etcd]\nendpoints = ['http://127.0.0.1:2379', 'https://e:1']\n", func(c *Config) bool { return c.Controller.Etcd.Prefix == "/godwit/" }},
-		{"controller", "[controller]\naddress = 'n1:7443'\n", func(c *Config) bool { return c.UsesRecords() && !c.HasStore() }},
+		{"TLS metrics", "[metrics]\naddress = '0.0.0.0:9100'\n[tls]\nca='/a'\ncert='/b'\nkey='/c'\n", func(c *Config) bool {
+			return c.MetricsTLS()
+		}},
+		{"repository", "[registry]\nrepository = 'registry.example:5000/a/b-c'\n", func(c *Config) bool {
+			return c.UsesRecords() && c.HasStore()
+		}},
+		{"loss", "[node_loss]\npolicy = 'newest'\nfence = ['/bin/fence', '-f']\n", func(c *Config) bool {
+			return c.NodeLoss.After == Duration(2*time.Minute) && len(c.NodeLoss.Fence) == 2
+		}},
+		{"controllers", "[controller]\naddress = 'n1:7443, n2:7443'\n", func(c *Config) bool {
+			return slices.Equal(c.Controller.Addresses(), []string{"n1:7443", "n2:7443"})
+		}},
+		{"etcd", "[controller]\nlisten = 'n1:7443'\n[controller.etcd]\nendpoints = ['http://127.0.0.1:2379', " +
+			"'https://e:1']\n", func(c *Config) bool {
+			return c.Controller.Etcd.Prefix == "/godwit/"
+		}},
+		{"controller", "[controller]\naddress = 'n1:7443'\n", func(c *Config) bool {
+			return c.UsesRecords() && !c.HasStore()
+		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -204,7 +222,8 @@ func TestRenamedKeys(t *testing.T) {
 		told = append(told, filepath.Base(r.File)+" "+r.Old+" "+r.New)
 	}
 	if d := cmp.Diff([]string{
-		"config.toml template.mode template.boot.mode", "config.toml template.after template.boot.after", "config.toml template.max template.boot.max",
+		"config.toml template.mode template.boot.mode", "config.toml template.after template.boot.after",
+		"config.toml template.max template.boot.max",
 		"config.toml template.max_size template.boot.max_size", "2.toml template.after template.boot.after",
 	}, told); d != "" {
 		t.Errorf("told (-want +got):\n%s", d)
@@ -220,7 +239,8 @@ func TestPathsOfNamespaces(t *testing.T) {
 			t.Errorf("%s: two VMs share %s", name, path("a", "vm"))
 		}
 	}
-	if s := filepath.Join(c.VMRunDir(strings.Repeat("n", 76), strings.Repeat("i", 76)), strings.Repeat("s", socketName)); len(s) > maxSocket {
+	if s := filepath.Join(c.VMRunDir(strings.Repeat("n", 76), strings.Repeat("i", 76)),
+		strings.Repeat("s", socketName)); len(s) > maxSocket {
 		t.Errorf("socket path %s is longer than %d", s, maxSocket)
 	}
 }

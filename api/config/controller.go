@@ -29,7 +29,8 @@ func (c *Config) validateLoss() error {
 	case l.After < Duration(minLoss):
 		return invalid("node_loss.after", "%v is less than %v", time.Duration(l.After), minLoss)
 	case l.Policy == LossNewest && len(l.Fence) == 0:
-		return invalid("node_loss.fence", "a silent node may run its VMs, cut off: policy %s needs a command whose success proves that it runs nothing", LossNewest)
+		return invalid("node_loss.fence", "a silent node may run its VMs, cut off: policy %s needs a command whose "+
+			"success proves that it runs nothing", LossNewest)
 	case len(l.Fence) > 0 && (!filepath.IsAbs(l.Fence[0]) || filepath.Clean(l.Fence[0]) != l.Fence[0]):
 		return invalid("node_loss.fence", "%q is not a clean absolute path", l.Fence[0])
 	}
@@ -42,7 +43,8 @@ func (c *Config) validateEtcd() error {
 		return nil
 	}
 	if c.Controller.Address != "" {
-		return invalid("controller.etcd.endpoints", "controller.address is set too: this node either keeps records or names the nodes that do")
+		return invalid("controller.etcd.endpoints",
+			"controller.address is set too: this node either keeps records or names the nodes that do")
 	}
 	for _, endpoint := range e.Endpoints {
 		if err := validateEndpoint("controller.etcd.endpoints", endpoint); err != nil {
@@ -55,7 +57,8 @@ func (c *Config) validateEtcd() error {
 	if (e.Cert == "") != (e.Key == "") {
 		return invalid("controller.etcd.cert", "controller.etcd.cert and controller.etcd.key go together")
 	}
-	for key, path := range map[string]string{"controller.etcd.ca": e.CA, "controller.etcd.cert": e.Cert, "controller.etcd.key": e.Key} {
+	for key, path := range map[string]string{"controller.etcd.ca": e.CA, "controller.etcd.cert": e.Cert,
+		"controller.etcd.key": e.Key} {
 		if path != "" && (!filepath.IsAbs(path) || filepath.Clean(path) != path) {
 			return invalid(key, "%q is not a clean absolute path", path)
 		}

@@ -36,7 +36,8 @@ func (c *Config) rename(name string, data []byte) error {
 		}
 		r := Renamed{File: name, Old: "template." + k.key, New: "template.boot." + k.key}
 		if _, both := now.Template.Boot[k.key]; both {
-			return fmt.Errorf("configuration %s: %w", name, invalid(r.Old, "it is the old name of %s, which is there too: remove it", r.New))
+			return fmt.Errorf("configuration %s: %w", name,
+				invalid(r.Old, "it is the old name of %s, which is there too: remove it", r.New))
 		}
 		k.take()
 		c.Renamed = append(c.Renamed, r)

@@ -25,7 +25,8 @@ func ParseSize(text string) (Size, error) {
 	}
 	n, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil || n > math.MaxInt64>>shift {
-		return 0, fmt.Errorf("size %q: write a whole number of bytes, KiB, MiB, GiB or TiB, such as 512MiB: %w", text, errdefs.ErrInvalidArgument)
+		return 0, fmt.Errorf("size %q: write a whole number of bytes, KiB, MiB, GiB or TiB, such as 512MiB: %w", text,
+			errdefs.ErrInvalidArgument)
 	}
 	return Size(n << shift), nil
 }

@@ -24,7 +24,8 @@ func TestCheckUser(t *testing.T) {
 		if (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c.vmm, err)
 		}
-		if err != nil && (!errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "vmm.first_user") || !strings.Contains(err.Error(), "vmm.allow_root")) {
+		if err != nil && (!errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "vmm.first_user") ||
+			!strings.Contains(err.Error(), "vmm.allow_root")) {
 			t.Errorf("%v names no key, or no remedy", err)
 		}
 		if got := c.vmm.TemplateUser(); got != c.template {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"net/url"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -48,7 +47,8 @@ func invalid(key, format string, args ...any) error {
 func (c *Config) validate() error {
 	for _, check := range []func() error{
 		c.validateNode, c.validatePaths, c.validateChoices, c.validateSizes, c.validateTimeouts,
-		c.validateRegistry, c.validateRetention, c.validateSeal, c.validateController, c.validatePeer, c.validateMetrics, c.validateStdio, c.validateLogs,
+		c.validateRegistry, c.validateRetention, c.validateSeal, c.validateController, c.validatePeer, c.validateMetrics,
+		c.validateStdio, c.validateLogs,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -74,7 +74,8 @@ func (c *Config) validatePaths() error {
 		{"vmm.firmware", c.VMM.Firmware, false}, {"vmm.firmware_vars", c.VMM.FirmwareVars, false},
 		{"vmm.cloud_hypervisor_firmware", c.VMM.CloudHypervisorFirmware, false},
 		{"vmm.data_dir", c.VMM.DataDir, false}, {"registry.ca_file", c.Registry.CAFile, false},
-		{"registry.docker_config", c.Registry.DockerConfig, false}, {"registry.hosts_dir", c.Registry.HostsDir, false}, {"registry.layout", c.Registry.Layout, false},
+		{"registry.docker_config", c.Registry.DockerConfig, false}, {"registry.hosts_dir", c.Registry.HostsDir, false},
+		{"registry.layout", c.Registry.Layout, false},
 		{"tls.ca", c.TLS.CA, false}, {"tls.cert", c.TLS.Cert, false}, {"tls.key", c.TLS.Key, false},
 		{"containerd.address", c.Containerd.Address, true},
 		{"cni.conf_dir", c.CNI.ConfDir, true}, {"cni.bin_dir", c.CNI.BinDir, true},
@@ -88,7 +89,8 @@ func (c *Config) validatePaths() error {
 	}
 	longest := filepath.Join(c.VMRunDir("", ""), strings.Repeat("x", socketName))
 	if len(longest) > maxSocket {
-		return invalid("run_dir", "%q is too long for the sockets in it: use at most %d bytes", c.RunDir, len(c.RunDir)-(len(longest)-maxSocket))
+		return invalid("run_dir", "%q is too long for the sockets in it: use at most %d bytes", c.RunDir,
+			len(c.RunDir)-(len(longest)-maxSocket))
 	}
 	if len(c.Containerd.Address) > maxSocket {
 		return invalid("containerd.address", "a socket's path has at most %d bytes", maxSocket)
@@ -154,7 +156,8 @@ func (c *Config) validateSizes() error {
 		}
 	}
 	if c.RAMSize != 0 && (c.RAMSize < MinVM || c.RAMSize > 1<<50) {
-		return invalid("ram_size", "%s is not between %s and %s; 0 takes half of the host's memory", c.RAMSize, MinVM, Size(1<<50))
+		return invalid("ram_size", "%s is not between %s and %s; 0 takes half of the host's memory", c.RAMSize, MinVM,
+			Size(1<<50))
 	}
 	if o := c.VM.Overhead; o != 0 && (o < 64<<20 || o > MaxVM) {
 		return invalid("vm.overhead", "%s is not between %s and %s; 0 grants what a VM may need", o, Size(64<<20), MaxVM)
@@ -167,7 +170,8 @@ func (c *Config) validateSizes() error {
 
 func (c *Config) validateCounts() error {
 	for key, n := range map[string]int{
-		"template.boot.after": c.Template.Boot.After, "template.boot.max": c.Template.Boot.Max, "template.image.max": c.Template.Image.Max,
+		"template.boot.after": c.Template.Boot.After, "template.boot.max": c.Template.Boot.Max,
+		"template.image.max": c.Template.Image.Max,
 	} {
 		if n < 1 || n > 1000 {
 			return invalid(key, "%d is not between 1 and 1000", n)
@@ -223,7 +227,8 @@ func (c *Config) validateRegistry() error {
 		return nil
 	}
 	if !repository.MatchString(r.Repository) {
-		return invalid("registry.repository", "%q is not HOST[:PORT]/PATH in lower case without scheme, tag and digest", r.Repository)
+		return invalid("registry.repository", "%q is not HOST[:PORT]/PATH in lower case without scheme, tag and digest",
+			r.Repository)
 	}
 	return nil
 }
@@ -238,12 +243,14 @@ func (c *Config) validateRetention() error {
 	case r.Ended < 0:
 		return invalid("retention.ended", "%s is negative; 0s keeps what an ended VM has left", r.Ended)
 	case time.Duration(r.Grace) < minGrace:
-		return invalid("retention.grace", "%s is less than 1m: an operation that was just opened would lose its packs", r.Grace)
+		return invalid("retention.grace", "%s is less than 1m: an operation that was just opened would lose its packs",
+			r.Grace)
 	}
 	return nil
 }
 
-var repository = regexp.MustCompile(`^(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.-]+)(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$`)
+var repository = regexp.MustCompile(
+	`^(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.-]+)(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$`)
 
 func (c *Config) validateSeal() error {
 	files := map[string][]string{"seal.key_files": c.Seal.KeyFiles, "sign.trusted": c.Sign.Trusted}
@@ -272,7 +279,8 @@ func (c *Config) validateSeal() error {
 
 func (c *Config) validateController() error {
 	if c.Controller.Listen != "" && c.Controller.Address != "" {
-		return invalid("controller", "listen and address are both set: this node either holds the store or names the node that does")
+		return invalid("controller", "listen and address are both set: this node either holds the store or names the node "+
+			"that does")
 	}
 	if c.Controller.Listen != "" {
 		if err := hostPort("controller.listen", c.Controller.Listen); err != nil {
@@ -285,12 +293,16 @@ func (c *Config) validateController() error {
 		}
 	}
 	for _, at := range c.Controller.Repositories {
-		if dir, ok := strings.CutPrefix(at, layoutPrefix); ok && filepath.IsAbs(dir) && filepath.Clean(dir) == dir || !ok && repository.MatchString(at) {
+		if dir, ok := strings.CutPrefix(at, layoutPrefix); ok && filepath.IsAbs(dir) && filepath.Clean(dir) == dir || !ok &&
+			repository.MatchString(at) {
 			continue
 		}
-		return invalid("controller.repositories", "%q is neither HOST[:PORT]/PATH in lower case, as registry.repository, nor %s and a clean absolute path, as registry.layout", at, layoutPrefix)
+		return invalid("controller.repositories",
+			"%q is neither HOST[:PORT]/PATH in lower case, as registry.repository, nor %s and a clean absolute path, as "+
+				"registry.layout", at, layoutPrefix)
 	}
-	for key, n := range map[string]int{"controller.records_per_node": c.Controller.RecordsPerNode, "controller.operations_per_node": c.Controller.OperationsPerNode} {
+	for key, n := range map[string]int{"controller.records_per_node": c.Controller.RecordsPerNode,
+		"controller.operations_per_node": c.Controller.OperationsPerNode} {
 		if n < 1 {
 			return invalid(key, "%d is less than 1", n)
 		}
@@ -321,7 +333,8 @@ func (c *Config) validatePeer() error {
 	if addr, err := netip.ParseAddr(host); c.Peer.Listen != "" && (host == "" || err == nil && addr.IsUnspecified()) {
 		return invalid("peer.advertise", "%q is no address that other nodes can reach: name one", reached)
 	}
-	for key, n := range map[string]int{"move.parallel": c.Move.Parallel, "move.outgoing": c.Move.Outgoing, "move.incoming": c.Move.Incoming} {
+	for key, n := range map[string]int{"move.parallel": c.Move.Parallel, "move.outgoing": c.Move.Outgoing,
+		"move.incoming": c.Move.Incoming} {
 		if n < 1 || n > 1000 {
 			return invalid(key, "%d is not between 1 and 1000", n)
 		}
@@ -337,7 +350,8 @@ func (c *Config) validateMetrics() error {
 		return err
 	}
 	if c.MetricsTLS() && (c.TLS.Cert == "" || c.TLS.Key == "" || c.TLS.CA == "") {
-		return invalid("metrics.address", "%s is not 127.0.0.1 or ::1: set tls.ca, tls.cert and tls.key too, it is served with mutual TLS then", c.Metrics.Address)
+		return invalid("metrics.address", "%s is not 127.0.0.1 or ::1: set tls.ca, tls.cert and tls.key too, it is served "+
+			"with mutual TLS then", c.Metrics.Address)
 	}
 	return nil
 }
@@ -363,31 +377,6 @@ func hostPort(key, value string) error {
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return invalid(key, "%q has no port between 1 and 65535", value)
-	}
-	return nil
-}
-
-// minLog is as much as an output writes at once.
-const minLog = 1 << 20
-
-func (c *Config) validateLogs() error {
-	l := c.Logs
-	switch {
-	case l.MaxBytes != 0 && l.MaxBytes < minLog:
-		return invalid("logs.max_bytes", "%d is neither 0, which sets no bound, nor 1MiB or more", l.MaxBytes)
-	case l.Files < 1 || l.Files > 100:
-		return invalid("logs.files", "%d is not between 1 and 100", l.Files)
-	}
-	return nil
-}
-
-func (c *Config) validateStdio() error {
-	u, err := url.Parse(strings.NewReplacer("{namespace}", "n", "{id}", "i").Replace(c.StdioURI))
-	if err != nil || !slices.Contains([]string{"file", "binary"}, u.Scheme) || !filepath.IsAbs(u.Path) {
-		return invalid("stdio_uri", "%q is not file:///PATH or binary:///PATH; {namespace} and {id} stand for the task's", c.StdioURI)
-	}
-	if u.Scheme == "file" && !strings.Contains(c.StdioURI, "{id}") {
-		return invalid("stdio_uri", "%q gives every task the same file: put {namespace} and {id} into it", c.StdioURI)
 	}
 	return nil
 }

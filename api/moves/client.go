@@ -39,7 +39,8 @@ func (c *Client) Close() error { return c.conn.Close() }
 // wakeTimeout of an order to wake: every node is asked whether the VM fits it.
 const wakeTimeout = 30 * time.Second
 
-func do[Q, R any](ctx context.Context, c *Client, method func(nodev1.MovesClient, context.Context, Q) (R, error), req Q) (resp R, err error) {
+func do[Q, R any](ctx context.Context, c *Client, method func(nodev1.MovesClient, context.Context, Q) (R, error),
+	req Q) (resp R, err error) {
 	err = c.conn.Do(ctx, func(ctx context.Context, conn *ttrpc.Client) error {
 		resp, err = method(nodev1.NewMovesClient(conn), ctx, req)
 		return err
@@ -149,13 +150,15 @@ const (
 	Retrying       = "Retrying"
 	Retargeted     = "Retargeted"
 	CleanupPending = "CleanupPending"
-	NodeLost       = "NodeLost"        // of a VM whose node is silent; no operation
-	Recovering     = "Recovering"      // its snapshot is woken elsewhere
-	NoCapacity     = "WakeNoCapacity"  // of a VM whose wake was ordered and that fits no node; the order's operation is not begun
-	Foreign        = "SnapshotForeign" // what was to be deleted of a VM was of another one: it stays; no operation
-	NameTwice      = "NodeNameTwice"   // two machines use one name; source is that name, there is no VM and no operation
-	Contradicts    = "NodeContradicts" // source holds what the records do not bear out; there is no VM and no operation
-	Outlived       = "Outlived"        // a node that was called lost is back, and has ended a VM that is another's by now; no operation
+	NodeLost       = "NodeLost"   // of a VM whose node is silent; no operation
+	Recovering     = "Recovering" // its snapshot is woken elsewhere
+	// of a VM whose wake was ordered and that fits no node; the order's operation is not begun
+	NoCapacity  = "WakeNoCapacity"
+	Foreign     = "SnapshotForeign" // what was to be deleted of a VM was of another one: it stays; no operation
+	NameTwice   = "NodeNameTwice"   // two machines use one name; source is that name, there is no VM and no operation
+	Contradicts = "NodeContradicts" // source holds what the records do not bear out; there is no VM and no operation
+	// a node that was called lost is back, and has ended a VM that is another's by now; no operation
+	Outlived = "Outlived"
 )
 
 // Settled reports whether an event of that type is the last of its operation.

@@ -45,7 +45,9 @@ func TestPatience(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour+time.Millisecond)
 		defer cancel()
 		begun := time.Now()
-		if err := p.Ask(ctx, func(context.Context) error { return gone }); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Hour+time.Millisecond {
+		if err := p.Ask(ctx, func(context.Context) error {
+			return gone
+		}); !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Hour+time.Millisecond {
 			t.Errorf("without an end: %v after %v", err, time.Since(begun))
 		}
 	})
@@ -92,10 +94,11 @@ func TestFollowWhatIsForgotten(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			heard := 0
-			err := Follow(t.Context(), &forgets{knows: c.knows}, &nodev1.WatchRequest{Operation: "m", UntilSettled: true}, func(*nodev1.MoveEvent) error {
-				heard++
-				return nil
-			})
+			err := Follow(t.Context(), &forgets{knows: c.knows}, &nodev1.WatchRequest{Operation: "m", UntilSettled: true},
+				func(*nodev1.MoveEvent) error {
+					heard++
+					return nil
+				})
 			if !errors.Is(err, c.want) || (err == nil) != (heard == 1) {
 				t.Errorf("%s: %v, heard %d", name, err, heard)
 			}
@@ -111,7 +114,8 @@ func TestGaps(t *testing.T) {
 	for _, id := range []uint64{5, 6, 8, 20} {
 		events = append(events, &nodev1.MoveEvent{Id: id})
 	}
-	for after, want := range map[uint64][]uint64{0: {7, 7, 9, 19}, 3: {4, 4, 7, 7, 9, 19}, 4: {7, 7, 9, 19}, 8: {9, 19}, 19: nil} {
+	for after, want := range map[uint64][]uint64{0: {7, 7, 9, 19}, 3: {4, 4, 7, 7, 9, 19}, 4: {7, 7, 9, 19},
+		8: {9, 19}, 19: nil} {
 		var got []uint64
 		f := &Follower{From: &forgets{events: events}, Gap: func(first, last uint64) { got = append(got, first, last) }}
 		f.Do = func(ev *nodev1.MoveEvent) error {
@@ -120,7 +124,8 @@ func TestGaps(t *testing.T) {
 			}
 			return nil
 		}
-		if err := f.Follow(t.Context(), &nodev1.WatchRequest{After: after}); !errors.Is(err, end) || !slices.Equal(got, want) {
+		if err := f.Follow(t.Context(), &nodev1.WatchRequest{After: after}); !errors.Is(err, end) ||
+			!slices.Equal(got, want) {
 			t.Errorf("after %d: %v, gaps %v, want %v", after, err, got, want)
 		}
 	}

@@ -18,7 +18,8 @@ func (c *Client) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Lis
 		return call(ctx, c, nodev1.RecordsService.List, req)
 	}
 	all := &nodev1.ListResponse{}
-	for more := (&nodev1.ListRequest{Parts: true, Node: req.GetNode(), Moves: req.GetMoves(), Uids: req.GetUids(), Payer: req.GetPayer()}); ; {
+	for more := (&nodev1.ListRequest{Parts: true, Node: req.GetNode(), Moves: req.GetMoves(), Uids: req.GetUids(),
+		Payer: req.GetPayer()}); ; {
 		part, err := call(ctx, c, nodev1.RecordsService.List, more)
 		if err != nil {
 			return nil, err

@@ -15,7 +15,8 @@ import (
 func decideCheckpoint(rec *nodev1.Record, node, digest string) (Decision, error) {
 	vm := rec.GetVm().GetNamespace() + "/" + rec.GetVm().GetId()
 	refuse := func(why string, args ...any) (Decision, error) {
-		return Decision{}, fmt.Errorf("restore VM %s from checkpoint %s: %s: %w", vm, digest, fmt.Sprintf(why, args...), errdefs.ErrFailedPrecondition)
+		return Decision{}, fmt.Errorf("restore VM %s from checkpoint %s: %s: %w", vm, digest, fmt.Sprintf(why, args...),
+			errdefs.ErrFailedPrecondition)
 	}
 	switch op, owner := rec.GetOperation(), rec.GetOwner().GetNode(); {
 	case rec == nil:

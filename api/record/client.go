@@ -64,7 +64,9 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 // Local is Dial that connects with the first call.
 func Local(socket string) *Client {
 	var d net.Dialer
-	return newClient(socket, func(ctx context.Context, _ int) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) })
+	return newClient(socket, func(ctx context.Context, _ int) (net.Conn, error) {
+		return d.DialContext(ctx, "unix", socket)
+	})
 }
 
 // DialTLS connects to the controller, host:port.
@@ -85,9 +87,10 @@ func RemoteFrom(own net.Addr, addresses []string, config *tls.Config) *Client {
 	d.NetDialer.LocalAddr = own
 	return newClient(strings.Join(addresses, ","), func(ctx context.Context, mute int) (net.Conn, error) {
 		first := mute % len(addresses)
-		return reach(ctx, slices.Concat(addresses[first:], addresses[:first]), func(ctx context.Context, address string) (net.Conn, error) {
-			return d.DialContext(ctx, "tcp", address)
-		})
+		return reach(ctx, slices.Concat(addresses[first:], addresses[:first]),
+			func(ctx context.Context, address string) (net.Conn, error) {
+				return d.DialContext(ctx, "tcp", address)
+			})
 	})
 }
 
@@ -198,11 +201,13 @@ func (c *Client) unavailable(err error) error { return Unreachable(c.address, er
 // Unreachable is what every program says of a godwitd that does not answer at that address.
 // The cause is told and no class of its own: Unavailable is the only one.
 func Unreachable(address string, cause error) error {
-	return fmt.Errorf("reach godwitd at %s: %v; does it run there (systemctl status godwitd)?: %w", address, cause, errdefs.ErrUnavailable)
+	return fmt.Errorf("reach godwitd at %s: %v; does it run there (systemctl status godwitd)?: %w", address, cause,
+		errdefs.ErrUnavailable)
 }
 
 // call is Do for one of the methods of the records.
-func call[Q, R any](ctx context.Context, c *Client, method func(nodev1.RecordsService, context.Context, Q) (R, error), req Q) (resp R, err error) {
+func call[Q, R any](ctx context.Context, c *Client, method func(nodev1.RecordsService, context.Context, Q) (R, error),
+	req Q) (resp R, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *ttrpc.Client) error {
 		resp, err = method(nodev1.NewRecordsClient(conn), ctx, req)
 		return err

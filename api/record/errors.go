@@ -84,7 +84,8 @@ func LostText(rec *nodev1.Record) string {
 		left = append(left, "with the records behind their copy: "+c)
 	}
 	if k := KeptOf(rec); k != nil {
-		left = append(left, fmt.Sprintf("at node %s, and node %s holds it as it was at the switch-over", k.GetDestination(), k.GetNode()))
+		left = append(left, fmt.Sprintf("at node %s, and node %s holds it as it was at the switch-over", k.GetDestination(),
+			k.GetNode()))
 		remedies = append(remedies, fmt.Sprintf("take that back by godwit recover --from-source %s", vm))
 	}
 	if d := rec.GetLost(); d != "" {
@@ -128,7 +129,8 @@ func Plain(err error) error {
 // Transient reports whether an error may pass by itself: such a one is tried again, all
 // others are final.
 func Transient(err error) bool {
-	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsResourceExhausted(err) || errdefs.IsConflict(err)
+	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsResourceExhausted(err) ||
+		errdefs.IsConflict(err)
 }
 
 // Stuck reports whether the order to delete a VM has failed for good: it is not tried again.
@@ -147,8 +149,10 @@ func Class(err error) string {
 // ClassOf answers the class that Class has named.
 func ClassOf(name string) error {
 	for _, class := range []error{
-		errdefs.ErrInvalidArgument, errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrFailedPrecondition, errdefs.ErrConflict,
-		errdefs.ErrAborted, errdefs.ErrUnavailable, errdefs.ErrPermissionDenied, errdefs.ErrUnauthenticated, errdefs.ErrResourceExhausted,
+		errdefs.ErrInvalidArgument, errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrFailedPrecondition,
+		errdefs.ErrConflict,
+		errdefs.ErrAborted, errdefs.ErrUnavailable, errdefs.ErrPermissionDenied, errdefs.ErrUnauthenticated,
+		errdefs.ErrResourceExhausted,
 		errdefs.ErrDataLoss, errdefs.ErrNotImplemented, errdefs.ErrOutOfRange, errdefs.ErrInternal, context.DeadlineExceeded,
 	} {
 		if class.Error() == name {
@@ -169,7 +173,8 @@ func (e *plain) Unwrap() error { return e.class }
 // FromWire undoes ToWire.
 func FromWire(err error) error {
 	if errors.Is(err, ttrpc.ErrClosed) {
-		return fmt.Errorf("the connection was closed before the answer, and what was asked for may be done: %w: %w", err, errdefs.ErrUnavailable)
+		return fmt.Errorf("the connection was closed before the answer, and what was asked for may be done: %w: %w", err,
+			errdefs.ErrUnavailable)
 	}
 	st, ok := status.FromError(err)
 	if err == nil || !ok {

@@ -25,12 +25,16 @@ func TestErrorsCrossTheWire(t *testing.T) {
 		is   func(error) bool
 		text string
 	}{
-		"one class":       {fmt.Errorf("a: %w", errdefs.ErrDataLoss), errdefs.IsDataLoss, "a: data loss"},
-		"two wrapped":     {fmt.Errorf("a: %w: %w", fs.ErrNotExist, errdefs.ErrUnavailable), errdefs.IsUnavailable, "a: file does not exist: unavailable"},
-		"class in front":  {fmt.Errorf("a: %w: %w", errdefs.ErrUnavailable, fs.ErrNotExist), errdefs.IsUnavailable, "a: unavailable: file does not exist: unavailable"},
-		"joined":          {errors.Join(fmt.Errorf("a: %w", errdefs.ErrAborted), errors.New("undo b")), errdefs.IsAborted, "a: aborted; undo b: aborted"},
-		"a status":        {status.Error(codes.NotFound, "a"), errdefs.IsNotFound, "a: not found"},
-		"a full disk":     {fmt.Errorf("write a: %w", syscall.ENOSPC), errdefs.IsResourceExhausted, "write a: no space left on device: resource exhausted"},
+		"one class": {fmt.Errorf("a: %w", errdefs.ErrDataLoss), errdefs.IsDataLoss, "a: data loss"},
+		"two wrapped": {fmt.Errorf("a: %w: %w", fs.ErrNotExist, errdefs.ErrUnavailable), errdefs.IsUnavailable,
+			"a: file does not exist: unavailable"},
+		"class in front": {fmt.Errorf("a: %w: %w", errdefs.ErrUnavailable, fs.ErrNotExist), errdefs.IsUnavailable,
+			"a: unavailable: file does not exist: unavailable"},
+		"joined": {errors.Join(fmt.Errorf("a: %w", errdefs.ErrAborted), errors.New("undo b")), errdefs.IsAborted,
+			"a: aborted; undo b: aborted"},
+		"a status": {status.Error(codes.NotFound, "a"), errdefs.IsNotFound, "a: not found"},
+		"a full disk": {fmt.Errorf("write a: %w", syscall.ENOSPC), errdefs.IsResourceExhausted,
+			"write a: no space left on device: resource exhausted"},
 		"without a class": {errors.New("a"), errdefs.IsUnknown, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +50,8 @@ func TestErrorsCrossTheWire(t *testing.T) {
 }
 
 func TestClassIsKept(t *testing.T) {
-	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrDataLoss, errdefs.ErrUnauthenticated, context.DeadlineExceeded} {
+	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrDataLoss, errdefs.ErrUnauthenticated,
+		context.DeadlineExceeded} {
 		if got := ClassOf(Class(fmt.Errorf("a: %w", class))); !errors.Is(got, class) {
 			t.Errorf("%v became %v", class, got)
 		}

@@ -29,7 +29,8 @@ const presentService, presentMethod = "godwit.node.v1.Node", "Present"
 // Client makes a client on a connection to the godwitd at address.
 func (g Guard) Client(conn net.Conn, address string) *ttrpc.Client {
 	var client *ttrpc.Client
-	guarded := func(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
+	guarded := func(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo,
+		invoke ttrpc.Invoker) error {
 		if req.GetMethod() == presentMethod {
 			return invoke(ctx, req, resp)
 		}
@@ -78,7 +79,8 @@ type silentError struct {
 
 func (e *silentError) Error() string {
 	return fmt.Sprintf("reach godwitd at %s: it is silent for %s: it hangs, is stopped, or has no free file descriptors; "+
-		"see its log (journalctl -u godwitd), raise LimitNOFILE if that is it, and restart it (systemctl restart godwitd): its VMs run on: %s",
+		"see its log (journalctl -u godwitd), raise LimitNOFILE if that is it, and restart it (systemctl restart "+
+		"godwitd): its VMs run on: %s",
 		e.address, e.after, errdefs.ErrUnavailable)
 }
 

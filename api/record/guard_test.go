@@ -62,7 +62,8 @@ func TestGuardEndsACallOnASilentDaemon(t *testing.T) {
 		}()
 		client, begun := DefaultGuard.Client(here, "/run/s"), time.Now()
 		_, err := nodev1.NewNodeClient(client).VMs(t.Context(), &nodev1.VMsRequest{})
-		if err = FromWire(err); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "/run/s") || !strings.Contains(err.Error(), "LimitNOFILE") {
+		if err = FromWire(err); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "/run/s") ||
+			!strings.Contains(err.Error(), "LimitNOFILE") {
 			t.Errorf("VMs: %v", err)
 		}
 		if took := time.Since(begun); took != DefaultGuard.Silence+DefaultGuard.Answer {
@@ -91,7 +92,8 @@ func TestGuardLeavesALongCallAlone(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := node.VMs(ctx, &nodev1.VMsRequest{}); !errdefs.IsDeadlineExceeded(FromWire(err)) && !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := node.VMs(ctx, &nodev1.VMsRequest{}); !errdefs.IsDeadlineExceeded(FromWire(err)) &&
+			!errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("its caller leaves: %v", err)
 		}
 		_ = client.Close()

@@ -46,5 +46,6 @@ func Unknown(rec *nodev1.Record, generation uint64) bool {
 // Newer reports whether a node that has the VM under generation has it since after rec: each owner has
 // a generation of its own, which the record has before the node.
 func Newer(rec *nodev1.Record, node string, generation uint64) bool {
-	return generation > rec.GetGeneration() || generation == rec.GetGeneration() && generation > 0 && rec.GetOwner().GetNode() != node
+	return generation > rec.GetGeneration() || generation == rec.GetGeneration() && generation > 0 &&
+		rec.GetOwner().GetNode() != node
 }

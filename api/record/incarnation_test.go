@@ -19,7 +19,8 @@ func TestGenerations(t *testing.T) {
 		if got != c.want {
 			t.Errorf("after %d under %d comes %d, want %d", c.generation, c.incarnation, got, c.want)
 		}
-		if rec := (&nodev1.Record{Generation: got, Incarnation: c.incarnation}); !Follows(rec, c.generation) || Follows(rec, c.generation+1) {
+		if rec := (&nodev1.Record{Generation: got, Incarnation: c.incarnation}); !Follows(rec, c.generation) ||
+			Follows(rec, c.generation+1) {
 			t.Errorf("what follows %d under %d", c.generation, c.incarnation)
 		}
 	}

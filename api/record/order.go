@@ -20,13 +20,15 @@ const orderField protowire.Number = 7643
 // Order makes the options of a Create that restores for an open operation.
 func Order(configPath string, intent Intent) (*anypb.Any, error) {
 	order, err := proto.Marshal(&machinev1.RestoreOptions{
-		ConfigPath: configPath, Operation: intent.Operation, Attempt: intent.Attempt, Digest: intent.Digest, Stream: intent.Stream,
+		ConfigPath: configPath, Operation: intent.Operation, Attempt: intent.Attempt, Digest: intent.Digest,
+		Stream: intent.Stream,
 	})
 	if err != nil {
 		return nil, err
 	}
 	field := protowire.AppendBytes(protowire.AppendTag(nil, orderField, protowire.BytesType), order)
-	return &anypb.Any{TypeUrl: string((*runcoptions.Options)(nil).ProtoReflect().Descriptor().FullName()), Value: field}, nil
+	return &anypb.Any{TypeUrl: string((*runcoptions.Options)(nil).ProtoReflect().Descriptor().FullName()), Value: field},
+		nil
 }
 
 // OrderOf reads what Order made; nil options, or runc's without an order, hold none.

@@ -38,7 +38,8 @@ func TestOrderOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, any := range map[string]*anypb.Any{"none": nil, "runc's": runc, "foreign": {TypeUrl: "other.Options", Value: []byte{1}}} {
+	for name, any := range map[string]*anypb.Any{"none": nil, "runc's": runc, "foreign": {TypeUrl: "other.Options",
+		Value: []byte{1}}} {
 		if order, err := OrderOf(any); order != nil || err != nil {
 			t.Errorf("%s: %v, %v", name, order, err)
 		}

@@ -12,7 +12,8 @@ import (
 // failed, or has taken its part of the time. That one goes on meanwhile: a controller to which
 // all nodes come back at once is slow. A handshake that is given up has cost it as much as one
 // that is made.
-func reach(ctx context.Context, addresses []string, dial func(context.Context, string) (net.Conn, error)) (net.Conn, error) {
+func reach(ctx context.Context, addresses []string, dial func(context.Context, string) (net.Conn, error)) (net.Conn,
+	error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of the others; tls.Dialer keeps no context of a connection that it has made
 	type result struct {

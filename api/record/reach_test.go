@@ -37,11 +37,14 @@ func TestReach(t *testing.T) {
 		closed       int64
 	}{
 		{"the first is there", controllers{"a": 0, "b": 0, "c": 0}, "a", 0, 1, 0},
-		{"the first is slow, and the others hang", controllers{"a": 5 * time.Second, "b": never, "c": never}, "a", 5 * time.Second, 3, 0},
+		{"the first is slow, and the others hang", controllers{"a": 5 * time.Second, "b": never, "c": never}, "a",
+			5 * time.Second, 3, 0},
 		{"the first hangs", controllers{"a": never, "b": 0, "c": 0}, "b", 2 * time.Second, 2, 0},
 		{"the first refuses", controllers{"a": -1, "b": time.Second, "c": 0}, "b", time.Second, 2, 0},
-		{"all are slow", controllers{"a": 5 * time.Second, "b": 4 * time.Second, "c": 3 * time.Second}, "a", 5 * time.Second, 3, 0},
-		{"two at the same time", controllers{"a": 4 * time.Second, "b": 2 * time.Second, "c": never}, "", 4 * time.Second, 2, 1},
+		{"all are slow", controllers{"a": 5 * time.Second, "b": 4 * time.Second, "c": 3 * time.Second}, "a", 5 * time.Second,
+			3, 0},
+		{"two at the same time", controllers{"a": 4 * time.Second, "b": 2 * time.Second, "c": never}, "", 4 * time.Second, 2,
+			1},
 		{"none answers", controllers{"a": never, "b": -1, "c": never}, "", 6 * time.Second, 3, 0},
 		{"all refuse", controllers{"a": -1, "b": -1, "c": -1}, "", 0, 3, 0},
 	} {
@@ -67,8 +70,10 @@ func TestReach(t *testing.T) {
 				if m, ok := conn.(*made); ok {
 					got = m.address
 				}
-				if got != c.want && c.closed == 0 || (err == nil) != (c.want != "" || c.closed > 0) || time.Since(begun) != c.after || dials.Load() < c.dialsAtLeast {
-					t.Errorf("reached %q after %v in %d dials: %v; want %q after %v", got, time.Since(begun), dials.Load(), err, c.want, c.after)
+				if got != c.want && c.closed == 0 || (err == nil) != (c.want != "" || c.closed > 0) ||
+					time.Since(begun) != c.after || dials.Load() < c.dialsAtLeast {
+					t.Errorf("reached %q after %v in %d dials: %v; want %q after %v", got, time.Since(begun), dials.Load(), err,
+						c.want, c.after)
 				}
 				if c.name == "none answers" && (!errors.Is(err, net.ErrClosed) || !errors.Is(err, context.DeadlineExceeded)) {
 					t.Errorf("what went wrong is not told: %v", err)

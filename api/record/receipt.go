@@ -26,10 +26,11 @@ type Receipt struct {
 	VMM           string  `json:"vmm,omitempty"`
 
 	// Of a move.
-	CopyMS     float64 `json:"copy_ms,omitempty"` // from the stop until the destination had all of it
-	VoteMS     float64 `json:"vote_ms,omitempty"`
-	StopAt     int64   `json:"stop_at,omitempty"`     // when the VM stopped: unix, nanoseconds, by the clock of the node that drives
-	MovedBytes uint64  `json:"moved_bytes,omitempty"` // on the wire
+	CopyMS float64 `json:"copy_ms,omitempty"` // from the stop until the destination had all of it
+	VoteMS float64 `json:"vote_ms,omitempty"`
+	// when the VM stopped: unix, nanoseconds, by the clock of the node that drives
+	StopAt     int64  `json:"stop_at,omitempty"`
+	MovedBytes uint64 `json:"moved_bytes,omitempty"` // on the wire
 
 	// Of a VM that was captured while it ran. The pause is the VMM's stop, the saving of the device
 	// state, and the last pass, one after the other.

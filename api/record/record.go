@@ -66,7 +66,8 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 	}
 	if rec == nil {
 		if intent.Set() {
-			return Decision{}, fmt.Errorf("restore %s: no record names it as the VM's owner: %w", intent.wants(), errdefs.ErrFailedPrecondition)
+			return Decision{}, fmt.Errorf("restore %s: no record names it as the VM's owner: %w", intent.wants(),
+				errdefs.ErrFailedPrecondition)
 		}
 		return boot(nil, "without records", intent)
 	}
@@ -80,11 +81,13 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 	switch owner := rec.GetOwner(); {
 	case owner.GetDigest() != "":
 		if intent.Set() && intent.Digest != owner.GetDigest() {
-			return Decision{}, fmt.Errorf("restore VM %s from %s: its newest state is %s: %w", vm, intent.wants(), owner.GetDigest(), errdefs.ErrFailedPrecondition)
+			return Decision{}, fmt.Errorf("restore VM %s from %s: its newest state is %s: %w", vm, intent.wants(),
+				owner.GetDigest(), errdefs.ErrFailedPrecondition)
 		}
 		return Decision{Action: Restore, Digest: owner.GetDigest(), Repository: rec.GetRepository(), Lost: !intent.Set()}, nil
 	case intent.Set():
-		return Decision{}, fmt.Errorf("restore VM %s from %s: no snapshot owns it: %w", vm, intent.wants(), errdefs.ErrFailedPrecondition)
+		return Decision{}, fmt.Errorf("restore VM %s from %s: no snapshot owns it: %w", vm, intent.wants(),
+			errdefs.ErrFailedPrecondition)
 	case IsLost(rec):
 		return Decision{}, fmt.Errorf("create VM %s: %s: %w", vm, LostText(rec), errdefs.ErrFailedPrecondition)
 	case owner.GetNode() == "" || owner.GetNode() == node:
@@ -98,7 +101,9 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 // somewhere. These records, empty ones perhaps, may not know that state.
 func boot(rec *nodev1.Record, vm string, intent Intent) (Decision, error) {
 	if intent.Left != "" && !knows(rec, intent.Left) {
-		return Decision{}, fmt.Errorf("create VM %s: it was left in snapshot %s, which the records of this node do not know: are they lost, or is [controller] missing in the configuration? To give that state up, delete the container and make it anew: %w",
+		return Decision{}, fmt.Errorf("create VM %s: it was left in snapshot %s, which the records of this node do not "+
+			"know: are they lost, or is [controller] missing in the configuration? To give that state up, delete the "+
+			"container and make it anew: %w",
 			vm, intent.Left, errdefs.ErrFailedPrecondition)
 	}
 	return Decision{Action: Boot}, nil
@@ -109,9 +114,10 @@ func knows(rec *nodev1.Record, digest string) bool {
 	if strings.HasPrefix(digest, StreamPrefix) { // a VM that went to another node, and its records go on
 		return rec.GetGeneration() > 0
 	}
-	return slices.Contains(rec.GetSpent(), digest) || slices.ContainsFunc(rec.GetSnapshots(), func(ref *nodev1.SnapshotRef) bool {
-		return ref.GetDigest() == digest
-	})
+	return slices.Contains(rec.GetSpent(), digest) ||
+		slices.ContainsFunc(rec.GetSnapshots(), func(ref *nodev1.SnapshotRef) bool {
+			return ref.GetDigest() == digest
+		})
 }
 
 // StreamPrefix begins the digest of a VM that was sent to its destination and lies nowhere.
@@ -124,11 +130,14 @@ func decideOpen(vm string, rec *nodev1.Record, op *nodev1.Operation, node string
 	switch {
 	case mine && move && intent.Stream != nil:
 		if g := intent.Stream.GetGeneration(); g != rec.GetGeneration() {
-			return Decision{}, fmt.Errorf("receive VM %s of generation %d: its record is at %d: %w", vm, g, rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+			return Decision{}, fmt.Errorf("receive VM %s of generation %d: its record is at %d: %w", vm, g, rec.GetGeneration(),
+				errdefs.ErrFailedPrecondition)
 		}
 		return Decision{Action: Receive, Move: true}, nil
-	case mine && intent.Stream == nil && intent.Digest == op.GetDigest() && op.GetDigest() != "" && (move || op.GetKind() == nodev1.Kind_KIND_WAKE):
+	case mine && intent.Stream == nil && intent.Digest == op.GetDigest() && op.GetDigest() != "" &&
+		(move || op.GetKind() == nodev1.Kind_KIND_WAKE):
 		return Decision{Action: Restore, Digest: op.GetDigest(), Repository: op.GetRepository(), Move: move}, nil
 	}
-	return Decision{}, fmt.Errorf("create VM %s: operation %s (%s to %q) is open: %w", vm, op.GetId(), op.GetKind(), op.GetDestination(), errdefs.ErrFailedPrecondition)
+	return Decision{}, fmt.Errorf("create VM %s: operation %s (%s to %q) is open: %w", vm, op.GetId(), op.GetKind(),
+		op.GetDestination(), errdefs.ErrFailedPrecondition)
 }

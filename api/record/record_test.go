@@ -17,10 +17,12 @@ import (
 func TestDecide(t *testing.T) {
 	const a, b = "sha256:aa", "sha256:bb"
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
-	wake := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "n1", Digest: a, Phase: nodev1.Phase_PHASE_TRANSFERRING}
+	wake := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "n1", Digest: a,
+		Phase: nodev1.Phase_PHASE_TRANSFERRING}
 	snapshots := []*nodev1.SnapshotRef{{Digest: a}}
 	move := func(phase nodev1.Phase, digest string) *nodev1.Record {
-		op := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "n2", Destination: "n1", Phase: phase, Digest: digest, Repository: "r"}
+		op := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "n2", Destination: "n1",
+			Phase: phase, Digest: digest, Repository: "r"}
 		return &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n2"}, Generation: 7, Operation: op}
 	}
 	stream := func(generation uint64) Intent {
@@ -32,31 +34,46 @@ func TestDecide(t *testing.T) {
 		want   Decision
 		text   string // of the refusal
 	}{
-		"no records":                 {want: Decision{Action: Boot}},
-		"no records, marked":         {intent: Intent{Left: a}, text: a},
-		"no records, ordered":        {intent: Intent{Digest: a}, text: a},
-		"nobody":                     {rec: &nodev1.Record{Vm: vm}, want: Decision{Action: Boot}},
-		"this node":                  {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}}, want: Decision{Action: Boot}},
-		"another node":               {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n2"}}, text: "n2"},
-		"a snapshot":                 {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: a}}, want: Decision{Action: Restore, Digest: a, Lost: true}},
-		"another snapshot":           {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: a}}, intent: Intent{Digest: b}, text: a},
-		"lost":                       {rec: &nodev1.Record{Vm: vm, Lost: a}, text: "godwit wake --digest " + a + " --force default/web"},
-		"lost, owner still named":    {rec: &nodev1.Record{Vm: vm, Lost: a, Owner: &nodev1.Owner{Node: "n1"}}, text: "godwit rm --force default/web"},
-		"lost at another node":       {rec: &nodev1.Record{Vm: vm, Kept: &nodev1.Kept{Node: "n1", Destination: "n2"}, Owner: &nodev1.Owner{Node: "n2"}}, text: "godwit recover --from-source default/web"},
-		"lost, woken by force":       {rec: &nodev1.Record{Vm: vm, Lost: a, Operation: wake}, intent: Intent{Operation: "op", Attempt: 1, Digest: a, Left: a}, want: Decision{Action: Restore, Digest: a}},
-		"marked, empty records":      {rec: &nodev1.Record{Vm: vm}, intent: Intent{Left: a}, text: a},
-		"marked, a snapshot owns":    {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: b}}, intent: Intent{Left: a}, want: Decision{Action: Restore, Digest: b, Lost: true}},
-		"marked, used up since":      {rec: &nodev1.Record{Vm: vm, Spent: []string{a}}, intent: Intent{Left: a}, want: Decision{Action: Boot}},
-		"marked, listed":             {rec: &nodev1.Record{Vm: vm, Snapshots: snapshots}, intent: Intent{Left: a}, want: Decision{Action: Boot}},
-		"a live move":                {rec: move(nodev1.Phase_PHASE_PREPARING, ""), intent: stream(7), want: Decision{Action: Receive, Move: true}},
-		"a live move, stale":         {rec: move(nodev1.Phase_PHASE_PREPARING, ""), intent: stream(6), text: "generation 6"},
-		"a live move, committed":     {rec: move(nodev1.Phase_PHASE_COMMITTED, ""), intent: stream(7), text: "op"},
-		"a live move, over":          {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}, Generation: 8}, intent: stream(7), text: "operation op"},
-		"a live move, no records":    {intent: stream(7), text: "operation op"},
-		"a move, ordered by nobody":  {rec: move(nodev1.Phase_PHASE_PREPARING, ""), text: "op"},
-		"a cold move":                {rec: move(nodev1.Phase_PHASE_SWITCHING, a), intent: Intent{Operation: "op", Attempt: 1, Digest: a}, want: Decision{Action: Restore, Digest: a, Repository: "r", Move: true}},
-		"a cold move, another one":   {rec: move(nodev1.Phase_PHASE_SWITCHING, a), intent: Intent{Operation: "op", Attempt: 1, Digest: b}, text: "op"},
-		"marked with one of another": {rec: &nodev1.Record{Vm: vm, Snapshots: snapshots, Spent: []string{a}}, intent: Intent{Left: b}, text: b},
+		"no records":          {want: Decision{Action: Boot}},
+		"no records, marked":  {intent: Intent{Left: a}, text: a},
+		"no records, ordered": {intent: Intent{Digest: a}, text: a},
+		"nobody":              {rec: &nodev1.Record{Vm: vm}, want: Decision{Action: Boot}},
+		"this node": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}},
+			want: Decision{Action: Boot}},
+		"another node": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n2"}}, text: "n2"},
+		"a snapshot": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: a}},
+			want: Decision{Action: Restore, Digest: a, Lost: true}},
+		"another snapshot": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: a}},
+			intent: Intent{Digest: b}, text: a},
+		"lost": {rec: &nodev1.Record{Vm: vm, Lost: a},
+			text: "godwit wake --digest " + a + " --force default/web"},
+		"lost, owner still named": {rec: &nodev1.Record{Vm: vm, Lost: a, Owner: &nodev1.Owner{Node: "n1"}},
+			text: "godwit rm --force default/web"},
+		"lost at another node": {rec: &nodev1.Record{Vm: vm, Kept: &nodev1.Kept{Node: "n1", Destination: "n2"},
+			Owner: &nodev1.Owner{Node: "n2"}}, text: "godwit recover --from-source default/web"},
+		"lost, woken by force": {rec: &nodev1.Record{Vm: vm, Lost: a, Operation: wake},
+			intent: Intent{Operation: "op", Attempt: 1, Digest: a, Left: a}, want: Decision{Action: Restore, Digest: a}},
+		"marked, empty records": {rec: &nodev1.Record{Vm: vm}, intent: Intent{Left: a}, text: a},
+		"marked, a snapshot owns": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: b}}, intent: Intent{Left: a},
+			want: Decision{Action: Restore, Digest: b, Lost: true}},
+		"marked, used up since": {rec: &nodev1.Record{Vm: vm, Spent: []string{a}}, intent: Intent{Left: a},
+			want: Decision{Action: Boot}},
+		"marked, listed": {rec: &nodev1.Record{Vm: vm, Snapshots: snapshots}, intent: Intent{Left: a},
+			want: Decision{Action: Boot}},
+		"a live move": {rec: move(nodev1.Phase_PHASE_PREPARING, ""), intent: stream(7),
+			want: Decision{Action: Receive, Move: true}},
+		"a live move, stale":     {rec: move(nodev1.Phase_PHASE_PREPARING, ""), intent: stream(6), text: "generation 6"},
+		"a live move, committed": {rec: move(nodev1.Phase_PHASE_COMMITTED, ""), intent: stream(7), text: "op"},
+		"a live move, over": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}, Generation: 8},
+			intent: stream(7), text: "operation op"},
+		"a live move, no records":   {intent: stream(7), text: "operation op"},
+		"a move, ordered by nobody": {rec: move(nodev1.Phase_PHASE_PREPARING, ""), text: "op"},
+		"a cold move": {rec: move(nodev1.Phase_PHASE_SWITCHING, a), intent: Intent{Operation: "op", Attempt: 1,
+			Digest: a}, want: Decision{Action: Restore, Digest: a, Repository: "r", Move: true}},
+		"a cold move, another one": {rec: move(nodev1.Phase_PHASE_SWITCHING, a), intent: Intent{Operation: "op", Attempt: 1,
+			Digest: b}, text: "op"},
+		"marked with one of another": {rec: &nodev1.Record{Vm: vm, Snapshots: snapshots, Spent: []string{a}},
+			intent: Intent{Left: b}, text: b},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Decide(c.rec, "n1", c.intent)

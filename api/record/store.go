@@ -13,7 +13,8 @@ type StoreClient struct{ *Client }
 
 var _ nodev1.StoreService = StoreClient{}
 
-func (c StoreClient) call(ctx context.Context, method func(nodev1.StoreService, context.Context) (*nodev1.StoreState, error)) (state *nodev1.StoreState, err error) {
+func (c StoreClient) call(ctx context.Context, method func(nodev1.StoreService, context.Context) (*nodev1.StoreState,
+	error)) (state *nodev1.StoreState, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *ttrpc.Client) error {
 		state, err = method(nodev1.NewStoreClient(conn), ctx)
 		return err
@@ -23,7 +24,9 @@ func (c StoreClient) call(ctx context.Context, method func(nodev1.StoreService, 
 
 // State implements nodev1.StoreService.
 func (c StoreClient) State(ctx context.Context, req *nodev1.StateRequest) (*nodev1.StoreState, error) {
-	return c.call(ctx, func(s nodev1.StoreService, ctx context.Context) (*nodev1.StoreState, error) { return s.State(ctx, req) })
+	return c.call(ctx, func(s nodev1.StoreService, ctx context.Context) (*nodev1.StoreState, error) {
+		return s.State(ctx, req)
+	})
 }
 
 // Restore implements nodev1.StoreService.

@@ -12,8 +12,10 @@ import (
 func good() *Spec {
 	return &Spec{
 		Version: Version, Memory: 64 << 20, VCPUs: 2,
-		Disks: []Disk{{ID: "layer0", Serial: "layer0", Slot: 8, Size: 4096}, {ID: "rw", Serial: "rw", Slot: 9, Size: 1 << 20}},
-		NICs:  []NIC{{ID: "net0", Name: "eth0", Slot: 4, MAC: "02:00:00:00:00:01", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}},
+		Disks: []Disk{{ID: "layer0", Serial: "layer0", Slot: 8, Size: 4096},
+			{ID: "rw", Serial: "rw", Slot: 9, Size: 1 << 20}},
+		NICs: []NIC{{ID: "net0", Name: "eth0", Slot: 4, MAC: "02:00:00:00:00:01", MTU: 1500,
+			Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}},
 		Container: &Container{
 			OCI:    &specs.Spec{Process: &specs.Process{Args: []string{"sh"}}, Linux: &specs.Linux{}},
 			Layers: []string{"layer0"}, Writable: "rw",

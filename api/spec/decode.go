@@ -17,7 +17,8 @@ func Decode(data []byte) (*Spec, error) {
 		Version int `json:"version"`
 	}
 	if err := json.Unmarshal(data, &head); err == nil && head.Version > Version {
-		return nil, fmt.Errorf("spec: field version is %d, this build reads up to %d; use a node of the newer build: %w", head.Version, Version, errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("spec: field version is %d, this build reads up to %d; use a node of the newer build: %w",
+			head.Version, Version, errdefs.ErrNotImplemented)
 	}
 	s := new(Spec)
 	dec := json.NewDecoder(bytes.NewReader(data))

@@ -56,7 +56,8 @@ func ParseCommand(text string) ([]string, error) {
 	}
 	zero := func(word string) bool { return strings.ContainsRune(word, 0) }
 	if len(text) > maxCommand || len(words) == 0 || words[0] == "" || slices.ContainsFunc(words, zero) {
-		return nil, fmt.Errorf("it is no command of at most %d bytes, such as \"/bin/hook word\" or [\"/bin/sh\", \"-c\", \"...\"]: %w", maxCommand, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("it is no command of at most %d bytes, such as \"/bin/hook word\" or [\"/bin/sh\", \"-c\", "+
+			"\"...\"]: %w", maxCommand, errdefs.ErrInvalidArgument)
 	}
 	return words, nil
 }

@@ -17,7 +17,8 @@ func TestSigns(t *testing.T) {
 		t.Errorf("of a Spec that asks for nothing: %q %v %q %v", c, within, s.Notify(), s.Check())
 	}
 	s.Annotations = map[string]string{
-		AnnotationReady: " /bin/ready  now ", AnnotationReadyTimeout: "90s", AnnotationNotify: `["/bin/sh", "-c", "echo $0 $1"]`,
+		AnnotationReady: " /bin/ready  now ", AnnotationReadyTimeout: "90s",
+		AnnotationNotify: `["/bin/sh", "-c", "echo $0 $1"]`,
 	}
 	if c, within := s.Ready(); !slices.Equal(c, []string{"/bin/ready", "now"}) || within != 90*time.Second {
 		t.Errorf("ready: %q within %v", c, within)

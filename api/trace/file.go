@@ -38,7 +38,8 @@ func (f File) Begin(ctx context.Context, name string, attributes ...string) (con
 	}
 	own, begun := parent.Child(), time.Now()
 	return With(ctx, own), func(err error) {
-		s := Span{Context: own.String(), Parent: parent.String(), Name: name, Start: begun.UnixNano(), End: time.Now().UnixNano(), Attributes: attributes}
+		s := Span{Context: own.String(), Parent: parent.String(), Name: name, Start: begun.UnixNano(),
+			End: time.Now().UnixNano(), Attributes: attributes}
 		if err != nil {
 			s.Error = err.Error()
 		}

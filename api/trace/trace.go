@@ -54,7 +54,8 @@ func (c Context) String() string {
 // Parse reads the value of the metadata; one that is none, or asks for no record, is not ok.
 func Parse(text string) (c Context, ok bool) {
 	parts := strings.Split(text, "-")
-	if len(parts) != 4 || parts[0] != "00" || parts[3] != "01" || len(parts[1]) != 2*len(c.Trace) || len(parts[2]) != 2*len(c.Span) {
+	if len(parts) != 4 || parts[0] != "00" || parts[3] != "01" || len(parts[1]) != 2*len(c.Trace) ||
+		len(parts[2]) != 2*len(c.Span) {
 		return Context{}, false
 	}
 	_, err1 := hex.Decode(c.Trace[:], []byte(parts[1]))
@@ -105,7 +106,8 @@ func (Off) Begin(ctx context.Context, _ string, _ ...string) (context.Context, f
 // be recorded. What it does is one span, and its own calls carry none.
 func Last(r Recorder) ttrpc.UnaryServerInterceptor {
 	server := Server(r)
-	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any,
+		error) {
 		return server(ctx, unmarshal, info, func(ctx context.Context, unmarshal func(any) error) (any, error) {
 			md, _ := ttrpc.GetMetadata(ctx)
 			md = md.Clone()
@@ -117,7 +119,8 @@ func Last(r Recorder) ttrpc.UnaryServerInterceptor {
 
 // Server records the calls that belong to a span.
 func Server(r Recorder) ttrpc.UnaryServerInterceptor {
-	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any,
+		error) {
 		ctx, end := r.Begin(ctx, path.Base(path.Dir(info.FullMethod))+"/"+path.Base(info.FullMethod))
 		resp, err := method(ctx, unmarshal)
 		end(err)

@@ -48,7 +48,8 @@ type Known struct {
 func All() []Known {
 	return []Known{
 		{"agent", Agent}, {"session", Session}, {"machine", Machine}, {"node", Node}, {"pages", Pages},
-		{"journal", Journal}, {"records", Records}, {"spec", Spec}, {"snapshot", Snapshot}, {"index", Index}, {"table", Table},
+		{"journal", Journal}, {"records", Records}, {"spec", Spec}, {"snapshot", Snapshot}, {"index", Index},
+		{"table", Table},
 	}
 }
 
@@ -67,6 +68,7 @@ func Write(w io.Writer, program string, asJSON bool) error {
 	for _, k := range All() {
 		numbers = append(numbers, fmt.Sprintf("%s v%d", k.Name, k.Version))
 	}
-	_, err := fmt.Fprintf(w, "%s %s (%s, %s)\nprotocols: %s\n", program, Version, Commit, runtime.Version(), strings.Join(numbers, ", "))
+	_, err := fmt.Fprintf(w, "%s %s (%s, %s)\nprotocols: %s\n", program, Version, Commit, runtime.Version(),
+		strings.Join(numbers, ", "))
 	return err
 }

@@ -93,7 +93,8 @@ func TestEndWithoutDescriptors(t *testing.T) {
 	if end, err := endOf(dir); end.ExitStatus != killed || err != nil {
 		t.Errorf("of a task without a note the end is %+v, %v", end, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "godwit-end"), []byte(`{"status":7,"at":"2026-01-02T03:04:05Z"}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "godwit-end"), []byte(`{"status":7,"at":"2026-01-02T03:04:05Z"}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if end, err := endOf(dir); end.ExitStatus != 7 || end.ExitedAt.IsZero() || err != nil {

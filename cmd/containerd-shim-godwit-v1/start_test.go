@@ -54,7 +54,8 @@ func TestAnswer(t *testing.T) {
 		Version           int
 		Address, Protocol string
 	}
-	if err := json.Unmarshal(out.Bytes(), &old); err != nil || old.Version != 3 || old.Address != "unix:///s/x" || old.Protocol != "ttrpc" {
+	if err := json.Unmarshal(out.Bytes(), &old); err != nil || old.Version != 3 || old.Address != "unix:///s/x" ||
+		old.Protocol != "ttrpc" {
 		t.Errorf("answer %s: %+v, %v", out.String(), old, err)
 	}
 	var full bootapi.BootstrapResult

@@ -31,7 +31,8 @@ func main() {
 		os.Exit(stage.Main(os.Args[1]))
 	}
 	if len(os.Args) > 1 && (os.Args[1] == "-version" || os.Args[1] == "--version") {
-		if version.Write(os.Stdout, "godwit-init", slices.Contains(os.Args[2:], "-json") || slices.Contains(os.Args[2:], "--json")) != nil {
+		if version.Write(os.Stdout, "godwit-init", slices.Contains(os.Args[2:], "-json") ||
+			slices.Contains(os.Args[2:], "--json")) != nil {
 			os.Exit(1)
 		}
 		return

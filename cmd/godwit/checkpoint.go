@@ -70,14 +70,16 @@ func checkSchedule(flags *pflag.FlagSet, every time.Duration, stop bool) error {
 	}
 	for _, name := range []string{"concurrency", "bandwidth", "pause-budget", "operation", "detach"} {
 		if flags.Changed(name) {
-			return fmt.Errorf("--%s: it is for a checkpoint that is taken now, not for --every or --stop: %w", name, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("--%s: it is for a checkpoint that is taken now, not for --every or --stop: %w", name,
+				errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil
 }
 
 // schedule tells the record; zero ends it.
-func schedule(cmd *cobra.Command, opts *options, node nodev1.NodeService, vm *nodev1.VM, every time.Duration, keep uint32) error {
+func schedule(cmd *cobra.Command, opts *options, node nodev1.NodeService, vm *nodev1.VM, every time.Duration,
+	keep uint32) error {
 	rec, err := node.Schedule(cmd.Context(), &nodev1.ScheduleRequest{
 		Vm: vm, Schedule: &nodev1.Schedule{EveryMs: every.Milliseconds(), Keep: keep},
 	})

@@ -81,7 +81,8 @@ func (s *tellers) add(ids ...uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
-		s.events = append(s.events, &nodev1.MoveEvent{Id: id, Type: fmt.Sprintf("event-%d", id), Vm: &nodev1.VM{Namespace: "n", Id: "v"}})
+		s.events = append(s.events, &nodev1.MoveEvent{Id: id, Type: fmt.Sprintf("event-%d", id),
+			Vm: &nodev1.VM{Namespace: "n", Id: "v"}})
 	}
 }
 

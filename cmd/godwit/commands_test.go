@@ -16,7 +16,8 @@ var (
 	blockLine  = regexp.MustCompile(`(?m)^\s*(?:\$ |# )?(?:sudo )?(godwit [a-z-].*)$`)
 	shellTail  = regexp.MustCompile(`\s*(?:#|\||<|>|&&|;).*$`)
 	notCommand = []string{"godwit seal v1", "godwit seal key id v1", "godwit operation ID"} // texts of formats
-	withOwnArg = []string{"golden", "completion"}                                           // verbs that have verbs below them, and arguments
+	// verbs that have verbs below them, and arguments
+	withOwnArg = []string{"golden", "completion"}
 )
 
 // documents answers the pages that users read.
@@ -78,7 +79,8 @@ func TestVerbsOfDocs(t *testing.T) {
 			seen++
 			words := strings.Fields(strings.NewReplacer("[", "", "]", "", `\|`, "|", "'", "").Replace(m[1]))[1:]
 			cmd, args, err := newRoot(&options{}).Find(words)
-			if err != nil || cmd.Parent() == nil || cmd.HasSubCommands() && !slices.Contains(withOwnArg, cmd.Name()) && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+			if err != nil || cmd.Parent() == nil || cmd.HasSubCommands() && !slices.Contains(withOwnArg, cmd.Name()) &&
+				len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 				t.Errorf("%s: `%s`: there is no such verb (%v)", page, m[1], err)
 				continue
 			}

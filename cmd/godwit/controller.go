@@ -18,11 +18,13 @@ import (
 )
 
 func newController(opts *options) *cobra.Command {
-	return group("controller", "Look after the store of the records", newControllerRestore(opts), newControllerRetire(opts), newControllerStatus(opts))
+	return group("controller", "Look after the store of the records", newControllerRestore(opts),
+		newControllerRetire(opts), newControllerStatus(opts))
 }
 
 // onStore is the body of a verb about the store of the records.
-func (o *options) onStore(do func(context.Context, nodev1.StoreService, []string) (*nodev1.StoreState, error)) func(*cobra.Command, []string) error {
+func (o *options) onStore(do func(context.Context, nodev1.StoreService, []string) (*nodev1.StoreState,
+	error)) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		socket, err := o.daemon()
 		if err != nil {
@@ -57,8 +59,10 @@ func newControllerRestore(opts *options) *cobra.Command {
 			return now(cmd, args)
 		},
 	}
-	cmd.Flags().BoolVar(&atStart, "at-start", false, "godwitd is stopped: have it do this as it starts, before it serves anybody")
-	cmd.Flags().StringSliceVar(&retire, "retire", nil, "a node that is gone for good, and runs no VM any more: nobody waits for it")
+	cmd.Flags().BoolVar(&atStart, "at-start", false,
+		"godwitd is stopped: have it do this as it starts, before it serves anybody")
+	cmd.Flags().StringSliceVar(&retire, "retire", nil,
+		"a node that is gone for good, and runs no VM any more: nobody waits for it")
 	return cmd
 }
 
@@ -69,7 +73,8 @@ func (o *options) restoreAtStart(w io.Writer, retire []string) error {
 		return err
 	}
 	if address := cfg.Controller.Address; address != "" {
-		return fmt.Errorf("--at-start: this node is no controller, %s is (controller.address): order it there: %w", address, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("--at-start: this node is no controller, %s is (controller.address): order it there: %w", address,
+			errdefs.ErrInvalidArgument)
 	}
 	path, err := record.OrderedRestore{Retire: retire}.Store(cfg.StateDir)
 	if err != nil {
@@ -111,15 +116,20 @@ func printStore(w io.Writer, s *nodev1.StoreState, all bool) error {
 	}
 	switch {
 	case s.GetBehind() != nil && s.GetBehind().GetNode() == "":
-		lines = append(lines, "records do not change: the store is older than it was: "+visible.Line(s.GetBehind().GetReason()), "  put back from a copy, or another one: godwit controller restore")
+		lines = append(lines, "records do not change: the store is older than it was: "+visible.Line(
+			s.GetBehind().GetReason()), "  put back from a copy, or another one: godwit controller restore")
 	case s.GetBehind() != nil:
-		lines = append(lines, fmt.Sprintf("records do not change: the store is older than what node %s holds: %s", s.GetBehind().GetNode(), visible.Line(s.GetBehind().GetReason())),
-			fmt.Sprintf("  put back from a copy: godwit controller restore; node %s lies: godwit controller retire %s", s.GetBehind().GetNode(), s.GetBehind().GetNode()))
+		lines = append(lines, fmt.Sprintf("records do not change: the store is older than what node %s holds: %s",
+			s.GetBehind().GetNode(), visible.Line(s.GetBehind().GetReason())),
+			fmt.Sprintf("  put back from a copy: godwit controller restore; node %s lies: godwit controller retire %s",
+				s.GetBehind().GetNode(), s.GetBehind().GetNode()))
 	case s.GetWaiting() && len(s.GetMissing()) > 0:
-		lines = append(lines, fmt.Sprintf("records do not change (incarnation %d%s): nodes have not reported: %s", s.GetIncarnation(), since, strings.Join(s.GetMissing(), ", ")),
+		lines = append(lines, fmt.Sprintf("records do not change (incarnation %d%s): nodes have not reported: %s",
+			s.GetIncarnation(), since, strings.Join(s.GetMissing(), ", ")),
 			"  start godwitd there; gone for good: godwit controller retire NODE")
 	case s.GetWaiting():
-		lines = append(lines, fmt.Sprintf("records do not change (incarnation %d%s): all nodes have reported, records are being settled", s.GetIncarnation(), since))
+		lines = append(lines, fmt.Sprintf("records do not change (incarnation %d%s): all nodes have reported, records are "+
+			"being settled", s.GetIncarnation(), since))
 	case all:
 		lines = append(lines, fmt.Sprintf("records change (incarnation %d%s)", s.GetIncarnation(), since))
 	}
@@ -127,7 +137,8 @@ func printStore(w io.Writer, s *nodev1.StoreState, all bool) error {
 		lines = append(lines, fmt.Sprintf("%d VMs were not settled: godwit ps -A names them, and what to do", n))
 	}
 	for _, d := range s.GetDoubts() {
-		word := fmt.Sprintf("nobody claims it (put back from a copy: godwit controller restore; node %s lies: godwit controller retire %s)", d.GetNode(), d.GetNode())
+		word := fmt.Sprintf("nobody claims it (put back from a copy: godwit controller restore; node %s lies: godwit "+
+			"controller retire %s)", d.GetNode(), d.GetNode())
 		switch {
 		case d.GetRefuted():
 			word = "it is not believed"
@@ -136,7 +147,8 @@ func printStore(w io.Writer, s *nodev1.StoreState, all bool) error {
 		case d.GetVm() == nil:
 			word = strings.Replace(word, "it", "a VM of that node", 1)
 		}
-		lines = append(lines, fmt.Sprintf("node %s says what the records do not bear out: %s; %s", d.GetNode(), visible.Line(d.GetReason()), word))
+		lines = append(lines, fmt.Sprintf("node %s says what the records do not bear out: %s; %s", d.GetNode(),
+			visible.Line(d.GetReason()), word))
 	}
 	for _, l := range lines {
 		if _, err := fmt.Fprintln(w, l); err != nil {

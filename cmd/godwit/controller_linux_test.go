@@ -25,7 +25,8 @@ func TestRestoreAtStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		if got := run(t.Context(), []string{"--config", config, "controller", "restore", "--at-start", "--retire", "b,c"}, &out, &out); got != code || !strings.Contains(out.String(), words) {
+		if got := run(t.Context(), []string{"--config", config, "controller", "restore", "--at-start", "--retire", "b,c"},
+			&out, &out); got != code || !strings.Contains(out.String(), words) {
 			t.Errorf("exit code %d, want %d: %s, want %q", got, code, &out, words)
 		}
 	}
@@ -47,14 +48,16 @@ func TestControllerCommands(t *testing.T) {
 	f := newFleet(t)
 	f.says(0, "records change (incarnation 0)", "controller status")
 	f.says(4, "nothing waits for it", "controller retire a")
-	f.says(2, `retire node "nobody": the store knows none of that name, but a, b, closed, controller, roomy`, "controller restore --retire nobody")
+	f.says(2, `retire node "nobody": the store knows none of that name, but a, b, closed, controller, roomy`,
+		"controller restore --retire nobody")
 	f.says(2, "it is the controller itself", "controller restore --retire controller")
 	f.says(0, "nodes have not reported: a, b, controller, roomy", "controller restore --retire closed")
 	f.says(0, `"retired":`, "-o json controller status")
 	f.says(0, "up, not reported", "nodes")
 	f.says(0, "up, cordoned, retired", "nodes")
 	f.says(0, "start godwitd there; gone for good: godwit controller retire NODE", "nodes")
-	f.says(6, "nodes have not reported what they hold: a, b, controller, roomy", "migrate web --detach --operation m --to b")
+	f.says(6, "nodes have not reported what they hold: a, b, controller, roomy",
+		"migrate web --detach --operation m --to b")
 	for _, node := range []string{"a", "b", "controller"} {
 		if _, err := f.whole.Report(t.Context(), &nodev1.ReportRequest{Node: node}); err != nil {
 			t.Fatal(err)
@@ -66,7 +69,9 @@ func TestControllerCommands(t *testing.T) {
 	f.says(0, "1 VMs were not settled: godwit ps -A names them", "controller status")
 	f.says(4, "it runs nowhere", "migrate web --detach --operation m --to b")
 	rec, err := f.records.Get(t.Context(), &nodev1.GetRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}})
-	if text := record.LostText(rec); err != nil || !strings.Contains(text, "node a had it when the copy of the store was made") || !strings.Contains(text, "godwit rm --force default/web") {
+	if text := record.LostText(rec); err != nil ||
+		!strings.Contains(text, "node a had it when the copy of the store was made") ||
+		!strings.Contains(text, "godwit rm --force default/web") {
 		t.Errorf("%s, %v", text, err)
 	}
 }

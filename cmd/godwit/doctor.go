@@ -74,13 +74,16 @@ func report(cmd *cobra.Command, opts *options, findings []finding) error {
 func diagnose(ctx context.Context, opts *options) []finding {
 	cfg, err := config.Load(opts.config)
 	if err != nil {
-		return []finding{{Check: "configuration", Fatal: true, Detail: err.Error(), Remedy: "mend the file, or name another with --config"}}
+		return []finding{{Check: "configuration", Fatal: true, Detail: err.Error(),
+			Remedy: "mend the file, or name another with --config"}}
 	}
 	findings := []finding{{Check: "configuration", OK: true, Detail: "node " + cfg.Node}}
 	for _, r := range cfg.Renamed {
-		findings = append(findings, finding{Check: "configuration", Detail: fmt.Sprintf("%s has %s by its old name", r.File, r.New), Remedy: "rename " + r.Old + ", which the next release does not know"})
+		findings = append(findings, finding{Check: "configuration", Detail: fmt.Sprintf("%s has %s by its old name", r.File,
+			r.New), Remedy: "rename " + r.Old + ", which the next release does not know"})
 	}
-	findings = append(findings, checkFile("guest kernel", cfg.Guest.Kernel, "guest.kernel"), checkFile("guest initramfs", cfg.Guest.Initrd, "guest.initrd"))
+	findings = append(findings, checkFile("guest kernel", cfg.Guest.Kernel, "guest.kernel"),
+		checkFile("guest initramfs", cfg.Guest.Initrd, "guest.initrd"))
 	findings = append(findings, checkHost(ctx, cfg)...)
 	findings = append(findings, checkKernel(ctx, cfg)...)
 	return append(findings, checkDaemon(ctx, opts, cfg)...)
@@ -89,7 +92,8 @@ func diagnose(ctx context.Context, opts *options) []finding {
 func checkFile(check, path, key string) finding {
 	info, err := os.Stat(path)
 	if err != nil {
-		return finding{Check: check, Fatal: true, Detail: err.Error(), Remedy: "run make guest and make install, or set " + key}
+		return finding{Check: check, Fatal: true, Detail: err.Error(),
+			Remedy: "run make guest and make install, or set " + key}
 	}
 	return finding{Check: check, OK: true, Detail: fmt.Sprintf("%s, %s", path, mib(uint64(info.Size())))}
 }

@@ -17,7 +17,8 @@ import (
 
 // checkKernel looks at what VMs need of the kernel, and at what makes them fast.
 func checkKernel(ctx context.Context, cfg *config.Config) []finding {
-	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice("tap devices", "/dev/net/tun"), checkCgroup("/sys/fs/cgroup"), checkTracking(ctx, cfg.Worker.Tracking), checkLazy(ctx, cfg)}
+	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice("tap devices", "/dev/net/tun"),
+		checkCgroup("/sys/fs/cgroup"), checkTracking(ctx, cfg.Worker.Tracking), checkLazy(ctx, cfg)}
 }
 
 func checkKVM(host kvm.Host) finding {
@@ -85,7 +86,8 @@ func checkCgroup(root string) finding {
 	if _, err := os.Stat(root + "/cgroup.controllers"); err == nil {
 		f.Detail = "version 2"
 	} else if _, err := os.Stat(root + "/memory"); err != nil {
-		f.OK, f.Detail, f.Remedy = false, "no memory controller in "+root, "mount the cgroup hierarchy; without it RAM is not bounded"
+		f.OK, f.Detail, f.Remedy = false, "no memory controller in "+root,
+			"mount the cgroup hierarchy; without it RAM is not bounded"
 	}
 	return f
 }
@@ -123,11 +125,13 @@ func lazyFinding(restore string, obstacle error) finding {
 	}
 	switch {
 	case !f.OK:
-		f.Remedy = "set worker.restore to eager or auto; lazy wants a tmpfs, worker.tracking auto or uffd, and Linux 6.7 or later on x86-64 with /dev/userfaultfd, as root"
+		f.Remedy = "set worker.restore to eager or auto; lazy wants a tmpfs, worker.tracking auto or uffd, and Linux 6.7 " +
+			"or later on x86-64 with /dev/userfaultfd, as root"
 	case restore == config.RestoreAuto && obstacle != nil:
 		f.Detail += ": eager"
 	case restore == config.RestoreAuto:
-		f.Detail += fmt.Sprintf(": lazy for VMs of QEMU with %s of RAM or more in their snapshot, else eager", config.LazyFrom)
+		f.Detail += fmt.Sprintf(": lazy for VMs of QEMU with %s of RAM or more in their snapshot, else eager",
+			config.LazyFrom)
 	}
 	return f
 }

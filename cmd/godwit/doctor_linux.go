@@ -38,7 +38,8 @@ func checkQEMU(ctx context.Context, cfg *config.Config) finding {
 	if err == nil {
 		facts, perr := driver.Probe(ctx)
 		if err = perr; err == nil {
-			f.OK, f.Detail = true, fmt.Sprintf("version %s, machine %s, %s (%s)", facts.Version, facts.Machine, facts.Accel, facts.Reason)
+			f.OK, f.Detail = true, fmt.Sprintf("version %s, machine %s, %s (%s)", facts.Version, facts.Machine, facts.Accel,
+				facts.Reason)
 			return f
 		}
 	}
@@ -85,7 +86,8 @@ func ramFault(st *unix.Statfs_t, page uint64) (detail, remedy string) {
 	case !sized:
 		return fmt.Sprintf("has no pages of %d KiB (ram_huge_pages)", page>>10), "end its VMs, unmount it and " + mount
 	case page == 0 && st.Type == unix.HUGETLBFS_MAGIC:
-		return "consists of huge pages, on which no VM sleeps or wakes", "set ram_huge_pages, or end its VMs, unmount it and " + mount
+		return "consists of huge pages, on which no VM sleeps or wakes",
+			"set ram_huge_pages, or end its VMs, unmount it and " + mount
 	}
 	return "", ""
 }

@@ -104,16 +104,19 @@ func TestLazyRestoreOfDoctor(t *testing.T) {
 		{"eager", no, true, "no userfaultfd, restore is eager"},
 		{"lazy", nil, true, "works, restore is lazy"},
 		{"lazy", no, false, "no userfaultfd, restore is lazy"},
-		{"auto", nil, true, "works, restore is auto: lazy for VMs of QEMU with 256MiB of RAM or more in their snapshot, else eager"},
+		{"auto", nil, true, "works, restore is auto: lazy for VMs of QEMU with 256MiB of RAM or more in their snapshot, " +
+			"else eager"},
 		{"auto", no, true, "no userfaultfd, restore is auto: eager"},
 	} {
-		if f := lazyFinding(c.restore, c.obstacle); f.OK != c.ok || f.Fatal || (f.Remedy == "") != c.ok || f.Detail != c.detail {
+		if f := lazyFinding(c.restore, c.obstacle); f.OK != c.ok || f.Fatal || (f.Remedy == "") != c.ok ||
+			f.Detail != c.detail {
 			t.Errorf("%+v: %+v", c, f)
 		}
 	}
 	cfg := config.Default()
 	cfg.Worker.Restore, cfg.Worker.Tracking = config.RestoreAuto, "content"
-	if f := checkLazy(t.Context(), cfg); !f.OK || !strings.Contains(f.Detail, "tracked by content") || !strings.HasSuffix(f.Detail, "auto: eager") {
+	if f := checkLazy(t.Context(), cfg); !f.OK || !strings.Contains(f.Detail, "tracked by content") ||
+		!strings.HasSuffix(f.Detail, "auto: eager") {
 		t.Errorf("without uffd: %+v", f)
 	}
 	cfg.RAMHugePages = 2 << 20
@@ -134,10 +137,12 @@ func TestVMMsThatAreMissed(t *testing.T) {
 		hypervisor, q  bool // run
 		fatalH, fatalQ bool
 	}{
-		{"auto", true, true, false, false}, {"auto", true, false, false, false}, {"auto", false, true, false, false}, {"auto", false, false, false, true},
+		{"auto", true, true, false, false}, {"auto", true, false, false, false}, {"auto", false, true, false, false},
+		{"auto", false, false, false, true},
 		{"", true, false, false, false}, {"", false, false, false, true},
 		{"qemu", true, false, false, true}, {"qemu", false, true, false, false}, {"qemu", false, false, false, true},
-		{"cloud-hypervisor", false, true, true, false}, {"cloud-hypervisor", true, false, false, false}, {"cloud-hypervisor", false, false, true, false},
+		{"cloud-hypervisor", false, true, true, false}, {"cloud-hypervisor", true, false, false, false},
+		{"cloud-hypervisor", false, false, true, false},
 	} {
 		h, q := finding{OK: c.hypervisor}, finding{OK: c.q}
 		if weigh(c.kind, &h, &q); h.Fatal != c.fatalH || q.Fatal != c.fatalQ {
@@ -160,7 +165,8 @@ func TestRAMOfTheConfiguredPages(t *testing.T) {
 		{"tmpfs instead of huge pages", unix.Statfs_t{Type: unix.TMPFS_MAGIC, Bsize: 4096}, 2 << 20, "2048 KiB"},
 		{"huge, not configured", unix.Statfs_t{Type: unix.HUGETLBFS_MAGIC, Bsize: 2 << 20}, 0, "huge pages"},
 		{"a disk", unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bsize: 4096}, 0, "not a tmpfs"},
-		{"a disk instead of huge pages", unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bsize: 4096}, 2 << 20, "no file system of huge pages"},
+		{"a disk instead of huge pages", unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bsize: 4096}, 2 << 20,
+			"no file system of huge pages"},
 	} {
 		detail, remedy := ramFault(&c.st, c.page)
 		if (detail == "") != (c.says == "") || (remedy == "") != (c.says == "") || !strings.Contains(detail, c.says) {

@@ -28,10 +28,12 @@ func checkUser(cfg *config.Config) finding {
 	}
 	const rights = "no capabilities, namespaces of pids, mounts and IPC of its own"
 	if cfg.VMM.FirstUser == 0 {
-		f.Detail, f.Remedy = "each is root, with "+rights+" (vmm.first_user is 0, vmm.allow_root is true)", "set vmm.first_user to a user from 1000 on"
+		f.Detail, f.Remedy = "each is root, with "+rights+" (vmm.first_user is 0, vmm.allow_root is true)",
+			"set vmm.first_user to a user from 1000 on"
 		return f
 	}
-	f.OK, f.Detail = true, fmt.Sprintf("each is a user of its own from %d on (vmm.first_user), with %s", cfg.VMM.FirstUser, rights)
+	f.OK, f.Detail = true, fmt.Sprintf("each is a user of its own from %d on (vmm.first_user), with %s", cfg.VMM.FirstUser,
+		rights)
 	return f
 }
 

@@ -32,7 +32,8 @@ func TestVerdictOfDoctor(t *testing.T) {
 			}
 			continue
 		}
-		if _, exit := classify(err); !errdefs.IsFailedPrecondition(err) || exit != 4 || !strings.Contains(err.Error(), c.names) {
+		if _, exit := classify(err); !errdefs.IsFailedPrecondition(err) || exit != 4 ||
+			!strings.Contains(err.Error(), c.names) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}

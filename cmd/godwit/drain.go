@@ -90,7 +90,8 @@ func (d *drain) round(cmd *cobra.Command, client *moves.Client) (over bool, err 
 		}
 	}
 	if stay > 0 {
-		return false, fmt.Errorf("drain node %s: %d of %d VMs stay: %w", d.request.GetNode(), stay, len(resp.GetMoves())+len(resp.GetRefused()), errdefs.ErrAborted)
+		return false, fmt.Errorf("drain node %s: %d of %d VMs stay: %w", d.request.GetNode(), stay,
+			len(resp.GetMoves())+len(resp.GetRefused()), errdefs.ErrAborted)
 	}
 	return others == 0 && (d.detach || len(resp.GetMoves()) == 0), nil
 }

@@ -26,7 +26,8 @@ func TestDrainOfWhatComes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &nodev1.AdvanceRequest{Vm: rec.GetVm(), Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_TRANSFERRING}
+		return &nodev1.AdvanceRequest{Vm: rec.GetVm(), Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(),
+			Phase: nodev1.Phase_PHASE_TRANSFERRING}
 	}
 	f.says(0, "started", "migrate web --to b --detach --operation m")
 	wake := open("nap", &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Destination: "b"})
@@ -35,7 +36,8 @@ func TestDrainOfWhatComes(t *testing.T) {
 	go func() {
 		ended <- run(t.Context(), strings.Fields("-n default --socket "+f.socket+" drain b --mode live"), &out, &out)
 	}()
-	if op := f.settles("m"); op.GetPhase() != nodev1.Phase_PHASE_ABORTED || !strings.Contains(op.GetReason(), "node b, where it went, is drained") {
+	if op := f.settles("m"); op.GetPhase() != nodev1.Phase_PHASE_ABORTED ||
+		!strings.Contains(op.GetReason(), "node b, where it went, is drained") {
 		t.Errorf("a move to the node: %v", op)
 	}
 	select {
@@ -45,10 +47,12 @@ func TestDrainOfWhatComes(t *testing.T) {
 	}
 	_, err := f.records.Advance(t.Context(), wake)
 	if err == nil {
-		_, err = f.records.Commit(t.Context(), &nodev1.CommitRequest{Vm: wake.GetVm(), Operation: "w", Attempt: 1, Generation: wake.GetGeneration(), Owner: &nodev1.Owner{Node: "b"}})
+		_, err = f.records.Commit(t.Context(), &nodev1.CommitRequest{Vm: wake.GetVm(), Operation: "w", Attempt: 1,
+			Generation: wake.GetGeneration(), Owner: &nodev1.Owner{Node: "b"}})
 	}
 	if err == nil {
-		_, err = f.records.Finish(t.Context(), &nodev1.FinishRequest{Vm: wake.GetVm(), Operation: "w", Attempt: 1, Generation: wake.GetGeneration(), Phase: nodev1.Phase_PHASE_SUCCEEDED})
+		_, err = f.records.Finish(t.Context(), &nodev1.FinishRequest{Vm: wake.GetVm(), Operation: "w", Attempt: 1,
+			Generation: wake.GetGeneration(), Phase: nodev1.Phase_PHASE_SUCCEEDED})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -78,17 +82,21 @@ func (f *fleet) sleeps(id string) {
 		Id: "h-" + id, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Generation: gen, Source: "a",
 	}})
 	if err == nil {
-		_, err = f.records.Advance(f.t.Context(), &nodev1.AdvanceRequest{Vm: web, Operation: "h-" + id, Attempt: 1, Generation: gen, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest})
+		_, err = f.records.Advance(f.t.Context(), &nodev1.AdvanceRequest{Vm: web, Operation: "h-" + id, Attempt: 1,
+			Generation: gen, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest})
 	}
 	if err == nil {
 		receipt := record.Receipt{Operation: "h-" + id, Attempt: 1, Generation: gen, Digest: digest, Stopped: true}
-		_, err = f.records.Commit(f.t.Context(), &nodev1.CommitRequest{Vm: web, Operation: "h-" + id, Attempt: 1, Generation: gen, Owner: &nodev1.Owner{Digest: digest}, Receipt: receipt.String()})
+		_, err = f.records.Commit(f.t.Context(), &nodev1.CommitRequest{Vm: web, Operation: "h-" + id, Attempt: 1,
+			Generation: gen, Owner: &nodev1.Owner{Digest: digest}, Receipt: receipt.String()})
 	}
 	if err == nil {
-		_, err = f.records.Advance(f.t.Context(), &nodev1.AdvanceRequest{Vm: web, Operation: "h-" + id, Attempt: 1, Generation: gen, Phase: nodev1.Phase_PHASE_CLEANING})
+		_, err = f.records.Advance(f.t.Context(), &nodev1.AdvanceRequest{Vm: web, Operation: "h-" + id, Attempt: 1,
+			Generation: gen, Phase: nodev1.Phase_PHASE_CLEANING})
 	}
 	if err == nil {
-		_, err = f.records.Finish(f.t.Context(), &nodev1.FinishRequest{Vm: web, Operation: "h-" + id, Attempt: 1, Generation: gen, Phase: nodev1.Phase_PHASE_SUCCEEDED})
+		_, err = f.records.Finish(f.t.Context(), &nodev1.FinishRequest{Vm: web, Operation: "h-" + id, Attempt: 1,
+			Generation: gen, Phase: nodev1.Phase_PHASE_SUCCEEDED})
 	}
 	if err != nil {
 		f.t.Fatal(err)

@@ -114,7 +114,8 @@ func summary(w io.Writer, status *nodev1.StatusResponse) error {
 		return err
 	}
 	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT {
-		_, err := fmt.Fprintf(w, "%s goes on; its checkpoint is %s (pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n%s",
+		_, err := fmt.Fprintf(w, "%s goes on; its checkpoint is %s (pushed %s of %s resident, paused %.0f ms, durable "+
+			"after %.0f ms)\n%s",
 			vm, op.GetDigest(), mib(f.GetPushedBytes()), mib(f.GetResidentBytes()), f.GetPauseMs(), f.GetDurableMs(), inPause(f))
 		return err
 	}
@@ -177,7 +178,8 @@ func (p *progress) update(status *nodev1.StatusResponse) {
 	if p.bar == nil {
 		p.bar = pb.New64(0).SetWriter(p.out).Set(pb.Bytes, true).Start()
 	}
-	p.bar.Set("prefix", step+" ").Set("suffix", transfer(t)).SetTotal(int64(status.GetTotal())).SetCurrent(int64(status.GetDone()))
+	p.bar.Set("prefix", step+" ").Set("suffix", transfer(t)).SetTotal(int64(status.GetTotal())).
+		SetCurrent(int64(status.GetDone()))
 }
 
 // transfer says how far a live move has come: what is left and how fast that grows is known
@@ -188,7 +190,8 @@ func transfer(t *nodev1.Transfer) string {
 	}
 	text := fmt.Sprintf("pass %d", t.GetPass())
 	if t.GetDowntimeMs() > 0 {
-		text += fmt.Sprintf(", %s left, %s/s dirtied, %.0f ms to stand still", mib(t.GetLeftBytes()), mib(t.GetDirtyRate()), t.GetDowntimeMs())
+		text += fmt.Sprintf(", %s left, %s/s dirtied, %.0f ms to stand still", mib(t.GetLeftBytes()), mib(t.GetDirtyRate()),
+			t.GetDowntimeMs())
 	}
 	return text
 }

@@ -28,13 +28,15 @@ func (t *daemonSays) Status(context.Context, *nodev1.StatusRequest) (*nodev1.Sta
 // sending is a live move in a pass.
 func sending(pass uint32, left, dirty uint64, expected float64) *nodev1.StatusResponse {
 	return &nodev1.StatusResponse{
-		Operation: &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Phase: nodev1.Phase_PHASE_TRANSFERRING}, Step: "send pages", Done: 5, Total: 10,
+		Operation: &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Phase: nodev1.Phase_PHASE_TRANSFERRING},
+		Step:      "send pages", Done: 5, Total: 10,
 		Transfer: &nodev1.Transfer{Pass: pass, LeftBytes: left, DirtyRate: dirty, DowntimeMs: expected},
 	}
 }
 
 func aMove() (first *nodev1.StatusResponse, rest *daemonSays) {
-	op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Phase: nodev1.Phase_PHASE_SUCCEEDED, Destination: "b", Mode: "live", Vm: &nodev1.VM{Namespace: "n", Id: "v"}}
+	op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Phase: nodev1.Phase_PHASE_SUCCEEDED, Destination: "b",
+		Mode: "live", Vm: &nodev1.VM{Namespace: "n", Id: "v"}}
 	return sending(0, 0, 0, 0), &daemonSays{
 		sending(1, 0, 0, 0), sending(1, 0, 0, 0), sending(2, 3<<20, 5<<20, 24.4),
 		{Operation: op, Settled: true, Figures: &nodev1.Figures{DowntimeMs: 30}},
@@ -53,7 +55,8 @@ func TestFollowTellsATransfer(t *testing.T) {
 	if err := follow(cmd, &options{}, rest, first, false); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"send pages", "send pages: pass 1", "send pages: pass 2, 3.0MiB left, 5.0MiB/s dirtied, 24 ms to stand still", ""}
+	want := []string{"send pages", "send pages: pass 1",
+		"send pages: pass 2, 3.0MiB left, 5.0MiB/s dirtied, 24 ms to stand still", ""}
 	if got := strings.Split(log.String(), "\n"); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

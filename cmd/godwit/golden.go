@@ -32,8 +32,10 @@ func newGolden(opts *options) *cobra.Command {
 			if opts.output == "json" {
 				return printJSON(cmd.OutOrStdout(), resp)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s golden snapshot of %s (ready after %v, %s stored of %s)\n", resp.GetDigest(), request.GetImage(),
-				(time.Duration(resp.GetReadyMs()) * time.Millisecond).Round(100*time.Millisecond), mib(resp.GetPushedBytes()), mib(resp.GetResidentBytes()))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s golden snapshot of %s (ready after %v, %s stored of %s)\n",
+				resp.GetDigest(), request.GetImage(),
+				(time.Duration(resp.GetReadyMs()) * time.Millisecond).Round(100*time.Millisecond), mib(resp.GetPushedBytes()),
+				mib(resp.GetResidentBytes()))
 			return err
 		}),
 	}

@@ -82,14 +82,19 @@ func newMigrate(opts *options) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&request.To, "to", "", "node that shall have it (default: the one with the most room)")
-	flags.StringVar(&request.Mode, "mode", "auto", "live, cold (through the registry), or auto: live if that works, else cold")
-	flags.DurationVar(&downtime, "downtime", 0, "how long the VM may stand still in a live move (default: worker.pause_budget)")
+	flags.StringVar(&request.Mode, "mode", "auto",
+		"live, cold (through the registry), or auto: live if that works, else cold")
+	flags.DurationVar(&downtime, "downtime", 0,
+		"how long the VM may stand still in a live move (default: worker.pause_budget)")
 	flags.DurationVar(&timeout, "timeout", 0, "from the start to the commit (default: timeouts.operation)")
 	flags.StringVar(&bandwidth, "bandwidth", "", "bytes a second at most, such as 20MiB (default: worker.bandwidth)")
-	flags.StringSliceVar(&request.AbortOn, "abort-on", nil, "give up if: downtime (it stood still for longer than --downtime), stall (no byte moves for 30s)")
-	flags.BoolVar(&request.EndExecs, "end-execs", false, "end processes started by exec (exit 137) instead of taking them along")
+	flags.StringSliceVar(&request.AbortOn, "abort-on", nil,
+		"give up if: downtime (it stood still for longer than --downtime), stall (no byte moves for 30s)")
+	flags.BoolVar(&request.EndExecs, "end-execs", false,
+		"end processes started by exec (exit 137) instead of taking them along")
 	flags.StringVar(&request.Stdio, "stdio", "", "log URI of the task there (file:///PATH, binary:///PATH, null://)")
-	flags.StringVar(&request.Operation, "operation", "", "id of the operation, to repeat the same call safely; with another --to, the move is turned there")
+	flags.StringVar(&request.Operation, "operation", "",
+		"id of the operation, to repeat the same call safely; with another --to, the move is turned there")
 	flags.BoolVar(&wait, "wait", false, "return when it is done (the default)")
 	flags.BoolVar(&detach, "detach", false, "return once the operation is durable")
 	return cmd
@@ -110,8 +115,10 @@ func milliseconds(d time.Duration) int64 {
 func moved(w io.Writer, status *nodev1.StatusResponse) error {
 	op, f := status.GetOperation(), status.GetFigures()
 	vm := op.GetVm().GetNamespace() + "/" + op.GetVm().GetId()
-	_, err := fmt.Fprintf(w, "%s runs on %s, %s (stood still %.0f ms: copy %.0f, vote %.0f, commit %.0f, run %.0f; %.0f ms in all)\n",
-		vm, op.GetDestination(), op.GetMode(), f.GetDowntimeMs(), f.GetCopyMs(), f.GetVoteMs(), f.GetCommitMs(), f.GetRunMs(), f.GetTotalMs())
+	_, err := fmt.Fprintf(w, "%s runs on %s, %s (stood still %.0f ms: copy %.0f, vote %.0f, commit %.0f, run %.0f; "+
+		"%.0f ms in all)\n",
+		vm, op.GetDestination(), op.GetMode(), f.GetDowntimeMs(), f.GetCopyMs(), f.GetVoteMs(), f.GetCommitMs(), f.GetRunMs(),
+		f.GetTotalMs())
 	if err == nil && op.GetCleanupPending() {
 		_, err = fmt.Fprintln(w, "cleanup is pending: it is tried until it is done")
 	}
@@ -176,7 +183,8 @@ func newAbort(opts *options) *cobra.Command {
 			if opts.output == "json" {
 				return printJSON(cmd.OutOrStdout(), status)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "operation %s: %s\n", args[0], lower(status.GetOperation().GetPhase().String(), "PHASE_"))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "operation %s: %s\n", args[0],
+				lower(status.GetOperation().GetPhase().String(), "PHASE_"))
 			return err
 		}),
 	}

@@ -98,7 +98,8 @@ func newFleet(t *testing.T) *fleet {
 	f.start()
 	t.Cleanup(func() { f.stop() })
 	for i, name := range []string{"a", "b", "roomy", "closed"} {
-		if _, err := f.board.Announce(t.Context(), &nodev1.NodeInfo{Name: name, FreeBytes: []uint64{9, 1, 2, 9}[i] << 30}); err != nil {
+		if _, err := f.board.Announce(t.Context(),
+			&nodev1.NodeInfo{Name: name, FreeBytes: []uint64{9, 1, 2, 9}[i] << 30}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -127,7 +128,8 @@ func (f *fleet) start() {
 	}
 	f.whole = controller.NewIncarnations(f.store, f.store, "controller", board.Names, f.now)
 	nodev1.RegisterStoreService(srv, f.whole)
-	nodev1.RegisterMovesService(srv, &service.Service{Records: f.records, Engine: e, Cluster: f.board, Peer: f.board.Peer, Store: f.whole})
+	nodev1.RegisterMovesService(srv, &service.Service{Records: f.records, Engine: e, Cluster: f.board, Peer: f.board.Peer,
+		Store: f.whole})
 	ended := serve(t, srv, f.socket)
 	f.stop = sync.OnceFunc(func() {
 		ended()
@@ -157,7 +159,8 @@ func (f *fleet) vm(id, node string) {
 func (f *fleet) says(code int, words, line string) {
 	f.t.Helper()
 	var out bytes.Buffer
-	if got := run(f.t.Context(), append([]string{"-n", "default", "--socket", f.socket}, strings.Fields(line)...), &out, &out); got != code || !strings.Contains(out.String(), words) {
+	if got := run(f.t.Context(), append([]string{"-n", "default", "--socket", f.socket}, strings.Fields(line)...), &out,
+		&out); got != code || !strings.Contains(out.String(), words) {
 		f.t.Errorf("godwit %s: exit code %d, want %d; %q, want %q", line, got, code, &out, words)
 	}
 }
@@ -191,10 +194,13 @@ func (f *fleet) settles(id string) *nodev1.Operation {
 func TestMigrateAndAbort(t *testing.T) {
 	f := newFleet(t)
 	f.says(0, "default/web: migrate started, operation m1",
-		"migrate web --detach --operation m1 --mode live --downtime 30ms --timeout 10m --bandwidth 20MiB --abort-on downtime,stall --end-execs --stdio null://")
+		"migrate web --detach --operation m1 --mode live --downtime 30ms --timeout 10m --bandwidth 20MiB --abort-on "+
+			"downtime,stall --end-execs --stdio null://")
 	op := f.operation("m1")
-	if op.GetSource() != "a" || op.GetDestination() != "roomy" || op.GetMode() != "live" || op.GetDowntimeMs() != 30 || op.GetTimeoutMs() != 600_000 ||
-		op.GetBandwidth() != 20<<20 || !slices.Equal(op.GetAbortOn(), []string{"downtime", "stall"}) || !op.GetEndExecs() || op.GetStdio() != "null://" {
+	if op.GetSource() != "a" || op.GetDestination() != "roomy" || op.GetMode() != "live" || op.GetDowntimeMs() != 30 ||
+		op.GetTimeoutMs() != 600_000 ||
+		op.GetBandwidth() != 20<<20 || !slices.Equal(op.GetAbortOn(), []string{"downtime", "stall"}) || !op.GetEndExecs() ||
+		op.GetStdio() != "null://" {
 		t.Errorf("ordered %v", op)
 	}
 	f.says(0, "started, operation m1", "migrate web --detach --operation m1")
@@ -209,7 +215,8 @@ func TestMigrateAndAbort(t *testing.T) {
 	f.says(0, `"PHASE_ABORTED"`, "-o json abort m1")
 	f.says(0, moves.Aborted, "watch m1")
 	f.says(5, "later", "migrate web --operation m1")
-	if rec, err := f.records.Get(t.Context(), &nodev1.GetRequest{Vm: op.GetVm()}); err != nil || rec.GetOwner().GetNode() != "a" || rec.GetOperation() != nil {
+	if rec, err := f.records.Get(t.Context(), &nodev1.GetRequest{Vm: op.GetVm()}); err != nil ||
+		rec.GetOwner().GetNode() != "a" || rec.GetOperation() != nil {
 		t.Errorf("record %v, %v", rec, err)
 	}
 }
@@ -229,7 +236,9 @@ func TestMigrateRefused(t *testing.T) {
 	if n, err := f.board.Node("a"); err != nil || n.GetCordoned() {
 		t.Errorf("node %v, %v", n, err)
 	}
-	if rec, err := f.records.Get(t.Context(), &nodev1.GetRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}}); err != nil || rec.GetOperation() != nil || rec.GetGeneration() != 1 {
+	if rec, err := f.records.Get(t.Context(),
+		&nodev1.GetRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}}); err != nil || rec.GetOperation() != nil ||
+		rec.GetGeneration() != 1 {
 		t.Errorf("record %v, %v", rec, err)
 	}
 }
@@ -248,15 +257,18 @@ func TestMigrateTimeout(t *testing.T) {
 func TestAbortTooLate(t *testing.T) {
 	f := newFleet(t)
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
-	op := &nodev1.Operation{Id: "m1", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: 1, Source: "a", Destination: "b"}
+	op := &nodev1.Operation{Id: "m1", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: 1, Source: "a",
+		Destination: "b"}
 	digest := "stream:m1"
 	_, err := f.records.Open(t.Context(), &nodev1.OpenRequest{Vm: vm, Operation: op})
 	if err == nil {
 		receipt := fmt.Sprintf(`{"operation":"m1","attempt":1,"generation":1,"digest":%q,"stopped":true}`, digest)
-		_, err = f.records.Advance(t.Context(), &nodev1.AdvanceRequest{Vm: vm, Operation: "m1", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest, Receipt: receipt})
+		_, err = f.records.Advance(t.Context(), &nodev1.AdvanceRequest{Vm: vm, Operation: "m1", Attempt: 1, Generation: 1,
+			Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest, Receipt: receipt})
 	}
 	if err == nil {
-		_, err = f.records.Commit(t.Context(), &nodev1.CommitRequest{Vm: vm, Operation: "m1", Attempt: 1, Generation: 1, Owner: &nodev1.Owner{Node: "b"}})
+		_, err = f.records.Commit(t.Context(), &nodev1.CommitRequest{Vm: vm, Operation: "m1", Attempt: 1, Generation: 1,
+			Owner: &nodev1.Owner{Node: "b"}})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +279,8 @@ func TestAbortTooLate(t *testing.T) {
 	}
 	hibernate := &nodev1.Operation{Id: "h", Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Generation: 1, Source: "a"}
 	f.vm("other", "a")
-	if _, err := f.records.Open(t.Context(), &nodev1.OpenRequest{Vm: &nodev1.VM{Namespace: "default", Id: "other"}, Operation: hibernate}); err != nil {
+	if _, err := f.records.Open(t.Context(), &nodev1.OpenRequest{Vm: &nodev1.VM{Namespace: "default", Id: "other"},
+		Operation: hibernate}); err != nil {
 		t.Fatal(err)
 	}
 	f.says(2, "it is a KIND_HIBERNATE", "abort h")

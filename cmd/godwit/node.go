@@ -32,11 +32,13 @@ func newNodeInit(opts *options) *cobra.Command {
 			if err := pki.Init(cfg.PKIDir(), cfg.Node, addresses); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s holds the cluster's CA in %s; let others join with: godwit node token NAME\n", cfg.Node, cfg.PKIDir())
+			_, err = fmt.Fprintf(cmd.OutOrStdout(),
+				"node %s holds the cluster's CA in %s; let others join with: godwit node token NAME\n", cfg.Node, cfg.PKIDir())
 			return err
 		},
 	}
-	cmd.Flags().StringSliceVar(&addresses, "address", nil, "names or IPs of this node (default: host of controller.listen)")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil,
+		"names or IPs of this node (default: host of controller.listen)")
 	return cmd
 }
 
@@ -80,7 +82,8 @@ func newNodeToken(opts *options) *cobra.Command {
 		},
 	}
 	cmd.Flags().DurationVar(&valid, "valid", tokenLife, "how long the token may be used")
-	cmd.Flags().BoolVar(&renew, "renew", false, "the name may be known: its machine gets a new certificate, or another machine takes its place")
+	cmd.Flags().BoolVar(&renew, "renew", false,
+		"the name may be known: its machine gets a new certificate, or another machine takes its place")
 	cmd.Flags().BoolVar(&controller, "controller", false, "the node may be a controller too (controller.etcd)")
 	return cmd
 }

@@ -40,7 +40,8 @@ func newNodeJoin(opts *options) *cobra.Command {
 				return err
 			}
 			if node != cfg.Node {
-				return fmt.Errorf("the token is of node %s, this one is %s (node): %w", node, cfg.Node, errdefs.ErrFailedPrecondition)
+				return fmt.Errorf("the token is of node %s, this one is %s (node): %w", node, cfg.Node,
+					errdefs.ErrFailedPrecondition)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s has joined; its certificate lies in %s\n", node, cfg.PKIDir())
 			return err
@@ -59,7 +60,8 @@ func (o *options) joinToken(cmd *cobra.Command, args []string, file string) (str
 	case len(args) > 0 && file != "":
 		return "", misuse(cmd, "TOKEN and --token-file are both there, one is needed")
 	case len(args) > 0:
-		o.note(cmd, "every user of this host can read a token that is an argument; give it with --token-file FILE, or - for standard input. The next release takes it no other way")
+		o.note(cmd, "every user of this host can read a token that is an argument; give it with --token-file FILE, or - "+
+			"for standard input. The next release takes it no other way")
 		return args[0], nil
 	case file == "":
 		return "", misuse(cmd, "--token-file is missing")
@@ -93,7 +95,8 @@ func readToken(stdin io.Reader, file string) (string, error) {
 	}
 	token := strings.TrimSpace(string(data))
 	if token == "" || len(data) > maxToken || strings.ContainsAny(token, " \t\r\n") {
-		return "", fmt.Errorf("%d bytes are no token: it is the one line that godwit node token prints: %w", len(data), errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("%d bytes are no token: it is the one line that godwit node token prints: %w", len(data),
+			errdefs.ErrInvalidArgument)
 	}
 	return token, nil
 }

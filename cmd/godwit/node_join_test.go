@@ -27,12 +27,13 @@ func TestJoinToken(t *testing.T) {
 		says   string
 		warned bool
 	}{
-		"file":      {[]string{"--token-file", file("token", "secret\n")}, "", "secret", "", false},
-		"stdin":     {[]string{"--token-file", "-"}, "secret", "secret", "", false},
-		"argument":  {[]string{"secret"}, "", "secret", "", true},
-		"both":      {[]string{"secret", "--token-file", "-"}, "secret", "", "both there", false},
-		"none":      {nil, "secret", "", "--token-file is missing", false},
-		"no file":   {[]string{"--token-file", filepath.Join(dir, "none")}, "", "", "--token-file " + filepath.Join(dir, "none"), false},
+		"file":     {[]string{"--token-file", file("token", "secret\n")}, "", "secret", "", false},
+		"stdin":    {[]string{"--token-file", "-"}, "secret", "secret", "", false},
+		"argument": {[]string{"secret"}, "", "secret", "", true},
+		"both":     {[]string{"secret", "--token-file", "-"}, "secret", "", "both there", false},
+		"none":     {nil, "secret", "", "--token-file is missing", false},
+		"no file": {[]string{"--token-file", filepath.Join(dir, "none")}, "", "", "--token-file " + filepath.Join(dir,
+			"none"), false},
 		"empty":     {[]string{"--token-file", file("empty", "\n")}, "", "", "no token", false},
 		"two lines": {[]string{"--token-file", "-"}, "one\ntwo\n", "", "no token", false},
 		"long":      {[]string{"--token-file", "-"}, strings.Repeat("x", maxToken+1), "", "no token", false},

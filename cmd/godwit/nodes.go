@@ -54,7 +54,8 @@ func nodeRow(n *nodev1.NodeInfo, store *nodev1.StoreState) []string {
 		status += ", retired"
 	}
 	seen := time.Since(time.Unix(0, n.GetSeenUnixNano())).Round(time.Second)
-	return []string{n.GetName(), status, dash(n.GetAddress()), fmt.Sprint(n.GetVms()), mib(n.GetFreeBytes()), n.GetVersion(), fmt.Sprintf("%v ago", max(0, seen))}
+	return []string{n.GetName(), status, dash(n.GetAddress()), fmt.Sprint(n.GetVms()), mib(n.GetFreeBytes()),
+		n.GetVersion(), fmt.Sprintf("%v ago", max(0, seen))}
 }
 
 func newCordon(opts *options) *cobra.Command {

@@ -53,7 +53,8 @@ func sayNote(out io.Writer, vm *nodev1.VMInfo) {
 	if d := vm.GetDeletion(); record.Stuck(d) {
 		fmt.Fprintf(out, "godwit: VM %s is not removed: its final snapshot has failed for good: %s\n", name, d.GetReason())
 	} else if d.GetTries() > 0 {
-		fmt.Fprintf(out, "godwit: VM %s is removed once its final snapshot succeeds (godwit rm --cancel %s calls it off); try %d: %s\n", name, name, d.GetTries(), d.GetReason())
+		fmt.Fprintf(out, "godwit: VM %s is removed once its final snapshot succeeds (godwit rm --cancel %s calls it off); "+
+			"try %d: %s\n", name, name, d.GetTries(), d.GetReason())
 	}
 }
 

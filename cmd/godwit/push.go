@@ -21,7 +21,8 @@ func (p *pushFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.Uint32Var(&p.concurrency, "concurrency", 0, "uploads at once (default: worker.concurrency)")
 	flags.StringVar(&p.bandwidth, "bandwidth", "", "bytes a second at most, such as 20MiB (default: worker.bandwidth)")
-	flags.DurationVar(&p.budget, "pause-budget", 0, "how long the VM may stand still if pages are pushed before; 0: pause at once (default: worker.pause_budget)")
+	flags.DurationVar(&p.budget, "pause-budget", 0,
+		"how long the VM may stand still if pages are pushed before; 0: pause at once (default: worker.pause_budget)")
 }
 
 // maxConcurrency is that of worker.concurrency.
@@ -30,7 +31,8 @@ const maxConcurrency = 64
 // read answers them as the daemon takes them: 0 is as configured, a budget below that none.
 func (p *pushFlags) read(cmd *cobra.Command) (concurrency uint32, bandwidth uint64, budgetMS int64, err error) {
 	if p.concurrency > maxConcurrency {
-		return 0, 0, 0, fmt.Errorf("--concurrency %d: at most %d: %w", p.concurrency, maxConcurrency, errdefs.ErrInvalidArgument)
+		return 0, 0, 0, fmt.Errorf("--concurrency %d: at most %d: %w", p.concurrency, maxConcurrency,
+			errdefs.ErrInvalidArgument)
 	}
 	if bandwidth, err = parseBandwidth(p.bandwidth); err != nil {
 		return 0, 0, 0, err

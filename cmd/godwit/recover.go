@@ -20,8 +20,10 @@ func newRecover(opts *options) *cobra.Command {
 		Use:   "recover VM --to NODE --fenced",
 		Short: "Restore a VM whose node is lost from its newest snapshot",
 		Long: "Without --fenced, say what would be restored and how old it is. With it you vouch that the lost node runs\n" +
-			"nothing any more: that it is switched off, or cannot reach network and disks. What the VM did since the snapshot is lost.\n" +
-			"--from-source is for a VM that a live move has lost at its destination: the source still holds it as it was at the\n" +
+			"nothing any more: that it is switched off, or cannot reach network and disks. What the VM did since the " +
+			"snapshot is lost.\n" +
+			"--from-source is for a VM that a live move has lost at its destination: the source still holds it as it was at " +
+			"the\n" +
 			"switch-over, and has it back. With --fenced you vouch for the destination, which says so itself if it answers.",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if request.Vm, err = opts.vm(args[0]); err != nil {
@@ -49,7 +51,8 @@ func newRecover(opts *options) *cobra.Command {
 	flags.StringVar(&request.To, "to", "", "node that shall have it")
 	flags.BoolVar(&request.Fenced, "fenced", false, "the lost node runs nothing any more: I have made sure")
 	flags.StringVar(&request.Digest, "digest", "", "restore this snapshot instead of the newest")
-	flags.BoolVar(&request.FromSource, "from-source", false, "take back what the source of a live move holds, which has lost the VM at its destination")
+	flags.BoolVar(&request.FromSource, "from-source", false,
+		"take back what the source of a live move holds, which has lost the VM at its destination")
 	flags.StringVar(&request.Operation, "operation", "", "id of the wake")
 	flags.BoolVar(&detach, "detach", false, "return once the wake is durable")
 	return cmd
@@ -58,7 +61,8 @@ func newRecover(opts *options) *cobra.Command {
 func checkRecover(r *nodev1.RecoverRequest) error {
 	switch {
 	case r.GetFromSource() && (r.GetTo() != "" || r.GetDigest() != "" || r.GetOperation() != ""):
-		return fmt.Errorf("--from-source: the source has it back as it was: leave --to, --digest and --operation away: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("--from-source: the source has it back as it was: leave --to, --digest and --operation away: %w",
+			errdefs.ErrInvalidArgument)
 	case r.GetTo() == "" && r.GetFenced() && !r.GetFromSource():
 		return fmt.Errorf("--to NODE: name the node that shall have it: %w", errdefs.ErrInvalidArgument)
 	case r.GetDigest() != "":
@@ -74,9 +78,11 @@ func sayRecovered(out io.Writer, vm string, req *nodev1.RecoverRequest, resp *no
 		would = "is"
 	}
 	if req.GetFromSource() {
-		_, err := fmt.Fprintf(out, "%s, lost at node %s, %s taken back by node %s as it was %v ago\n", vm, resp.GetLostNode(), would, resp.GetSource(), age)
+		_, err := fmt.Fprintf(out, "%s, lost at node %s, %s taken back by node %s as it was %v ago\n", vm, resp.GetLostNode(),
+			would, resp.GetSource(), age)
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%s of node %s %s restored from %s, %v old\n", vm, resp.GetLostNode(), would, resp.GetDigest(), age)
+	_, err := fmt.Fprintf(out, "%s of node %s %s restored from %s, %v old\n", vm, resp.GetLostNode(), would,
+		resp.GetDigest(), age)
 	return err
 }

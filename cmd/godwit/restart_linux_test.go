@@ -31,10 +31,12 @@ func TestMigrateOutlivesRestarts(t *testing.T) {
 	}
 	f.start()
 	f.says(0, "operation m1: abort", "abort m1 --reason later")
-	if code := <-c.code; code != 5 || !strings.Contains(c.log.String(), "later; node a owns the VM as before") || strings.Count(c.log.String(), "waiting for godwitd") != 1 {
+	if code := <-c.code; code != 5 || !strings.Contains(c.log.String(), "later; node a owns the VM as before") ||
+		strings.Count(c.log.String(), "waiting for godwitd") != 1 {
 		t.Errorf("exit code %d: %s", code, &c.log)
 	}
-	if code := <-watch.code; code != 0 || strings.Count(watch.out.String(), "Aborted") != 1 || strings.Count(watch.out.String(), "MigrationStarted") != 1 {
+	if code := <-watch.code; code != 0 || strings.Count(watch.out.String(), "Aborted") != 1 ||
+		strings.Count(watch.out.String(), "MigrationStarted") != 1 {
 		t.Errorf("watch: exit code %d: %s, %s", code, &watch.out, &watch.log)
 	}
 }
@@ -111,13 +113,15 @@ func (r drained) Drain(ctx context.Context, _ *nodev1.DrainRequest) (*nodev1.Dra
 	if over || err != nil {
 		return &nodev1.DrainResponse{}, err
 	}
-	op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Phase: nodev1.Phase_PHASE_SUCCEEDED, Vm: itsVM, Source: "a"}
+	op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Phase: nodev1.Phase_PHASE_SUCCEEDED, Vm: itsVM,
+		Source: "a"}
 	return &nodev1.DrainResponse{Moves: []*nodev1.StatusResponse{{Operation: op, Settled: true}}}, nil
 }
 
 // Whatever follows what a daemon does, goes on when that is started again.
 func TestVerbsOutliveRestarts(t *testing.T) {
-	for line, says := range map[string]string{"hibernate n/v": "n/v sleeps as sha256:1", "rm --final-snapshot n/v": "n/v removed", "drain a": ""} {
+	for line, says := range map[string]string{"hibernate n/v": "n/v sleeps as sha256:1",
+		"rm --final-snapshot n/v": "n/v removed", "drain a": ""} {
 		socket, r := place(t), &restarted{}
 		start := func() (stop func()) {
 			srv, err := controller.NewServer()

@@ -51,12 +51,15 @@ func newRm(opts *options) *cobra.Command {
 		}),
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&byUID, "uid", false, "VM is its uid (godwit ps -o json): for one whose name cannot be written, such as one with a slash")
+	flags.BoolVar(&byUID, "uid", false, "VM is its uid (godwit ps -o json): for one whose name cannot be written, such "+
+		"as one with a slash")
 	flags.BoolVar(&request.Force, "force", false, "give up the state of a VM that sleeps")
-	flags.StringVar(&request.LostNode, "lost-node", "", "with --force, on the controller: the node that owns the VM is gone for good, or never was, and runs nothing")
+	flags.StringVar(&request.LostNode, "lost-node", "",
+		"with --force, on the controller: the node that owns the VM is gone for good, or never was, and runs nothing")
 	flags.BoolVar(&request.KeepSnapshots, "keep-snapshots", false, "leave the snapshots in the registry")
 	flags.BoolVar(&order.final, "final-snapshot", false, "delete a VM that runs, once its last state is in the registry")
-	flags.BoolVar(&order.endExecs, "end-execs", false, "with --final-snapshot: end processes started by exec (exit 137) instead of refusing")
+	flags.BoolVar(&order.endExecs, "end-execs", false,
+		"with --final-snapshot: end processes started by exec (exit 137) instead of refusing")
 	flags.BoolVar(&order.detach, "detach", false, "with --final-snapshot: return once the order is durable")
 	flags.BoolVar(&order.cancel, "cancel", false, "call off what --final-snapshot has ordered")
 	return cmd
@@ -65,7 +68,8 @@ func newRm(opts *options) *cobra.Command {
 // check refuses flags that say nothing together.
 func (o *finalOrder) check(flags *pflag.FlagSet) error {
 	for name, goes := range map[string]bool{
-		"force": !o.final && !o.cancel, "keep-snapshots": !o.final && !o.cancel, "lost-node": !o.final && !o.cancel, "end-execs": o.final, "detach": o.final, "final-snapshot": !o.cancel,
+		"force": !o.final && !o.cancel, "keep-snapshots": !o.final && !o.cancel, "lost-node": !o.final &&
+			!o.cancel, "end-execs": o.final, "detach": o.final, "final-snapshot": !o.cancel,
 	} {
 		switch {
 		case goes || !flags.Changed(name):

@@ -26,7 +26,8 @@ const deletionPoll = 200 * time.Millisecond
 // not end it.
 func (o *finalOrder) give(cmd *cobra.Command, opts *options, node nodev1.NodeService, vm *nodev1.VM) error {
 	id := uuid.NewString()
-	rec, err := node.Delete(cmd.Context(), &nodev1.DeleteRequest{Vm: vm, Deletion: &nodev1.Deletion{Id: id, EndExecs: o.endExecs}})
+	rec, err := node.Delete(cmd.Context(),
+		&nodev1.DeleteRequest{Vm: vm, Deletion: &nodev1.Deletion{Id: id, EndExecs: o.endExecs}})
 	if err != nil {
 		return record.FromWire(err)
 	}
@@ -34,7 +35,8 @@ func (o *finalOrder) give(cmd *cobra.Command, opts *options, node nodev1.NodeSer
 	for !o.detach && waits(rec, id) {
 		if d := rec.GetDeletion(); d.GetTries() > said && opts.output != "json" {
 			said = d.GetTries()
-			fmt.Fprintf(cmd.ErrOrStderr(), "godwit: the VM runs on; its final snapshot is tried again (godwit rm --cancel calls it off); try %d: %s\n", said, d.GetReason())
+			fmt.Fprintf(cmd.ErrOrStderr(), "godwit: the VM runs on; its final snapshot is tried again (godwit rm --cancel "+
+				"calls it off); try %d: %s\n", said, d.GetReason())
 		}
 		if rec, err = look(cmd.Context(), &patience, node, vm); err != nil {
 			return err
@@ -50,7 +52,8 @@ func (o *finalOrder) give(cmd *cobra.Command, opts *options, node nodev1.NodeSer
 }
 
 // look is the next answer, some time later.
-func look(ctx context.Context, patience *moves.Patience, node nodev1.NodeService, vm *nodev1.VM) (rec *nodev1.Record, err error) {
+func look(ctx context.Context, patience *moves.Patience, node nodev1.NodeService, vm *nodev1.VM) (rec *nodev1.Record,
+	err error) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(deletionPoll):
@@ -61,7 +64,8 @@ func look(ctx context.Context, patience *moves.Patience, node nodev1.NodeService
 	})
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("the deletion of VM %s/%s goes on in godwitd (godwit rm --cancel calls it off): %w", vm.GetNamespace(), vm.GetId(), ctx.Err())
+		return nil, fmt.Errorf("the deletion of VM %s/%s goes on in godwitd (godwit rm --cancel calls it off): %w",
+			vm.GetNamespace(), vm.GetId(), ctx.Err())
 	case err != nil:
 		return nil, fmt.Errorf("follow the deletion of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
@@ -83,15 +87,18 @@ func failure(rec *nodev1.Record, id string) error {
 		if class == nil {
 			class = errdefs.ErrUnknown
 		}
-		return fmt.Errorf("final snapshot of VM %s: %s; the VM stays, and is not tried again until that is ordered anew: %w", vm, trimClass(d.GetReason(), class), class)
+		return fmt.Errorf("final snapshot of VM %s: %s; the VM stays, and is not tried again until that is ordered anew: %w",
+			vm, trimClass(d.GetReason(), class), class)
 	case d.GetId() == id || rec.GetOwner().GetDigest() != "":
 		return nil
 	case d != nil:
-		return fmt.Errorf("final snapshot of VM %s: another order has taken the place of this one: %w", vm, errdefs.ErrAborted)
+		return fmt.Errorf("final snapshot of VM %s: another order has taken the place of this one: %w", vm,
+			errdefs.ErrAborted)
 	case rec.GetOwner().GetNode() == "":
 		return fmt.Errorf("final snapshot of VM %s: its task was deleted before there was one: %w", vm, errdefs.ErrAborted)
 	}
-	return fmt.Errorf("final snapshot of VM %s: the order stands no more, and node %s has the VM: %w", vm, rec.GetOwner().GetNode(), errdefs.ErrAborted)
+	return fmt.Errorf("final snapshot of VM %s: the order stands no more, and node %s has the VM: %w", vm,
+		rec.GetOwner().GetNode(), errdefs.ErrAborted)
 }
 
 func (*finalOrder) tell(out io.Writer, rec *nodev1.Record) error {
@@ -100,7 +107,8 @@ func (*finalOrder) tell(out io.Writer, rec *nodev1.Record) error {
 		_, err := fmt.Fprintf(out, "%s: to be removed behind a final snapshot (godwit ps)\n", vm)
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%s removed; its last state is %s: godwit wake %s has it back, godwit rm --force %s gives it up\n", vm, rec.GetOwner().GetDigest(), vm, vm)
+	_, err := fmt.Fprintf(out, "%s removed; its last state is %s: godwit wake %s has it back, godwit rm --force %s "+
+		"gives it up\n", vm, rec.GetOwner().GetDigest(), vm, vm)
 	return err
 }
 

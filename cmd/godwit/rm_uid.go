@@ -24,7 +24,8 @@ func vmOfUID(ctx context.Context, node nodev1.NodeService, uid string) (*nodev1.
 		}
 	}
 	if resp.GetWarning() != "" {
-		return nil, fmt.Errorf("VM of uid %s: it is not in what could be listed: %s: %w", uid, resp.GetWarning(), errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("VM of uid %s: it is not in what could be listed: %s: %w", uid, resp.GetWarning(),
+			errdefs.ErrUnavailable)
 	}
 	return nil, fmt.Errorf("VM of uid %s: no VM has it (godwit ps -o json): %w", uid, errdefs.ErrNotFound)
 }

@@ -31,7 +31,8 @@ func TestRmByUID(t *testing.T) {
 	st := storetest.NewMemory()
 	old, other := &nodev1.VM{Namespace: "default", Id: "a/\x1b../b"}, &nodev1.VM{Namespace: "default", Id: "u-old"}
 	for uid, vm := range map[string]*nodev1.VM{"u-old": old, "u-other": other} {
-		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: &nodev1.Record{Vm: vm, Uid: uid, Generation: 1}}); err != nil {
+		if _, err := st.Apply(t.Context(), vm, 0,
+			transition.Change{Record: &nodev1.Record{Vm: vm, Uid: uid, Generation: 1}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,19 +46,24 @@ func TestRmByUID(t *testing.T) {
 		socket := place(t)
 		defer serve(t, srv, socket)()
 		var stdout, stderr bytes.Buffer
-		code = run(t.Context(), append([]string{"-n", "default", "--socket", socket, "rm", "--keep-snapshots"}, args...), &stdout, &stderr)
+		code = run(t.Context(), append([]string{"-n", "default", "--socket", socket, "rm", "--keep-snapshots"}, args...),
+			&stdout, &stderr)
 		return code, stdout.String(), stderr.String()
 	}
-	if code, _, said := rm(nil, "--uid", "u-none"); code == 0 || !strings.Contains(said, "u-none") || !strings.Contains(said, "not found") {
+	if code, _, said := rm(nil, "--uid", "u-none"); code == 0 || !strings.Contains(said, "u-none") ||
+		!strings.Contains(said, "not found") {
 		t.Errorf("a uid that nobody has: %d, %s", code, said)
 	}
-	if code, _, said := rm(errdefs.ErrUnavailable, "--uid", "u-none"); code == 0 || strings.Contains(said, "not found") || !strings.Contains(said, "unavailable") {
+	if code, _, said := rm(errdefs.ErrUnavailable, "--uid", "u-none"); code == 0 || strings.Contains(said, "not found") ||
+		!strings.Contains(said, "unavailable") {
 		t.Errorf("a list that is cut short: %d, %s", code, said)
 	}
-	if code, out, said := rm(nil, "--uid", "u-old"); code != 0 || !strings.Contains(out, "removed") || strings.Contains(out, "\x1b") {
+	if code, out, said := rm(nil, "--uid", "u-old"); code != 0 || !strings.Contains(out, "removed") ||
+		strings.Contains(out, "\x1b") {
 		t.Errorf("%d, %q, %s", code, out, said)
 	}
-	if resp, err := records.List(context.Background(), &nodev1.ListRequest{}); err != nil || len(resp.GetRecords()) != 1 || resp.GetRecords()[0].GetUid() != "u-other" {
+	if resp, err := records.List(context.Background(), &nodev1.ListRequest{}); err != nil || len(resp.GetRecords()) != 1 ||
+		resp.GetRecords()[0].GetUid() != "u-other" {
 		t.Errorf("what is left: %v, %v", resp, err)
 	}
 }

@@ -27,7 +27,8 @@ type options struct {
 
 // verbs make the subcommands.
 var verbs = []func(*options) *cobra.Command{
-	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot, newTemplate, newGolden,
+	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot,
+	newTemplate, newGolden,
 	newNode, newController, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,
 }
 
@@ -64,7 +65,8 @@ func newRoot(opts *options) *cobra.Command {
 		namespace = "default"
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&opts.config, "config", "", "configuration of the node (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
+	flags.StringVar(&opts.config, "config", "",
+		"configuration of the node (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
 	flags.StringVar(&opts.socket, "socket", "", "socket of godwitd (default: as the configuration says)")
 	flags.StringVarP(&opts.namespace, "namespace", "n", namespace, "containerd namespace of the VM")
 	flags.StringVarP(&opts.output, "output", "o", "text", "text or json")
@@ -120,7 +122,8 @@ func (o *options) vm(arg string) (*nodev1.VM, error) {
 }
 
 // onNode is the body of a verb that asks the daemon.
-func (o *options) onNode(do func(*cobra.Command, nodev1.NodeService, []string) error) func(*cobra.Command, []string) error {
+func (o *options) onNode(do func(*cobra.Command, nodev1.NodeService, []string) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		node, conn, err := o.dial(cmd.Context())
 		if err != nil {
@@ -133,7 +136,8 @@ func (o *options) onNode(do func(*cobra.Command, nodev1.NodeService, []string) e
 
 // onVM is the body of a verb that takes one VM: do gets the daemon and the VM's name. A
 // name that is none is refused before the daemon is looked for.
-func (o *options) onVM(do func(*cobra.Command, nodev1.NodeService, *nodev1.VM) error) func(*cobra.Command, []string) error {
+func (o *options) onVM(do func(*cobra.Command, nodev1.NodeService, *nodev1.VM) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		vm, err := o.vm(args[0])
 		if err != nil {

@@ -20,7 +20,8 @@ import (
 // given are arguments and flags that each verb takes where its line of usage names them.
 var given = map[string]string{
 	"VM": "vm", "NODE": "b", "OPERATION": "op", "IMAGE": "image", "COMMAND": "true", "ARG": "x", "NAME": "c",
-	"DIGEST": "sha256:" + strings.Repeat("0", 64), "FROM": "sha256:" + strings.Repeat("0", 64), "TO": "sha256:" + strings.Repeat("1", 64),
+	"DIGEST": "sha256:" + strings.Repeat("0", 64), "FROM": "sha256:" + strings.Repeat("0", 64),
+	"TO":           "sha256:" + strings.Repeat("1", 64),
 	"TEMPLATE":     strings.Repeat("0", 32),
 	"IMAGE|DIGEST": "sha256:" + strings.Repeat("0", 64),
 }
@@ -32,7 +33,8 @@ var flagsOf = map[string][]string{
 }
 
 // alone are verbs that need no daemon, or have another way to ask.
-var alone = []string{"completion", "doctor", "version", "node init", "node join", "node token", "controller restore", "docs"}
+var alone = []string{"completion", "doctor", "version", "node init", "node join", "node token", "controller restore",
+	"docs"}
 
 // Each verb that asks the daemon ends, says at which socket nobody answers, and exits with 6, where
 // the daemon takes no connection from the queue of its socket: it has no free descriptors, or is
@@ -48,7 +50,8 @@ func TestNoVerbWaitsForASilentDaemon(t *testing.T) {
 	}
 	defer l.Close()
 	config := filepath.Join(dir, "config.toml")
-	if err := os.WriteFile(config, []byte("node = \"a\"\nstate_dir = \""+dir+"\"\nrun_dir = \""+dir+"\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte("node = \"a\"\nstate_dir = \""+dir+"\"\nrun_dir = \""+dir+"\"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context()) // no deadline, which would be a bound

@@ -141,7 +141,8 @@ func firstDigest(_ *cobra.Command, args []string) error {
 // checkDigest refuses what is no digest of a snapshot, by the name of what it was given for.
 func checkDigest(name, said string) error {
 	if d := digest.Digest(said); d.Validate() != nil || d.Algorithm() != digest.SHA256 {
-		return fmt.Errorf("%s %q: not sha256:<64 hex digits> (godwit snapshot ls): %w", name, said, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%s %q: not sha256:<64 hex digits> (godwit snapshot ls): %w", name, said,
+			errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

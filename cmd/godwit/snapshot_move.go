@@ -33,8 +33,10 @@ func newSnapshotDiff(opts *options) *cobra.Command {
 			return printDiff(cmd.OutOrStdout(), resp)
 		}),
 	}
-	cmd.Flags().StringVar(&request.FromRepository, "from-repository", "", "where FROM lies (default: as the record that knows it says)")
-	cmd.Flags().StringVar(&request.ToRepository, "to-repository", "", "where TO lies (default: as the record that knows it says)")
+	cmd.Flags().StringVar(&request.FromRepository, "from-repository", "",
+		"where FROM lies (default: as the record that knows it says)")
+	cmd.Flags().StringVar(&request.ToRepository, "to-repository", "",
+		"where TO lies (default: as the record that knows it says)")
 	return cmd
 }
 
@@ -44,7 +46,8 @@ func printDiff(w io.Writer, resp *nodev1.DiffResponse) error {
 	rows := make([][]string, 0, len(resp.GetSpaces()))
 	for _, s := range resp.GetSpaces() {
 		rows = append(rows, []string{
-			s.GetName(), fmt.Sprint(s.GetSame()), fmt.Sprint(s.GetChanged()), fmt.Sprint(s.GetAdded()), fmt.Sprint(s.GetRemoved()),
+			s.GetName(), fmt.Sprint(s.GetSame()), fmt.Sprint(s.GetChanged()), fmt.Sprint(s.GetAdded()),
+			fmt.Sprint(s.GetRemoved()),
 			mib((s.GetChanged() + s.GetAdded()) * pageSize),
 		})
 	}

@@ -18,7 +18,8 @@ func TestHibernateLimits(t *testing.T) {
 		bandwidth   string
 		want        uint64
 		ok          bool
-	}{{0, "", 0, true}, {64, "20MiB", 20 << 20, true}, {65, "", 0, false}, {1, "64KiB", 64 << 10, true}, {1, "63KiB", 0, false}, {1, "fast", 0, false}} {
+	}{{0, "", 0, true}, {64, "20MiB", 20 << 20, true}, {65, "", 0, false}, {1, "64KiB", 64 << 10, true},
+		{1, "63KiB", 0, false}, {1, "fast", 0, false}} {
 		p := pushFlags{concurrency: tt.concurrency, bandwidth: tt.bandwidth}
 		_, bandwidth, _, err := p.read(&cobra.Command{})
 		if (err == nil) != tt.ok || err != nil && !errdefs.IsInvalidArgument(err) || bandwidth != tt.want {
@@ -32,8 +33,10 @@ func TestHibernateLimits(t *testing.T) {
 func TestNotesOfTheList(t *testing.T) {
 	for status, said := range map[string]bool{"lost": true, "unknown": true, "hibernating": false, "running": false} {
 		var out bytes.Buffer
-		sayNote(&out, &nodev1.VMInfo{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Status: status, Note: "godwit rm --force default/web"})
-		if got := out.String(); (got != "") != said || said && !strings.Contains(got, "default/web is "+status+": godwit rm --force") {
+		sayNote(&out, &nodev1.VMInfo{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Status: status,
+			Note: "godwit rm --force default/web"})
+		if got := out.String(); (got != "") != said || said &&
+			!strings.Contains(got, "default/web is "+status+": godwit rm --force") {
 			t.Errorf("%s: %q", status, got)
 		}
 	}
@@ -42,12 +45,14 @@ func TestNotesOfTheList(t *testing.T) {
 // Pending deletions show where people look.
 func TestCleanupPendingShows(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
-	if row := vmRow(&nodev1.VMInfo{Vm: vm, Status: "running", CleanupPending: 2}); row[1] != "running, cleanup pending (2)" {
+	if row := vmRow(&nodev1.VMInfo{Vm: vm, Status: "running", CleanupPending: 2}); row[1] != "running, cleanup pending "+
+		"(2)" {
 		t.Errorf("ps: %q", row)
 	}
 	for use, s := range map[string]*nodev1.SnapshotInfo{
 		"cleanup pending": {Vm: vm, Owed: true, Spent: true}, "owner": {Vm: vm, Owner: true, Use: "it owns the VM"},
-		"in use": {Vm: vm, Spent: true, Use: "the VM runs from it"}, "spent": {Vm: vm, Spent: true}, "-": {Vm: vm}, "checkpoint": {Vm: vm, Checkpoint: true},
+		"in use": {Vm: vm, Spent: true, Use: "the VM runs from it"}, "spent": {Vm: vm, Spent: true}, "-": {Vm: vm},
+		"checkpoint": {Vm: vm, Checkpoint: true},
 	} {
 		if row := snapshotRow(s); row[len(row)-1] != use {
 			t.Errorf("snapshot ls: %q, want %s", row, use)
@@ -60,9 +65,12 @@ func TestRestoreShows(t *testing.T) {
 	for want, vm := range map[string]*nodev1.VMInfo{
 		"running":                  {},
 		"running, restored: clone": {RestoreMode: "clone"},
-		"running, restored: eager (auto: 90 MiB of RAM, fewer than 256)":   {RestoreMode: "eager", RestoreReason: "auto: 90 MiB of RAM, fewer than 256"},
-		"running, restore: lazy, 1 of 512 MiB":                             {Restore: "lazy, 1 of 512 MiB", RestoreMode: "lazy", RestoreReason: "auto: 300 MiB of RAM"},
-		"running, restored: eager (" + strings.Repeat("why ", 15) + "...)": {RestoreMode: "eager", RestoreReason: strings.Repeat("why\n", 20)},
+		"running, restored: eager (auto: 90 MiB of RAM, fewer than 256)": {RestoreMode: "eager",
+			RestoreReason: "auto: 90 MiB of RAM, fewer than 256"},
+		"running, restore: lazy, 1 of 512 MiB": {Restore: "lazy, 1 of 512 MiB",
+			RestoreMode: "lazy", RestoreReason: "auto: 300 MiB of RAM"},
+		"running, restored: eager (" + strings.Repeat("why ", 15) + "...)": {RestoreMode: "eager",
+			RestoreReason: strings.Repeat("why\n", 20)},
 	} {
 		vm.Status = "running"
 		if row := vmRow(vm); row[1] != want {
@@ -78,7 +86,8 @@ func TestRestoreShows(t *testing.T) {
 		Mode    string `json:"restore_mode"`
 		Reason  string `json:"restore_reason"`
 	}
-	if err := json.Unmarshal(out.Bytes(), &said); err != nil || said.Restore != "" || said.Mode != "eager" || said.Reason != "auto: because" {
+	if err := json.Unmarshal(out.Bytes(), &said); err != nil || said.Restore != "" || said.Mode != "eager" ||
+		said.Reason != "auto: because" {
 		t.Errorf("ps -o json: %s, %v", &out, err)
 	}
 }
@@ -93,12 +102,14 @@ func TestPrintPruned(t *testing.T) {
 		cmd := &cobra.Command{}
 		cmd.SetOut(&out)
 		err := printPruned(cmd, &options{output: "text"}, resp, dry)
-		if !errdefs.IsUnavailable(err) || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "stays: 403") {
+		if !errdefs.IsUnavailable(err) || !strings.Contains(out.String(), want) ||
+			!strings.Contains(out.String(), "stays: 403") {
 			t.Errorf("dry %v: %v\n%s", dry, err, out.String())
 		}
 	}
 	var out bytes.Buffer
-	err := printDiff(&out, &nodev1.DiffResponse{Spaces: []*nodev1.SpaceDiff{{Name: "ram0", Same: 5, Changed: 100, Added: 156, Removed: 3}}})
+	err := printDiff(&out,
+		&nodev1.DiffResponse{Spaces: []*nodev1.SpaceDiff{{Name: "ram0", Same: 5, Changed: 100, Added: 156, Removed: 3}}})
 	if err != nil || !strings.Contains(out.String(), "1.0MiB") {
 		t.Errorf("%v\n%s", err, out.String())
 	}

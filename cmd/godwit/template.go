@@ -26,8 +26,10 @@ func newTemplate(opts *options) *cobra.Command {
 type kindFlags struct{ boot, image bool }
 
 func (k *kindFlags) add(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&k.boot, "boot", false, "templates of boots: RAM and device state of a guest without an image, on this node")
-	cmd.Flags().BoolVar(&k.image, "image", false, "templates of images (golden snapshots): pages of a program that has started, in the store")
+	cmd.Flags().BoolVar(&k.boot, "boot", false,
+		"templates of boots: RAM and device state of a guest without an image, on this node")
+	cmd.Flags().BoolVar(&k.image, "image", false,
+		"templates of images (golden snapshots): pages of a program that has started, in the store")
 }
 
 // kind is UNSPECIFIED for neither.
@@ -45,7 +47,8 @@ func (k *kindFlags) kind(cmd *cobra.Command) (nodev1.TemplateKind, error) {
 
 // onTemplates is the body of a verb about templates: a wrong kind is refused before the daemon is
 // looked for.
-func (o *options) onTemplates(k *kindFlags, do func(cmd *cobra.Command, node nodev1.NodeService, kind nodev1.TemplateKind, args []string) error) func(*cobra.Command, []string) error {
+func (o *options) onTemplates(k *kindFlags, do func(cmd *cobra.Command, node nodev1.NodeService,
+	kind nodev1.TemplateKind, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		kind, err := k.kind(cmd)
 		if err != nil {
@@ -61,7 +64,8 @@ func newTemplateLs(opts *options) *cobra.Command {
 	kinds := &kindFlags{}
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List templates of both kinds, or of one",
-		RunE: opts.onTemplates(kinds, func(cmd *cobra.Command, node nodev1.NodeService, kind nodev1.TemplateKind, _ []string) error {
+		RunE: opts.onTemplates(kinds, func(cmd *cobra.Command, node nodev1.NodeService, kind nodev1.TemplateKind,
+			_ []string) error {
 			resp, err := node.Templates(cmd.Context(), &nodev1.TemplatesRequest{Kind: kind})
 			if err != nil {
 				return record.FromWire(err)
@@ -109,8 +113,10 @@ func newTemplateRm(opts *options) *cobra.Command {
 	kinds := &kindFlags{}
 	cmd := &cobra.Command{
 		Use: "rm TEMPLATE", Short: "Delete a template by its name, or those of an image",
-		Long: "VMs go on as before. VMs of a boot's shape boot until it is made again. Snapshots that refer to the pages of a golden snapshot keep them.",
-		RunE: opts.onTemplates(kinds, func(cmd *cobra.Command, node nodev1.NodeService, kind nodev1.TemplateKind, args []string) error {
+		Long: "VMs go on as before. VMs of a boot's shape boot until it is made again. Snapshots that refer to the pages " +
+			"of a golden snapshot keep them.",
+		RunE: opts.onTemplates(kinds, func(cmd *cobra.Command, node nodev1.NodeService, kind nodev1.TemplateKind,
+			args []string) error {
 			resp, err := node.TemplateRemove(cmd.Context(), &nodev1.TemplateRemoveRequest{Kind: kind, What: args[0]})
 			if err != nil {
 				return record.FromWire(err)
@@ -135,7 +141,8 @@ func about(t *nodev1.TemplateInfo) string {
 	if t.GetKind() == imageKind {
 		return "image " + dash(t.GetImage())
 	}
-	return fmt.Sprintf("boot, %s, %d vCPUs, %d disks, %d NICs", mib(t.GetMemory()), t.GetVcpus(), t.GetDisks(), t.GetNics())
+	return fmt.Sprintf("boot, %s, %d vCPUs, %d disks, %d NICs", mib(t.GetMemory()), t.GetVcpus(), t.GetDisks(),
+		t.GetNics())
 }
 
 func newTemplatePush(opts *options) *cobra.Command {
@@ -144,7 +151,8 @@ func newTemplatePush(opts *options) *cobra.Command {
 		Use: "push TEMPLATE TO", Short: "Copy a golden snapshot, verified, to where the nodes of another store find it",
 		Long: "TO is what those nodes have as registry.repository, or oci-layout: and their registry.layout.\n" +
 			"A template of a boot is refused: it is of one node's build, VMM, CPU and kernel.",
-		RunE: opts.onTemplates(kinds, func(cmd *cobra.Command, node nodev1.NodeService, kind nodev1.TemplateKind, args []string) error {
+		RunE: opts.onTemplates(kinds, func(cmd *cobra.Command, node nodev1.NodeService, kind nodev1.TemplateKind,
+			args []string) error {
 			resp, err := node.TemplatePush(cmd.Context(), &nodev1.TemplatePushRequest{Kind: kind, What: args[0], To: args[1]})
 			if err != nil {
 				return record.FromWire(err)
@@ -153,7 +161,8 @@ func newTemplatePush(opts *options) *cobra.Command {
 				return printJSON(cmd.OutOrStdout(), resp)
 			}
 			for _, p := range resp.GetPushed() {
-				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is in %s (%s sent of %s)\n", p.GetTemplate().GetName(), p.GetRepository(), mib(p.GetBytes()), mib(p.GetTotal())); err != nil {
+				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is in %s (%s sent of %s)\n", p.GetTemplate().GetName(),
+					p.GetRepository(), mib(p.GetBytes()), mib(p.GetTotal())); err != nil {
 					return err
 				}
 			}

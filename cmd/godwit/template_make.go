@@ -25,7 +25,8 @@ type imageFlags struct {
 
 func (f *imageFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.ready, "ready", "", "of an image: command, with its arguments, that succeeds in the container once it is ready")
+	flags.StringVar(&f.ready, "ready", "", "of an image: command, with its arguments, that succeeds in the container "+
+		"once it is ready")
 	flags.DurationVar(&f.timeout, "timeout", makeTimeout, "how long that may take")
 	flags.StringVar(&f.snapshotter, "snapshotter", "", "of an image: containerd's snapshotter (default: containerd's)")
 	flags.StringVar(&f.memory, "memory", "", "RAM of the VM, such as 512MiB (default: as for ctr run)")
@@ -66,7 +67,8 @@ func (f *bootFlags) add(cmd *cobra.Command) {
 }
 
 func (f *bootFlags) shape(common *imageFlags) (*nodev1.TemplateShape, error) {
-	s := &nodev1.TemplateShape{Vmm: f.vmm, Nics: f.nics, Layers: f.layers, TimeoutMs: uint64(common.timeout.Milliseconds())}
+	s := &nodev1.TemplateShape{Vmm: f.vmm, Nics: f.nics, Layers: f.layers,
+		TimeoutMs: uint64(common.timeout.Milliseconds())}
 	if f.layers == 0 {
 		return nil, fmt.Errorf("--layers 0: from 1 on: %w", errdefs.ErrInvalidArgument)
 	}
@@ -92,8 +94,10 @@ func newTemplateMake(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "make [IMAGE] [COMMAND] [ARG...]",
 		Short: "Make a template of a boot, or of an image",
-		Long: "--boot: a guest without an image is booted now, and VMs of the same shape start as copies of it. Shapes that are used often get theirs without an order.\n" +
-			"--image IMAGE: a VM of the image is booted, without a network, and its pages are stored when it is ready: when the command of --ready,\n" +
+		Long: "--boot: a guest without an image is booted now, and VMs of the same shape start as copies of it. Shapes " +
+			"that are used often get theirs without an order.\n" +
+			"--image IMAGE: a VM of the image is booted, without a network, and its pages are stored when it is ready: when " +
+			"the command of --ready,\n" +
 			"of the image's label dev.godwit.ready or of its health check succeeds in it, else when its RAM stops growing.\n" +
 			"From then on VMs of that image sleep without storing these pages again, on every node. Nothing wakes from it.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -121,7 +125,8 @@ func newTemplateMake(opts *options) *cobra.Command {
 }
 
 // makeRequest refuses what does not belong together.
-func makeRequest(cmd *cobra.Command, namespace string, kinds *kindFlags, image *imageFlags, boot *bootFlags, args []string) (*nodev1.TemplateMakeRequest, error) {
+func makeRequest(cmd *cobra.Command, namespace string, kinds *kindFlags, image *imageFlags, boot *bootFlags,
+	args []string) (*nodev1.TemplateMakeRequest, error) {
 	kind, err := kinds.kind(cmd)
 	if err == nil {
 		err = image.check()
@@ -133,7 +138,8 @@ func makeRequest(cmd *cobra.Command, namespace string, kinds *kindFlags, image *
 	switch kind {
 	case bootKind:
 		if len(args) > 0 {
-			return nil, misuse(cmd, fmt.Sprintf("%q is one argument too many: there is no image in a template of a boot", args[0]))
+			return nil, misuse(cmd, fmt.Sprintf("%q is one argument too many: there is no image in a template of a boot",
+				args[0]))
 		}
 		if err := without(cmd, "--image", "ready", "snapshotter"); err != nil {
 			return nil, err
@@ -161,7 +167,8 @@ func printMade(w io.Writer, resp *nodev1.TemplateMakeResponse) error {
 	case resp.GetExisted():
 		how = "it was there"
 	case t.GetKind() == imageKind:
-		how = fmt.Sprintf("ready after %v, %s stored of %s", round(resp.GetReadyMs()), mib(resp.GetPushedBytes()), mib(resp.GetResidentBytes()))
+		how = fmt.Sprintf("ready after %v, %s stored of %s", round(resp.GetReadyMs()), mib(resp.GetPushedBytes()),
+			mib(resp.GetResidentBytes()))
 	}
 	_, err := fmt.Fprintf(w, "%s template of %s (%s)\n", t.GetName(), about(t), how)
 	return err

@@ -19,8 +19,10 @@ import (
 func TestPrintTemplates(t *testing.T) {
 	var out bytes.Buffer
 	err := printTemplates(&out, []*nodev1.TemplateInfo{
-		{Kind: bootKind, Name: "aa", Vmm: "qemu", Memory: 512 << 20, Vcpus: 2, Disks: 2, Nics: 1, Bytes: 74 << 20, CreatedUnixNano: 1e18, UsedUnixNano: 2e18},
-		{Kind: imageKind, Name: "sha256:1", Image: "web:1\x1b[2J", Vmm: "qemu", Memory: 512 << 20, Vcpus: 1, Bytes: 20 << 20, CreatedUnixNano: 1e18},
+		{Kind: bootKind, Name: "aa", Vmm: "qemu", Memory: 512 << 20, Vcpus: 2, Disks: 2, Nics: 1, Bytes: 74 << 20,
+			CreatedUnixNano: 1e18, UsedUnixNano: 2e18},
+		{Kind: imageKind, Name: "sha256:1", Image: "web:1\x1b[2J", Vmm: "qemu", Memory: 512 << 20, Vcpus: 1, Bytes: 20 << 20,
+			CreatedUnixNano: 1e18},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -38,12 +40,16 @@ func TestPrintTemplates(t *testing.T) {
 
 // What is made is said with its name, what it is of, and what it took.
 func TestPrintMade(t *testing.T) {
-	boot := &nodev1.TemplateInfo{Kind: bootKind, Name: "aa", Memory: 512 << 20, Vcpus: 1, Disks: 2, Nics: 1, Bytes: 74 << 20}
+	boot := &nodev1.TemplateInfo{Kind: bootKind, Name: "aa", Memory: 512 << 20, Vcpus: 1, Disks: 2, Nics: 1,
+		Bytes: 74 << 20}
 	for want, resp := range map[string]*nodev1.TemplateMakeResponse{
-		"aa template of boot, 512.0MiB, 1 vCPUs, 2 disks, 1 NICs (made in 4.5s, 74.0MiB stored)\n": {Template: boot, TookMs: 4510},
-		"aa template of boot, 512.0MiB, 1 vCPUs, 2 disks, 1 NICs (it was there)\n":                 {Template: boot, Existed: true},
+		"aa template of boot, 512.0MiB, 1 vCPUs, 2 disks, 1 NICs (made in 4.5s, 74.0MiB stored)\n": {Template: boot,
+			TookMs: 4510},
+		"aa template of boot, 512.0MiB, 1 vCPUs, 2 disks, 1 NICs (it was there)\n": {Template: boot,
+			Existed: true},
 		"sha256:1 template of image web:1 (ready after 2s, 20.0MiB stored of 90.0MiB)\n": {
-			Template: &nodev1.TemplateInfo{Kind: imageKind, Name: "sha256:1", Image: "web:1"}, ReadyMs: 2000, PushedBytes: 20 << 20, ResidentBytes: 90 << 20,
+			Template: &nodev1.TemplateInfo{Kind: imageKind, Name: "sha256:1", Image: "web:1"}, ReadyMs: 2000,
+			PushedBytes: 20 << 20, ResidentBytes: 90 << 20,
 		},
 	} {
 		var out bytes.Buffer
@@ -56,11 +62,13 @@ func TestPrintMade(t *testing.T) {
 // The verb of the release before says its new name once, as text or as a document, and is not in the help.
 func TestGoldenIsRenamed(t *testing.T) {
 	for args, now := range map[string]string{
-		"golden i": "godwit template make --image", "golden ls": "godwit template ls --image", "golden rm i": "godwit template rm --image",
+		"golden i": "godwit template make --image", "golden ls": "godwit template ls --image",
+		"golden rm i": "godwit template rm --image",
 	} {
 		for _, output := range []string{"text", "json"} {
 			var stdout, stderr bytes.Buffer
-			run(context.Background(), append([]string{"--socket", t.TempDir() + "/none", "-o", output}, strings.Fields(args)...), &stdout, &stderr)
+			run(context.Background(), append([]string{"--socket", t.TempDir() + "/none", "-o", output}, strings.Fields(args)...),
+				&stdout, &stderr)
 			if n := strings.Count(stderr.String(), now); n != 1 {
 				t.Errorf("%s -o %s says %d times what it is called now: %s", args, output, n, &stderr)
 			}
@@ -69,7 +77,9 @@ func TestGoldenIsRenamed(t *testing.T) {
 			}
 		}
 	}
-	visible := slices.ContainsFunc(newRoot(&options{}).Commands(), func(c *cobra.Command) bool { return c.Name() == "golden" && !c.Hidden })
+	visible := slices.ContainsFunc(newRoot(&options{}).Commands(), func(c *cobra.Command) bool {
+		return c.Name() == "golden" && !c.Hidden
+	})
 	if visible {
 		t.Error("the help names a verb of the release before")
 	}
@@ -88,7 +98,8 @@ func TestDoctorNamesRenamedKeys(t *testing.T) {
 		}
 	}
 	for _, key := range []string{"max", "after"} {
-		if n := said[path+" has template.boot."+key+" by its old name: rename template."+key+", which the next release does not know"]; n != 1 {
+		if n := said[path+" has template.boot."+key+" by its old name: rename template."+key+
+			", which the next release does not know"]; n != 1 {
 			t.Errorf("template.%s: %d warnings in %v", key, n, said)
 		}
 	}

@@ -119,5 +119,6 @@ func misuse(cmd *cobra.Command, wrong string) error {
 	if names := namesBelow(cmd); names != "" && len(argumentsOf(cmd.Use)) > 0 {
 		line += ", or one of its verbs (" + names + ")"
 	}
-	return fmt.Errorf("%s: %s; usage: %s (%s --help says more): %w", cmd.CommandPath(), wrong, line, cmd.CommandPath(), errdefs.ErrInvalidArgument)
+	return fmt.Errorf("%s: %s; usage: %s (%s --help says more): %w", cmd.CommandPath(), wrong, line, cmd.CommandPath(),
+		errdefs.ErrInvalidArgument)
 }

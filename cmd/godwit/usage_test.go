@@ -72,13 +72,16 @@ func TestUsage(t *testing.T) {
 			}
 			args := right(want)
 			if !a.optional {
-				refused(t, append(slices.Clone(path), args[:i]...), cmd.CommandPath()+": "+a.name+" is missing", arguments[a.name], cmd.UseLine())
+				refused(t, append(slices.Clone(path), args[:i]...), cmd.CommandPath()+": "+a.name+" is missing", arguments[a.name],
+					cmd.UseLine())
 			}
 			args[i] = ""
-			refused(t, append(slices.Clone(path), args...), cmd.CommandPath()+": "+a.name+" is empty", arguments[a.name], cmd.UseLine())
+			refused(t, append(slices.Clone(path), args...), cmd.CommandPath()+": "+a.name+" is empty", arguments[a.name],
+				cmd.UseLine())
 		}
 		if !open {
-			refused(t, append(slices.Clone(path), append(right(want), "extra")...), cmd.CommandPath()+`: "extra" is one argument too many`, cmd.UseLine())
+			refused(t, append(slices.Clone(path), append(right(want), "extra")...),
+				cmd.CommandPath()+`: "extra" is one argument too many`, cmd.UseLine())
 		}
 	})
 	for name := range arguments {

@@ -31,8 +31,10 @@ func newWake(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wake VM",
 		Short: "Wake a VM where it fits",
-		Long: "Claim the VM for a node, restore it from the snapshot that owns it, and let it run. Without --on the controller\n" +
-			"chooses among the nodes that it fits: one that keeps a copy of the snapshot, else this one, else the one with the most room.\n" +
+		Long: "Claim the VM for a node, restore it from the snapshot that owns it, and let it run. Without --on the " +
+			"controller\n" +
+			"chooses among the nodes that it fits: one that keeps a copy of the snapshot, else this one, else the one with " +
+			"the most room.\n" +
 			"A failure before the commit leaves it asleep, to be woken again, anywhere.",
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return f.check(cmd) },
 		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
@@ -49,8 +51,11 @@ func newWake(opts *options) *cobra.Command {
 	flags.BoolVar(&f.wait, "wait", false, "while it fits no node, try again")
 	flags.DurationVar(&f.timeout, "timeout", waitDefault, "with --wait: give up after so long")
 	flags.StringVar(&request.Digest, "digest", "", "refuse unless this snapshot owns the VM")
-	flags.BoolVar(&request.Force, "force", false, "with --digest: restore that snapshot even if it is spent or not the newest")
-	flags.StringVar(&request.LostNode, "lost-node", "", "the VM's node, which is lost: restore the newest snapshot, or that of --digest, on this node. You vouch that the lost one runs nothing any more")
+	flags.BoolVar(&request.Force, "force", false,
+		"with --digest: restore that snapshot even if it is spent or not the newest")
+	flags.StringVar(&request.LostNode, "lost-node", "",
+		"the VM's node, which is lost: restore the newest snapshot, or that of --digest, on this node. You vouch that the "+
+			"lost one runs nothing any more")
 	flags.StringVar(&request.Stdio, "stdio", "", "log URI of the task (file:///PATH, binary:///PATH, null://)")
 	flags.StringVar(&request.Operation, "operation", "", "id of the operation, to repeat the same call safely")
 	flags.BoolVar(&f.detach, "detach", false, "return once the operation is durable")
@@ -64,9 +69,11 @@ func (f *wakeFlags) check(cmd *cobra.Command) error {
 	case given("on") && f.order.GetOn() == "":
 		return fmt.Errorf("--on \"\": name a node, or leave it away: %w", errdefs.ErrInvalidArgument)
 	case wake.GetLostNode() != "" && given("on"):
-		return fmt.Errorf("--lost-node and --on: for another node than this one, godwit recover VM --to NODE --fenced: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("--lost-node and --on: for another node than this one, godwit recover VM --to NODE --fenced: %w",
+			errdefs.ErrInvalidArgument)
 	case f.wait && (given("on") || wake.GetLostNode() != ""):
-		return fmt.Errorf("--wait is for a wake whose node the controller chooses; leave --on and --lost-node away: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("--wait is for a wake whose node the controller chooses; leave --on and --lost-node away: %w",
+			errdefs.ErrInvalidArgument)
 	case given("timeout") && !f.wait:
 		return fmt.Errorf("--timeout needs --wait: %w", errdefs.ErrInvalidArgument)
 	case f.timeout <= 0:

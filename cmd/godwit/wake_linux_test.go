@@ -44,7 +44,8 @@ type (
 
 func awake(id string) *nodev1.StatusResponse {
 	return &nodev1.StatusResponse{Settled: true, Operation: &nodev1.Operation{
-		Id: id, Kind: nodev1.Kind_KIND_WAKE, Phase: nodev1.Phase_PHASE_SUCCEEDED, Destination: "b", Vm: &nodev1.VM{Namespace: "default", Id: "web"},
+		Id: id, Kind: nodev1.Kind_KIND_WAKE, Phase: nodev1.Phase_PHASE_SUCCEEDED, Destination: "b",
+		Vm: &nodev1.VM{Namespace: "default", Id: "web"},
 	}}
 }
 
@@ -96,13 +97,17 @@ func TestWakeOrders(t *testing.T) {
 	}{
 		"wake web": {there: &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{}}, says: "default/web runs on b"},
 		"wake web --on b --operation w --stdio null:// --force --digest " + someDigest: {
-			there: &nodev1.WakeOrder{On: "b", Wake: &nodev1.WakeRequest{Operation: "w", Stdio: "null://", Force: true, Digest: someDigest}}, says: "runs on b"},
+			there: &nodev1.WakeOrder{On: "b", Wake: &nodev1.WakeRequest{Operation: "w", Stdio: "null://", Force: true,
+				Digest: someDigest}}, says: "runs on b"},
 		"wake web --lost-node a": {local: &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{LostNode: "a"}}, says: "runs on b"},
 		"wake web --detach": {refuses: errdefs.ErrNotImplemented, there: &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{}},
 			local: &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{}}, says: "runs on b"},
-		"wake web --on c":              {refuses: errdefs.ErrNotImplemented, there: &nodev1.WakeOrder{On: "c", Wake: &nodev1.WakeRequest{}}, code: 10, says: "not implemented"},
-		"-o json wake web":             {refuses: full, there: &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{}}, code: 8, says: `"class":"ResourceExhausted"`},
-		"wake web --wait --timeout 1s": {refuses: full, there: &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{}}, code: 8, says: "after 1s: WakeNoCapacity: node b: no room"},
+		"wake web --on c": {refuses: errdefs.ErrNotImplemented,
+			there: &nodev1.WakeOrder{On: "c", Wake: &nodev1.WakeRequest{}}, code: 10, says: "not implemented"},
+		"-o json wake web": {refuses: full, there: &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{}}, code: 8,
+			says: `"class":"ResourceExhausted"`},
+		"wake web --wait --timeout 1s": {refuses: full, there: &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{}}, code: 8,
+			says: "after 1s: WakeNoCapacity: node b: no room"},
 	} {
 		t.Run(line, func(t *testing.T) {
 			w := &waker{refuses: tt.refuses}
@@ -124,7 +129,8 @@ func TestWakeOrders(t *testing.T) {
 					t.Fatalf("%s was asked %v", side.what, side.got)
 				}
 				req := proto.CloneOf(side.got[0])
-				if side.want.GetWake().GetOperation() == "" && (req.GetWake().GetOperation() != "" || side.want.GetWake().GetLostNode() != "") {
+				if side.want.GetWake().GetOperation() == "" && (req.GetWake().GetOperation() != "" ||
+					side.want.GetWake().GetLostNode() != "") {
 					req.Wake.Operation = "" // it has one, to be repeated safely
 				}
 				req.Wake.Vm = nil
@@ -150,7 +156,9 @@ func TestWakeWaits(t *testing.T) {
 		"it fits soon": {[]error{full("a"), full("a"), full("b"), nil}, 3 * noCapacityPause, 2, nil},
 		"it is gone":   {[]error{full("a"), errdefs.ErrNotFound}, noCapacityPause, 1, errdefs.IsNotFound},
 		"never":        {[]error{full("a")}, time.Minute, 1, errdefs.IsResourceExhausted},
-		"called off":   {[]error{full("a"), full("a"), context.Canceled}, 2 * noCapacityPause, 1, func(err error) bool { return errors.Is(err, context.Canceled) }},
+		"called off": {[]error{full("a"), full("a"), context.Canceled}, 2 * noCapacityPause, 1, func(err error) bool {
+			return errors.Is(err, context.Canceled)
+		}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f, cmd, begun := &wakeFlags{timeout: time.Minute}, &cobra.Command{}, time.Now()
@@ -169,7 +177,8 @@ func TestWakeWaits(t *testing.T) {
 				return nil, answer
 			})(ctx, &nodev1.WakeOrder{})
 			took := time.Since(begun)
-			if took > tt.took || tt.took-took > noCapacityPause || strings.Count(told.String(), "\n") != tt.says || tt.is == nil && err != nil || tt.is != nil && !tt.is(err) {
+			if took > tt.took || tt.took-took > noCapacityPause || strings.Count(told.String(), "\n") != tt.says ||
+				tt.is == nil && err != nil || tt.is != nil && !tt.is(err) {
 				t.Errorf("%s: %v after %v and %d tries, told %q", name, err, took, tries, &told)
 			}
 		})

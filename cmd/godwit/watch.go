@@ -17,7 +17,8 @@ func newWatch(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [OPERATION]",
 		Short: "Tell the events of moves as they come",
-		Long: "Tell the events of all moves, or of one until it is over, from the oldest that is remembered on, and go on as they come.\n" +
+		Long: "Tell the events of all moves, or of one until it is over, from the oldest that is remembered on, and go on " +
+			"as they come.\n" +
 			"While godwitd or the controller is started again it waits, and goes on behind the last one that it has told.",
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
 			f := &moves.Follower{
@@ -43,7 +44,8 @@ func (o *options) tellEvent(cmd *cobra.Command, ev *nodev1.MoveEvent) error {
 	if o.output == "json" {
 		return printJSON(cmd.OutOrStdout(), ev)
 	}
-	line := fmt.Sprintf("%d %s %s %s/%s %s -> %s %s", ev.GetId(), time.Unix(0, ev.GetUnixNano()).UTC().Format(time.RFC3339Nano), ev.GetType(),
+	line := fmt.Sprintf("%d %s %s %s/%s %s -> %s %s", ev.GetId(), time.Unix(0, ev.GetUnixNano()).UTC().
+		Format(time.RFC3339Nano), ev.GetType(),
 		ev.GetVm().GetNamespace(), ev.GetVm().GetId(), dash(ev.GetSource()), dash(ev.GetDestination()), ev.GetReason())
 	_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSpace(line))
 	return err

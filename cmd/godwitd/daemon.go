@@ -109,8 +109,9 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	parts := engine.Parts{
 		Golden:  d.templates,
 		Store:   d.reporter,
-		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Departed: d.tasks, Snapshots: snapshots,
-		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters, d.moves},
+		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Departed: d.tasks,
+		Snapshots: snapshots,
+		Events:    engine.Sinks{engine.Log{Logger: slog.Default()}, counters, d.moves},
 	}
 	if d.isController() {
 		moved, err := engine.NewMoveMetrics(d.metrics, d.records)
@@ -148,12 +149,15 @@ func (d *daemon) measureController() error {
 	if !d.isController() {
 		return nil
 	}
-	return errors.Join(d.metrics.Register(engine.NewTransferMetrics(d.engine)), d.metrics.Register(metrics.Doubts{Store: d.whole}))
+	return errors.Join(d.metrics.Register(engine.NewTransferMetrics(d.engine)),
+		d.metrics.Register(metrics.Doubts{Store: d.whole}))
 }
 
 // measure registers the figures that are no engine's.
 func (d *daemon) measure(started *metrics.Starts) (err error) {
-	for _, own := range []prometheus.Collector{metrics.PendingGauge(d.records), metrics.CacheFigures{Cache: d.snapshots.Cache}, started.Seconds, started.Address, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+	for _, own := range []prometheus.Collector{metrics.PendingGauge(d.records),
+		metrics.CacheFigures{Cache: d.snapshots.Cache}, started.Seconds, started.Address, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := d.metrics.Register(own); err != nil {
 			return err
 		}
@@ -178,18 +182,24 @@ func engineOptions(cfg *config.Config, repository func(*nodev1.Record) string) e
 // checks are what godwit doctor asks a daemon.
 func (d *daemon) checks() []node.Check {
 	all := []node.Check{
-		{Name: "containerd", Remedy: "start containerd, with the directory of " + program.Name + " in its PATH", Ask: d.tasks.Runtime},
-		{Name: "records", Remedy: "see docs/how-to/cluster.md, after a store was put back from a copy", Ask: node.RecordsFinding(d.whole)},
-		{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull and push", Ask: d.snapshots.Probe},
-		{Name: "right to delete", Remedy: "grant it (docs/how-to/registries.md); until then snapshots pile up and cleanup is pending", Ask: d.snapshots.ProbeDelete},
+		{Name: "containerd", Remedy: "start containerd, with the directory of " + program.Name + " in its PATH",
+			Ask: d.tasks.Runtime},
+		{Name: "records", Remedy: "see docs/how-to/cluster.md, after a store was put back from a copy",
+			Ask: node.RecordsFinding(d.whole)},
+		{Name: "store", Remedy: "see [registry] of the configuration: address, CA, credentials with the rights to pull " +
+			"and push", Ask: d.snapshots.Probe},
+		{Name: "right to delete", Remedy: "grant it (docs/how-to/registries.md); until then snapshots pile up and cleanup " +
+			"is pending", Ask: d.snapshots.ProbeDelete},
 	}
 	if st, ok := d.store.(interface {
 		Space(ctx context.Context) (string, error)
 	}); ok {
-		all = append(all, node.Check{Name: "space in etcd", Remedy: "give etcd --auto-compaction-retention 1h and a larger --quota-backend-bytes, and defragment it (docs/how-to/cluster.md)", Ask: st.Space})
+		all = append(all, node.Check{Name: "space in etcd", Remedy: "give etcd --auto-compaction-retention 1h and a " +
+			"larger --quota-backend-bytes, and defragment it (docs/how-to/cluster.md)", Ask: st.Space})
 	}
 	if d.isController() {
-		all = append(all, node.Check{Name: "one machine a name", Remedy: "give the second machine another name: godwit node token NAME, and node in its configuration", Ask: node.NamesFinding(&d.doubles)})
+		all = append(all, node.Check{Name: "one machine a name", Remedy: "give the second machine another name: godwit " +
+			"node token NAME, and node in its configuration", Ask: node.NamesFinding(&d.doubles)})
 		all = append(all, node.Check{Name: "who fetches VMs", Ask: node.PullFinding(d.config.Move.Pull)})
 	}
 	return all

@@ -40,7 +40,8 @@ func TestRecordsInEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(binary, "--data-dir", dir, "--auto-tls", "--peer-auto-tls", "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
+	cmd := exec.Command(binary, "--data-dir", dir, "--auto-tls", "--peer-auto-tls", "--listen-client-urls", urls[0],
+		"--advertise-client-urls", urls[0],
 		"--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1], "--initial-cluster", "default="+urls[1])
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -73,7 +74,8 @@ func TestRecordsInEtcd(t *testing.T) {
 		defer cancel()
 		client := record.Local(cfg.DaemonSocket())
 		defer client.Close()
-		for err := error(nil); t.Context().Err() == nil && !strings.Contains(fmt.Sprint(err), "controller.etcd.endpoints"); time.Sleep(50 * time.Millisecond) {
+		for err := error(nil); t.Context().Err() == nil &&
+			!strings.Contains(fmt.Sprint(err), "controller.etcd.endpoints"); time.Sleep(50 * time.Millisecond) {
 			_, err = client.List(t.Context(), &nodev1.ListRequest{})
 		}
 	}()

@@ -50,10 +50,12 @@ func TestPortsAreGated(t *testing.T) {
 		t.Errorf("one too many: %v, %d let in", err, len(in))
 	}
 	all, err := d.metrics.Gather()
-	if err != nil || len(all) != 2 || all[0].GetMetric()[0].GetCounter().GetValue() != 1 || all[1].GetMetric()[0].GetGauge().GetValue() != connlimit.MostOfAddress {
+	if err != nil || len(all) != 2 || all[0].GetMetric()[0].GetCounter().GetValue() != 1 ||
+		all[1].GetMetric()[0].GetGauge().GetValue() != connlimit.MostOfAddress {
 		t.Errorf("metrics %v, %v", all, err)
 	}
-	if _, err := d.listenTCP("peer.listen", l.Addr().String()); err == nil || !strings.Contains(err.Error(), "peer.listen") {
+	if _, err := d.listenTCP("peer.listen", l.Addr().String()); err == nil ||
+		!strings.Contains(err.Error(), "peer.listen") {
 		t.Errorf("a port that is taken: %v", err)
 	}
 }

@@ -57,7 +57,8 @@ func run(ctx context.Context, path string) error {
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", cfg.Node))
 	for _, r := range cfg.Renamed {
-		slog.WarnContext(ctx, "a key of the configuration is called otherwise now", "file", r.File, "key", r.Old, "new", r.New)
+		slog.WarnContext(ctx, "a key of the configuration is called otherwise now", "file", r.File, "key", r.Old,
+			"new", r.New)
 	}
 	d, err := newDaemon(ctx, cfg, config.Path(path))
 	if err != nil {

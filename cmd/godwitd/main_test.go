@@ -16,7 +16,8 @@ func TestRootIsNotForVMMs(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := run(t.Context(), file)
-	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "vmm.first_user") || !strings.Contains(err.Error(), "vmm.allow_root") {
+	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "vmm.first_user") ||
+		!strings.Contains(err.Error(), "vmm.allow_root") {
 		t.Errorf("it says %v", err)
 	}
 }

@@ -46,10 +46,12 @@ func (d *daemon) isController() bool { return len(d.config.Controller.Addresses(
 // newMover makes what the engine needs to drive moves. The engine itself comes later.
 func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	m := &mover{daemon: d, peer: &peer.Server{
-		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks, Departed: d.tasks, Containers: d.tasks,
-		Placement: &placement.Node{Config: d.config, Tasks: d.tasks, Snapshots: d.snapshots, Fits: func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) {
-			return placement.Fits(ctx, program.Path(), path, offer)
-		}},
+		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks,
+		Departed: d.tasks, Containers: d.tasks,
+		Placement: &placement.Node{Config: d.config, Tasks: d.tasks, Snapshots: d.snapshots,
+			Fits: func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) {
+				return placement.Fits(ctx, program.Path(), path, offer)
+			}},
 	}}
 	if !d.isController() {
 		m.service = moves.Over(d.remote)
@@ -99,7 +101,8 @@ func (d *daemon) reach(node string) (*tls.Config, error) {
 func (m *mover) drivenBy(e *engine.Engine) {
 	m.peer.Waker = e
 	if m.cluster != nil {
-		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Cluster: m.cluster, Peer: m.peers.Peer, Store: m.whole, Pull: policyOf(m.daemon.config).Pull}
+		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Cluster: m.cluster,
+			Peer: m.peers.Peer, Store: m.whole, Pull: policyOf(m.daemon.config).Pull}
 	}
 }
 
@@ -163,7 +166,8 @@ func (m *mover) tell(ctx context.Context) error {
 
 // Self implements service.Speaker.
 func (m *mover) Self() *nodev1.NodeInfo {
-	info := &nodev1.NodeInfo{Name: m.daemon.config.Node, Address: m.daemon.config.Peer.Advertise, Version: version.Version, Controller: m.daemon.isController(), Execs: true}
+	info := &nodev1.NodeInfo{Name: m.daemon.config.Node, Address: m.daemon.config.Peer.Advertise, Version: version.Version,
+		Controller: m.daemon.isController(), Execs: true}
 	var pool unix.Statfs_t
 	if unix.Statfs(m.daemon.config.RAMDir, &pool) == nil {
 		info.RamBytes, info.FreeBytes = pool.Blocks*uint64(pool.Bsize), pool.Bavail*uint64(pool.Bsize)

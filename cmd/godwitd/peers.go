@@ -31,7 +31,8 @@ func (d *daemon) openRecords(ctx context.Context) error {
 			return fmt.Errorf("certificate of this node (godwit node join makes it): %w", err)
 		}
 		client := record.Remote(addresses, identity.Client())
-		d.remote, d.records, d.whole, d.undo = client, client, record.StoreClient{Client: client}, append(d.undo, client.Close)
+		d.remote, d.records, d.whole, d.undo = client, client, record.StoreClient{Client: client},
+			append(d.undo, client.Close)
 		return nil
 	}
 	if len(d.config.Controller.Etcd.Endpoints) > 0 {
@@ -69,7 +70,9 @@ func (d *daemon) openEtcd(ctx context.Context) error {
 		}
 		cfg.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	}
-	st, err := socket.Await(ctx, d.config.DaemonSocket(), func(ctx context.Context) (*store.Etcd, error) { return store.OpenEtcd(ctx, cfg) })
+	st, err := socket.Await(ctx, d.config.DaemonSocket(), func(ctx context.Context) (*store.Etcd, error) {
+		return store.OpenEtcd(ctx, cfg)
+	})
 	if err != nil {
 		return err
 	}
@@ -80,8 +83,9 @@ func (d *daemon) openEtcd(ctx context.Context) error {
 // policyOf is what the configuration lets other nodes do here.
 func policyOf(cfg *config.Config) controller.Policy {
 	p := controller.Policy{
-		Repositories: cfg.Controller.Repositories, Records: cfg.Controller.RecordsPerNode, Operations: cfg.Controller.OperationsPerNode,
-		Pull: controller.Pull(cfg.Move.Pull),
+		Repositories: cfg.Controller.Repositories, Records: cfg.Controller.RecordsPerNode,
+		Operations: cfg.Controller.OperationsPerNode,
+		Pull:       controller.Pull(cfg.Move.Pull),
 	}
 	if own := registry.Prefix(cfg); own != "" {
 		p.Repositories = append([]string{own}, p.Repositories...)
@@ -96,7 +100,8 @@ func (d *daemon) identity() (*pki.Identity, error) {
 		return nil, err
 	}
 	if id.Node() != d.config.Node {
-		return nil, fmt.Errorf("tls.cert: %s is the certificate of node %q, this one is %q (node): %w", d.config.TLS.Cert, id.Node(), d.config.Node, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("tls.cert: %s is the certificate of node %q, this one is %q (node): %w", d.config.TLS.Cert,
+			id.Node(), d.config.Node, errdefs.ErrInvalidArgument)
 	}
 	return id, nil
 }

@@ -20,6 +20,7 @@ func (d *daemon) newTemplates(configPath string) *templates {
 	return &templates{
 		boots: scheduler.New(d.config, configPath),
 		Shelf: shelf,
-		Maker: &goldens.Maker{Shelf: shelf, Tasks: d.tasks, Machines: d.machines, Records: d.records, Off: d.config.Template.Image.Mode != "on"},
+		Maker: &goldens.Maker{Shelf: shelf, Tasks: d.tasks, Machines: d.machines, Records: d.records,
+			Off: d.config.Template.Image.Mode != "on"},
 	}
 }

@@ -182,7 +182,8 @@ func (a *Adopter) gone(ctx context.Context, vm *nodev1.VM) bool {
 // start runs the shim in a session of its own. The shim goes on after the end of this daemon, as
 // the VM does.
 func (a *Adopter) start(ctx context.Context, vm *nodev1.VM) error {
-	log, err := os.OpenFile(filepath.Join(a.Config.VMDir(vm.GetNamespace(), vm.GetId()), "adopt.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(filepath.Join(a.Config.VMDir(vm.GetNamespace(), vm.GetId()), "adopt.log"),
+		os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
@@ -203,7 +204,8 @@ func (a *Adopter) start(ctx context.Context, vm *nodev1.VM) error {
 	slog.InfoContext(ctx, "shim started to adopt VM", "vm", vm.GetNamespace()+"/"+vm.GetId(), "pid", cmd.Process.Pid)
 	go func() { // its outcome is what the next Query says
 		if err := cmd.Wait(); err != nil {
-			slog.InfoContext(ctx, "shim did not adopt VM", "vm", vm.GetNamespace()+"/"+vm.GetId(), "error", err, "log", log.Name())
+			slog.InfoContext(ctx, "shim did not adopt VM", "vm", vm.GetNamespace()+"/"+vm.GetId(), "error", err, "log",
+				log.Name())
 		}
 	}()
 	return nil

@@ -15,13 +15,17 @@ var (
 	cacheBytes = prometheus.NewDesc("godwit_cache_pack_bytes", "Bytes that this node keeps of snapshots.", nil, nil)
 	cacheLimit = prometheus.NewDesc("godwit_cache_pack_limit_bytes", "The most that it may keep (cache.packs).", nil, nil)
 	cacheTotal = map[string]*prometheus.Desc{
-		"hits":    prometheus.NewDesc("godwit_cache_hits_total", "Objects of snapshots that were read from this node's disk.", nil, nil),
-		"misses":  prometheus.NewDesc("godwit_cache_misses_total", "Objects of snapshots that were asked of the store.", nil, nil),
+		"hits": prometheus.NewDesc("godwit_cache_hits_total", "Objects of snapshots that were read from this node's disk.",
+			nil, nil),
+		"misses": prometheus.NewDesc("godwit_cache_misses_total", "Objects of snapshots that were asked of the store.", nil,
+			nil),
 		"hit":     prometheus.NewDesc("godwit_cache_hit_bytes_total", "Bytes of the hits.", nil, nil),
 		"kept":    prometheus.NewDesc("godwit_cache_kept_bytes_total", "Bytes that were added.", nil, nil),
 		"evicted": prometheus.NewDesc("godwit_cache_evicted_bytes_total", "Bytes that were evicted.", nil, nil),
-		"unkept":  prometheus.NewDesc("godwit_cache_unkept_bytes_total", "Bytes that were not kept: the cache was full of what is in use, or its disk full or slow.", nil, nil),
-		"damaged": prometheus.NewDesc("godwit_cache_damaged_total", "Objects that were not what their digest says, and thrown away.", nil, nil),
+		"unkept": prometheus.NewDesc("godwit_cache_unkept_bytes_total",
+			"Bytes that were not kept: the cache was full of what is in use, or its disk full or slow.", nil, nil),
+		"damaged": prometheus.NewDesc("godwit_cache_damaged_total",
+			"Objects that were not what their digest says, and thrown away.", nil, nil),
 	}
 )
 
@@ -50,7 +54,8 @@ func (c CacheFigures) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	for name, v := range map[string]uint64{
-		"hits": u.Hits, "misses": u.Misses, "hit": u.HitBytes, "kept": u.KeptBytes, "evicted": u.EvictedBytes, "unkept": u.UnkeptBytes, "damaged": u.Damaged,
+		"hits": u.Hits, "misses": u.Misses, "hit": u.HitBytes, "kept": u.KeptBytes, "evicted": u.EvictedBytes,
+		"unkept": u.UnkeptBytes, "damaged": u.Damaged,
 	} {
 		out <- prometheus.MustNewConstMetric(cacheTotal[name], prometheus.CounterValue, float64(v))
 	}

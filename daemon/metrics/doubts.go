@@ -16,7 +16,8 @@ const doubtsBound = time.Second
 // the store does not answer.
 type Doubts struct{ Store nodev1.StoreService }
 
-var doubtsDesc = prometheus.NewDesc("godwit_record_doubts", "Doubts of this node by which records do not change. Above 0 a person has to decide.", []string{"node"}, nil)
+var doubtsDesc = prometheus.NewDesc("godwit_record_doubts",
+	"Doubts of this node by which records do not change. Above 0 a person has to decide.", []string{"node"}, nil)
 
 // Describe implements prometheus.Collector.
 func (Doubts) Describe(to chan<- *prometheus.Desc) { to <- doubtsDesc }

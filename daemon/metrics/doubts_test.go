@@ -25,7 +25,8 @@ func (d doubted) State(context.Context, *nodev1.StateRequest) (*nodev1.StoreStat
 // The metric has the doubts that stop records, by node: none that was refuted, and nothing while the store
 // does not answer.
 func TestDoubts(t *testing.T) {
-	doubts := []*nodev1.Doubt{{Node: "b"}, {Node: "b", Credible: true}, {Node: "b", Refuted: true}, {Node: "c"}, {Node: "d", Refuted: true}}
+	doubts := []*nodev1.Doubt{{Node: "b"}, {Node: "b", Credible: true}, {Node: "b", Refuted: true}, {Node: "c"},
+		{Node: "d", Refuted: true}}
 	for _, c := range []struct {
 		err  error
 		want map[string]float64

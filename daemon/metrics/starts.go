@@ -29,7 +29,8 @@ func NewStarts(path string) (*Starts, error) {
 		Buckets: prometheus.ExponentialBuckets(0.05, 2, 12),
 	}, []string{"mode", "failed"})}
 	s.Address = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "godwit_wake_address_seconds", Help: "From the NICs that a wake has plugged in to the guest's use of their addresses.",
+		Name:    "godwit_wake_address_seconds",
+		Help:    "From the NICs that a wake has plugged in to the guest's use of their addresses.",
 		Buckets: prometheus.ExponentialBuckets(0.05, 2, 12),
 	}, []string{"result"})
 	for _, result := range []string{starts.AddressOK, starts.AddressTimeout, starts.AddressFailed} {

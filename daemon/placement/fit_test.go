@@ -27,13 +27,15 @@ func TestFits(t *testing.T) {
 	if err != nil || no != "its CPU" {
 		t.Errorf("it says %q, %v", no, err)
 	}
-	if got, _ := os.ReadFile(said); string(got) != "fit -config /etc/c.toml\n"+`{"facts":{"vmm":"qemu"},"spec":{"version":1}}` {
+	if got, _ := os.ReadFile(said); string(got) != "fit -config /etc/c.toml\n"+
+		`{"facts":{"vmm":"qemu"},"spec":{"version":1}}` {
 		t.Errorf("it was told %q", got)
 	}
 	if no, err := ask(t.Context(), "cat >/dev/null; echo '{}'"); no != "" || err != nil {
 		t.Errorf("nothing is in the way: %q, %v", no, err)
 	}
-	for script, word := range map[string]string{"echo no such role >&2; exit 1": "no such role", "cat >/dev/null; echo what": "invalid", "cat >/dev/null": "JSON"} {
+	for script, word := range map[string]string{"echo no such role >&2; exit 1": "no such role",
+		"cat >/dev/null; echo what": "invalid", "cat >/dev/null": "JSON"} {
 		if no, err := ask(t.Context(), script); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%s: %q, %v", script, no, err)
 		}

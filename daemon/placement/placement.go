@@ -84,7 +84,8 @@ func (r *Node) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1
 // sleeps reads what a snapshot would offer, and whether this node keeps all of it. What of the
 // snapshot this node can never read is in the way, and so is a layout that does not have it: it
 // may be another node's of the same path. Any other error is one.
-func (r *Node) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest, resp *nodev1.PeerCheckResponse) (*machinev1.OfferResponse, error) {
+func (r *Node) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest,
+	resp *nodev1.PeerCheckResponse) (*machinev1.OfferResponse, error) {
 	repository := req.GetRepository()
 	resp.Copy = r.Snapshots.Keeps(repository, req.GetDigest())
 	layout := strings.HasPrefix(repository, store.LayoutPrefix)
@@ -118,14 +119,17 @@ func (r *Node) space(offer *machinev1.OfferResponse, resp *nodev1.PeerCheckRespo
 		return err
 	}
 	if huge {
-		resp.Obstacles = append(resp.Obstacles, "its RAM consists of huge pages (ram_huge_pages), on which no VM wakes or arrives")
+		resp.Obstacles = append(resp.Obstacles,
+			"its RAM consists of huge pages (ram_huge_pages), on which no VM wakes or arrives")
 	}
 	for _, space := range []struct {
 		what       string
 		free, need uint64
-	}{{"RAM (ram_size)", resp.GetFreeBytes(), offer.GetRamBytes()}, {"disks (state_dir)", fs.Bavail * uint64(fs.Bsize), offer.GetDiskBytes()}} {
+	}{{"RAM (ram_size)", resp.GetFreeBytes(), offer.GetRamBytes()}, {"disks (state_dir)", fs.Bavail * uint64(fs.Bsize),
+		offer.GetDiskBytes()}} {
 		if space.free < space.need {
-			resp.Obstacles = append(resp.Obstacles, fmt.Sprintf("it has %s free for %s, the VM needs %s", config.Size(space.free), space.what, config.Size(space.need)))
+			resp.Obstacles = append(resp.Obstacles, fmt.Sprintf("it has %s free for %s, the VM needs %s",
+				config.Size(space.free), space.what, config.Size(space.need)))
 		}
 	}
 	return nil

@@ -81,7 +81,8 @@ func TestPlacementOfASleeper(t *testing.T) {
 	if err := promised.Truncate(1 << 30); err != nil { // not a byte of it is used
 		t.Fatal(err)
 	}
-	check := &nodev1.PeerCheckRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Repository: "r/u", Digest: "sha256:1"}
+	check := &nodev1.PeerCheckRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Repository: "r/u",
+		Digest: "sha256:1"}
 	for name, tt := range map[string]struct {
 		site site
 		want []string
@@ -92,14 +93,15 @@ func TestPlacementOfASleeper(t *testing.T) {
 		"a task that ended": {site{task: true, ended: true}, nil, nil},
 		"all at once": {site{task: true, obstacle: "its CPU", network: "its MTU", needs: total, disks: 1 << 62},
 			[]string{"a task of that name", "its CPU", "its MTU", "free for RAM (ram_size)", "free for disks (state_dir)"}, nil},
-		"no keys":             {site{unreadable: errdefs.ErrFailedPrecondition}, []string{"failed precondition"}, nil},
-		"of a newer build":    {site{unreadable: errdefs.ErrNotImplemented}, []string{"not implemented"}, nil},
-		"the store is away":   {site{unreadable: errdefs.ErrUnavailable}, nil, errdefs.IsUnavailable},
-		"damaged":             {site{unreadable: errdefs.ErrDataLoss}, nil, errdefs.IsDataLoss},
-		"no task is told":     {site{failing: "task"}, nil, errdefs.IsUnavailable},
-		"no network is told":  {site{failing: "network"}, nil, errdefs.IsUnavailable},
-		"no fit is told":      {site{failing: "fits"}, nil, errdefs.IsUnavailable},
-		"copy, and no keys":   {site{copied: true, unreadable: errdefs.ErrFailedPrecondition}, []string{"failed precondition"}, nil},
+		"no keys":            {site{unreadable: errdefs.ErrFailedPrecondition}, []string{"failed precondition"}, nil},
+		"of a newer build":   {site{unreadable: errdefs.ErrNotImplemented}, []string{"not implemented"}, nil},
+		"the store is away":  {site{unreadable: errdefs.ErrUnavailable}, nil, errdefs.IsUnavailable},
+		"damaged":            {site{unreadable: errdefs.ErrDataLoss}, nil, errdefs.IsDataLoss},
+		"no task is told":    {site{failing: "task"}, nil, errdefs.IsUnavailable},
+		"no network is told": {site{failing: "network"}, nil, errdefs.IsUnavailable},
+		"no fit is told":     {site{failing: "fits"}, nil, errdefs.IsUnavailable},
+		"copy, and no keys": {site{copied: true, unreadable: errdefs.ErrFailedPrecondition},
+			[]string{"failed precondition"}, nil},
 		"it fits by one byte": {site{needs: total - 1<<30}, nil, nil},
 		"and by one too few":  {site{needs: total - 1<<30 + 1}, []string{"free for RAM (ram_size)"}, nil},
 	} {
@@ -119,7 +121,8 @@ func TestPlacementOfASleeper(t *testing.T) {
 		}
 	}
 	s := &site{}
-	r := &Node{Config: &config.Config{RAMDir: filepath.Join(dir, "none"), StateDir: dir}, Tasks: s, Snapshots: s, Fits: s.fits}
+	r := &Node{Config: &config.Config{RAMDir: filepath.Join(dir, "none"), StateDir: dir}, Tasks: s, Snapshots: s,
+		Fits: s.fits}
 	if resp, err := r.Check(t.Context(), check); err == nil {
 		t.Errorf("no ram_dir: %v", resp)
 	}
@@ -129,12 +132,14 @@ func TestPlacementOfASleeper(t *testing.T) {
 	}
 	away := &nodev1.PeerCheckRequest{Vm: check.Vm, Repository: "oci-layout:/elsewhere/u", Digest: "sha256:1"}
 	r.Config = &config.Config{RAMDir: dir, StateDir: dir}
-	if resp, err := r.Check(t.Context(), away); err != nil || len(resp.GetObstacles()) != 1 || !strings.Contains(resp.GetObstacles()[0], "registry.layout") {
+	if resp, err := r.Check(t.Context(), away); err != nil || len(resp.GetObstacles()) != 1 ||
+		!strings.Contains(resp.GetObstacles()[0], "registry.layout") {
 		t.Errorf("a layout of another node: %v, %v", resp, err)
 	}
 	for repository, obstacles := range map[string]int{"oci-layout:" + dir + "/u": 1, "registry.example/u": 0} {
 		s := &site{unreadable: errdefs.ErrNotFound}
-		r := &Node{Config: &config.Config{RAMDir: dir, StateDir: dir, Registry: config.Registry{Layout: dir}}, Tasks: s, Snapshots: s, Fits: s.fits}
+		r := &Node{Config: &config.Config{RAMDir: dir, StateDir: dir, Registry: config.Registry{Layout: dir}}, Tasks: s,
+			Snapshots: s, Fits: s.fits}
 		resp, err := r.Check(t.Context(), &nodev1.PeerCheckRequest{Vm: check.Vm, Repository: repository, Digest: "sha256:1"})
 		if len(resp.GetObstacles()) != obstacles || errdefs.IsNotFound(err) == (obstacles > 0) {
 			t.Errorf("%s has no such snapshot: %v, %v", repository, resp, err)

@@ -19,7 +19,8 @@ import (
 // Abandoned implements engine.Deleter. Repositories of VMs are directories whose names are
 // UUIDs. Other directories are not godwit's, except the one of golden snapshots, which belongs
 // to no VM.
-func (r *Registry) Abandoned(ctx context.Context, known func(uid string) bool, grace time.Duration, dry bool) ([]engine.Freed, error) {
+func (r *Registry) Abandoned(ctx context.Context, known func(uid string) bool, grace time.Duration,
+	dry bool) ([]engine.Freed, error) {
 	root := r.Config.Registry.Layout
 	if root == "" {
 		return nil, nil

@@ -86,7 +86,8 @@ func (r *Registry) AskRights(ctx context.Context) {
 	defer cancel()
 	repository, got := r.ask(ctx)
 	if err := got.Err(); err != nil && ctx.Err() == nil {
-		slog.WarnContext(ctx, "rights are missing in the store", "repository", repository, "push", text(got.Push), "pull", text(got.Pull), "delete", text(got.Delete))
+		slog.WarnContext(ctx, "rights are missing in the store", "repository", repository, "push", text(got.Push), "pull",
+			text(got.Pull), "delete", text(got.Delete))
 	}
 }
 
@@ -120,7 +121,8 @@ func (r *Registry) ProbeDelete(context.Context) (string, error) {
 // Reaches implements engine.Deleter. A layout may be shared by all nodes, or be each one's own at
 // the same path: that nothing is there, or no directory, says something only to who made it.
 func (r *Registry) Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, error) {
-	if !strings.HasPrefix(ref.GetRepository(), store.LayoutPrefix) || ref.GetNode() == "" || ref.GetNode() == r.Config.Node {
+	if !strings.HasPrefix(ref.GetRepository(), store.LayoutPrefix) || ref.GetNode() == "" ||
+		ref.GetNode() == r.Config.Node {
 		return true, nil
 	}
 	st, err := r.Open(ref.GetRepository())
@@ -180,13 +182,15 @@ func (r *Registry) Leftovers(ctx context.Context, repository string) ([]engine.L
 				}
 				continue
 			}
-			all = append(all, engine.Leftover{Tag: l.Tag, Digest: d.String(), UID: path.Base(repository), Operation: "of a signature"})
+			all = append(all, engine.Leftover{Tag: l.Tag, Digest: d.String(), UID: path.Base(repository),
+				Operation: "of a signature"})
 			continue
 		}
 		if l.Err != nil || !l.Ref.Made(l.Tag) {
 			continue // somebody else's, or a name that somebody gave it
 		}
-		all = append(all, engine.Leftover{Tag: l.Tag, Digest: l.Digest.String(), UID: l.Ref.UID, Operation: l.Ref.Operation, Generation: l.Ref.Generation, Hold: l.Hold, Bytes: l.Size})
+		all = append(all, engine.Leftover{Tag: l.Tag, Digest: l.Digest.String(), UID: l.Ref.UID, Operation: l.Ref.Operation,
+			Generation: l.Ref.Generation, Hold: l.Hold, Bytes: l.Size})
 	}
 	return all, nil
 }

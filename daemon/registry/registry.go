@@ -58,7 +58,8 @@ func (r *Registry) Open(repository string) (store.Store, error) {
 func (r *Registry) StoreConfig(repository string) store.Config {
 	cfg := r.Config.Registry
 	return store.Config{
-		Repository: repository, PlainHTTP: cfg.PlainHTTP, CAFile: cfg.CAFile, DockerConfig: cfg.DockerConfig, HostsDir: cfg.HostsDir,
+		Repository: repository, PlainHTTP: cfg.PlainHTTP, CAFile: cfg.CAFile, DockerConfig: cfg.DockerConfig,
+		HostsDir:  cfg.HostsDir,
 		Bandwidth: int64(r.Config.Worker.Bandwidth),
 	}
 }
@@ -66,7 +67,8 @@ func (r *Registry) StoreConfig(repository string) store.Config {
 // opened answers what a snapshot says of itself. A worker reads it, with this node's keys:
 // godwitd has every right on the node, and the bytes are foreign.
 func (r *Registry) opened(ctx context.Context, c *worker.Client, repository, dgst string) (*worker.Opened, error) {
-	return c.Open(ctx, worker.OpenJob{Store: r.StoreConfig(repository), Keys: worker.KeysOf(r.Config), Digest: digest.Digest(dgst)})
+	return c.Open(ctx, worker.OpenJob{Store: r.StoreConfig(repository), Keys: worker.KeysOf(r.Config),
+		Digest: digest.Digest(dgst)})
 }
 
 // Keeps reports whether all of a snapshot is on this node.

@@ -156,13 +156,15 @@ func TestLeftovers(t *testing.T) {
 			t.Errorf("after the drop of a signature: %+v, %v", left, e)
 		}
 	}
-	if err != nil || len(all) != 1 || all[0].Digest != d || all[0].Tag != tag || !all[0].Hold || all[0].UID != "uid1" || all[0].Operation != "op" {
+	if err != nil || len(all) != 1 || all[0].Digest != d || all[0].Tag != tag || !all[0].Hold || all[0].UID != "uid1" ||
+		all[0].Operation != "op" {
 		t.Errorf("%+v, %v", all, err)
 	}
 	if _, _, err := r.Collect(t.Context(), repository, time.Hour, false); err != nil {
 		t.Errorf("collect of a registry: %v", err)
 	}
-	if n, _, err := r.Collect(t.Context(), store.LayoutPrefix+filepath.Join(t.TempDir(), "none"), time.Hour, false); n != 0 || err != nil {
+	if n, _, err := r.Collect(t.Context(), store.LayoutPrefix+filepath.Join(t.TempDir(), "none"), time.Hour,
+		false); n != 0 || err != nil {
 		t.Errorf("collect of a layout that is not there: %d, %v", n, err)
 	}
 }

@@ -18,7 +18,8 @@ func (r *Registry) Worker() *worker.Client {
 
 // Verify implements node.Snapshots.
 func (r *Registry) Verify(ctx context.Context, repository, dgst string) (*nodev1.VerifyResponse, error) {
-	v, err := r.Worker().Verify(ctx, worker.VerifyJob{Store: r.StoreConfig(repository), Keys: worker.KeysOf(r.Config), Digest: digest.Digest(dgst), Memory: int64(r.Config.Worker.Memory)}, nil)
+	v, err := r.Worker().Verify(ctx, worker.VerifyJob{Store: r.StoreConfig(repository), Keys: worker.KeysOf(r.Config),
+		Digest: digest.Digest(dgst), Memory: int64(r.Config.Worker.Memory)}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +41,8 @@ func (r *Registry) Diff(ctx context.Context, req *nodev1.DiffRequest) (*nodev1.D
 	resp := &nodev1.DiffResponse{}
 	for _, s := range spaces {
 		resp.Spaces = append(resp.Spaces, &nodev1.SpaceDiff{
-			Name: s.Name, Same: s.Same, Changed: s.Changed, Added: s.Added, Removed: s.Removed, FromSize: s.FromSize, ToSize: s.ToSize,
+			Name: s.Name, Same: s.Same, Changed: s.Changed, Added: s.Added, Removed: s.Removed, FromSize: s.FromSize,
+			ToSize: s.ToSize,
 		})
 	}
 	return resp, nil
@@ -53,7 +55,8 @@ func (r *Registry) place(repository, dgst string) worker.Place {
 // Copy implements node.Snapshots.
 func (r *Registry) Copy(ctx context.Context, req *nodev1.CopyRequest) (*nodev1.CopyResponse, error) {
 	done, err := r.Worker().Copy(ctx, worker.CopyJob{
-		From: r.place(req.GetRepository(), req.GetDigest()), To: r.StoreConfig(req.GetTo()), Tag: req.GetTag(), Memory: int64(r.Config.Worker.Memory),
+		From: r.place(req.GetRepository(), req.GetDigest()), To: r.StoreConfig(req.GetTo()), Tag: req.GetTag(),
+		Memory: int64(r.Config.Worker.Memory),
 	}, nil)
 	if err != nil {
 		return nil, err

@@ -46,7 +46,8 @@ func TestWorkerReadsSnapshots(t *testing.T) {
 	}
 	says(`{"opened":{"config":{"spec":{"id":"web","memory":4096},"facts":{"vmm":"qemu"}},"pages":5000,"ram":3000}}`)
 	offer, err := r.Offer(t.Context(), repository, d)
-	if err != nil || offer.GetRamBytes() != 4096 || offer.GetDiskBytes() != 2000 || !strings.Contains(string(offer.GetSpec()), `"web"`) || !strings.Contains(string(offer.GetFacts()), `"qemu"`) {
+	if err != nil || offer.GetRamBytes() != 4096 || offer.GetDiskBytes() != 2000 ||
+		!strings.Contains(string(offer.GetSpec()), `"web"`) || !strings.Contains(string(offer.GetFacts()), `"qemu"`) {
 		t.Errorf("offer %v, %v", offer, err)
 	}
 	says(`{"error":{"class":"data loss","text":"read again"}}`)

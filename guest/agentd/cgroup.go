@@ -119,7 +119,8 @@ func (c cgroup) apply(r *specs.LinuxResources) error {
 	}
 	if m := r.Memory; m != nil && m.CheckBeforeUpdate != nil && *m.CheckBeforeUpdate && m.Limit != nil && *m.Limit > 0 {
 		if used := c.value("memory.current"); used > uint64(*m.Limit) {
-			return fmt.Errorf("linux.resources.memory.limit: %d bytes are less than the %d in use: %w", *m.Limit, used, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("linux.resources.memory.limit: %d bytes are less than the %d in use: %w", *m.Limit, used,
+				errdefs.ErrFailedPrecondition)
 		}
 	}
 	for _, s := range settings {
@@ -196,12 +197,14 @@ func memorySettings(m *specs.LinuxMemory, unified map[string]string) (list []set
 	if m.Swap != nil && *m.Swap != 0 {
 		swap := *m.Swap // v1 counts memory and swap together
 		if swap > 0 && (m.Limit == nil || *m.Limit <= 0) {
-			return nil, fmt.Errorf("linux.resources.memory.swap %d needs a limit beside it, which it includes: %w", *m.Swap, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("linux.resources.memory.swap %d needs a limit beside it, which it includes: %w", *m.Swap,
+				errdefs.ErrInvalidArgument)
 		}
 		if swap > 0 && m.Limit != nil {
 			swap -= *m.Limit
 			if swap < 0 {
-				return nil, fmt.Errorf("linux.resources.memory.swap %d is below the limit %d: %w", *m.Swap, *m.Limit, errdefs.ErrInvalidArgument)
+				return nil, fmt.Errorf("linux.resources.memory.swap %d is below the limit %d: %w", *m.Swap, *m.Limit,
+					errdefs.ErrInvalidArgument)
 			}
 		}
 		list = append(list, setting{name: "memory.swap.max", value: limit(swap), optional: true})

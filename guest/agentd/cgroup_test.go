@@ -25,7 +25,8 @@ func TestResources(t *testing.T) {
 			map[string]string{"cpu.weight": "39", "cpu.max": "50000 100000", "cpuset.cpus": "0"}, nil},
 		{"unified wins", `{"memory":{"limit":5},"unified":{"memory.oom.group":"0","pids.max":"7"}}`,
 			map[string]string{"memory.max": "5", "memory.oom.group": "0", "pids.max": "7"}, nil},
-		{"empty parts", `{"blockIO":{},"network":{},"hugepageLimits":[{"pageSize":"2MB","limit":0}]}`, map[string]string{}, nil},
+		{"empty parts", `{"blockIO":{},"network":{},"hugepageLimits":[{"pageSize":"2MB","limit":0}]}`, map[string]string{},
+			nil},
 		{"swap without limit", `{"memory":{"swap":5}}`, nil, errdefs.IsInvalidArgument},
 		{"swap below limit", `{"memory":{"limit":10,"swap":5}}`, nil, errdefs.IsInvalidArgument},
 		{"blockIO", `{"blockIO":{"weight":5}}`, nil, errdefs.IsNotImplemented},
@@ -65,7 +66,8 @@ func TestResources(t *testing.T) {
 
 func TestCgroupFiles(t *testing.T) {
 	dir := t.TempDir()
-	for name, data := range map[string]string{"memory.max": "max\n", "memory.current": "42\n", "memory.events": "low 0\noom_kill 3\n"} {
+	for name, data := range map[string]string{"memory.max": "max\n", "memory.current": "42\n",
+		"memory.events": "low 0\noom_kill 3\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}

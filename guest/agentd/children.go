@@ -74,7 +74,8 @@ const self = "/proc/self/exe"
 // spawn starts a stage of this program with socket as descriptor 3. ended is called
 // once when it has ended, with c locked. join, if not nil, is a process whose pid
 // namespace the child is born in.
-func (c *children) spawn(kind string, socket *os.File, clone uintptr, join *spawned, ended func(uint32, time.Time)) (*spawned, error) {
+func (c *children) spawn(kind string, socket *os.File, clone uintptr, join *spawned,
+	ended func(uint32, time.Time)) (*spawned, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open null: %w", err)

@@ -22,7 +22,8 @@ type child struct {
 }
 
 // spawnChild starts a stage. What it ends with goes to ended.
-func (c *children) spawnChild(kind string, clone uintptr, join *spawned, ended func(uint32, time.Time)) (*child, error) {
+func (c *children) spawnChild(kind string, clone uintptr, join *spawned, ended func(uint32, time.Time)) (*child,
+	error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("make stage socket: %w", err)

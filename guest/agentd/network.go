@@ -16,7 +16,8 @@ import (
 )
 
 // ConfigureNetwork implements agentv1.AgentService.
-func (s *Service) ConfigureNetwork(_ context.Context, r *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
+func (s *Service) ConfigureNetwork(_ context.Context,
+	r *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
 	return &agentv1.ConfigureNetworkResponse{}, s.configure(r.Nics)
 }
 

@@ -71,7 +71,8 @@ func TestRoutesOfTwoNICs(t *testing.T) {
 		{Family: "4", Destination: "172.16.0.0/12", Gateway: "192.0.2.1", OnLink: true, Mtu: 1300, Advmss: 1200},
 		{Family: "4", Destination: "172.32.0.0/16", Gateway: "fd01::7"},
 	}
-	nics[1].Routes = []*agentv1.Route{{Family: "4", Gateway: "10.2.0.1", Metric: 100}, {Family: "4", Gateway: "10.2.0.9"}, {Family: "6", Gateway: "fd02::1"}}
+	nics[1].Routes = []*agentv1.Route{{Family: "4", Gateway: "10.2.0.1", Metric: 100}, {Family: "4", Gateway: "10.2.0.9"},
+		{Family: "6", Gateway: "fd02::1"}}
 	for range 2 {
 		if err := s.configure(nics); err != nil {
 			t.Fatal(err)
@@ -128,10 +129,13 @@ func TestDirectRouteInPlaceOfTheKernels(t *testing.T) {
 		route *agentv1.Route
 		want  string
 	}{
-		"another source": {&agentv1.Route{Family: "4", Destination: "10.1.0.0/24", Scope: unix.RT_SCOPE_LINK, Source: "10.1.0.3"}, "src 10.1.0.3"},
-		"an MTU":         {&agentv1.Route{Family: "4", Destination: "10.1.0.0/24", Scope: unix.RT_SCOPE_LINK, Source: "10.1.0.2", Mtu: 1300}, "src 10.1.0.2 mtu 1300"},
-		"another metric": {&agentv1.Route{Family: "4", Destination: "10.1.0.0/24", Scope: unix.RT_SCOPE_LINK, Source: "10.1.0.3", Metric: 7}, "src 10.1.0.2"},
-		"IPv6":           {&agentv1.Route{Family: "6", Destination: "fd01::/64", Metric: 256, Mtu: 1300}, "mtu 1300"},
+		"another source": {&agentv1.Route{Family: "4", Destination: "10.1.0.0/24", Scope: unix.RT_SCOPE_LINK,
+			Source: "10.1.0.3"}, "src 10.1.0.3"},
+		"an MTU": {&agentv1.Route{Family: "4", Destination: "10.1.0.0/24", Scope: unix.RT_SCOPE_LINK,
+			Source: "10.1.0.2", Mtu: 1300}, "src 10.1.0.2 mtu 1300"},
+		"another metric": {&agentv1.Route{Family: "4", Destination: "10.1.0.0/24", Scope: unix.RT_SCOPE_LINK,
+			Source: "10.1.0.3", Metric: 7}, "src 10.1.0.2"},
+		"IPv6": {&agentv1.Route{Family: "6", Destination: "fd01::/64", Metric: 256, Mtu: 1300}, "mtu 1300"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, nics := guestOf(t), twoNICs()
@@ -153,7 +157,8 @@ func TestDirectRouteInPlaceOfTheKernels(t *testing.T) {
 			if err := s.configure(nics); err != nil {
 				t.Fatal(err)
 			}
-			if got := routes(t, c.route.Destination); len(got) != 1 || !strings.Contains(got[0], "proto kernel") || strings.Contains(got[0], "mtu") {
+			if got := routes(t, c.route.Destination); len(got) != 1 || !strings.Contains(got[0], "proto kernel") ||
+				strings.Contains(got[0], "mtu") {
 				t.Errorf("without it: %q", got)
 			}
 		})

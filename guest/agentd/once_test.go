@@ -14,7 +14,8 @@ import (
 
 // A signal of one name reaches its process once; another name, or none, is another signal.
 func TestSignalIsDeliveredOnce(t *testing.T) {
-	cmd := exec.Command("sh", "-c", `n=0; trap 'n=$((n+1))' USR1; trap 'echo $n' USR2; echo 0; while :; do sleep 0.01; done`)
+	cmd := exec.Command("sh", "-c",
+		`n=0; trap 'n=$((n+1))' USR1; trap 'echo $n' USR2; echo 0; while :; do sleep 0.01; done`)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

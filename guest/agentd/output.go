@@ -212,7 +212,8 @@ func (o *output) acknowledged() uint64 {
 
 // read drops what lies before offset and returns up to max bytes from there, waiting
 // up to wait for the first.
-func (o *output) read(ctx context.Context, offset uint64, max int, wait time.Duration) (data []byte, at uint64, eof bool) {
+func (o *output) read(ctx context.Context, offset uint64, max int, wait time.Duration) (data []byte, at uint64,
+	eof bool) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {

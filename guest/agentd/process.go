@@ -40,7 +40,8 @@ type process struct {
 }
 
 func newProcess(id string, spec *specs.Process, poke func()) *process {
-	return &process{id: id, spec: spec, stdin: newInput(), stdout: newOutput(poke), stderr: newOutput(poke), done: make(chan struct{})}
+	return &process{id: id, spec: spec, stdin: newInput(), stdout: newOutput(poke), stderr: newOutput(poke),
+		done: make(chan struct{})}
 }
 
 func parseProcess(data []byte) (*specs.Process, error) {

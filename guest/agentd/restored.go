@@ -19,7 +19,8 @@ const minEntropy = 32
 // Restored implements agentv1.AgentService.
 func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
 	if len(r.Entropy) < minEntropy {
-		return nil, fmt.Errorf("restored: entropy of %d bytes, not %d: %w", len(r.Entropy), minEntropy, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("restored: entropy of %d bytes, not %d: %w", len(r.Entropy), minEntropy,
+			errdefs.ErrInvalidArgument)
 	}
 	if err := addEntropy(r.Entropy); err != nil {
 		return nil, err
@@ -66,7 +67,8 @@ func addEntropy(data []byte) error {
 		buf        [most]byte
 	}{bits: int32(8 * len(data)), size: int32(len(data))}
 	copy(pool.buf[:], data)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&pool))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDADDENTROPY,
+		uintptr(unsafe.Pointer(&pool))); errno != 0 {
 		return fmt.Errorf("add entropy: %w", errno)
 	}
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), rndReseedCRNG, 0); errno != 0 {

@@ -31,7 +31,9 @@ func setRoutes(link netlink.Link, routes []*agentv1.Route) error {
 	replaced := false // a route that may have been in the place of the kernel's
 	for _, r := range have {
 		replaced = replaced || r.Protocol != unix.RTPROT_KERNEL
-		if r.Protocol == unix.RTPROT_KERNEL && !slices.ContainsFunc(want, func(w *netlink.Route) bool { return inPlaceOf(w, r) }) {
+		if r.Protocol == unix.RTPROT_KERNEL && !slices.ContainsFunc(want, func(w *netlink.Route) bool {
+			return inPlaceOf(w, r)
+		}) {
 			continue
 		}
 		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {

@@ -71,7 +71,8 @@ func refuseUnknown(r interface{ Unknown() bool }) error {
 		return nil
 	}
 	name := strings.TrimPrefix(fmt.Sprintf("%T", r), "*lean.")
-	return fmt.Errorf("%s asks for what this guest does not know: its initramfs is older than the shim: %w", name, errdefs.ErrNotImplemented)
+	return fmt.Errorf("%s asks for what this guest does not know: its initramfs is older than the shim: %w", name,
+		errdefs.ErrNotImplemented)
 }
 
 func describe(dir string, r *agentv1.SetupRequest) *stage.Container {

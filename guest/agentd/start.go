@@ -98,7 +98,8 @@ func (s *Service) startInit(spec *specs.Process, size *unix.Winsize, r *agentv1.
 		return nil, s.refused
 	}
 	if s.waiting == nil {
-		return nil, fmt.Errorf("start the container's init: no container is set up, or it was tried before: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("start the container's init: no container is set up, or it was tried before: %w",
+			errdefs.ErrFailedPrecondition)
 	}
 	p, ch := s.init, s.waiting
 	s.waiting = nil // whatever happens, this child is used up

@@ -203,14 +203,16 @@ func native(err error) error {
 }
 
 // call issues one request until it is answered, or answered with nonsense.
-func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService, context.Context, *Q) (*R, error), req *Q) (*R, error) {
+func call[Q, R any](ctx context.Context, a *Agent, do func(agentv1.AgentService, context.Context, *Q) (*R, error),
+	req *Q) (*R, error) {
 	return again(ctx, a, func(p *peer) (*R, error) { return do(agentv1.NewAgentClient(p.client), ctx, req) })
 }
 
 // lost reports whether a call ended because its session did, perhaps in the midst of an answer,
 // which ttrpc tells as the io package does.
 func (p *peer) lost(err error) bool {
-	return errors.Is(err, ttrpc.ErrClosed) || errors.Is(err, session.ErrReset) || errors.Is(err, io.ErrUnexpectedEOF) && p.conn.Err() != nil
+	return errors.Is(err, ttrpc.ErrClosed) || errors.Is(err, session.ErrReset) || errors.Is(err, io.ErrUnexpectedEOF) &&
+		p.conn.Err() != nil
 }
 
 // again does what needs a session until one lasts for it.

@@ -271,7 +271,8 @@ func TestBootErrorShowsConsole(t *testing.T) {
 	if !errors.As(err, &boot) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
-	if !strings.HasSuffix(boot.Tail, "Kernel panic") || !strings.Contains(err.Error(), console) || len(boot.Tail) > consoleTail {
+	if !strings.HasSuffix(boot.Tail, "Kernel panic") || !strings.Contains(err.Error(), console) ||
+		len(boot.Tail) > consoleTail {
 		t.Fatal(err)
 	}
 }
@@ -308,7 +309,8 @@ func TestPendingStdinIsKept(t *testing.T) {
 	f.mu.Lock()
 	f.fail, f.stdin = nil, nil
 	f.mu.Unlock()
-	if err := a.NewStreams("p", from).CopyStdin(t.Context(), strings.NewReader(" world")); err != nil || string(f.stdin) != "hello world" {
+	if err := a.NewStreams("p", from).CopyStdin(t.Context(), strings.NewReader(" world")); err != nil ||
+		string(f.stdin) != "hello world" {
 		t.Fatalf("%q %v", f.stdin, err)
 	}
 }
@@ -383,7 +385,8 @@ func TestBootPanic(t *testing.T) {
 		t.Errorf("after a panic: %v", err)
 	}
 	_, err = Connect(t.Context(), "", Options{Dial: silent, BootTimeout: 10 * time.Millisecond})
-	if !errors.As(err, &boot) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "timeouts.boot") {
+	if !errors.As(err, &boot) || !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "timeouts.boot") {
 		t.Errorf("a guest that never answers: %v", err)
 	}
 }

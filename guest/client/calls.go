@@ -30,7 +30,8 @@ func (a *Agent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.Wait
 }
 
 // ConfigureNetwork implements agentv1.AgentService.
-func (a *Agent) ConfigureNetwork(ctx context.Context, r *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
+func (a *Agent) ConfigureNetwork(ctx context.Context,
+	r *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
 	return call(ctx, a, agentv1.AgentService.ConfigureNetwork, r)
 }
 

@@ -142,7 +142,11 @@ func TestHostileAgent(t *testing.T) {
 		"nobody reads":   {func(net.Conn) {}, true},
 		"half an answer": {func(c net.Conn) { s, _ := request(c); _, _ = c.Write(answer(s, make([]byte, 100))[:50]) }, true},
 		"closes at once": {func(c net.Conn) { c.Close() }, true},
-		"closes midway":  {func(c net.Conn) { s, _ := request(c); _, _ = c.Write(answer(s, make([]byte, 100))[:50]); c.Close() }, true},
+		"closes midway": {func(c net.Conn) {
+			s, _ := request(c)
+			_, _ = c.Write(answer(s, make([]byte, 100))[:50])
+			c.Close()
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := hostile(t, tt.serve)

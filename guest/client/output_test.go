@@ -73,7 +73,8 @@ func newFakeWith(t *testing.T, l *lanes) *fake {
 
 func read(t *testing.T, a *Agent, id string, at uint64) (*agentv1.ReadResponse, error) {
 	t.Helper()
-	return a.Read(t.Context(), &agentv1.ReadRequest{Id: id, Stream: agentv1.Stream_STREAM_STDOUT, Offset: at, WaitMs: 60_000})
+	return a.Read(t.Context(), &agentv1.ReadRequest{Id: id, Stream: agentv1.Stream_STREAM_STDOUT, Offset: at,
+		WaitMs: 60_000})
 }
 
 // Output that comes in lanes arrives once and in order, whatever becomes of the

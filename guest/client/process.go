@@ -158,7 +158,8 @@ func (s *Streams) flush(ctx context.Context) (closed bool, err error) {
 			return true, nil
 		}
 		if r.Offset < offset || r.Offset > offset+uint64(len(data)) {
-			return false, fmt.Errorf("write stdin of %q: guest is at byte %d, host at %d: %w", s.id, r.Offset, offset, errdefs.ErrDataLoss)
+			return false, fmt.Errorf("write stdin of %q: guest is at byte %d, host at %d: %w", s.id, r.Offset, offset,
+				errdefs.ErrDataLoss)
 		}
 		s.mu.Lock()
 		s.off.Pending = s.off.Pending[r.Offset-offset:]

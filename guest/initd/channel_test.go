@@ -12,7 +12,8 @@ import (
 // only a broken listener ends its process 1.
 func TestAcceptHostOutlastsShortages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		answers := []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EINTR, unix.ECONNABORTED, nil, unix.EMFILE, nil, unix.EBADF}
+		answers := []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EINTR, unix.ECONNABORTED, nil,
+			unix.EMFILE, nil, unix.EBADF}
 		var served []int
 		n := 0
 		err := acceptHost(func() (int, error) {

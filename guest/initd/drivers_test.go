@@ -15,7 +15,8 @@ func fakeBus(t *testing.T) (root string, probed func() string) {
 	t.Helper()
 	root = t.TempDir()
 	bus := filepath.Join(root, virtioBus)
-	for name, number := range map[string]string{"virtio0": "0x0003", "virtio1": netDevice, "virtio2": diskDevice, "virtio3": diskDevice} {
+	for name, number := range map[string]string{"virtio0": "0x0003", "virtio1": netDevice, "virtio2": diskDevice,
+		"virtio3": diskDevice} {
 		dir := filepath.Join(bus, "devices", name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)

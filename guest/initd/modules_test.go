@@ -10,14 +10,16 @@ import (
 
 // A module whose device the VM has not is left out; the order of the others stays.
 func TestUsefulModules(t *testing.T) {
-	all := modules{"virtio_blk.ko", "vsock.ko", "vmw_vsock_virtio_transport_common.ko", "vmw_vsock_virtio_transport.ko", "virtio_net.ko", "virtio_balloon.ko"}
+	all := modules{"virtio_blk.ko", "vsock.ko", "vmw_vsock_virtio_transport_common.ko", "vmw_vsock_virtio_transport.ko",
+		"virtio_net.ko", "virtio_balloon.ko"}
 	for name, tt := range map[string]struct {
 		devices []string
 		want    modules
 	}{
-		"QEMU":             {[]string{"0x0002", "0x0003"}, modules{"virtio_blk.ko"}},
-		"Cloud Hypervisor": {[]string{"0x0001", "0x0002", "0x0013"}, modules{"virtio_blk.ko", "vsock.ko", "vmw_vsock_virtio_transport_common.ko", "vmw_vsock_virtio_transport.ko", "virtio_net.ko"}},
-		"balloon":          {[]string{"0x0001", "0x0005"}, modules{"virtio_blk.ko", "virtio_net.ko", "virtio_balloon.ko"}},
+		"QEMU": {[]string{"0x0002", "0x0003"}, modules{"virtio_blk.ko"}},
+		"Cloud Hypervisor": {[]string{"0x0001", "0x0002", "0x0013"}, modules{"virtio_blk.ko", "vsock.ko",
+			"vmw_vsock_virtio_transport_common.ko", "vmw_vsock_virtio_transport.ko", "virtio_net.ko"}},
+		"balloon": {[]string{"0x0001", "0x0005"}, modules{"virtio_blk.ko", "virtio_net.ko", "virtio_balloon.ko"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sysfs := t.TempDir()
@@ -44,7 +46,8 @@ func TestUsefulModules(t *testing.T) {
 // What a container's start does not wait for is loaded later: nothing is lost, and the
 // order of each part stays.
 func TestParts(t *testing.T) {
-	all := modules{"virtio_blk.ko", "failover.ko", "net_failover.ko", "virtio_net.ko", "virtio-rng.ko", "virtio_balloon.ko"}
+	all := modules{"virtio_blk.ko", "failover.ko", "net_failover.ko", "virtio_net.ko", "virtio-rng.ko",
+		"virtio_balloon.ko"}
 	eager, later := all.part(true)
 	if diff := cmp.Diff(modules{"virtio_blk.ko", "virtio_balloon.ko"}, eager); diff != "" {
 		t.Errorf("eager (-want +got):\n%s", diff)

@@ -69,7 +69,8 @@ func (l *Lane) rewind(offset uint64) {
 // Read confirms all before offset and returns what comes there: up to max bytes, or
 // none after wait. The bytes are the caller's until the next Read. at is larger than
 // offset where the guest has forgotten what lies between.
-func (l *Lane) Read(ctx context.Context, offset uint64, max int, wait time.Duration) (data []byte, at uint64, end bool, err error) {
+func (l *Lane) Read(ctx context.Context, offset uint64, max int, wait time.Duration) (data []byte, at uint64, end bool,
+	err error) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {

@@ -159,14 +159,16 @@ func TestLaneGoesBack(t *testing.T) {
 		}
 	}
 	// Another lane, as of another host that knows less, goes on where the guest is.
-	if got, at, end, err := host.Lane([]byte("s"), 0).Read(t.Context(), 0, 5000, time.Minute); err != nil || at < 2500 || !end || !bytes.Equal(got, data[at:]) {
+	if got, at, end, err := host.Lane([]byte("s"), 0).Read(t.Context(), 0, 5000, time.Minute); err != nil || at < 2500 ||
+		!end || !bytes.Equal(got, data[at:]) {
 		t.Fatalf("%d bytes at %d, end %v: %v", len(got), at, end, err)
 	}
 	// Also where that is beyond all that it may want at first.
 	src.mu.Lock()
 	src.data, src.base = numbered(2, 4*laneWindow), 3*laneWindow
 	src.mu.Unlock()
-	if got, at, _, err := host.Lane([]byte("s"), 0).Read(t.Context(), 0, 100, time.Minute); err != nil || at != 3*laneWindow || len(got) == 0 {
+	if got, at, _, err := host.Lane([]byte("s"), 0).Read(t.Context(), 0, 100, time.Minute); err != nil ||
+		at != 3*laneWindow || len(got) == 0 {
 		t.Fatalf("%d bytes at %d: %v", len(got), at, err)
 	}
 }

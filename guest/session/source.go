@@ -108,7 +108,8 @@ func (c *Conn) appendBulk(b []byte) []byte {
 			continue
 		}
 		f := frame{
-			kind: typeBulk, version: Version, features: featureBulk, nonce: c.nonce, seq: piece.At, recv: key, limit: piece.flags(),
+			kind: typeBulk, version: Version, features: featureBulk, nonce: c.nonce, seq: piece.At, recv: key,
+			limit:   piece.flags(),
 			payload: room[headerSize : headerSize+piece.Len],
 		}
 		return f.appendHeader(b)[:len(b)+headerSize+piece.Len]

@@ -116,7 +116,8 @@ func CopyOptions(target string, given []string) (kept []string, readOnly bool, e
 			s = s[1:]
 		}
 		if slices.Contains(superOptions, s) {
-			return nil, false, fmt.Errorf("mount %s: option %q cannot be given to a copy in the guest: leave it out: %w", target, s, errdefs.ErrNotImplemented)
+			return nil, false, fmt.Errorf("mount %s: option %q cannot be given to a copy in the guest: leave it out: %w", target,
+				s, errdefs.ErrNotImplemented)
 		}
 		if s != "bind" && s != "rbind" {
 			kept = append(kept, s)

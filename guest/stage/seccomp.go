@@ -52,7 +52,8 @@ func (id *identity) confine() error {
 		Len:    uint16(n / instructionSize),
 		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(id.filter.Program))),
 	}
-	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, uintptr(id.filter.Flags), uintptr(unsafe.Pointer(&prog)))
+	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, uintptr(id.filter.Flags),
+		uintptr(unsafe.Pointer(&prog)))
 	if errno != 0 {
 		return fmt.Errorf("linux.seccomp: install filter: %w", errno)
 	}
@@ -61,7 +62,8 @@ func (id *identity) confine() error {
 	}
 	_, _, errno = unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&id.final[0])), 0)
 	if errno != 0 {
-		return fmt.Errorf("linux.seccomp: the profile forbids capset, which is needed without process.noNewPrivileges: %w", errno)
+		return fmt.Errorf("linux.seccomp: the profile forbids capset, which is needed without process.noNewPrivileges: %w",
+			errno)
 	}
 	return nil
 }

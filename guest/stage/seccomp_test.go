@@ -40,7 +40,8 @@ func confined() {
 	runtime.LockOSThread()
 	profile := seccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{}}})
 	number := uint(unix.EFBIG)
-	profile.Syscalls = append([]specs.LinuxSyscall{{Names: []string{"renameat2"}, Action: specs.ActErrno, ErrnoRet: &number}}, profile.Syscalls...)
+	profile.Syscalls = append([]specs.LinuxSyscall{{Names: []string{"renameat2"}, Action: specs.ActErrno,
+		ErrnoRet: &number}}, profile.Syscalls...)
 	f, err := compiler.Compile(profile)
 	if err != nil {
 		fmt.Println(err)

@@ -21,8 +21,10 @@ func TestMountOptions(t *testing.T) {
 	}{
 		{"flags", []string{"nosuid", "noexec", "ro"}, options{flags: unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_RDONLY}, nil},
 		{"the last wins", []string{"ro", "rw", "noexec", "exec"}, options{}, nil},
-		{"data", []string{"mode=755", "size=1k", "nodev"}, options{flags: unix.MS_NODEV, data: []string{"mode=755", "size=1k"}}, nil},
-		{"bind", []string{"rbind", "rprivate"}, options{flags: unix.MS_BIND | unix.MS_REC, propagation: []string{"rprivate"}}, nil},
+		{"data", []string{"mode=755", "size=1k", "nodev"},
+			options{flags: unix.MS_NODEV, data: []string{"mode=755", "size=1k"}}, nil},
+		{"bind", []string{"rbind", "rprivate"}, options{flags: unix.MS_BIND | unix.MS_REC, propagation: []string{"rprivate"}},
+			nil},
 		{"copy up", []string{"tmpcopyup"}, options{}, errdefs.IsNotImplemented},
 		{"id map", []string{"idmap"}, options{}, errdefs.IsNotImplemented},
 	}

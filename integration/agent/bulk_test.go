@@ -52,8 +52,10 @@ func (m *machine) withRawPort() (socket string) {
 	dir := m.t.TempDir() // the VMM has a /dev of its own, without m.dir
 	socket = filepath.Join(dir, "raw.sock")
 	script := filepath.Join(dir, "qemu")
-	write(m.t, script, fmt.Sprintf("#!/bin/sh\nexec qemu-system-x86_64 \"$@\" -chardev socket,id=raw,path=%s,server=on,wait=off "+
-		"-device virtio-serial-pci,id=rawbus,disable-legacy=on -device virtserialport,bus=rawbus.0,nr=1,chardev=raw,name=raw\n", socket))
+	write(m.t, script, fmt.Sprintf("#!/bin/sh\nexec qemu-system-x86_64 \"$@\" -chardev "+
+		"socket,id=raw,path=%s,server=on,wait=off "+
+		"-device virtio-serial-pci,id=rawbus,disable-legacy=on -device "+
+		"virtserialport,bus=rawbus.0,nr=1,chardev=raw,name=raw\n", socket))
 	if err := os.Chmod(script, 0o700); err != nil {
 		m.t.Fatal(err)
 	}
@@ -98,7 +100,8 @@ func TestOutputNearTheChannel(t *testing.T) {
 		output.add(m, func() float64 { return m.writeStdout(fmt.Sprint("bulk", i), write) })
 	}
 	rate, cost := slices.Max(relay.rates)/slices.Max(output.rates), slices.Min(output.costs)/slices.Min(relay.costs)
-	t.Logf("MiB/s (ms of CPU): port %v, relay %v, stdout %v: %.2f times slower than the relay, %.2f times the CPU time", port, relay, output, rate, cost)
+	t.Logf("MiB/s (ms of CPU): port %v, relay %v, stdout %v: %.2f times slower than the relay, %.2f times the CPU time",
+		port, relay, output, rate, cost)
 	if rate > bulkLimit && cost > bulkLimit || rate > 2*bulkLimit {
 		t.Errorf("stdout is %.2f times slower than a relay and costs %.2f times as much, not %.0f", rate, cost, bulkLimit)
 	}
@@ -110,14 +113,17 @@ func TestOutputNearTheChannel(t *testing.T) {
 func (m *machine) unread() {
 	m.t.Helper()
 	ctx := m.t.Context()
-	if err := m.start("unread", process("sh", "-c", "echo begun >/tmp/begun; "+dd()+"; echo ended >/tmp/ended")); err != nil {
+	if err := m.start("unread",
+		process("sh", "-c", "echo begun >/tmp/begun; "+dd()+"; echo ended >/tmp/ended")); err != nil {
 		m.t.Fatal(err)
 	}
-	r, err := m.exec("beside", process("sh", "-c", "until [ -s /tmp/begun ]; do :; done; "+dd()+" | wc -c; ls /tmp/ended"), "")
+	r, err := m.exec("beside", process("sh", "-c", "until [ -s /tmp/begun ]; do :; done; "+dd()+" | wc -c; ls /tmp/ended"),
+		"")
 	if err != nil || r.Out != fmt.Sprintln(bulkSize) || r.Status == 0 {
 		m.t.Errorf("beside a process that nobody reads: %v, %v", r, err)
 	}
-	if _, err := m.agent.Kill(ctx, &agentv1.KillRequest{Id: "unread", Signal: uint32(unix.SIGKILL), All: true}); err != nil {
+	if _, err := m.agent.Kill(ctx, &agentv1.KillRequest{Id: "unread", Signal: uint32(unix.SIGKILL),
+		All: true}); err != nil {
 		m.t.Errorf("kill it: %v", err)
 	}
 	if e, err := m.agent.WaitExit(ctx, "unread"); err != nil || e.Status != 137 {

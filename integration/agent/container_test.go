@@ -105,7 +105,8 @@ func TestSignals(t *testing.T) {
 			if err := m.start(tt.name, process("sh", "-c", tt.script)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := m.agent.Read(t.Context(), &agentv1.ReadRequest{Id: tt.name, Stream: agentv1.Stream_STREAM_STDOUT, WaitMs: 60000}); err != nil {
+			if _, err := m.agent.Read(t.Context(), &agentv1.ReadRequest{Id: tt.name, Stream: agentv1.Stream_STREAM_STDOUT,
+				WaitMs: 60000}); err != nil {
 				t.Fatal(err)
 			}
 			if err := kill(tt.name, tt.sig); err != nil {
@@ -246,7 +247,8 @@ func TestFilesAndReadOnlyRoot(t *testing.T) {
 	m := newMachine(t).boot().setup(func(r *agentv1.SetupRequest) {
 		r.ReadOnlyRoot = true
 		r.Sysctl = map[string]string{"kernel.shmmax": "4096", "net.ipv4.ip_forward": "1"}
-		r.Mounts = append(r.Mounts, &agentv1.Mount{Type: "tmpfs", Source: "tmpfs", Target: "/locked", Options: []string{"ro"}},
+		r.Mounts = append(r.Mounts, &agentv1.Mount{Type: "tmpfs", Source: "tmpfs", Target: "/locked",
+			Options: []string{"ro"}},
 			&agentv1.Mount{Type: "bind", Source: "/data", Target: "/again", Options: []string{"rbind"}})
 		r.Files = []*agentv1.File{
 			{Path: "/etc/hosts", Mode: 0o644, Data: []byte("127.0.0.1 localhost\n")},
@@ -263,7 +265,8 @@ wc -c </again/big; md5sum </data/link | cut -c-32
 cat /proc/sys/kernel/shmmax /proc/sys/net/ipv4/ip_forward
 touch /x 2>/dev/null || echo ro; touch /locked/x 2>/dev/null || echo ro; touch /dev/shm/x && echo rw`
 	r, err := m.exec("look", process("sh", "-c", script), "")
-	want := "127.0.0.1 localhost\nlocked\n400 1000 7\n711\nbig\n6553600\n" + fmt.Sprintf("%x", md5.Sum(big)) + "\n4096\n1\nro\nro\nrw\n"
+	want := "127.0.0.1 localhost\nlocked\n400 1000 7\n711\nbig\n6553600\n" + fmt.Sprintf("%x", md5.Sum(big)) +
+		"\n4096\n1\nro\nro\nrw\n"
 	if err != nil || r.Out != want {
 		t.Fatalf("%v got %q %q\nwant %q", err, r.Out, r.Err, want)
 	}
@@ -296,9 +299,13 @@ func TestSetupIsIdempotentAndUndone(t *testing.T) {
 		{"no disk", func(r *agentv1.SetupRequest) { r.Layers[0].Serial = "none" }, errdefs.IsNotFound},
 		{"no writable", func(r *agentv1.SetupRequest) { r.Writable.Serial = "none" }, errdefs.IsNotFound},
 		{"type", func(r *agentv1.SetupRequest) { r.Layers[0].Type = "ntfs" }, errdefs.IsNotImplemented},
-		{"mount", func(r *agentv1.SetupRequest) { r.Mounts = []*agentv1.Mount{{Type: "nfs", Target: "/x"}} }, errdefs.IsNotImplemented},
+		{"mount", func(r *agentv1.SetupRequest) {
+			r.Mounts = []*agentv1.Mount{{Type: "nfs", Target: "/x"}}
+		}, errdefs.IsNotImplemented},
 		{"sysctl", func(r *agentv1.SetupRequest) { r.Sysctl = map[string]string{"no.such": "1"} }, errdefs.IsInvalidArgument},
-		{"file", func(r *agentv1.SetupRequest) { r.Files = []*agentv1.File{{Path: "/x", Mode: unix.S_IFBLK}} }, errdefs.IsNotImplemented},
+		{"file", func(r *agentv1.SetupRequest) {
+			r.Files = []*agentv1.File{{Path: "/x", Mode: unix.S_IFBLK}}
+		}, errdefs.IsNotImplemented},
 		{"resources", func(r *agentv1.SetupRequest) { r.Resources = []byte("{") }, errdefs.IsInvalidArgument},
 	}
 	for _, tt := range bad {

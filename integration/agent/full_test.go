@@ -40,7 +40,8 @@ func (m *machine) smallDisk(size int) (grow func(size int)) {
 		}
 	})
 	path := filepath.Join(dir, "rw.ext4")
-	if err := ext4.Create(path, 256<<20, ext4.WithDir("/upper", 0o755, 0, 0), ext4.WithDir("/work", 0o755, 0, 0)); err != nil {
+	if err := ext4.Create(path, 256<<20, ext4.WithDir("/upper", 0o755, 0, 0),
+		ext4.WithDir("/work", 0o755, 0, 0)); err != nil {
 		m.t.Fatal(err)
 	}
 	m.disks[1].File.Close()
@@ -59,7 +60,8 @@ func TestFullHostDisk(t *testing.T) {
 	m := newMachine(t)
 	grow := m.smallDisk(4)
 	m.boot().setup(nil).init()
-	const script = "dd if=/dev/zero bs=1M count=24 2>/dev/null | tr '\\000' x >/data/big; sync; echo done; md5sum </data/big; dmesg | grep -ciE 'I/O error|ext4-fs error'"
+	const script = "dd if=/dev/zero bs=1M count=24 2>/dev/null | tr '\\000' x >/data/big; sync; echo done; md5sum " +
+		"</data/big; dmesg | grep -ciE 'I/O error|ext4-fs error'"
 	if err := m.start("writer", process("sh", "-c", script)); err != nil {
 		t.Fatal(err)
 	}

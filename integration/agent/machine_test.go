@@ -87,7 +87,8 @@ func write(t *testing.T, path, data string) {
 func newDriver(t *testing.T) (driver vmm.Driver, firstDisk int) {
 	t.Helper()
 	if harness.VMM() == cloudhypervisor.Name {
-		return cloudhypervisor.New(cloudhypervisor.Driver{Binary: os.Getenv("GODWIT_CLOUD_HYPERVISOR")}), cloudhypervisor.FirstDiskSlot
+		return cloudhypervisor.New(cloudhypervisor.Driver{Binary: os.Getenv("GODWIT_CLOUD_HYPERVISOR")}),
+			cloudhypervisor.FirstDiskSlot
 	}
 	driver, err := qemu.New(qemu.Driver{Accel: cmp.Or(os.Getenv("GODWIT_ACCEL"), "tcg")})
 	if err != nil {
@@ -113,7 +114,8 @@ func newMachine(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	rw := filepath.Join(dir, "rw.ext4")
-	if err := ext4.Create(rw, 256<<20, ext4.WithDir("/upper", 0o755, 0, 0), ext4.WithDir("/work", 0o755, 0, 0)); err != nil {
+	if err := ext4.Create(rw, 256<<20, ext4.WithDir("/upper", 0o755, 0, 0),
+		ext4.WithDir("/work", 0o755, 0, 0)); err != nil {
 		t.Fatal(err)
 	}
 	m.disk("layer0", layer(t, dir), true)
@@ -268,9 +270,12 @@ func (m *machine) setup(change func(*agentv1.SetupRequest)) *machine {
 		Hostname: "box",
 		Mounts: []*agentv1.Mount{
 			{Type: "proc", Source: "proc", Target: "/proc", Options: []string{"nosuid", "noexec", "nodev"}},
-			{Type: "tmpfs", Source: "tmpfs", Target: "/dev", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-			{Type: "devpts", Source: "devpts", Target: "/dev/pts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
-			{Type: "tmpfs", Source: "shm", Target: "/dev/shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
+			{Type: "tmpfs", Source: "tmpfs", Target: "/dev", Options: []string{"nosuid", "strictatime", "mode=755",
+				"size=65536k"}},
+			{Type: "devpts", Source: "devpts", Target: "/dev/pts", Options: []string{"nosuid", "noexec", "newinstance",
+				"ptmxmode=0666", "mode=0620", "gid=5"}},
+			{Type: "tmpfs", Source: "shm", Target: "/dev/shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777",
+				"size=65536k"}},
 			{Type: "mqueue", Source: "mqueue", Target: "/dev/mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 			{Type: "sysfs", Source: "sysfs", Target: "/sys", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 			{Type: "cgroup", Source: "cgroup", Target: "/sys/fs/cgroup", Options: []string{"ro", "nosuid", "noexec", "nodev"}},
@@ -297,7 +302,8 @@ func (m *machine) start(id string, p *specs.Process) error {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	_, err = m.agent.Start(m.t.Context(), &agentv1.StartRequest{Id: id, Process: data, Stdin: true, Stdout: true, Stderr: true})
+	_, err = m.agent.Start(m.t.Context(), &agentv1.StartRequest{Id: id, Process: data, Stdin: true, Stdout: true,
+		Stderr: true})
 	return err
 }
 

@@ -64,7 +64,8 @@ func TestNetwork(t *testing.T) {
 			Routes: []*agentv1.Route{{Gateway: "10.97.13.1"}, {Destination: "192.0.2.0/24", Scope: 253}}}}
 	}
 	look := func(id string) string {
-		r, err := m.exec(id, process("sh", "-c", "ip -o addr show eth0; ip route; cat /sys/class/net/eth0/mtu; ip -o link show lo"), "")
+		r, err := m.exec(id, process("sh", "-c", "ip -o addr show eth0; ip route; cat /sys/class/net/eth0/mtu; ip -o link "+
+			"show lo"), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,18 +79,21 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if _, err := m.agent.ConfigureNetwork(t.Context(), &agentv1.ConfigureNetworkRequest{Nics: nic("10.97.13.2/24")}); err != nil {
+		if _, err := m.agent.ConfigureNetwork(t.Context(),
+			&agentv1.ConfigureNetworkRequest{Nics: nic("10.97.13.2/24")}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	got := look("first")
-	for _, want := range []string{"10.97.13.2/24", "fd00:97::2/64", "default via 10.97.13.1", "192.0.2.0/24", "1400\n", "LOOPBACK,UP"} {
+	for _, want := range []string{"10.97.13.2/24", "fd00:97::2/64", "default via 10.97.13.1", "192.0.2.0/24", "1400\n",
+		"LOOPBACK,UP"} {
 		if !strings.Contains(got, want) {
 			t.Fatalf("%q is not in %s", want, got)
 		}
 	}
 	reach("ping")
-	_, err := m.agent.Restored(t.Context(), &agentv1.RestoredRequest{Entropy: make([]byte, 32), SetNics: true, Nics: nic("10.97.13.3/24")})
+	_, err := m.agent.Restored(t.Context(), &agentv1.RestoredRequest{Entropy: make([]byte, 32), SetNics: true,
+		Nics: nic("10.97.13.3/24")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +102,8 @@ func TestNetwork(t *testing.T) {
 	}
 	reach("ping again")
 	bad := []*agentv1.NIC{{Mac: net.HardwareAddr{2, 9, 9, 9, 9, 9}.String()}}
-	if _, err := m.agent.ConfigureNetwork(t.Context(), &agentv1.ConfigureNetworkRequest{Nics: bad}); !errdefs.IsNotFound(err) {
+	if _, err := m.agent.ConfigureNetwork(t.Context(), &agentv1.ConfigureNetworkRequest{Nics: bad}); !errdefs.IsNotFound(
+		err) {
 		t.Fatal(err)
 	}
 }

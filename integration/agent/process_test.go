@@ -44,15 +44,19 @@ func TestIdentity(t *testing.T) {
 		}, "ulimit -Sn; ulimit -Hn", "123\n456\n"},
 		{"caps", func(p *specs.Process) {
 			kill := []string{"CAP_KILL"}
-			p.Capabilities = &specs.LinuxCapabilities{Bounding: kill, Effective: kill, Permitted: kill, Inheritable: kill, Ambient: kill}
+			p.Capabilities = &specs.LinuxCapabilities{Bounding: kill, Effective: kill, Permitted: kill, Inheritable: kill,
+				Ambient: kill}
 			p.User = specs.User{UID: 1000, GID: 1000}
 		}, "grep Cap /proc/self/status | cut -f2", strings.Repeat("0000000000000020\n", 5)},
 		{"no caps", func(p *specs.Process) { p.Capabilities = &specs.LinuxCapabilities{} },
 			"grep Cap /proc/self/status | cut -f2", strings.Repeat("0000000000000000\n", 5)},
-		{"no new privileges", func(p *specs.Process) { p.NoNewPrivileges = true }, "grep NoNewPrivs /proc/self/status | cut -f2", "1\n"},
+		{"no new privileges", func(p *specs.Process) {
+			p.NoNewPrivileges = true
+		}, "grep NoNewPrivs /proc/self/status | cut -f2", "1\n"},
 		{"oom score", func(p *specs.Process) { p.OOMScoreAdj = &score }, "cat /proc/self/oom_score_adj", "500\n"},
 		{"masked", nil, "cat /proc/kcore | wc -c; echo 1 2>/dev/null >/proc/sys/kernel/printk || echo ro", "0\nro\n"},
-		{"devices", nil, "ls /dev | tr '\\n' ' '; stat -c %a /dev/null", "core fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero 666\n"},
+		{"devices", nil, "ls /dev | tr '\\n' ' '; stat -c %a /dev/null",
+			"core fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero 666\n"},
 		{"loopback is up", nil, "cat /sys/class/net/lo/operstate", "unknown\n"},
 		{"a driver that no start waits for comes by itself", nil,
 			"until grep -qs virtio /sys/class/misc/hw_random/rng_available; do sleep 0.1; done; echo there", "there\n"},
@@ -86,8 +90,10 @@ func TestStartErrors(t *testing.T) {
 		{"not executable", `exec: "/etc/secret": permission denied`, process("/etc/secret"), errdefs.IsPermissionDenied},
 		{"no args", "process.args: it is empty", process(), errdefs.IsInvalidArgument},
 		{"no cwd", "chdir to cwd", &specs.Process{Args: []string{"/bin/true"}, Cwd: "/none"}, errdefs.IsNotFound},
-		{"apparmor", "process.apparmorProfile", &specs.Process{Args: []string{"/bin/true"}, Cwd: "/", ApparmorProfile: "x"}, errdefs.IsNotImplemented},
-		{"bad capability", "unknown", &specs.Process{Args: []string{"/bin/true"}, Cwd: "/", Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_NONE"}}}, errdefs.IsInvalidArgument},
+		{"apparmor", "process.apparmorProfile", &specs.Process{Args: []string{"/bin/true"}, Cwd: "/", ApparmorProfile: "x"},
+			errdefs.IsNotImplemented},
+		{"bad capability", "unknown", &specs.Process{Args: []string{"/bin/true"}, Cwd: "/",
+			Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_NONE"}}}, errdefs.IsInvalidArgument},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

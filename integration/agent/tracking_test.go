@@ -108,7 +108,8 @@ func (m *machine) tracker(t *testing.T, way track.Way) track.Tracker {
 	return m.open(t, way, track.New)
 }
 
-func (m *machine) open(t *testing.T, way track.Way, open func(track.Way, []track.Region, track.Files) (track.Tracker, error)) track.Tracker {
+func (m *machine) open(t *testing.T, way track.Way, open func(track.Way, []track.Region, track.Files) (track.Tracker,
+	error)) track.Tracker {
 	t.Helper()
 	p := m.vm.Process()
 	files, err := track.Open(way, p.PID, p.Userfault)
@@ -189,7 +190,8 @@ func (m *machine) compare(t *testing.T, round int, before, after pages, told not
 			missed++
 		}
 	}
-	t.Logf("round %d: %d pages in use, %d changed, %d told; %d were taken away, %d of them filled again", round, len(after), changed, flagged, len(taken), again)
+	t.Logf("round %d: %d pages in use, %d changed, %d told; %d were taken away, %d of them filled again", round,
+		len(after), changed, flagged, len(taken), again)
 	if missed > 0 || changed < 100 {
 		t.Errorf("round %d: of %d pages that changed %d were not told", round, changed, missed)
 	}
@@ -218,7 +220,8 @@ func (m *machine) takeAway(t *testing.T) map[int64]bool {
 	})
 	taken := map[int64]bool{}
 	for _, page := range all {
-		if err := unix.Fallocate(int(m.ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, page*pageSize, pageSize); err != nil {
+		if err := unix.Fallocate(int(m.ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, page*pageSize,
+			pageSize); err != nil {
 			t.Fatal(err)
 		}
 		taken[page] = true

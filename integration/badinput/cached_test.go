@@ -16,7 +16,8 @@ import (
 // reads are the requests for what snapshots consist of.
 func reads(all []harness.Exchange) (paths []string) {
 	for _, e := range all {
-		if (e.Method == http.MethodGet || e.Method == http.MethodHead) && (strings.Contains(e.Path, "/blobs/") || strings.Contains(e.Path, "/manifests/")) {
+		if (e.Method == http.MethodGet || e.Method == http.MethodHead) && (strings.Contains(e.Path, "/blobs/") ||
+			strings.Contains(e.Path, "/manifests/")) {
 			paths = append(paths, e.Method+" "+e.Path)
 		}
 	}

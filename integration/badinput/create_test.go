@@ -46,7 +46,8 @@ func TestCreateRefused(t *testing.T) {
 			class: "FailedPrecondition", words: []string{"vmm.qemu", "/nowhere/qemu"}},
 		{name: "unknown key", config: map[string]string{"ram_size = ": "ram_sice = \"4GiB\""},
 			class: "InvalidArgument", words: []string{"ram_sice", ".toml", "unknown"}},
-		{name: "host network", config: map[string]string{"node = ": "host_network = \"refuse\"\nnode = \"a\""}, flags: []string{"--net-host"},
+		{name: "host network", config: map[string]string{"node = ": "host_network = \"refuse\"\nnode = \"a\""},
+			flags: []string{"--net-host"},
 			class: "InvalidArgument", words: []string{"network namespace", "host_network"}},
 		{name: "full state_dir", config: map[string]string{"state_dir = ": `state_dir = "` + stateOn(t, n, "size=4k") + `"`},
 			class: "ResourceExhausted", words: []string{"state_dir", "no space left"}},
@@ -75,7 +76,8 @@ func TestCreateRefused(t *testing.T) {
 		path := changed(t, n, map[string]string{"ram_size = ": "ram_sice = \"4GiB\""})
 		out, err := n.RunGodwit(t.Context(), "-o", "json", "--config", path, "ps")
 		cliRefusal(t, out, err).want(t, "InvalidArgument", "ram_sice", path)
-		if _, err := n.Run(t.Context(), "godwitd", "--config", path); err == nil || !strings.Contains(err.Error(), "ram_sice") {
+		if _, err := n.Run(t.Context(), "godwitd", "--config", path); err == nil ||
+			!strings.Contains(err.Error(), "ram_sice") {
 			t.Errorf("godwitd with an unknown key: %v", err)
 		}
 	})

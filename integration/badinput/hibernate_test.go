@@ -25,7 +25,8 @@ func TestHibernateRefused(t *testing.T) {
 		name string
 		test func(*testing.T, *guest, *harness.Node)
 	}{
-		{"paused", paused}, {"exec runs", busy}, {"two at once", both}, {"registry down", down}, {"registry refuses", refuses},
+		{"paused", paused}, {"exec runs", busy}, {"two at once", both}, {"registry down", down},
+		{"registry refuses", refuses},
 	} {
 		if !t.Run(c.name, func(t *testing.T) { c.test(t, g, n) }) {
 			g.runsOn(t, n) // else what follows would fail for this reason alone
@@ -45,7 +46,8 @@ func paused(t *testing.T, g *guest, n *harness.Node) {
 
 // busy: an exec is in the way by its name, and is ended only by order.
 func busy(t *testing.T, g *guest, n *harness.Node) {
-	work := n.Command(t.Context(), "ctr", n.CtrArgs("task", "exec", "--exec-id", "busy", g.id, "sh", "-c", "echo up; exec sleep 1000")...)
+	work := n.Command(t.Context(), "ctr", n.CtrArgs("task", "exec", "--exec-id", "busy", g.id, "sh", "-c",
+		"echo up; exec sleep 1000")...)
 	out, err := work.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -81,8 +83,10 @@ func both(t *testing.T, g *guest, n *harness.Node) {
 	case err := <-first:
 		t.Fatalf("hibernate ended without a push: %v", err)
 	}
-	godwitFails(t, n, "hibernate", "--operation", "second", g.id).want(t, "FailedPrecondition", "refused", "operation first", "HIBERNATE", "node a")
-	ctrFails(t, n, "task", "exec", "--exec-id", "late", g.id, "true").want(t, "FailedPrecondition", "operation first", "refused")
+	godwitFails(t, n, "hibernate", "--operation", "second", g.id).want(t, "FailedPrecondition", "refused",
+		"operation first", "HIBERNATE", "node a")
+	ctrFails(t, n, "task", "exec", "--exec-id", "late", g.id, "true").want(t, "FailedPrecondition", "operation first",
+		"refused")
 	ctrFails(t, n, "task", "pause", g.id).want(t, "FailedPrecondition", "operation first", "refused")
 	ctrFails(t, n, "task", "kill", "--signal", "SIGKILL", g.id).want(t, "FailedPrecondition", "operation first", "refused")
 	godwitFails(t, n, "rm", "--force", g.id).want(t, "FailedPrecondition", "operation first", "refused")

@@ -64,7 +64,8 @@ func (l *liar) Write(data []byte) (int, error) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-overlay", filepath.Join(dir, "overlay.json"), "-o", dir+"/",
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-overlay", filepath.Join(dir, "overlay.json"),
+		"-o", dir+"/",
 		"./cmd/containerd-shim-godwit-v1", "./cmd/godwitd", "./cmd/godwit")
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -101,7 +102,8 @@ func disksOf(t *testing.T, n *harness.Node, dir string) map[string]bool {
 // build has left there is thrown away, not used.
 func TestWorkerThatLies(t *testing.T) {
 	programs := lyingPrograms(t)
-	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: uncached, Programs: programs})
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		Config: uncached, Programs: programs})
 	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beaconPort))
 	if err != nil {
 		t.Fatal(err)

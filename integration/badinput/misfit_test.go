@@ -64,7 +64,8 @@ func misfit(t *testing.T, g *guest, good string) {
 			}
 			digest := g.plant(t, data, true)
 			g.Door.Take()
-			godwitFails(t, g.Node(1), "wake", "--on", "b", "--force", "--digest", digest, g.id).want(t, c.class, append(c.words, digest, g.id)...)
+			godwitFails(t, g.Node(1), "wake", "--on", "b", "--force", "--digest", digest, g.id).want(t, c.class,
+				append(c.words, digest, g.id)...)
 			if pulled := content(m, g.Door.Take()); len(pulled) > 0 {
 				t.Errorf("pulled before it was refused: %v", pulled)
 			}
@@ -77,7 +78,9 @@ func misfit(t *testing.T, g *guest, good string) {
 // what the others are.
 func content(m *v1.Manifest, log []harness.Exchange) (paths []string) {
 	for _, e := range log {
-		i := slices.IndexFunc(m.Layers, func(l v1.Descriptor) bool { return strings.HasSuffix(e.Path, "/blobs/"+l.Digest.String()) })
+		i := slices.IndexFunc(m.Layers, func(l v1.Descriptor) bool {
+			return strings.HasSuffix(e.Path, "/blobs/"+l.Digest.String())
+		})
 		if e.Method == http.MethodGet && i >= 0 && i != 1 {
 			paths = append(paths, e.Path)
 		}

@@ -5,7 +5,6 @@ package badinput
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"io"
 	"os"
 	"path/filepath"
@@ -179,35 +178,43 @@ func everything(t *testing.T, dir string) []oci.SpecOpts {
 	t.Helper()
 	hook := func(kind string) []specs.Hook {
 		return []specs.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c",
-			`id=$(sed 's/.*"id":"\([a-z]*\)".*/\1/'); echo ` + kind + ` $id >>` + filepath.Join(dir, "hooks")}, Env: []string{"PATH=/bin:/usr/bin"}}}
+			`id=$(sed 's/.*"id":"\([a-z]*\)".*/\1/'); echo ` + kind + ` $id >>` + filepath.Join(dir, "hooks")},
+			Env: []string{"PATH=/bin:/usr/bin"}}}
 	}
 	return []oci.SpecOpts{seccomp.WithDefaultProfile(), edit(func(s *specs.Spec) {
 		p, l := s.Process, s.Linux
 		p.Cwd = "/made/for/it"
 		score, umask := 300, uint32(0o027)
 		p.OOMScoreAdj, p.User.Umask, p.User.AdditionalGids = &score, &umask, []uint32{7, 9}
-		p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 123, Hard: 456}, {Type: "RLIMIT_CORE", Soft: 0, Hard: 0}}
+		p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 123, Hard: 456},
+			{Type: "RLIMIT_CORE", Soft: 0, Hard: 0}}
 		p.ApparmorProfile, p.SelinuxLabel = "of-the-host", "system_u:of-the-host"
 		s.Hostname, s.Domainname = "limosa", "lapponica"
-		s.Hooks = &specs.Hooks{Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"), Poststop: hook("poststop")}
+		s.Hooks = &specs.Hooks{Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"),
+			Poststop: hook("poststop")}
 		s.Mounts = append(s.Mounts,
-			specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: "/scratch", Options: []string{"size=1m", "mode=700", "noexec", "nodev", "shared"}},
+			specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: "/scratch", Options: []string{"size=1m", "mode=700",
+				"noexec", "nodev", "shared"}},
 			specs.Mount{Type: "cgroup", Source: "cgroup", Destination: "/sys/fs/cgroup", Options: []string{"ro", "nosuid"}},
-			specs.Mount{Type: "bind", Source: dir, Destination: "/programs", Options: []string{"rbind", "rro", "nosuid", "rprivate"}},
-			specs.Mount{Type: "bind", Source: filepath.Join(dir, "script"), Destination: "/noexec", Options: []string{"bind", "rw", "noexec"}})
+			specs.Mount{Type: "bind", Source: dir, Destination: "/programs", Options: []string{"rbind", "rro", "nosuid",
+				"rprivate"}},
+			specs.Mount{Type: "bind", Source: filepath.Join(dir, "script"), Destination: "/noexec",
+				Options: []string{"bind", "rw", "noexec"}})
 		l.Sysctl = map[string]string{"net.core.somaxconn": "1234", "kernel/shm_rmid_forced": "1"}
 		l.MaskedPaths, l.ReadonlyPaths = append(l.MaskedPaths, "/proc/cmdline"), append(l.ReadonlyPaths, "/tmp")
 		l.RootfsPropagation = "rshared"
 		l.Personality = &specs.LinuxPersonality{Domain: specs.PerLinux32}
 		l.Devices = []specs.LinuxDevice{{Path: "/dev/full", Type: "c", Major: 1, Minor: 7}}
-		reservation, swap, limit, shares, quota, period, idle, pids := int64(16<<20), int64(192<<20), int64(128<<20), uint64(512), int64(150_000), uint64(100_000), int64(0), int64(64)
+		reservation, swap, limit, shares, quota, period, idle, pids := int64(16<<20), int64(192<<20), int64(128<<20),
+			uint64(512), int64(150_000), uint64(100_000), int64(0), int64(64)
 		l.Resources.Memory = &specs.LinuxMemory{Limit: &limit, Reservation: &reservation, Swap: &swap}
 		l.Resources.CPU = &specs.LinuxCPU{Shares: &shares, Quota: &quota, Period: &period, Idle: &idle, Cpus: "7"}
 		l.Resources.Pids = &specs.LinuxPids{Limit: &pids}
 		l.Resources.Unified = map[string]string{"memory.high": "134217728"}
 		// A rule of our own goes before containerd's.
 		number := uint(27) // EFBIG
-		l.Seccomp.Syscalls = append([]specs.LinuxSyscall{{Names: []string{"mkdir", "mkdirat"}, Action: specs.ActErrno, ErrnoRet: &number}}, l.Seccomp.Syscalls...)
+		l.Seccomp.Syscalls = append([]specs.LinuxSyscall{{Names: []string{"mkdir", "mkdirat"}, Action: specs.ActErrno,
+			ErrnoRet: &number}}, l.Seccomp.Syscalls...)
 	})}
 }
 
@@ -227,10 +234,13 @@ func testHonoured(t *testing.T, b *box, task client.Task, sh func(string) *specs
 		t.Fatalf("exit code %d, %v: %s", code, err, out)
 	}
 	for _, want := range []string{
-		"cwd=/made/for/it", "adj=300", "umask=0027", "groups=0 7 9", "nofile=123 456", "core=0", "host=limosa", "domain=lapponica",
-		"machine=i686", "somaxconn=1234", "shm=1", "masked=0", "touch: /tmp/x: Read-only file system", "touch: /programs/x: Read-only file system",
+		"cwd=/made/for/it", "adj=300", "umask=0027", "groups=0 7 9", "nofile=123 456", "core=0", "host=limosa",
+		"domain=lapponica",
+		"machine=i686", "somaxconn=1234", "shm=1", "masked=0", "touch: /tmp/x: Read-only file system",
+		"touch: /programs/x: Read-only file system",
 		"sh: /noexec: Permission denied", "peers=/ 1", "peers=/scratch 1",
-		"memory.max=134217728", "memory.low=16777216", "memory.high=134217728", "pids.max=64", "cpu.max=150000 100000", "cpu.weight=20",
+		"memory.max=134217728", "memory.low=16777216", "memory.high=134217728", "pids.max=64", "cpu.max=150000 100000",
+		"cpu.weight=20",
 		"NoNewPrivs:1", "Seccomp:2", "full=crw-rw-rw- 1, 7",
 	} {
 		if !strings.Contains("\n"+out, "\n"+want+"\n") {
@@ -238,7 +248,8 @@ func testHonoured(t *testing.T, b *box, task client.Task, sh func(string) *specs
 		}
 	}
 	for mount, flags := range map[string][]string{
-		"/scratch": {"rw", "nodev", "noexec", "size=1024k", "mode=700"}, "/programs": {"ro", "nosuid"}, "/noexec": {"rw", "noexec"}, "/sys/fs/cgroup": {"ro", "nosuid"},
+		"/scratch": {"rw", "nodev", "noexec", "size=1024k", "mode=700"}, "/programs": {"ro", "nosuid"},
+		"/noexec": {"rw", "noexec"}, "/sys/fs/cgroup": {"ro", "nosuid"},
 	} {
 		_, line, _ := strings.Cut(out, "mount="+mount+" ")
 		line, _, _ = strings.Cut(line, "\n")
@@ -260,8 +271,10 @@ func testSeccomp(t *testing.T, b *box, task client.Task, sh func(string) *specs.
 	for name, gained := range map[string]bool{"no new privileges": true, "new privileges": false} {
 		p := sh(try)
 		p.NoNewPrivileges = gained
-		p.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_CHOWN"}, Effective: []string{"CAP_CHOWN"}, Permitted: []string{"CAP_CHOWN"}}
-		want := []string{"mkdir: can't create directory '/x': File too large", "unshare(0x8000000): Operation not permitted", "touched", "CapEff:0000000000000001", "Seccomp:2"}
+		p.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_CHOWN"}, Effective: []string{"CAP_CHOWN"},
+			Permitted: []string{"CAP_CHOWN"}}
+		want := []string{"mkdir: can't create directory '/x': File too large", "unshare(0x8000000): Operation not permitted",
+			"touched", "CapEff:0000000000000001", "Seccomp:2"}
 		if gained {
 			want = append(want, "NoNewPrivs:1")
 		} else {
@@ -287,7 +300,8 @@ func testExecFields(t *testing.T, b *box, task client.Task, sh func(string) *spe
 	p.User = specs.User{UID: 1000, GID: 1001, Umask: &umask}
 	p.Cwd = "/"
 	bind, both := []string{"CAP_NET_BIND_SERVICE"}, []string{"CAP_NET_BIND_SERVICE", "CAP_CHOWN"}
-	p.Capabilities = &specs.LinuxCapabilities{Bounding: both, Permitted: both, Inheritable: bind, Effective: both, Ambient: bind}
+	p.Capabilities = &specs.LinuxCapabilities{Bounding: both, Permitted: both, Inheritable: bind, Effective: both,
+		Ambient: bind}
 	out, code, err := b.exec(t, task, "fields", p)
 	if err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v: %s", code, err, out)
@@ -298,86 +312,17 @@ func testExecFields(t *testing.T, b *box, task client.Task, sh func(string) *spe
 		t.Errorf("the process says %q, want %q", out, want)
 	}
 	for name, change := range map[string]func(p *specs.Process){
-		"process.scheduler":    func(p *specs.Process) { p.Scheduler = &specs.Scheduler{Policy: specs.SchedOther} },
-		"process.rlimits":      func(p *specs.Process) { p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_X"}} },
-		"process.capabilities": func(p *specs.Process) { p.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_FLY"}} },
-		"process.cwd":          func(p *specs.Process) { p.Cwd = "x" },
+		"process.scheduler": func(p *specs.Process) { p.Scheduler = &specs.Scheduler{Policy: specs.SchedOther} },
+		"process.rlimits":   func(p *specs.Process) { p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_X"}} },
+		"process.capabilities": func(p *specs.Process) {
+			p.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_FLY"}}
+		},
+		"process.cwd": func(p *specs.Process) { p.Cwd = "x" },
 	} {
 		p := sh("true")
 		change(p)
 		if _, _, err := b.exec(t, task, "refused", p); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-// programs writes files that are no programs, each in its own way.
-func programs(t *testing.T, dir string) {
-	t.Helper()
-	self, err := os.ReadFile("/bin/busybox")
-	if err != nil {
-		t.Fatal(err)
-	}
-	arm := bytes.Clone(self)
-	binary.LittleEndian.PutUint16(arm[18:], 183) // e_machine: AArch64
-	for name, data := range map[string][]byte{
-		"text": []byte("just words\n"), "empty": nil, "arm": arm[:4096], "cut": self[:100],
-		"script": []byte("#!/bin/sh\necho ran\n"), "orphan": []byte("#!/no/such/interpreter\n"), "plain": []byte("#!/bin/sh\n"),
-	} {
-		mode := os.FileMode(0o755)
-		if name == "plain" {
-			mode = 0o644
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), data, mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// A process that cannot be one fails its Start with the words that users of runc know.
-func testPrograms(t *testing.T, b *box, task client.Task, sh func(string) *specs.Process) {
-	for _, tt := range []struct{ program, want string }{
-		{"nosuch", `exec: "nosuch": executable file not found in $PATH`},
-		{"/nosuch", "/nosuch: no such file or directory"},
-		{"/programs", `exec: "/programs": is a directory`},
-		{"/programs/plain", `exec: "/programs/plain": permission denied`},
-		{"/programs/text", "/programs/text: exec format error"},
-		{"/programs/empty", "/programs/empty: exec format error"},
-		{"/programs/cut", "/programs/cut: exec format error"},
-		{"/programs/arm", "/programs/arm: exec format error"},
-		{"/programs/orphan", "/programs/orphan: no such file or directory"},
-	} {
-		p := sh("")
-		p.Args = []string{tt.program}
-		if _, _, err := b.exec(t, task, "program", p); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.program, err, tt.want)
-		}
-	}
-	p := sh("/programs/script")
-	if out, code, err := b.exec(t, task, "program", p); out != "ran\n" || code != 0 || err != nil {
-		t.Errorf("a program after all these: %q, %d, %v", out, code, err)
-	}
-}
-
-// What a VM cannot honour is refused at Create, and leaves nothing.
-func testSpecRefused(t *testing.T, b *box, dir string) {
-	for _, tt := range []struct {
-		name string
-		opt  oci.SpecOpts
-		want string
-	}{
-		{"seccomp", edit(func(s *specs.Spec) {
-			s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, ListenerPath: "/run/x"}
-		}), "linux.seccomp.listenerPath"},
-		{"namespace", oci.WithLinuxNamespace(specs.LinuxNamespace{Type: "dream"}), "linux.namespaces dream"},
-		{"hook", edit(func(s *specs.Spec) { s.Hooks = &specs.Hooks{CreateContainer: []specs.Hook{{Path: "/h"}}} }), "hooks.createContainer"},
-		{"rlimit", edit(func(s *specs.Spec) { s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_X"}} }), "RLIMIT_X"},
-		{"device", edit(func(s *specs.Spec) { s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c"}} }), "/dev/kvm"},
-		{"mount option", oci.WithMounts([]specs.Mount{{Type: "bind", Source: dir, Destination: "/d", Options: []string{"rbind", "ro", "frobnicate"}}}), `"frobnicate"`},
-		{"mount type", oci.WithMounts([]specs.Mount{{Type: "9p", Source: "x", Destination: "/d"}}), `"9p"`},
-	} {
-		if _, err := b.task(t, "refused-"+strings.ReplaceAll(tt.name, " ", "-"), cio.NullIO, tt.opt); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
 	}
 }

@@ -29,7 +29,8 @@ func TestOutputOfWokenVMs(t *testing.T) {
 	n := h.Node(0)
 	log := func(id string) string { return filepath.Join(h.Dir, "log", n.Name+"-default-"+id+".log") }
 	n.Ctr(t, "run", "-d", "--runtime", runtimeName, images.Busybox, "talker", "/bin/busybox", "sh", "-c", chatter)
-	n.Ctr(t, "run", "-d", "--null-io", "--runtime", runtimeName, images.Busybox, "silent", "/bin/busybox", "sh", "-c", chatter)
+	n.Ctr(t, "run", "-d", "--null-io", "--runtime", runtimeName, images.Busybox, "silent", "/bin/busybox", "sh",
+		"-c", chatter)
 	for _, id := range []string{"talker", "silent"} {
 		n.Godwit(t, "hibernate", id)
 		n.Godwit(t, "wake", "--on", n.Name, id)

@@ -46,7 +46,8 @@ func TestRootfsThatIsNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := task.Start(b.ctx); err == nil || !strings.Contains(err.Error(), `exec: "sleep": executable file not found in $PATH`) {
+	if err := task.Start(b.ctx); err == nil ||
+		!strings.Contains(err.Error(), `exec: "sleep": executable file not found in $PATH`) {
 		t.Errorf("start: %v", err)
 	}
 	status, err := task.Delete(b.ctx)
@@ -87,17 +88,21 @@ func (b *box) silentGuest(t *testing.T, n *harness.Node, dir string) <-chan erro
 	if err := os.MkdirAll(filepath.Join(tree, "bin"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	const init = "#!/bin/busybox sh\n/bin/busybox mkdir /dev\n/bin/busybox mount -t devtmpfs dev /dev\necho no agent lives here >/dev/console\nexec /bin/busybox sleep 1000\n"
+	const init = "#!/bin/busybox sh\n/bin/busybox mkdir /dev\n/bin/busybox mount -t devtmpfs dev /dev\necho no agent " +
+		"lives here >/dev/console\nexec /bin/busybox sleep 1000\n"
 	if err := os.WriteFile(filepath.Join(tree, "init"), []byte(init), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	initrd := filepath.Join(dir, "initramfs")
-	out, err := exec.Command("sh", "-c", "cp /bin/busybox "+tree+"/bin/ && cd "+tree+" && find . | cpio --quiet -o -H newc >"+initrd).CombinedOutput()
+	out, err := exec.Command("sh", "-c", "cp /bin/busybox "+tree+"/bin/ && cd "+tree+
+		" && find . | cpio --quiet -o -H newc >"+initrd).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	config := changed(t, n, map[string]string{"initrd = ": `initrd = "` + initrd + `"`, "[log]": "[timeouts]\nboot = \"20s\"\n[log]"})
-	n.Ctr(t, "container", "create", "--runtime", runtimeName, "--runtime-config-path", config, images.Busybox, "silent", "true")
+	config := changed(t, n, map[string]string{"initrd = ": `initrd = "` + initrd + `"`,
+		"[log]": "[timeouts]\nboot = \"20s\"\n[log]"})
+	n.Ctr(t, "container", "create", "--runtime", runtimeName, "--runtime-config-path", config, images.Busybox,
+		"silent", "true")
 	ended := make(chan error, 1)
 	go func() {
 		_, err := n.RunCtr(b.ctx, "task", "start", "--null-io", "silent")

@@ -39,7 +39,8 @@ func uncached(*harness.Node) string { return "cache.packs = 0\n" }
 
 func newSite(t *testing.T, nodes int) *site {
 	t.Helper()
-	h := harness.New(t, harness.Options{Nodes: nodes, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: uncached})
+	h := harness.New(t, harness.Options{Nodes: nodes, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		Config: uncached})
 	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beaconPort))
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +93,10 @@ func cliRefusal(t *testing.T, out string, err error) refusal {
 
 // ctrClasses are the words at the end of an error of ctr, which has no other class.
 var ctrClasses = map[string]string{
-	"invalid argument": "InvalidArgument", "not implemented": "NotImplemented", "failed precondition": "FailedPrecondition",
-	"resource exhausted": "ResourceExhausted", "unavailable": "Unavailable", "not found": "NotFound", "data loss": "DataLoss",
+	"invalid argument": "InvalidArgument", "not implemented": "NotImplemented",
+	"failed precondition": "FailedPrecondition",
+	"resource exhausted":  "ResourceExhausted", "unavailable": "Unavailable", "not found": "NotFound",
+	"data loss": "DataLoss",
 }
 
 // ctrFails runs ctr and answers its error.
@@ -198,7 +201,8 @@ func (g *guest) runsOn(t *testing.T, n *harness.Node) {
 	g.watch.Mark("now")
 	sign := g.heard(t, "now")
 	state := g.ask(t, sign.From)
-	if sign.Nonce != g.born.Nonce || state.Nonce != g.born.Nonce || state.PID != g.born.PID || state.BootID != g.born.BootID {
+	if sign.Nonce != g.born.Nonce || state.Nonce != g.born.Nonce || state.PID != g.born.PID ||
+		state.BootID != g.born.BootID {
 		t.Fatalf("another process answers: %+v, it was %+v", state, g.born)
 	}
 	if sign.Counter <= last.Counter || !state.FileOK {

@@ -40,7 +40,8 @@ func damaged(t *testing.T, g *guest, good string) {
 			g.sleepsStill(t, good)
 		})
 	}
-	if out, err := g.Node(1).RunGodwit(t.Context(), "snapshot", "verify", good); err != nil || !strings.Contains(out, "frames") {
+	if out, err := g.Node(1).RunGodwit(t.Context(), "snapshot", "verify", good); err != nil ||
+		!strings.Contains(out, "frames") {
 		t.Errorf("verify the whole snapshot: %v: %s", err, out)
 	}
 }
@@ -83,7 +84,9 @@ func altered(t *testing.T, g *guest, good string) {
 		}, "NotImplemented", []string{"artifactType", "snapshot.v2", "snapshot.v1"}},
 		{"newer config", config(func(c map[string]any) { c["version"] = 2 }), "NotImplemented", []string{"config version 2"}},
 		{"newer index", newerIndex, "NotImplemented", []string{"index", "version 2"}},
-		{"unknown field", config(func(c map[string]any) { c["devices"] = []string{} }), "InvalidArgument", []string{"config", "devices"}},
+		{"unknown field", config(func(c map[string]any) {
+			c["devices"] = []string{}
+		}), "InvalidArgument", []string{"config", "devices"}},
 		{"of another VM", func(t *testing.T, g *guest, m *v1.Manifest) {
 			config(func(c map[string]any) {
 				c["ref"].(map[string]any)["uid"], c["spec"].(map[string]any)["uid"] = "another", "another"
@@ -99,7 +102,8 @@ func altered(t *testing.T, g *guest, good string) {
 				t.Fatal(err)
 			}
 			digest := g.plant(t, data, true)
-			godwitFails(t, g.Node(1), "wake", "--on", "b", "--force", "--digest", digest, g.id).want(t, c.class, append(c.words, digest, g.id)...)
+			godwitFails(t, g.Node(1), "wake", "--on", "b", "--force", "--digest", digest, g.id).want(t, c.class,
+				append(c.words, digest, g.id)...)
 			g.sleepsStill(t, good)
 		})
 	}

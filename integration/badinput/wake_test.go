@@ -57,7 +57,8 @@ func looked(t *testing.T, g *guest, good string) {
 			Owner              bool
 		}
 	}
-	if err := json.Unmarshal([]byte(b.Godwit(t, "-o", "json", "snapshot", "ls", g.id)), &list); err != nil || len(list.Snapshots) != 1 ||
+	if err := json.Unmarshal([]byte(b.Godwit(t, "-o", "json", "snapshot", "ls", g.id)), &list); err != nil ||
+		len(list.Snapshots) != 1 ||
 		list.Snapshots[0].Digest != good || !list.Snapshots[0].Owner {
 		t.Errorf("snapshot ls: %v: %+v", err, list)
 	}
@@ -68,7 +69,8 @@ func looked(t *testing.T, g *guest, good string) {
 		Manifest v1.Manifest
 		Config   struct{ Spec struct{ ID string } }
 	}
-	if err := json.Unmarshal([]byte(b.Godwit(t, "snapshot", "inspect", good)), &found); err != nil || found.Config.Spec.ID != g.id ||
+	if err := json.Unmarshal([]byte(b.Godwit(t, "snapshot", "inspect", good)), &found); err != nil ||
+		found.Config.Spec.ID != g.id ||
 		len(found.Manifest.Layers) != len(g.manifest(t, good).Layers) {
 		t.Errorf("snapshot inspect: %v: %+v", err, found)
 	}
@@ -207,7 +209,8 @@ func TestTaskStartOfSleeper(t *testing.T) {
 		t.Helper()
 		asked++
 		id := fmt.Sprintf("ask%d", asked)
-		out := n.Ctr(t, "task", "exec", "--exec-id", id, "plain", "sh", "-c", "until wget -qO- http://127.0.0.1:8080; do sleep 0.1; done")
+		out := n.Ctr(t, "task", "exec", "--exec-id", id, "plain", "sh", "-c",
+			"until wget -qO- http://127.0.0.1:8080; do sleep 0.1; done")
 		if err := json.Unmarshal([]byte(out), &s); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -218,7 +221,8 @@ func TestTaskStartOfSleeper(t *testing.T) {
 	same := func(how string) {
 		t.Helper()
 		after := ask()
-		if after.Nonce != before.Nonce || after.BootID != before.BootID || after.PID != before.PID || after.Counter <= before.Counter || !after.FileOK {
+		if after.Nonce != before.Nonce || after.BootID != before.BootID || after.PID != before.PID ||
+			after.Counter <= before.Counter || !after.FileOK {
 			t.Errorf("%s made another one: %+v, it was %+v", how, after, before)
 		}
 		before.Counter = after.Counter

@@ -94,7 +94,8 @@ func guestConfig(ctx context.Context, root, dir string, size uint64, probe strin
 			return nil, "", fmt.Errorf("%s: %w: %s", args[0], err, out)
 		}
 	}
-	if err := ext4.Create(disk, 256*mib, ext4.WithDir("/upper", 0o755, 0, 0), ext4.WithDir("/work", 0o755, 0, 0)); err != nil {
+	if err := ext4.Create(disk, 256*mib, ext4.WithDir("/upper", 0o755, 0, 0),
+		ext4.WithDir("/work", 0o755, 0, 0)); err != nil {
 		return nil, "", err
 	}
 	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC) // no tmpfs bounds it
@@ -120,7 +121,8 @@ func guestConfig(ctx context.Context, root, dir string, size uint64, probe strin
 			return nil, "", err
 		}
 		id := filepath.Base(path)
-		cfg.Disks = append(cfg.Disks, vmm.Disk{ID: id, Serial: id, Slot: qemu.FirstDiskSlot + i, File: f, ReadOnly: path == layer})
+		cfg.Disks = append(cfg.Disks, vmm.Disk{ID: id, Serial: id, Slot: qemu.FirstDiskSlot + i, File: f,
+			ReadOnly: path == layer})
 	}
 	return cfg, console, nil
 }
@@ -130,7 +132,8 @@ func bareSetup() *agentv1.SetupRequest {
 	return &agentv1.SetupRequest{
 		Layers:   []*agentv1.Disk{{Serial: "layer", Type: "erofs", ReadOnly: true}},
 		Writable: &agentv1.Disk{Serial: "rw", Type: "ext4"}, Hostname: "bench",
-		Mounts: []*agentv1.Mount{{Type: "proc", Source: "proc", Target: "/proc"}, {Type: "tmpfs", Source: "tmpfs", Target: "/dev"}},
+		Mounts: []*agentv1.Mount{{Type: "proc", Source: "proc", Target: "/proc"},
+			{Type: "tmpfs", Source: "tmpfs", Target: "/dev"}},
 	}
 }
 

@@ -63,7 +63,8 @@ func (b *bench) bareBoot(ctx context.Context) error {
 		return err
 	}
 	cmd := b.node.Command(ctx, "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none",
-		"-machine", b.facts.Machine, "-accel", b.facts.Accel, "-cpu", qemu.Model(b.facts.CPU, b.facts.Accel), "-smp", "1", "-m", "512",
+		"-machine", b.facts.Machine, "-accel", b.facts.Accel, "-cpu", qemu.Model(b.facts.CPU, b.facts.Accel), "-smp", "1",
+		"-m", "512",
 		"-kernel", vmlinuz, "-initrd", b.bare, "-append", cmdline,
 		"-serial", "stdio", "-no-reboot")
 	in, err := cmd.StdinPipe()

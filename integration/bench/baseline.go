@@ -41,12 +41,13 @@ func (b *bench) baseline(ctx context.Context) (compress, expand, size float64, e
 // ramFile is the one RAM file of the node.
 func (b *bench) ramFile() (string, error) {
 	file := ""
-	err := filepath.WalkDir(fmt.Sprintf("/proc/%d/root%s/ram", b.node.PID(), b.node.Dir), func(path string, d fs.DirEntry, err error) error {
-		if info, e := d.Info(); err == nil && e == nil && info.Mode().IsRegular() && info.Size() >= int64(sizes[0])<<20 {
-			file = path
-		}
-		return err
-	})
+	err := filepath.WalkDir(fmt.Sprintf("/proc/%d/root%s/ram", b.node.PID(), b.node.Dir),
+		func(path string, d fs.DirEntry, err error) error {
+			if info, e := d.Info(); err == nil && e == nil && info.Mode().IsRegular() && info.Size() >= int64(sizes[0])<<20 {
+				file = path
+			}
+			return err
+		})
 	if err == nil && file == "" {
 		err = errors.New("no RAM file on the node")
 	}

@@ -13,7 +13,8 @@ import (
 func full(rounds int) *Result {
 	r := newResult(rounds, Groups)
 	r.Commit = "0"
-	r.Machine = Machine{CPUs: 1, Kernel: "k", GuestKernel: "g", VMM: "v", Accel: "tcg", Containerd: "c", Godwit: "w", Go: "go", LoadBefore: goal(0), LoadAfter: goal(1)}
+	r.Machine = Machine{CPUs: 1, Kernel: "k", GuestKernel: "g", VMM: "v", Accel: "tcg", Containerd: "c", Godwit: "w",
+		Go: "go", LoadBefore: goal(0), LoadAfter: goal(1)}
 	for _, f := range r.Figures {
 		for i := range rounds {
 			f.set(i, float64(i+1))

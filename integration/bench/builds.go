@@ -72,7 +72,8 @@ func RunBuilds(ctx context.Context, o Builds) (err error) {
 
 // side starts a node with one build, and a template on it.
 func side(ctx context.Context, o Builds, programs string) (_ *liveBench, end func() error, err error) {
-	b := &liveBench{bench: bench{Options: Options{Log: o.Log}, result: newResult(o.Rounds, nil), ballast: map[int]int{}, round: warmup}}
+	b := &liveBench{bench: bench{Options: Options{Log: o.Log}, result: newResult(o.Rounds, nil), ballast: map[int]int{},
+		round: warmup}}
 	nodes := 1
 	if slices.Contains(o.Groups, "move") {
 		nodes = 2
@@ -153,12 +154,14 @@ func (c *builds) measure(ctx context.Context, side, round int, group string) err
 // execs times the first process of a VM that is started with ctr, and the later ones.
 func (b *bench) execs(ctx context.Context, note func(string, float64)) error {
 	vm := b.name("exec")
-	if _, err := b.node.RunCtr(ctx, "run", "-d", "--runtime", runtimeName, images.Busybox, vm, "/bin/sleep", "100000"); err != nil {
+	if _, err := b.node.RunCtr(ctx, "run", "-d", "--runtime", runtimeName, images.Busybox, vm, "/bin/sleep",
+		"100000"); err != nil {
 		return err
 	}
 	var later []float64
 	for i := range 1 + execs {
-		_, end, err := b.timed(ctx, "ctr", "--address", b.node.Socket, "task", "exec", "--exec-id", fmt.Sprintf("e%d", i), vm, "/bin/echo", mark)
+		_, end, err := b.timed(ctx, "ctr", "--address", b.node.Socket, "task", "exec", "--exec-id", fmt.Sprintf("e%d", i), vm,
+			"/bin/echo", mark)
 		if err != nil {
 			return err
 		}
@@ -175,7 +178,8 @@ func (b *bench) execs(ctx context.Context, note func(string, float64)) error {
 // output times what a process of a running VM prints: 32 MiB, three times.
 func (b *bench) output(ctx context.Context, note func(string, float64)) error {
 	vm := b.name("output")
-	if _, err := b.node.RunCtr(ctx, "run", "-d", "--runtime", runtimeName, images.Busybox, vm, "/bin/sleep", "100000"); err != nil {
+	if _, err := b.node.RunCtr(ctx, "run", "-d", "--runtime", runtimeName, images.Busybox, vm, "/bin/sleep",
+		"100000"); err != nil {
 		return err
 	}
 	var all []float64
@@ -266,7 +270,8 @@ func (c *builds) print() {
 			continue
 		}
 		low, high := interval(ratios)
-		fmt.Fprintf(c.Log, "%-22s %10.1f %10.1f  %.3f (%.3f to %.3f)\n", p.name, median(p.here), median(p.other), median(ratios), low, high)
+		fmt.Fprintf(c.Log, "%-22s %10.1f %10.1f  %.3f (%.3f to %.3f)\n", p.name, median(p.here), median(p.other),
+			median(ratios), low, high)
 		fmt.Fprintf(c.Log, "    ratios %.3f\n", ratios)
 	}
 }

@@ -14,12 +14,14 @@ import (
 // the memory of its shim.
 func (b *bench) exec(ctx context.Context) error {
 	vm := b.name("exec")
-	if _, err := b.node.RunCtr(ctx, "run", "-d", "--runtime", runtimeName, images.Busybox, vm, "/bin/sleep", "100000"); err != nil {
+	if _, err := b.node.RunCtr(ctx, "run", "-d", "--runtime", runtimeName, images.Busybox, vm, "/bin/sleep",
+		"100000"); err != nil {
 		return err
 	}
 	var through, alone []float64
 	for i := range execs {
-		_, end, err := b.timed(ctx, "ctr", "--address", b.node.Socket, "task", "exec", "--exec-id", fmt.Sprintf("e%d", i), vm, "/bin/echo", mark)
+		_, end, err := b.timed(ctx, "ctr", "--address", b.node.Socket, "task", "exec", "--exec-id", fmt.Sprintf("e%d", i), vm,
+			"/bin/echo", mark)
 		if err != nil {
 			return err
 		}

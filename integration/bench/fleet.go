@@ -36,7 +36,8 @@ func (b *bench) fleet(ctx context.Context) error {
 	if len(pids) != fleetSize {
 		return fmt.Errorf("%d shims of %d VMs", len(pids), fleetSize)
 	}
-	if err := errors.Join(b.noteMemory("fleet.shim", pids...), b.noteMemory("fleet.godwitd", b.node.Godwitd.PID())); err != nil {
+	if err := errors.Join(b.noteMemory("fleet.shim", pids...),
+		b.noteMemory("fleet.godwitd", b.node.Godwitd.PID())); err != nil {
 		return err
 	}
 	return eachOf(fleetSize, func(i int) error { return b.remove(ctx, name(i)) })

@@ -72,7 +72,8 @@ func figures(groups []string) []*Figure {
 		{Name: "exec.ratio", Unit: "x", Source: Ratio, What: "(exec.ctr - exec.ctr_only) / exec.bare"},
 		{Name: "rss.shim", Unit: "MiB", Source: Kernel, What: "Rss of the shim of a running VM", Most: goal(shimGoal)},
 		{Name: "rss.shim_pss", Unit: "MiB", Source: Kernel, What: "the same, shared pages divided (Pss)"},
-		{Name: "rss.godwitd", Unit: "MiB", Source: Kernel, What: "Rss of godwitd after hibernate and wake", Most: goal(daemonGoal)},
+		{Name: "rss.godwitd", Unit: "MiB", Source: Kernel, What: "Rss of godwitd after hibernate and wake",
+			Most: goal(daemonGoal)},
 		{Name: "rss.godwitd_pss", Unit: "MiB", Source: Kernel, What: "the same, shared pages divided (Pss)"},
 	}
 	all = append(all, fleetFigures()...)

@@ -41,7 +41,8 @@ func RunLive(ctx context.Context, o Options) (_ *Result, err error) {
 		return b.result, err
 	}
 	b.say("two nodes with containerd and godwitd, a registry, %d rounds", o.Rounds)
-	b.h, err = harness.Start(ctx, harness.Options{Nodes: 2, Registry: harness.Direct, Godwitd: true, Images: true, Config: b.configure})
+	b.h, err = harness.Start(ctx, harness.Options{Nodes: 2, Registry: harness.Direct, Godwitd: true, Images: true,
+		Config: b.configure})
 	if err != nil {
 		return b.result, err
 	}
@@ -112,7 +113,9 @@ func (b *liveBench) liveRound(ctx context.Context) error {
 		steps = append(steps, b.dirty, b.flat, b.content)
 	}
 	if b.wants(verifyGroup) {
-		steps = append(steps, func(ctx context.Context) error { return b.verify(ctx, false) }, func(ctx context.Context) error { return b.verify(ctx, true) })
+		steps = append(steps, func(ctx context.Context) error {
+			return b.verify(ctx, false)
+		}, func(ctx context.Context) error { return b.verify(ctx, true) })
 	}
 	if b.wants(coldGroup) {
 		steps = append(steps, b.cold)

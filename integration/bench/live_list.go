@@ -64,26 +64,39 @@ func liveFigures(groups []string) []*Figure {
 	}
 	for _, s := range gapSizes {
 		guest := fmt.Sprintf("%d MiB of RAM, about %d resident", s.ram, s.resident)
-		add(gapGroup, &Figure{Name: "gap_vs_n300_" + s.name, Unit: "x", Source: Ratio, What: "gap of a live move / gap of QEMU's own, downtime-limit 300 ms", Most: goal(gapN300Goal)})
-		add(gapGroup, &Figure{Name: "gap_vs_n10_" + s.name, Unit: "x", Source: Ratio, What: "the same, downtime-limit 10 ms", Most: goal(gapN10Goal)})
-		add(gapGroup, &Figure{Name: "gap_ms_" + s.name, Unit: "ms", Source: Guest, What: "last tick at the source to the first at the destination, " + guest})
+		add(gapGroup, &Figure{Name: "gap_vs_n300_" + s.name, Unit: "x", Source: Ratio,
+			What: "gap of a live move / gap of QEMU's own, downtime-limit 300 ms", Most: goal(gapN300Goal)})
+		add(gapGroup, &Figure{Name: "gap_vs_n10_" + s.name, Unit: "x", Source: Ratio, What: "the same, downtime-limit 10 ms",
+			Most: goal(gapN10Goal)})
+		add(gapGroup, &Figure{Name: "gap_ms_" + s.name, Unit: "ms", Source: Guest, What: "last tick at the source to the " +
+			"first at the destination, " + guest})
 		add(gapGroup, &Figure{Name: "resident_" + s.name, Unit: "MiB", Source: Kernel, What: "RAM in use of that guest"})
 		add(gapGroup, &Figure{Name: "own_stop_cont_ms_" + s.name, Unit: "ms", Source: Own, What: "stop to cont of that move"})
 		for _, limit := range gapLimits {
-			add(gapGroup, &Figure{Name: rivalName(s, limit), Unit: "ms", Source: Guest, What: "the same gap of QEMU's own migration of the same guest, over loopback"})
-			add(gapGroup, &Figure{Name: limitName(s, limit), Unit: "ms", Source: Tool, What: "downtime-limit that it ended with: doubled each 10 s that it finds no end"})
+			add(gapGroup, &Figure{Name: rivalName(s, limit), Unit: "ms", Source: Guest,
+				What: "the same gap of QEMU's own migration of the same guest, over loopback"})
+			add(gapGroup, &Figure{Name: limitName(s, limit), Unit: "ms", Source: Tool,
+				What: "downtime-limit that it ended with: doubled each 10 s that it finds no end"})
 		}
 		add(gapGroup, &Figure{Name: "qemu_resident_" + s.name, Unit: "MiB", Source: Kernel, What: "RAM in use of its guest"})
 	}
-	add(gapGroup, &Figure{Name: "gate_ms", Unit: "ms", Source: Own, What: "vote, commit and run with their records, of the move of " + gapSizes[0].name, Most: goal(gateGoal)})
-	add(stopGroup, &Figure{Name: "stop_cont_ms_4g_dirty200", Unit: "ms", Source: Own, What: "stop to cont, 4 GiB of RAM, 1.3 GiB resident, 200 MiB/s dirtied", Most: goal(dirtyGoal)})
-	add(stopGroup, &Figure{Name: "flat_extra_ms", Unit: "ms", Source: Own, What: "stop_cont_ms_2g_1300 - stop_cont_ms_2g_230", Most: goal(flatLiveGoal)})
-	add(stopGroup, &Figure{Name: "stop_cont_ms_2g_230", Unit: "ms", Source: Own, What: "stop to cont, about 230 MiB resident, tracked"})
-	add(stopGroup, &Figure{Name: "stop_cont_ms_2g_1300", Unit: "ms", Source: Own, What: "stop to cont, about 1300 MiB resident, tracked"})
-	add(stopGroup, &Figure{Name: "content_stop_cont_ms_2g", Unit: "ms", Source: Own, What: "the same, every page compared", Most: goal(contentGoal(contentResident) - pauseTrackedGoal + contentFixed)})
+	add(gapGroup, &Figure{Name: "gate_ms", Unit: "ms", Source: Own, What: "vote, commit and run with their records, of " +
+		"the move of " + gapSizes[0].name, Most: goal(gateGoal)})
+	add(stopGroup, &Figure{Name: "stop_cont_ms_4g_dirty200", Unit: "ms", Source: Own,
+		What: "stop to cont, 4 GiB of RAM, 1.3 GiB resident, 200 MiB/s dirtied", Most: goal(dirtyGoal)})
+	add(stopGroup, &Figure{Name: "flat_extra_ms", Unit: "ms", Source: Own, What: "stop_cont_ms_2g_1300 - " +
+		"stop_cont_ms_2g_230", Most: goal(flatLiveGoal)})
+	add(stopGroup, &Figure{Name: "stop_cont_ms_2g_230", Unit: "ms", Source: Own,
+		What: "stop to cont, about 230 MiB resident, tracked"})
+	add(stopGroup, &Figure{Name: "stop_cont_ms_2g_1300", Unit: "ms", Source: Own,
+		What: "stop to cont, about 1300 MiB resident, tracked"})
+	add(stopGroup, &Figure{Name: "content_stop_cont_ms_2g", Unit: "ms", Source: Own, What: "the same, every page compared",
+		Most: goal(contentGoal(contentResident) - pauseTrackedGoal + contentFixed)})
 	for _, load := range []struct{ suffix, what string }{{"", ""}, {"_direct", ", with a load of O_DIRECT reads"}} {
-		add(verifyGroup, &Figure{Name: "differing_pages" + load.suffix, Unit: "pages", Source: Kernel, What: "of both RAM files, compared before cont" + load.what, Most: goal(0)})
-		add(verifyGroup, &Figure{Name: "last_pass_pages" + load.suffix, Unit: "pages", Source: Own, What: "that were sent in the pause of those moves", Least: goal(1)})
+		add(verifyGroup, &Figure{Name: "differing_pages" + load.suffix, Unit: "pages", Source: Kernel,
+			What: "of both RAM files, compared before cont" + load.what, Most: goal(0)})
+		add(verifyGroup, &Figure{Name: "last_pass_pages" + load.suffix, Unit: "pages", Source: Own,
+			What: "that were sent in the pause of those moves", Least: goal(1)})
 	}
 	for _, c := range coldGoals {
 		add(coldGroup, &Figure{Name: c.name, Unit: "ms", Source: Guest, What: c.what, Most: goal(c.most)})

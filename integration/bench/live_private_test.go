@@ -14,14 +14,16 @@ import (
 func TestOwnRAM(t *testing.T) {
 	dir := t.TempDir()
 	said := filepath.Join(dir, "said")
-	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte("#!/bin/sh\nprintf '%s\\n' \"$@\" > "+said+"\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"),
+		[]byte("#!/bin/sh\nprintf '%s\\n' \"$@\" > "+said+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	path, err := ownRAM(dir, 512)
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-name", "a b", "-object", "memory-backend-file,id=ram,size=536870912,mem-path=/x,share=on", "-append", "quiet $HOME *"}
+	args := []string{"-name", "a b", "-object", "memory-backend-file,id=ram,size=536870912,mem-path=/x,share=on",
+		"-append", "quiet $HOME *"}
 	run := func(args ...string) ([]byte, error) {
 		cmd := exec.CommandContext(t.Context(), path, args...)
 		cmd.Env = []string{"PATH=" + dir + ":/bin:/usr/bin"}
@@ -45,7 +47,8 @@ func TestOwnRAM(t *testing.T) {
 
 func TestPrivateRAM(t *testing.T) {
 	const size = 37 // of no other mapping
-	m, err := unix.Mmap(-1, 0, size<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	m, err := unix.Mmap(-1, 0, size<<20, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		t.Fatal(err)
 	}

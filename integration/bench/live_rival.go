@@ -50,7 +50,8 @@ func (b *liveBench) rival(ctx context.Context, s shape, limit int) error {
 	if err != nil {
 		return err
 	}
-	order, err := json.Marshal(rivalOrder{Root: root, Probe: filepath.Join(b.h.Dir, "probe"), RAM: s.ram, Limit: limit, Args: probeFlags(s)})
+	order, err := json.Marshal(rivalOrder{Root: root, Probe: filepath.Join(b.h.Dir, "probe"), RAM: s.ram, Limit: limit,
+		Args: probeFlags(s)})
 	if err != nil {
 		return err
 	}
@@ -73,7 +74,8 @@ func (b *liveBench) rival(ctx context.Context, s shape, limit int) error {
 	if err := json.Unmarshal([]byte(out), &w); err != nil {
 		return fmt.Errorf("measure QEMU's own migration: %w: %s", err, out)
 	}
-	b.say("  QEMU, downtime-limit %d ms: gap %.1f ms, %d ticks lost; it says %.0f, with a limit of %d ms at its end", limit, w.GapMS, w.Lost, w.Own, w.Limit)
+	b.say("  QEMU, downtime-limit %d ms: gap %.1f ms, %d ticks lost; it says %.0f, with a limit of %d ms at its end",
+		limit, w.GapMS, w.Lost, w.Own, w.Limit)
 	b.note(rivalName(s, limit), w.GapMS)
 	b.note(limitName(s, limit), float64(w.Limit))
 	b.note("qemu_resident_"+s.name, w.Resident)
@@ -210,7 +212,8 @@ func (s *rivalSide) workload(ctx context.Context, o rivalOrder) error {
 	if _, err := a.ConfigureNetwork(ctx, &agentv1.ConfigureNetworkRequest{Nics: []*agentv1.NIC{nic}}); err != nil {
 		return err
 	}
-	p, err := json.Marshal(specs.Process{Args: append([]string{"/bin/probe", "-file", "/tmp/journal"}, o.Args...), Cwd: "/"})
+	p, err := json.Marshal(specs.Process{Args: append([]string{"/bin/probe", "-file", "/tmp/journal"}, o.Args...),
+		Cwd: "/"})
 	if err != nil {
 		return err
 	}
@@ -277,7 +280,8 @@ func migrate(ctx context.Context, from, to *rivalSide, limit int) (own float64, 
 		}
 		if time.Since(begun) > converges {
 			begun, limit = time.Now(), 2*limit
-			if err := clients[0].Execute(ctx, "migrate-set-parameters", map[string]any{"downtime-limit": limit}, nil); err != nil {
+			if err := clients[0].Execute(ctx, "migrate-set-parameters", map[string]any{"downtime-limit": limit},
+				nil); err != nil {
 				return false, err
 			}
 		}

@@ -28,8 +28,10 @@ func fullLive(rounds int) *Result {
 // The names that the file is known by stand at its top, each with its median, and are null
 // where a round has no value. The cold timeline stands beside 3, 6, 12 and 15 s.
 func TestLiveKeys(t *testing.T) {
-	want := strings.Fields("gap_vs_n300_512m gap_vs_n300_2g gap_vs_n10_512m gap_vs_n10_2g stop_cont_ms_4g_dirty200 flat_extra_ms content_stop_cont_ms_2g gate_ms " +
-		"differing_pages last_pass_pages differing_pages_direct last_pass_pages_direct cold_accepted_ms cold_frozen_ms cold_placed_ms cold_ready_ms")
+	want := strings.Fields("gap_vs_n300_512m gap_vs_n300_2g gap_vs_n10_512m gap_vs_n10_2g stop_cont_ms_4g_dirty200 " +
+		"flat_extra_ms content_stop_cont_ms_2g gate_ms " +
+		"differing_pages last_pass_pages differing_pages_direct last_pass_pages_direct cold_accepted_ms cold_frozen_ms " +
+		"cold_placed_ms cold_ready_ms")
 	r := fullLive(2)
 	if wrong := append(r.Check(), r.Wrong()...); len(wrong) > 0 {
 		t.Errorf("wrong: %v", wrong)
@@ -53,7 +55,8 @@ func TestLiveKeys(t *testing.T) {
 			t.Errorf("%s: %v, %t; %+v", name, v, there, f)
 		}
 	}
-	for name, goal := range map[string]float64{"cold_accepted_ms": 3000, "cold_frozen_ms": 6000, "cold_placed_ms": 12000, "cold_ready_ms": 15000} {
+	for name, goal := range map[string]float64{"cold_accepted_ms": 3000, "cold_frozen_ms": 6000, "cold_placed_ms": 12000,
+		"cold_ready_ms": 15000} {
 		if f := r.figure(name); f == nil || f.Most == nil || *f.Most != goal {
 			t.Errorf("%s: %+v, its goal is %v", name, f, goal)
 		}

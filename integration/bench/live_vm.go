@@ -77,7 +77,8 @@ func (b *liveBench) boot(ctx context.Context, s shape, way string, flags ...stri
 		return err
 	}
 	b.ports.Forget()
-	args := []string{"run", "-d", "--cni", "--runtime", runtimeName, "--runtime-config-path", filepath.Join(dir, "config.toml"),
+	args := []string{"run", "-d", "--cni", "--runtime", runtimeName, "--runtime-config-path",
+		filepath.Join(dir, "config.toml"),
 		"--annotation", fmt.Sprintf("godwit.dev/memory=%dMiB", s.ram), images.Probe, liveVM, "/bin/probe"}
 	if _, err := b.node.RunCtr(ctx, append(args, probeFlags(s, flags...)...)...); err != nil {
 		return err
@@ -111,7 +112,8 @@ func (b *liveBench) liveMove(ctx context.Context) (w moveWord, c observer.Crossi
 		err = fmt.Errorf("the guest was seen twice: %+v", c)
 	}
 	f := w.Figures
-	b.say("  live: gap %.1f ms, %d ticks lost; stop to cont %.1f: copy %.1f (stop %.1f, save %.1f), vote %.1f, commit %.1f, run %.1f; %s",
+	b.say("  live: gap %.1f ms, %d ticks lost; stop to cont %.1f: copy %.1f (stop %.1f, save %.1f), vote %.1f, commit "+
+		"%.1f, run %.1f; %s",
 		ms(c.Gap), c.Lost, f.Downtime, f.Copy, f.Stop, f.Save, f.Vote, f.Commit, f.Run, f.Tracking)
 	for _, p := range f.Passes {
 		b.say("    pass: %d pages looked at, %d sent, %d left, %.1f ms", p.Looked>>12, p.Sent>>12, p.Left>>12, p.MS)
@@ -174,7 +176,8 @@ func (b *liveBench) dirty(ctx context.Context) error {
 
 func (b *liveBench) flat(ctx context.Context) error {
 	for _, resident := range []int{230, 1300} {
-		if err := b.still(ctx, fmt.Sprintf("stop_cont_ms_2g_%d", resident), shape{ram: 2048, resident: resident, idle: liveIdle}, "auto"); err != nil {
+		if err := b.still(ctx, fmt.Sprintf("stop_cont_ms_2g_%d", resident), shape{ram: 2048, resident: resident,
+			idle: liveIdle}, "auto"); err != nil {
 			return err
 		}
 	}

@@ -60,7 +60,8 @@ func (b *bench) identify(ctx context.Context) (vmm.Facts, error) {
 // not: the ones that godwit uses.
 func kernel(root string) (vmlinuz, initrd, cmdline string, err error) {
 	cfg := &config.Config{Guest: config.Guest{
-		Kernel: filepath.Join(root, "bin/guest/vmlinuz"), Initrd: filepath.Join(root, "bin/guest/initramfs"), Cmdline: noBounce,
+		Kernel: filepath.Join(root, "bin/guest/vmlinuz"), Initrd: filepath.Join(root, "bin/guest/initramfs"),
+		Cmdline: noBounce,
 	}}
 	k, err := shim.GuestKernel(cfg)
 	return cfg.Guest.Kernel, cfg.Guest.Initrd, k.Cmdline, err

@@ -48,12 +48,15 @@ func pauseFigures() []*Figure {
 	var all []*Figure
 	for i, mib := range pauseSizes {
 		name := func(s string) string { return pauseName(mib, s) }
-		tracked := &Figure{Name: name("tracked"), Unit: "ms", Source: Own, What: "pause_ms where the kernel says what was written", in: pauseGroup}
-		content := &Figure{Name: name("content"), Unit: "ms", Source: Own, What: "pause_ms where every page is compared", in: pauseGroup}
+		tracked := &Figure{Name: name("tracked"), Unit: "ms", Source: Own,
+			What: "pause_ms where the kernel says what was written", in: pauseGroup}
+		content := &Figure{Name: name("content"), Unit: "ms", Source: Own, What: "pause_ms where every page is compared",
+			in: pauseGroup}
 		if i > 0 {
 			tracked.Most, content.Most = goal(pauseTrackedGoal), goal(contentGoal(mib))
 		}
-		all = append(all, &Figure{Name: name("resident"), Unit: "MiB", Source: Kernel, What: "RAM in use, of the file on tmpfs"}, tracked, content,
+		all = append(all, &Figure{Name: name("resident"), Unit: "MiB", Source: Kernel,
+			What: "RAM in use, of the file on tmpfs"}, tracked, content,
 			&Figure{Name: name("stop"), Unit: "ms", Source: Own, What: "of tracked: until the VMM says that it stands"},
 			&Figure{Name: name("save"), Unit: "ms", Source: Own, What: "of tracked: the device state, beside the last pass"},
 			&Figure{Name: name("command"), Unit: "ms", Source: Tool, What: "godwit hibernate, tracked, to its end"})
@@ -88,7 +91,8 @@ func (b *bench) pauseOf(ctx context.Context, size int, figure, way string) error
 	}
 	vm := b.name(fmt.Sprintf("pause%d%s", size, figure))
 	b.watch.Mark(vm)
-	if _, err := b.node.RunCtr(ctx, "run", "-d", "--cni", "--runtime", runtimeName, "--runtime-config-path", filepath.Join(dir, "config.toml"),
+	if _, err := b.node.RunCtr(ctx, "run", "-d", "--cni", "--runtime", runtimeName, "--runtime-config-path",
+		filepath.Join(dir, "config.toml"),
 		"--annotation", fmt.Sprintf("godwit.dev/memory=%dMiB", pauseRAM), images.Probe, vm,
 		"/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beaconPort), "-interval", beaconEvery.String(),
 		"-fill", fmt.Sprint(noise), "-soft", fmt.Sprint(max(0, size-pauseIdle))); err != nil {
@@ -136,7 +140,8 @@ func (b *bench) pauseFigures(ctx context.Context, vm string, size int, figure, w
 		return fmt.Errorf("hibernate %s: %w", vm, err)
 	}
 	f := own.Figures
-	b.say("%s: %.0f MiB resident, tracked by %s, pause %.1f ms (stop %.1f, save %.1f), passes %v", vm, resident, f.Tracking, f.PauseMS, f.StopMS, f.SaveMS, f.Passes)
+	b.say("%s: %.0f MiB resident, tracked by %s, pause %.1f ms (stop %.1f, save %.1f), passes %v", vm, resident,
+		f.Tracking, f.PauseMS, f.StopMS, f.SaveMS, f.Passes)
 	if tracked := f.Tracking != "content"; tracked != (way == "auto") {
 		return fmt.Errorf("hibernate %s: tracked by %s where %s was asked for", vm, f.Tracking, way)
 	}

@@ -101,7 +101,8 @@ func (r *Result) Table(w io.Writer) error {
 	fmt.Fprintf(t, "figure\tmedian\tleast\tmost\tunit\tgoal\twhat\n")
 	for _, f := range r.Figures {
 		least, most := f.spread()
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, number(f.Median), number(least), number(most), f.Unit, f.verdict(), f.What)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, number(f.Median), number(least), number(most), f.Unit,
+			f.verdict(), f.What)
 	}
 	return t.Flush()
 }

@@ -65,7 +65,8 @@ func (r *rival) run(ctx context.Context) error {
 	r.note(snapshotName("baseline"), ms(there))
 	r.note(snapshotName("baseline_bytes"), bytes/mib)
 	begun = time.Now()
-	_, err = r.node.Run(ctx, "bash", "-c", `set -o pipefail; crane blob --insecure "$1" | zstd -q -d -o "$2"`, "bash", rivalRepository+"@"+blob, r.plain)
+	_, err = r.node.Run(ctx, "bash", "-c", `set -o pipefail; crane blob --insecure "$1" | zstd -q -d -o "$2"`, "bash",
+		rivalRepository+"@"+blob, r.plain)
 	if err != nil {
 		return err
 	}
@@ -89,19 +90,23 @@ func (r *rival) push(ctx context.Context) (string, error) {
 	add := func(kind, data string) (string, error) {
 		d := sha256.Sum256([]byte(data))
 		name := hex.EncodeToString(d[:])
-		return fmt.Sprintf(`{"mediaType":%q,"digest":"sha256:%s","size":%d}`, kind, name, len(data)), os.WriteFile(filepath.Join(blobs, name), []byte(data), 0o644)
+		return fmt.Sprintf(`{"mediaType":%q,"digest":"sha256:%s","size":%d}`, kind, name, len(data)),
+			os.WriteFile(filepath.Join(blobs, name), []byte(data), 0o644)
 	}
-	config, err := add("application/vnd.oci.image.config.v1+json", `{"architecture":"amd64","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":[]}}`)
+	config, err := add("application/vnd.oci.image.config.v1+json",
+		`{"architecture":"amd64","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":[]}}`)
 	if err != nil {
 		return "", err
 	}
 	const manifestType = "application/vnd.oci.image.manifest.v1+json"
-	manifest, err := add(manifestType, fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":%s,"layers":[{"mediaType":"application/vnd.godwit.bench.ram","digest":"sha256:%s","size":%d}]}`,
-		manifestType, config, ram.Digest, ram.Size))
+	manifest, err := add(manifestType,
+		fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":%s,"layers":[{"mediaType":"application/vnd.godwit.bench.ram","digest":"sha256:%s","size":%d}]}`,
+			manifestType, config, ram.Digest, ram.Size))
 	if err != nil {
 		return "", err
 	}
-	for name, data := range map[string]string{"oci-layout": `{"imageLayoutVersion":"1.0.0"}`, "index.json": `{"schemaVersion":2,"manifests":[` + manifest + `]}`} {
+	for name, data := range map[string]string{"oci-layout": `{"imageLayoutVersion":"1.0.0"}`,
+		"index.json": `{"schemaVersion":2,"manifests":[` + manifest + `]}`} {
 		if err := os.WriteFile(filepath.Join(layout, name), []byte(data), 0o644); err != nil {
 			return "", err
 		}

@@ -43,7 +43,8 @@ func snapshotFigures() []*Figure {
 		at("second_speedup", 10, "baseline / second hibernate, command to manifest"),
 		at("second_bytes_ratio", 30, "bytes sent: baseline / second hibernate"),
 		at("wake_speedup", 3, "baseline's way back, without a VM / command to first beacon"),
-		{Name: "floor_ratio", Unit: "x", Source: Ratio, Most: goal(2), What: "hibernate by content, command to manifest / floor", in: snapshotGroup},
+		{Name: "floor_ratio", Unit: "x", Source: Ratio, Most: goal(2),
+			What: "hibernate by content, command to manifest / floor", in: snapshotGroup},
 		plain("resident", "MiB", Kernel, "RAM in use, of the file on tmpfs"),
 		plain("first", "ms", Wire, "godwit hibernate to the accepted manifest"),
 		plain("golden", "ms", Wire, "the same, of a second VM, with a golden snapshot of its image"),
@@ -161,8 +162,10 @@ func (b *bench) removeWorkload(ctx context.Context, vm string) error {
 // golden puts another VM of the image to sleep, which has never slept, on a node that has made
 // a golden snapshot of it.
 func (b *bench) golden(ctx context.Context) error {
-	args := []string{"golden", "--memory", fmt.Sprintf("%dMiB", snapshotRAM), "--timeout", "10m", "--ready", "test -s /data/journal.data", "--", images.Workload}
-	if _, err := b.node.RunGodwit(ctx, append(args, workload[1:]...)...); err != nil { // the program is the image's entry point
+	args := []string{"golden", "--memory", fmt.Sprintf("%dMiB", snapshotRAM), "--timeout", "10m", "--ready",
+		"test -s /data/journal.data", "--", images.Workload}
+	// the program is the image's entry point
+	if _, err := b.node.RunGodwit(ctx, append(args, workload[1:]...)...); err != nil {
 		return err
 	}
 	vm := b.name("golden")
@@ -254,10 +257,12 @@ func (b *bench) byContent(ctx context.Context, vm string) error {
 
 func (b *bench) bootWorkload(ctx context.Context, vm string) error {
 	b.watch.Mark(vm)
-	args := []string{"run", "-d", "--cni", "--runtime", runtimeName, "--runtime-config-path", filepath.Join(b.bootDir(), "config.toml"),
+	args := []string{"run", "-d", "--cni", "--runtime", runtimeName, "--runtime-config-path",
+		filepath.Join(b.bootDir(), "config.toml"),
 		"--annotation", fmt.Sprintf("godwit.dev/memory=%dMiB", snapshotRAM), images.Workload, vm}
 	args = append(args, workload...)
-	if _, err := b.node.RunCtr(ctx, append(args, "-beacon", net.JoinHostPort(harness.Gateway, beaconPort), "-interval", snapshotBeacon.String())...); err != nil {
+	if _, err := b.node.RunCtr(ctx, append(args, "-beacon", net.JoinHostPort(harness.Gateway, beaconPort), "-interval",
+		snapshotBeacon.String())...); err != nil {
 		return err
 	}
 	if _, err := b.watch.After(ctx, vm); err != nil {

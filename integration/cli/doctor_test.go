@@ -51,7 +51,8 @@ func TestDoctor(t *testing.T) {
 	if err != nil {
 		t.Errorf("doctor on a node that works: %v", err)
 	}
-	for _, name := range []string{"configuration", "guest kernel", "guest initramfs", "vmm qemu", "ram_dir", "tap devices", "cgroup", "godwitd", "controller", "containerd", "store"} {
+	for _, name := range []string{"configuration", "guest kernel", "guest initramfs", "vmm qemu", "ram_dir", "tap devices",
+		"cgroup", "godwitd", "controller", "containerd", "store"} {
 		if f := found[name]; !f.OK || f.Detail == "" {
 			t.Errorf("%s: %+v", name, f)
 		}

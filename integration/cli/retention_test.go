@@ -36,7 +36,8 @@ type keeper struct {
 func (k *keeper) put(path, mediaType string, data []byte) {
 	k.Helper()
 	client := http.Client{Transport: &http.Transport{DialContext: k.h.Dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(k.Context(), http.MethodPut, "http://"+harness.RegistryHost+"/v2/"+path, bytes.NewReader(data))
+	req, err := http.NewRequestWithContext(k.Context(), http.MethodPut, "http://"+harness.RegistryHost+"/v2/"+path,
+		bytes.NewReader(data))
 	if err != nil {
 		k.Fatal(err)
 	}
@@ -63,8 +64,10 @@ func (k *keeper) snapshot(ref snapshot.Ref) string {
 		return v1.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(blob))}
 	}
 	data, err := json.Marshal(v1.Manifest{
-		Versioned: ocispecs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest, ArtifactType: snapshot.ArtifactType,
-		Config: part(snapshot.MediaTypeConfig), Layers: []v1.Descriptor{part(snapshot.MediaTypeState), part(snapshot.MediaTypeIndex)},
+		Versioned: ocispecs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest,
+		ArtifactType: snapshot.ArtifactType,
+		Config:       part(snapshot.MediaTypeConfig), Layers: []v1.Descriptor{part(snapshot.MediaTypeState),
+			part(snapshot.MediaTypeIndex)},
 		Annotations: map[string]string{
 			snapshot.AnnotationVM: ref.VM, snapshot.AnnotationUID: ref.UID, snapshot.AnnotationOperation: ref.Operation,
 			snapshot.AnnotationGeneration: fmt.Sprint(ref.Generation), snapshot.AnnotationAttempt: fmt.Sprint(ref.Attempt),
@@ -89,7 +92,8 @@ func (k *keeper) asleep(id string) string {
 	g := rec.GetGeneration()
 	ref := snapshot.Ref{VM: "default/" + k.vm.GetId(), UID: k.uid, Operation: id, Attempt: 1, Generation: g}
 	d := k.snapshot(ref)
-	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "a", Generation: g, Repository: k.repository(), Tag: ref.Tag()}
+	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "a", Generation: g,
+		Repository: k.repository(), Tag: ref.Tag()}
 	receipt := record.Receipt{Operation: id, Attempt: 1, Generation: g, Digest: d, Stopped: true, TotalBytes: 4096}
 	steps := []func() error{
 		func() error {
@@ -118,7 +122,8 @@ func (k *keeper) awake(id string) {
 	if err != nil {
 		k.Fatal(err)
 	}
-	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "a", Generation: rec.GetGeneration()}
+	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "a",
+		Generation: rec.GetGeneration()}
 	k.take([]func() error{
 		func() error {
 			_, err := k.records.Open(k.Context(), &nodev1.OpenRequest{Vm: k.vm, Operation: op})
@@ -126,7 +131,8 @@ func (k *keeper) awake(id string) {
 		},
 		func() error { return k.advance(op, nodev1.Phase_PHASE_SWITCHING, "") },
 		func() error {
-			_, err := k.records.Commit(k.Context(), &nodev1.CommitRequest{Vm: k.vm, Operation: id, Attempt: 1, Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: "a"}})
+			_, err := k.records.Commit(k.Context(), &nodev1.CommitRequest{Vm: k.vm, Operation: id, Attempt: 1,
+				Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: "a"}})
 			return err
 		},
 		func() error { return k.finish(op) },
@@ -143,12 +149,14 @@ func (k *keeper) take(steps []func() error) {
 }
 
 func (k *keeper) advance(op *nodev1.Operation, phase nodev1.Phase, d string) error {
-	_, err := k.records.Advance(k.Context(), &nodev1.AdvanceRequest{Vm: k.vm, Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Phase: phase, Digest: d})
+	_, err := k.records.Advance(k.Context(), &nodev1.AdvanceRequest{Vm: k.vm, Operation: op.GetId(), Attempt: 1,
+		Generation: op.GetGeneration(), Phase: phase, Digest: d})
 	return err
 }
 
 func (k *keeper) finish(op *nodev1.Operation) error {
-	_, err := k.records.Finish(k.Context(), &nodev1.FinishRequest{Vm: k.vm, Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_SUCCEEDED})
+	_, err := k.records.Finish(k.Context(), &nodev1.FinishRequest{Vm: k.vm, Operation: op.GetId(), Attempt: 1,
+		Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_SUCCEEDED})
 	return err
 }
 
@@ -187,7 +195,8 @@ func TestRetention(t *testing.T) {
 	second := k.asleep("op3")
 	k.awake("op4")
 	third := k.asleep("op5")
-	if out := n.Godwit(t, "snapshot", "prune", "--dry-run"); !strings.Contains(out, first) || strings.Contains(out, second) || !strings.Contains(out, "would be deleted") {
+	if out := n.Godwit(t, "snapshot", "prune", "--dry-run"); !strings.Contains(out, first) ||
+		strings.Contains(out, second) || !strings.Contains(out, "would be deleted") {
 		t.Errorf("dry run: %s", out)
 	}
 	refuses(t, n, "owns the VM", "snapshot", "rm", third)

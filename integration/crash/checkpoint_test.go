@@ -12,8 +12,10 @@ import (
 // checkpoints are the points of a checkpoint. Before the pause a shim that dies is succeeded;
 // behind it nothing but the shim and the VMM is needed by the VM any more.
 func checkpoints() []scene {
-	before := map[victim]outcome{shimProcess: runs, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, controller: runs}
-	behind := map[victim]outcome{shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, controller: runs}
+	before := map[victim]outcome{shimProcess: runs, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs,
+		controller: runs}
+	behind := map[victim]outcome{shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs,
+		controller: runs}
 	return []scene{
 		{"checkpoint", "before the pause", (*act).precopying, before},
 		{"checkpoint", "behind the pause", (*act).sending, behind},

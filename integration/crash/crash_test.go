@@ -85,7 +85,8 @@ func scenes() []scene {
 // selection is what runs without GODWIT_CRASH=full: one death of each kind of process,
 // on both sides of both commits.
 var selection = []string{
-	"hibernate/before the pause/shim", "hibernate/manifest written/shim", "hibernate/voted/godwitd", "hibernate/voted/containerd", "hibernate/committed/vmm",
+	"hibernate/before the pause/shim", "hibernate/manifest written/shim", "hibernate/voted/godwitd",
+	"hibernate/voted/containerd", "hibernate/committed/vmm",
 	"wake/while packs are pulled/worker", "wake/committed/shim", "wake/committed/containerd",
 }
 
@@ -99,7 +100,8 @@ func playAll(t *testing.T, newWorld func(*testing.T) *world, scenes []scene, sel
 	full := os.Getenv("GODWIT_CRASH") == "full"
 	var w *world
 	for _, s := range scenes {
-		for _, v := range []victim{shimProcess, vmmProcess, worker, daemon, containerds, controller, taskKilled, taskRemoved} {
+		for _, v := range []victim{shimProcess, vmmProcess, worker, daemon, containerds, controller, taskKilled,
+			taskRemoved} {
 			want, ok := s.comes[v]
 			name := s.kind + "/" + s.point + "/" + string(v)
 			if !ok || !full && !slices.Contains(selection, name) {

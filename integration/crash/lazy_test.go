@@ -28,11 +28,14 @@ func lazyWakes() []scene {
 		{"wake", "not thawed", comingAt((*act).thawing), map[victim]outcome{
 			shimProcess: runs, worker: runs, daemon: runs, containerds: runs}},
 		{"wake", "waits before it is met", (*act).parched, map[victim]outcome{
-			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, taskKilled: lost, taskRemoved: lost}},
+			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, taskKilled: lost,
+			taskRemoved: lost}},
 		{"wake", "RAM comes", (*act).comes, map[victim]outcome{
-			shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, controller: runs, taskKilled: lost}},
+			shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, controller: runs,
+			taskKilled: lost}},
 		{"wake", "waits", (*act).waits, map[victim]outcome{
-			shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, taskKilled: lost, taskRemoved: lost}},
+			shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, taskKilled: lost,
+			taskRemoved: lost}},
 		{"wake", "end of the fill", ending((*act).comes), map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost, worker: runs}},
 		{"wake", "RAM is whole", (*act).filled, map[victim]outcome{
@@ -53,7 +56,8 @@ func TestCrashLazy(t *testing.T) {
 	}
 	selection := []string{"wake/waits before it is met/shim"}
 	if harness.KVM() { // where the kernel may wait for pages in a worker of its own, while the VMM dies
-		selection = append(selection, "wake/RAM comes/shim", "wake/waits/shim", "wake/waits/vmm", "wake/waits/worker", "wake/waits/task rm -f", "wake/end of the fill/shim")
+		selection = append(selection, "wake/RAM comes/shim", "wake/waits/shim", "wake/waits/vmm", "wake/waits/worker",
+			"wake/waits/task rm -f", "wake/end of the fill/shim")
 	}
 	playAll(t, newLazyWorld, lazyWakes(), selection)
 }

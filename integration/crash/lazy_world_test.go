@@ -38,7 +38,8 @@ func (l *lazily) fill(ctx context.Context, w *world) (err error) {
 	if l == nil {
 		return nil
 	}
-	if err := w.ctr(ctx, "task", "exec", "--exec-id", "noise", w.vm, "/bin/busybox", "dd", "if=/dev/urandom", "of="+noise, "bs=1M", "count=24"); err != nil {
+	if err := w.ctr(ctx, "task", "exec", "--exec-id", "noise", w.vm, "/bin/busybox", "dd", "if=/dev/urandom", "of="+noise,
+		"bs=1M", "count=24"); err != nil {
 		return err
 	}
 	l.sum, err = l.look(ctx, w)
@@ -48,7 +49,8 @@ func (l *lazily) fill(ctx context.Context, w *world) (err error) {
 // look reads it all.
 func (l *lazily) look(ctx context.Context, w *world) (string, error) {
 	l.looks++
-	out, err := w.b.RunCtr(ctx, "task", "exec", "--exec-id", fmt.Sprint("look", l.looks), w.vm, "/bin/busybox", "sha256sum", noise)
+	out, err := w.b.RunCtr(ctx, "task", "exec", "--exec-id", fmt.Sprint("look", l.looks), w.vm, "/bin/busybox",
+		"sha256sum", noise)
 	if err == nil && len(out) < 64 {
 		err = fmt.Errorf("sum of the guest's memory: %q", out)
 	}

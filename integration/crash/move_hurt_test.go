@@ -61,7 +61,8 @@ func near(at role, call, inner string) []row {
 
 // containerdDeaths adds the deaths of containerd: where a destination's task is made and
 // started, and where a source's is released.
-func containerdDeaths(add func(r row, what string, do func(*journey, context.Context) (func() error, error), may ...end)) {
+func containerdDeaths(add func(r row, what string, do func(*journey, context.Context) (func() error, error),
+	may ...end)) {
 	for _, r := range near(destination, "Create", "Create") {
 		add(r, "destination containerd", containerdOf(destination), stays, moved)
 	}

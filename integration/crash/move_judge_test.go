@@ -97,7 +97,8 @@ func (j *journey) look(ctx context.Context, r role, pid int) (seen, error) {
 	if err != nil {
 		return seen{}, err
 	}
-	at := seen{at: r, who: shimProcess, phase: rec.GetOperation().GetPhase(), own: rec.GetOwner().GetNode() == j.to.Name, from: note(j.from, j.vm).Phase, to: note(j.to, j.vm).Phase}
+	at := seen{at: r, who: shimProcess, phase: rec.GetOperation().GetPhase(), own: rec.GetOwner().GetNode() == j.to.Name,
+		from: note(j.from, j.vm).Phase, to: note(j.to, j.vm).Phase}
 	at.landing = note(j.to, j.vm).Waking
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	switch {
@@ -159,7 +160,8 @@ func (j *journey) judge(t *testing.T, at seen, may []end) error {
 	settled := time.Now()
 	phase, told := j.told(ctx, j.id)
 	got, err := j.find(ctx, rec, may)
-	t.Logf("%s; %s of %s in %s, source %q, destination %q; settled after %.1f s, %s: %v", got, at.who, at.at, at.phase, at.from, at.to, settled.Sub(killed).Seconds(), phase, told)
+	t.Logf("%s; %s of %s in %s, source %q, destination %q; settled after %.1f s, %s: %v", got, at.who, at.at, at.phase,
+		at.from, at.to, settled.Sub(killed).Seconds(), phase, told)
 	if err != nil {
 		return err
 	}

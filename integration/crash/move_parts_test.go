@@ -142,7 +142,8 @@ func (m *matrix) report() {
 			}
 			return
 		}
-		sum := summaryPart{Script: s.name, Commit: p.Commit, Deaths: p.count(caseKilled), Failed: p.count(caseFailed), When: p.When}
+		sum := summaryPart{Script: s.name, Commit: p.Commit, Deaths: p.count(caseKilled), Failed: p.count(caseFailed),
+			When: p.When}
 		for _, c := range p.Cases {
 			sum.Seconds += c.Seconds
 			out.Load += c.Load
@@ -182,7 +183,8 @@ func (m *matrix) report() {
 		m.t.Error(err)
 	}
 	if out.RealPoints < 60 || out.Violations > 0 {
-		m.t.Errorf("%d points, 60 are the least; %d violations, 0 are the most: %v", out.RealPoints, out.Violations, out.Failed)
+		m.t.Errorf("%d points, 60 are the least; %d violations, 0 are the most: %v", out.RealPoints, out.Violations,
+			out.Failed)
 	}
 }
 

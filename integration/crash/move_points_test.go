@@ -78,7 +78,8 @@ func build(ctx context.Context, dir string) (*pointed, error) {
 	if err := os.MkdirAll(p.programs, 0o755); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "points", "-o", p.programs+"/", "./cmd/containerd-shim-godwit-v1", "./cmd/godwitd", "./cmd/godwit")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "points", "-o", p.programs+"/",
+		"./cmd/containerd-shim-godwit-v1", "./cmd/godwitd", "./cmd/godwit")
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build programs with points: %w: %s", err, out)
@@ -188,7 +189,8 @@ func TestNamesOfCases(t *testing.T) {
 			}
 		}
 	}
-	for _, e := range []edge{{point{source, "Machine.Vote", 1}, failpoint.Before}, {point{keeper, "records.Commit", 3}, failpoint.After}} {
+	for _, e := range []edge{{point{source, "Machine.Vote", 1}, failpoint.Before}, {point{keeper, "records.Commit", 3},
+		failpoint.After}} {
 		if got, ok := edgeOf(e.String()); !ok || got != e {
 			t.Errorf("%q reads as %+v, %v", e, got, ok)
 		}

@@ -26,7 +26,8 @@ type script struct {
 }
 
 func scripts() []script {
-	send, committed := edge{point{source, "journal.SENDING", 1}, failpoint.After}, edge{point{keeper, "record.COMMITTED", 1}, failpoint.After}
+	send, committed := edge{point{source, "journal.SENDING", 1}, failpoint.After},
+		edge{point{keeper, "record.COMMITTED", 1}, failpoint.After}
 	return []script{
 		{name: "live", mode: "live"},
 		{name: "cold", mode: "cold"},
@@ -55,7 +56,8 @@ type journey struct {
 
 func (w *travels) act(s script, from *harness.Node) *journey {
 	w.orders++
-	return &journey{travels: w, script: s, from: from, to: w.other(from), id: fmt.Sprintf("move-%d", w.orders), ordered: make(chan error, 1)}
+	return &journey{travels: w, script: s, from: from, to: w.other(from), id: fmt.Sprintf("move-%d", w.orders),
+		ordered: make(chan error, 1)}
 }
 
 func (j *journey) at(r role) *harness.Node {
@@ -106,7 +108,8 @@ func (j *journey) begin(ctx context.Context, e *edge) error {
 		}
 	}
 	go func() {
-		j.ordered <- j.order(context.WithoutCancel(ctx), &nodev1.MigrateRequest{Operation: j.id, To: j.to.Name, Mode: j.script.mode, Bandwidth: j.bandwidth})
+		j.ordered <- j.order(context.WithoutCancel(ctx), &nodev1.MigrateRequest{Operation: j.id, To: j.to.Name,
+			Mode: j.script.mode, Bandwidth: j.bandwidth})
 	}()
 	if first == nil {
 		if e == nil {
@@ -184,7 +187,8 @@ func (j *journey) points() (all []edge, err error) {
 
 // behind tells what a rollback passes from what the move before it did.
 func behind(e edge) bool {
-	for _, way := range []string{"Abort", "ABORT", "FAILED", "Revert", "REVERTING", "Discard", "FENCED", "Kill", "OWN", "Tasks.Delete", "Task.Delete", "Task.Shutdown", "Containers."} {
+	for _, way := range []string{"Abort", "ABORT", "FAILED", "Revert", "REVERTING", "Discard", "FENCED", "Kill", "OWN",
+		"Tasks.Delete", "Task.Delete", "Task.Shutdown", "Containers."} {
 		if strings.Contains(e.name, way) {
 			return true
 		}

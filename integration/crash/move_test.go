@@ -15,7 +15,8 @@ import (
 
 // moveSelection is what runs without GODWIT_CRASH=full.
 var moveSelection = []string{
-	"live/after source journal.SENDING", "live/before source Peer.Release", "live/before destination Task.Start", "live/before controller record.COMMITTED",
+	"live/after source journal.SENDING", "live/before source Peer.Release", "live/before destination Task.Start",
+	"live/before controller record.COMMITTED",
 	"live/all sent, READY not written, source VMM",
 }
 

@@ -62,8 +62,10 @@ func newTravels(t *testing.T) *travels {
 		t.Fatal(err)
 	}
 	t.Setenv(failpoint.EnvDir, p.dir+"/$GODWIT_NODE")
-	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Programs: p.programs, Config: plain})
-	w := &travels{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[1:], vm: filepath.Base(h.Dir), empty: map[*harness.Node]harness.Inventory{}, beside: map[*harness.Node]harness.Inventory{}}
+	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		Programs: p.programs, Config: plain})
+	w := &travels{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[1:], vm: filepath.Base(h.Dir),
+		empty: map[*harness.Node]harness.Inventory{}, beside: map[*harness.Node]harness.Inventory{}}
 	if err := p.forget(h.Nodes()...); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +134,8 @@ func (w *travels) awake(ctx context.Context) (*harness.Node, error) {
 func (w *travels) boot(ctx context.Context) error {
 	n, begun := w.nodes[0], time.Now()
 	beacon := net.JoinHostPort(harness.Gateway, beaconPort)
-	if _, err := n.RunCtr(ctx, "run", "-d", "--cni", "--annotation", "godwit.dev/memory=96MiB", "--runtime", runtimeName, images.Probe, w.vm, "/bin/probe", "-beacon", beacon); err != nil {
+	if _, err := n.RunCtr(ctx, "run", "-d", "--cni", "--annotation", "godwit.dev/memory=96MiB", "--runtime", runtimeName,
+		images.Probe, w.vm, "/bin/probe", "-beacon", beacon); err != nil {
 		return err
 	}
 	s, err := w.watch.next(ctx, begun)

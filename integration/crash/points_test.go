@@ -107,7 +107,8 @@ func (a *act) shim() (int, error) { return hostPID(a.b, note(a.b, a.vm).Shim.PID
 func (a *act) vmm() (int, error)  { return hostPID(a.b, note(a.b, a.vm).Process.PID) }
 
 func writes(r *http.Request, path string) bool {
-	return slices.Contains([]string{http.MethodPost, http.MethodPut, http.MethodPatch}, r.Method) && strings.Contains(r.URL.Path, path)
+	return slices.Contains([]string{http.MethodPost, http.MethodPut, http.MethodPatch}, r.Method) &&
+		strings.Contains(r.URL.Path, path)
 }
 
 // precopying: the first pack goes while the VM runs.

@@ -110,7 +110,8 @@ func (l *life) deciding(ctx context.Context) (err error) {
 	}
 	// containerd's Create is in the shim once that has read the bundle.
 	return harness.Poll(ctx, runBound, func(context.Context) error {
-		_, err := os.Stat(filepath.Join(l.n.Dir, "state", "io.containerd.runtime.v2.task", "default", taskID, "godwit-config"))
+		_, err := os.Stat(filepath.Join(l.n.Dir, "state", "io.containerd.runtime.v2.task", "default", taskID,
+			"godwit-config"))
 		return err
 	})
 }
@@ -192,7 +193,8 @@ func (l *life) runs(ctx context.Context) error {
 
 // execute notes an exec.
 func (l *life) execute(ctx context.Context, id, text string) (containerd.Process, error) {
-	return l.task.Exec(ctx, id, &specs.Process{Args: []string{"sh", "-c", text}, Cwd: "/", Env: []string{"PATH=/bin"}}, cio.NullIO)
+	return l.task.Exec(ctx, id, &specs.Process{Args: []string{"sh", "-c", text}, Cwd: "/", Env: []string{"PATH=/bin"}},
+		cio.NullIO)
 }
 
 func (l *life) execAdded(ctx context.Context) (err error) {

@@ -39,27 +39,39 @@ type birth struct {
 
 func births() []birth {
 	return []birth{
-		{"create", "undecided", (*life).deciding, map[victim][]uint32{shimProcess: dies, daemon: unborn, containerds: unborn}},
+		{"create", "undecided", (*life).deciding, map[victim][]uint32{shimProcess: dies, daemon: unborn,
+			containerds: unborn}},
 		{"create", "made", (*life).made, map[victim][]uint32{shimProcess: dies, daemon: unborn, containerds: unborn}},
 		{"create", "answered", (*life).created, map[victim][]uint32{shimProcess: dies, daemon: unborn, containerds: unborn}},
-		{"start", "VMM launched", (*life).launched, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive, containerds: whatever}},
-		{"start", "guest boots", (*life).booting, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive, containerds: whatever}},
-		{"start", "init runs", (*life).started, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive, containerds: survive}},
-		{"start", "answered", (*life).runs, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, guestInit: dies, daemon: survive, containerds: survive}},
+		{"start", "VMM launched", (*life).launched, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
+			containerds: whatever}},
+		{"start", "guest boots", (*life).booting, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
+			containerds: whatever}},
+		{"start", "init runs", (*life).started, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
+			containerds: survive}},
+		{"start", "answered", (*life).runs, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, guestInit: dies,
+			daemon: survive, containerds: survive}},
 		{"exec", "added", (*life).execAdded, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, containerds: survive}},
-		{"exec", "starting", (*life).execStarting, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive, containerds: survive}},
-		{"exec", "runs", (*life).execRuns, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, guestInit: dies, daemon: survive, containerds: survive}},
-		{"kill", "on its way", (*life).killing, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive, containerds: survive}},
-		{"kill", "ended, unsaid", (*life).unsaid, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive, containerds: survive}},
-		{"delete", "ended", (*life).exited, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive, containerds: survive}},
-		{"delete", "freed", (*life).freed, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive, containerds: survive}},
+		{"exec", "starting", (*life).execStarting, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
+			containerds: survive}},
+		{"exec", "runs", (*life).execRuns, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, guestInit: dies,
+			daemon: survive, containerds: survive}},
+		{"kill", "on its way", (*life).killing, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
+			containerds: survive}},
+		{"kill", "ended, unsaid", (*life).unsaid, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive,
+			containerds: survive}},
+		{"delete", "ended", (*life).exited, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive,
+			containerds: survive}},
+		{"delete", "freed", (*life).freed, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive,
+			containerds: survive}},
 	}
 }
 
 // taskSelection is what runs without GODWIT_CRASH=full: each kind of process, and each
 // call.
 var taskSelection = []string{
-	"create/undecided/containerd", "create/made/shim", "start/VMM launched/shim", "start/guest boots/vmm", "start/answered/guest",
+	"create/undecided/containerd", "create/made/shim", "start/VMM launched/shim", "start/guest boots/vmm",
+	"start/answered/guest",
 	"exec/runs/containerd", "kill/on its way/shim", "kill/ended, unsaid/containerd", "delete/freed/shim",
 }
 
@@ -214,7 +226,8 @@ func (l *life) end(ctx context.Context, alive bool) (said []uint32, err error) {
 }
 
 // finish kills a task that has not ended, and deletes it. One that lives is asked to end.
-func finish(ctx context.Context, task containerd.Task, status containerd.Status, alive bool) (said []uint32, err error) {
+func finish(ctx context.Context, task containerd.Task, status containerd.Status, alive bool) (said []uint32,
+	err error) {
 	signal := syscall.SIGKILL
 	if alive {
 		signal = syscall.SIGTERM
@@ -242,7 +255,8 @@ func finish(ctx context.Context, task containerd.Task, status containerd.Status,
 
 // killed signals a task until it has ended: a shell that has not set its trap yet, being
 // the first process of its container, does not hear SIGTERM.
-func killed(ctx context.Context, task containerd.Task, signal syscall.Signal, wait <-chan containerd.ExitStatus) (uint32, error) {
+func killed(ctx context.Context, task containerd.Task, signal syscall.Signal,
+	wait <-chan containerd.ExitStatus) (uint32, error) {
 	again := time.NewTicker(500 * time.Millisecond)
 	defer again.Stop()
 	for deadline := time.After(runBound); ; {

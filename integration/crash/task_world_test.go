@@ -53,7 +53,8 @@ func newLives(t *testing.T, config string) *lives {
 	l := &lives{Harness: h, n: h.Node(0), hook: filepath.Join(h.Dir, "hook")}
 	l.ear = l.n.Socket + ".ttrpc"
 	// A hook says that it was reached, and waits while its gate is there.
-	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s-gate-$1 ] || exit 0\n: >%[1]s-at-$1\nwhile [ -e %[1]s-gate-$1 ]; do sleep 0.02; done\n", l.hook)
+	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s-gate-$1 ] || exit 0\n: >%[1]s-at-$1\nwhile [ -e %[1]s-gate-$1 ]; do "+
+		"sleep 0.02; done\n", l.hook)
 	if err := os.WriteFile(l.hook, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,9 @@ func (l *lives) container(ctx context.Context) (containerd.Container, error) {
 // shim finds the shim of the task, written down or not.
 func (l *lives) shim() (int, error) {
 	return l.find("the shim", func(args []string) bool {
-		return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-godwit") && len(args) > 1 && args[1] == "-namespace" && slices.Contains(args, taskID) && !slices.Contains(args, "start") && !slices.Contains(args, "delete")
+		return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-godwit") && len(args) > 1 &&
+			args[1] == "-namespace" && slices.Contains(args, taskID) && !slices.Contains(args, "start") &&
+			!slices.Contains(args, "delete")
 	})
 }
 

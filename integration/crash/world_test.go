@@ -65,7 +65,8 @@ func newWorld(t *testing.T) *world { return makeWorld(t, uncached) }
 
 // makeWorld takes what stands in the configuration of each node besides.
 func makeWorld(t *testing.T, config func(*harness.Node) string) *world {
-	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: config})
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		Config: config})
 	w := &world{Harness: h, a: h.Node(0), b: h.Node(1), vm: filepath.Base(h.Dir)}
 	if err := patient(w.b); err != nil {
 		t.Fatal(err)
@@ -174,7 +175,9 @@ func (w *world) remove(ctx context.Context) error {
 		return err
 	}
 	// The record ends once the node has said that nothing is left there.
-	return harness.Poll(ctx, 2*settleBound, func(ctx context.Context) error { return w.godwit(ctx, "rm", "--force", w.vm) })
+	return harness.Poll(ctx, 2*settleBound, func(ctx context.Context) error {
+		return w.godwit(ctx, "rm", "--force", w.vm)
+	})
 }
 
 // clean waits until b holds nothing of the VM. Cgroups of others are the host's.

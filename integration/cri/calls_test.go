@@ -157,7 +157,8 @@ func (s *site) life(name string, members ...string) (steps []step) {
 	})
 	for _, m := range members {
 		add("CreateContainer "+m, func() error {
-			out, err := s.call("CreateContainer", Message{}.Text(1, pod).Text(2, string(Container(m, images.Busybox))).Text(3, string(Pod(name))))
+			out, err := s.call("CreateContainer", Message{}.Text(1, pod).Text(2, string(Container(m, images.Busybox))).Text(3,
+				string(Pod(name))))
 			ids[m] = First(out, 1)
 			named(ids[m], m)
 			return err
@@ -200,7 +201,8 @@ func (s *site) view() (pods []string) {
 		s.t.Fatal(err)
 	}
 	for _, c := range Fields(list, 1) {
-		s.say("  CRI: container %s is %s", First([]byte(First(c, 3)), 1), []string{"CREATED", "RUNNING", "EXITED", "UNKNOWN"}[Number(c, 6)])
+		s.say("  CRI: container %s is %s", First([]byte(First(c, 3)), 1), []string{"CREATED", "RUNNING", "EXITED",
+			"UNKNOWN"}[Number(c, 6)])
 	}
 	return pods
 }

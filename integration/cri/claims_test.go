@@ -21,7 +21,8 @@ var claims = []claim{
 		about: "a member has no server of its own, and each task has its own end", section: "the life of a pod",
 		order: []string{
 			"binary start POD", "Create POD", "Start POD", "Create web", "Start web", "Create log", "Start log",
-			"Kill web signal 15", "Delete web", "Delete log", "Kill POD signal 9", "Delete POD", "Shutdown POD", "binary delete POD",
+			"Kill web signal 15", "Delete web", "Delete log", "Kill POD signal 9", "Delete POD", "Shutdown POD",
+			"binary delete POD",
 		},
 		never: []string{"binary start web", "binary start log", "Pause", "Resume", "Checkpoint"},
 	},
@@ -30,8 +31,9 @@ var claims = []claim{
 		order: []string{"Exec web exec", "Start web exec", "Kill web exec signal 9", "Delete web exec"},
 	},
 	{
-		about: "the end of a member ends in the binary's delete, while the shim lives", release: "2.4", section: "the life of a pod",
-		order: []string{"Delete web", "Shutdown web", "binary delete web", "Kill POD"},
+		about: "the end of a member ends in the binary's delete, while the shim lives", release: "2.4",
+		section: "the life of a pod",
+		order:   []string{"Delete web", "Shutdown web", "binary delete web", "Kill POD"},
 	},
 	{
 		about: "the end of a member is its Delete", release: "2.3", section: "the life of a pod",
@@ -39,17 +41,21 @@ var claims = []claim{
 		never: []string{"Shutdown web", "binary delete web"},
 	},
 	{
-		about: "containerd finds a running pod again", section: `containerd is killed while a pod of runtime recorder runs; the shim then lies: ""`,
-		order: []string{"containerd starts", "State POD", "CRI: sandbox POD is READY", "CRI: container web is RUNNING"},
-		never: []string{"left: a shim"},
+		about:   "containerd finds a running pod again",
+		section: `containerd is killed while a pod of runtime recorder runs; the shim then lies: ""`,
+		order:   []string{"containerd starts", "State POD", "CRI: sandbox POD is READY", "CRI: container web is RUNNING"},
+		never:   []string{"left: a shim"},
 	},
 	{
-		about: "the owner of a pod that is paused is deleted before its members", section: `containerd is killed while a pod of runtime recorder runs; the shim then lies: "paused"`,
-		order: []string{"containerd starts", "Kill POD signal 9", "Delete POD", "Shutdown POD", "CRI: container web is UNKNOWN", "Kill web", "Delete web"},
+		about:   "the owner of a pod that is paused is deleted before its members",
+		section: `containerd is killed while a pod of runtime recorder runs; the shim then lies: "paused"`,
+		order: []string{"containerd starts", "Kill POD signal 9", "Delete POD", "Shutdown POD",
+			"CRI: container web is UNKNOWN", "Kill web", "Delete web"},
 	},
 	{
-		about: "a member without pids is deleted, its owner is not", section: `containerd is killed while a pod of runtime recorder runs; the shim then lies: "no pids"`,
-		order: []string{"containerd starts", "Delete web", "CRI: sandbox POD is READY", "CRI: container web is EXITED"},
+		about:   "a member without pids is deleted, its owner is not",
+		section: `containerd is killed while a pod of runtime recorder runs; the shim then lies: "no pids"`,
+		order:   []string{"containerd starts", "Delete web", "CRI: sandbox POD is READY", "CRI: container web is EXITED"},
 	},
 	{
 		about: "each task of a shim that died is cleaned up by the binary", section: "the shim of a pod is killed",
@@ -57,9 +63,10 @@ var claims = []claim{
 		never: []string{"binary start"},
 	},
 	{
-		about: "members of a shim that runtime_path names are lost", section: "containerd is killed while a pod of runtime path runs",
-		order: []string{"containerd starts", "CRI: container web is EXITED", "left: a shim"},
-		never: []string{"Connect web", "Delete web", "Shutdown web"},
+		about:   "members of a shim that runtime_path names are lost",
+		section: "containerd is killed while a pod of runtime path runs",
+		order:   []string{"containerd starts", "CRI: container web is EXITED", "left: a shim"},
+		never:   []string{"Connect web", "Delete web", "Shutdown web"},
 	},
 	{
 		about: "a sandbox that was not started is ended", section: "containerd is killed in call 2, Create POD",
@@ -70,8 +77,9 @@ var claims = []claim{
 		order: []string{"containerd starts", "CRI: sandbox POD is READY"},
 	},
 	{
-		about: "a member that was not started is deleted, and may be created again", section: "containerd is killed in call 8, Create web",
-		order: []string{"containerd starts", "Kill web signal 9", "Delete web", "CRI: container web is CREATED"},
+		about:   "a member that was not started is deleted, and may be created again",
+		section: "containerd is killed in call 8, Create web",
+		order:   []string{"containerd starts", "Kill web signal 9", "Delete web", "CRI: container web is CREATED"},
 	},
 }
 

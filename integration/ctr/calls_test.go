@@ -66,19 +66,47 @@ func testCodes(t *testing.T, s *shim) {
 		call func() error
 		says string
 	}{
-		"state of nobody":      {errdefs.IsNotFound, func() error { _, err := s.State(s.ctx, &taskapi.StateRequest{ID: "x"}); return err }, "x"},
-		"state of no exec":     {errdefs.IsNotFound, func() error { _, err := s.State(s.ctx, &taskapi.StateRequest{ID: s.vm, ExecID: "x"}); return err }, "x"},
-		"pids of nobody":       {errdefs.IsNotFound, func() error { _, err := s.Pids(s.ctx, &taskapi.PidsRequest{ID: "x"}); return err }, "x"},
-		"wait for no exec":     {errdefs.IsNotFound, func() error { _, err := s.Wait(s.ctx, &taskapi.WaitRequest{ID: s.vm, ExecID: "x"}); return err }, "x"},
-		"kill of no exec":      {errdefs.IsNotFound, func() error { return s.kill("x", 9, false) }, "x"},
-		"kill of an unstarted": {errdefs.IsFailedPrecondition, func() error { return s.kill("unstarted", 9, false) }, "not started"},
-		"kill with no signal":  {errdefs.IsInvalidArgument, func() error { return s.kill("", 65, false) }, "65"},
-		"exec of that id":      {errdefs.IsAlreadyExists, func() error { return exec("unstarted", `{"args":["true"],"cwd":"/"}`) }, "unstarted"},
-		"exec of nothing":      {errdefs.IsInvalidArgument, func() error { return exec("y", `{"cwd":"/"}`) }, "args"},
-		"delete of a running":  {errdefs.IsFailedPrecondition, func() error { _, err := s.Delete(s.ctx, &taskapi.DeleteRequest{ID: s.vm}); return err }, "running"},
-		"resume of a running":  {errdefs.IsFailedPrecondition, func() error { _, err := s.Resume(s.ctx, &taskapi.ResumeRequest{ID: s.vm}); return err }, "running"},
-		"create of another":    {errdefs.IsAlreadyExists, func() error { _, err := s.Create(s.ctx, &taskapi.CreateTaskRequest{ID: "z"}); return err }, "vm"},
-		"start of a running":   {errdefs.IsFailedPrecondition, func() error { _, err := s.Start(s.ctx, &taskapi.StartRequest{ID: s.vm}); return err }, "running"},
+		"state of nobody": {errdefs.IsNotFound, func() error {
+			_, err := s.State(s.ctx, &taskapi.StateRequest{ID: "x"})
+			return err
+		}, "x"},
+		"state of no exec": {errdefs.IsNotFound, func() error {
+			_, err := s.State(s.ctx, &taskapi.StateRequest{ID: s.vm, ExecID: "x"})
+			return err
+		}, "x"},
+		"pids of nobody": {errdefs.IsNotFound, func() error {
+			_, err := s.Pids(s.ctx, &taskapi.PidsRequest{ID: "x"})
+			return err
+		}, "x"},
+		"wait for no exec": {errdefs.IsNotFound, func() error {
+			_, err := s.Wait(s.ctx, &taskapi.WaitRequest{ID: s.vm, ExecID: "x"})
+			return err
+		}, "x"},
+		"kill of no exec": {errdefs.IsNotFound, func() error { return s.kill("x", 9, false) }, "x"},
+		"kill of an unstarted": {errdefs.IsFailedPrecondition, func() error {
+			return s.kill("unstarted", 9, false)
+		}, "not started"},
+		"kill with no signal": {errdefs.IsInvalidArgument, func() error { return s.kill("", 65, false) }, "65"},
+		"exec of that id": {errdefs.IsAlreadyExists, func() error {
+			return exec("unstarted", `{"args":["true"],"cwd":"/"}`)
+		}, "unstarted"},
+		"exec of nothing": {errdefs.IsInvalidArgument, func() error { return exec("y", `{"cwd":"/"}`) }, "args"},
+		"delete of a running": {errdefs.IsFailedPrecondition, func() error {
+			_, err := s.Delete(s.ctx, &taskapi.DeleteRequest{ID: s.vm})
+			return err
+		}, "running"},
+		"resume of a running": {errdefs.IsFailedPrecondition, func() error {
+			_, err := s.Resume(s.ctx, &taskapi.ResumeRequest{ID: s.vm})
+			return err
+		}, "running"},
+		"create of another": {errdefs.IsAlreadyExists, func() error {
+			_, err := s.Create(s.ctx, &taskapi.CreateTaskRequest{ID: "z"})
+			return err
+		}, "vm"},
+		"start of a running": {errdefs.IsFailedPrecondition, func() error {
+			_, err := s.Start(s.ctx, &taskapi.StartRequest{ID: s.vm})
+			return err
+		}, "running"},
 		"checkpoint": {errdefs.IsNotImplemented, func() error {
 			o, err := anypb.New(&runcoptions.CheckpointOptions{Exit: true})
 			if err == nil {
@@ -90,8 +118,14 @@ func testCodes(t *testing.T, s *shim) {
 			_, err := s.ResizePty(s.ctx, &taskapi.ResizePtyRequest{ID: s.vm, ExecID: "x"})
 			return err
 		}, "x"},
-		"closing no exec": {errdefs.IsNotFound, func() error { _, err := s.CloseIO(s.ctx, &taskapi.CloseIORequest{ID: s.vm, ExecID: "x"}); return err }, "x"},
-		"stats of nobody": {errdefs.IsNotFound, func() error { _, err := s.Stats(s.ctx, &taskapi.StatsRequest{ID: "x"}); return err }, "x"},
+		"closing no exec": {errdefs.IsNotFound, func() error {
+			_, err := s.CloseIO(s.ctx, &taskapi.CloseIORequest{ID: s.vm, ExecID: "x"})
+			return err
+		}, "x"},
+		"stats of nobody": {errdefs.IsNotFound, func() error {
+			_, err := s.Stats(s.ctx, &taskapi.StatsRequest{ID: "x"})
+			return err
+		}, "x"},
 	} {
 		err := c.call()
 		if err == nil || !c.is(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), c.says) {
@@ -206,7 +240,8 @@ func (s *shim) figures(t *testing.T) figures {
 	switch m := message.(type) {
 	case *v1.Metrics:
 		if !unified {
-			return figures{m.GetMemory().GetUsage().GetUsage(), m.GetMemory().GetUsage().GetLimit(), m.GetCPU().GetUsage().GetTotal() / 1000,
+			return figures{m.GetMemory().GetUsage().GetUsage(), m.GetMemory().GetUsage().GetLimit(),
+				m.GetCPU().GetUsage().GetTotal() / 1000,
 				m.GetCPU().GetThrottling().GetPeriods(), m.GetMemoryOomControl().GetOomKill()}
 		}
 	case *v2.Metrics:
@@ -255,11 +290,13 @@ func testUpdate(t *testing.T, s *shim) {
 	for field, resources := range map[string]string{
 		"memory.limit": fmt.Sprintf(`{"memory":{"limit":%d}}`, 512<<20), "cpu.quota": `{"cpu":{"quota":200000}}`,
 	} {
-		if err := update(resources); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "linux.resources."+field) {
+		if err := update(resources); !errdefs.IsInvalidArgument(err) ||
+			!strings.Contains(err.Error(), "linux.resources."+field) {
 			t.Errorf("%s beyond the VM: %v", field, err)
 		}
 	}
-	if err := update(`{"blockIO":{"throttleReadBpsDevice":[{"major":8,"minor":0,"rate":1}]}}`); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "blockIO") {
+	if err := update(`{"blockIO":{"throttleReadBpsDevice":[{"major":8,"minor":0,"rate":1}]}}`); !errdefs.IsNotImplemented(
+		err) || !strings.Contains(err.Error(), "blockIO") {
 		t.Errorf("a device of the host: %v", err)
 	}
 }
@@ -299,7 +336,8 @@ func testStoppedVMM(t *testing.T, s *shim) {
 	ctx, cancel := context.WithTimeout(s.ctx, 50*time.Millisecond)
 	_, err := s.Wait(ctx, &taskapi.WaitRequest{ID: s.vm})
 	cancel()
-	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(errgrpc.ToNative(err), context.DeadlineExceeded) { // the client's word or the shim's
+	// the client's word or the shim's
+	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(errgrpc.ToNative(err), context.DeadlineExceeded) {
 		t.Errorf("wait with a deadline: %v", err)
 	}
 	again := round(calls)

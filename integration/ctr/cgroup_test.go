@@ -83,10 +83,12 @@ func testCgroup(t *testing.T, s *shim) {
 	after := read(t, dir, "memory.stat", "memory.stat", "shmem")
 	q, err = s.machine.Query(s.ctx, &machinev1.QueryRequest{})
 	must(t, "query", err)
-	t.Logf("charged %d then %d MiB, the RAM file has %d then %d MiB; limit %d MiB", before>>20, after>>20, resident>>20, q.GetResident()>>20, limit>>20)
+	t.Logf("charged %d then %d MiB, the RAM file has %d then %d MiB; limit %d MiB", before>>20, after>>20, resident>>20,
+		q.GetResident()>>20, limit>>20)
 	// Some of it went to pages that the guest had used and freed before.
 	if after < before+written/4 || after < q.GetResident()*9/10 {
-		t.Errorf("the guest wrote %d MiB: %d then %d MiB are charged, the RAM file has %d MiB", written>>20, before>>20, after>>20, q.GetResident()>>20)
+		t.Errorf("the guest wrote %d MiB: %d then %d MiB are charged, the RAM file has %d MiB", written>>20, before>>20,
+			after>>20, q.GetResident()>>20)
 	}
 	s.exec(t, "remove", "rm /dev/shm/x")
 	s.ended(t, "remove")

@@ -87,7 +87,8 @@ func (c *command) wait(t *testing.T) result {
 	case <-c.done:
 		return result{c.stdout.String(), c.errs.String(), c.cmd.ProcessState.ExitCode()}
 	case <-time.After(stepTimeout):
-		t.Fatalf("%s: no end after %s; stdout %q, stderr %q", c.cmd, stepTimeout, tail(c.stdout.String()), tail(c.errs.String()))
+		t.Fatalf("%s: no end after %s; stdout %q, stderr %q", c.cmd, stepTimeout, tail(c.stdout.String()),
+			tail(c.errs.String()))
 	}
 	return result{}
 }
@@ -139,7 +140,8 @@ func detached(t *testing.T, n *harness.Node, args ...string) {
 func (r result) want(t *testing.T, want result) {
 	t.Helper()
 	if r.code != want.code || r.out != want.out || !strings.Contains(r.errs, want.errs) {
-		t.Errorf("exit code %d, stdout %q, stderr %q\nwant %d, %q, %q", r.code, tail(r.out), tail(r.errs), want.code, tail(want.out), want.errs)
+		t.Errorf("exit code %d, stdout %q, stderr %q\nwant %d, %q, %q", r.code, tail(r.out), tail(r.errs), want.code,
+			tail(want.out), want.errs)
 	}
 }
 

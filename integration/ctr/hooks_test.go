@@ -47,8 +47,9 @@ func hooked(t *testing.T, n *harness.Node, vm string) (task client.Task, told fu
 	t.Cleanup(func() { c.Close() })
 	image, err := c.GetImage(ctx, images.Busybox)
 	must(t, "find image", err)
-	container, err := c.NewContainer(ctx, vm, client.WithNewSnapshot(vm, image), client.WithRuntime(runtimeName, nil), client.WithNewSpec(
-		oci.WithImageConfig(image), oci.WithProcessArgs("sleep", "100000"), withHooks(out)))
+	container, err := c.NewContainer(ctx, vm, client.WithNewSnapshot(vm, image), client.WithRuntime(runtimeName, nil),
+		client.WithNewSpec(
+			oci.WithImageConfig(image), oci.WithProcessArgs("sleep", "100000"), withHooks(out)))
 	must(t, "make container", err)
 	task, err = container.NewTask(ctx, cio.NullIO)
 	must(t, "make task", err)
@@ -60,7 +61,8 @@ func withHooks(out string) oci.SpecOpts {
 		hook := func(kind string) []specs.Hook {
 			return []specs.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c", "echo " + kind + " $(cat) >>" + out}}}
 		}
-		s.Hooks = &specs.Hooks{Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"), Poststop: hook("poststop")}
+		s.Hooks = &specs.Hooks{Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"),
+			Poststop: hook("poststop")}
 		return nil
 	}
 }

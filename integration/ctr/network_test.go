@@ -30,13 +30,15 @@ func TestNetwork(t *testing.T) {
 	n := h.Node(0)
 	changeCNI(t, n, `"isGateway": false,`, `"isGateway": false, "mtu": 1400,`)
 	n.CheckClean(t)
-	c := start(t, n, nil, append(runArgs("--cni"), images.Busybox, "net", "sh", "-c", "trap 'exit 0' TERM; echo up; sleep 100000 & wait")...)
+	c := start(t, n, nil, append(runArgs("--cni"), images.Busybox, "net", "sh", "-c",
+		"trap 'exit 0' TERM; echo up; sleep 100000 & wait")...)
 	c.stdout.says(t, "up\n")
 	address := guestAddress(t, n, "net")
 	if !strings.HasPrefix(address, "10.88.1.") {
 		t.Errorf("the guest has address %s, want one of the node's range", address)
 	}
-	if got := ctr(t, n, nil, execArgs("net", "mtu", "cat /sys/class/net/eth0/mtu; ip route")...); !strings.HasPrefix(got.out, "1400\n") || !strings.Contains(got.out, "default via "+harness.Gateway) {
+	if got := ctr(t, n, nil, execArgs("net", "mtu", "cat /sys/class/net/eth0/mtu; ip route")...); !strings.HasPrefix(
+		got.out, "1400\n") || !strings.Contains(got.out, "default via "+harness.Gateway) {
 		t.Errorf("MTU and routes %q %q", got.out, got.errs)
 	}
 	ctr(t, n, nil, execArgs("net", "ping", "ping -c1 -W10 "+harness.Gateway+" >/dev/null")...).want(t, result{})
@@ -118,7 +120,8 @@ func testFromGuest(t *testing.T, h *harness.Harness, n *harness.Node) {
 		_, err = io.Copy(digest, conn)
 		answer <- got{fmt.Sprintf("%x", digest.Sum(nil)), err}
 	}()
-	text := fmt.Sprintf("yes 'from the guest' | head -c %d >/data; sha256sum </data; nc %s %s </data", netBulk, harness.Gateway, hostPort)
+	text := fmt.Sprintf("yes 'from the guest' | head -c %d >/data; sha256sum </data; nc %s %s </data", netBulk,
+		harness.Gateway, hostPort)
 	said := ctr(t, n, nil, execArgs("net", "client", text)...)
 	if said.code != 0 {
 		t.Fatalf("client in the guest: %+v", said)
@@ -133,7 +136,8 @@ func testNamespace(t *testing.T, n *harness.Node) {
 	const address = "10.88.0.77"
 	for _, args := range []string{
 		"netns add pod", "link add pod0 type veth peer name eth0 netns pod", "link set pod0 master gw0 up",
-		"-n pod link set lo up", "-n pod addr add " + address + "/16 dev eth0", "-n pod link set eth0 up", "-n pod route add default via " + harness.Gateway,
+		"-n pod link set lo up", "-n pod addr add " + address + "/16 dev eth0", "-n pod link set eth0 up",
+		"-n pod route add default via " + harness.Gateway,
 	} {
 		if _, err := n.Run(t.Context(), "ip", strings.Fields(args)...); err != nil {
 			t.Fatal(err)
@@ -147,7 +151,8 @@ func testNamespace(t *testing.T, n *harness.Node) {
 	before := settled(t, n, func(state string) bool {
 		return strings.Contains(state, "inet6 fe80") && !strings.Contains(state, "NO-CARRIER")
 	})
-	c := start(t, n, nil, script("pod", "trap 'exit 0' TERM; echo up; sleep 100000 & wait", "--with-ns", "network:/run/netns/pod")...)
+	c := start(t, n, nil, script("pod", "trap 'exit 0' TERM; echo up; sleep 100000 & wait", "--with-ns",
+		"network:/run/netns/pod")...)
 	c.stdout.says(t, "up\n")
 	if got := guestAddress(t, n, "pod"); got != address {
 		t.Errorf("the guest has %s, want %s", got, address)

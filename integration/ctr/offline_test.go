@@ -41,7 +41,8 @@ func TestHostNetworkIsOffline(t *testing.T) {
 	if of(pid) == of(n.PID()) {
 		t.Error("the VMM is in the node's network namespace")
 	}
-	if links, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid)); err != nil || strings.Count(string(links), ":") != 1 {
+	if links, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid)); err != nil ||
+		strings.Count(string(links), ":") != 1 {
 		t.Errorf("the VMM sees links: %s, %v", links, err)
 	}
 	ctr(t, n, nil, "task", "delete", "--force", "vm")

@@ -67,7 +67,8 @@ func (o *output) readFrom(f *os.File) (int64, error) {
 
 func (c *terminal) resize(t *testing.T, rows, columns uint16) {
 	t.Helper()
-	if err := unix.IoctlSetWinsize(int(c.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}); err != nil {
+	if err := unix.IoctlSetWinsize(int(c.master.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Row: rows, Col: columns}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -28,7 +28,8 @@ func TestReleases(t *testing.T) {
 			events := watchEvents(t, n)
 			detached(t, n, images.Busybox, "vm", "sh", "-c", echo)
 			testBootstrap(t, n)
-			ctr(t, n, strings.NewReader("line\n"), execArgs("vm", "cat", "cat; exit 42")...).want(t, result{out: "line\n", code: 42})
+			ctr(t, n, strings.NewReader("line\n"), execArgs("vm", "cat", "cat; exit 42")...).want(t,
+				result{out: "line\n", code: 42})
 			testObserve(t, n)
 			testPause(t, n)
 			checkEvents(t, events, "vm", "/tasks/create", "/tasks/start", "/tasks/paused", "/tasks/resumed")
@@ -47,7 +48,8 @@ func testInfo(t *testing.T, n *harness.Node) {
 		Name        string
 		Annotations map[string]string
 	}
-	if err := json.Unmarshal([]byte(out), &info); err != nil || info.Name != runtimeName || info.Annotations["containerd.io/runtime-allow-mounts"] == "" {
+	if err := json.Unmarshal([]byte(out), &info); err != nil || info.Name != runtimeName ||
+		info.Annotations["containerd.io/runtime-allow-mounts"] == "" {
 		t.Errorf("runtime info %s: %+v, %v", out, info, err)
 	}
 }
@@ -55,7 +57,8 @@ func testInfo(t *testing.T, n *harness.Node) {
 // testBootstrap: what start has answered is what containerd keeps.
 func testBootstrap(t *testing.T, n *harness.Node) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(n.Dir, "state", "io.containerd.runtime.v2.task", "default", "vm", "bootstrap.json"))
+	data, err := os.ReadFile(filepath.Join(n.Dir, "state", "io.containerd.runtime.v2.task", "default", "vm",
+		"bootstrap.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +66,8 @@ func testBootstrap(t *testing.T, n *harness.Node) {
 		Version           int
 		Address, Protocol string
 	}
-	if err := json.Unmarshal(data, &answer); err != nil || answer.Version != 3 || answer.Protocol != "ttrpc" || !strings.HasPrefix(answer.Address, "unix:///") {
+	if err := json.Unmarshal(data, &answer); err != nil || answer.Version != 3 || answer.Protocol != "ttrpc" ||
+		!strings.HasPrefix(answer.Address, "unix:///") {
 		t.Errorf("bootstrap answer %s: %v", data, err)
 	}
 }

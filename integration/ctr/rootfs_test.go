@@ -94,7 +94,8 @@ func lines(list string) []string {
 // checkTree makes sure that the comparison is about something.
 func checkTree(t *testing.T, list string) {
 	t.Helper()
-	for _, part := range []string{"security.capability=", "user.godwit=", "links=2", "device=1:3", "mode=104755", "mode=041777", "owner=1000:50", `to="../nowhere"`, "mtime=981173106.", "mode=010640"} {
+	for _, part := range []string{"security.capability=", "user.godwit=", "links=2", "device=1:3", "mode=104755",
+		"mode=041777", "owner=1000:50", `to="../nowhere"`, "mtime=981173106.", "mode=010640"} {
 		if !strings.Contains(list, part) {
 			t.Errorf("the unpacked tree has no %s", part)
 		}
@@ -120,7 +121,8 @@ func tree(t *testing.T, lister string) images.Image {
 		dir("tree", 0o750), dir("tree/sticky", fs.ModeSticky|0o777), dir("tree/empty", 0o700), dir("tree/removed", 0o755),
 		{Name: "tree/removed/file", Mode: 0o644},
 		{Name: "tree/capable", Mode: 0o755, Data: []byte("x"), Xattrs: map[string]string{
-			"security.capability": "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "user.godwit": "limosa",
+			"security.capability": "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+			"user.godwit":         "limosa",
 		}},
 		{Name: "tree/setuid", Mode: fs.ModeSetuid | 0o755, Data: []byte("suid"), UID: 1000, GID: 50, ModTime: old},
 		{Name: "tree/linked", Mode: 0o600, Data: []byte("two names")},
@@ -131,6 +133,8 @@ func tree(t *testing.T, lister string) images.Image {
 		{Name: "tree/zeros", Mode: 0o644, Data: make([]byte, 4<<20)},
 		{Name: "tree/" + strings.Repeat("n", 200), Mode: 0o644, Data: []byte("long")},
 	}
-	second := []images.File{dir("tree", 0o750), {Name: "tree/.wh.removed", Mode: 0o644}, {Name: "tree/second", Mode: 0o444, Data: []byte("2")}}
-	return images.Image{Name: treeImage, Layers: [][]images.File{base, second}, Config: v1.Config{Cmd: []string{"/bin/treelist", "/"}}}
+	second := []images.File{dir("tree", 0o750), {Name: "tree/.wh.removed", Mode: 0o644},
+		{Name: "tree/second", Mode: 0o444, Data: []byte("2")}}
+	return images.Image{Name: treeImage, Layers: [][]images.File{base, second},
+		Config: v1.Config{Cmd: []string{"/bin/treelist", "/"}}}
 }

@@ -39,7 +39,8 @@ type shim struct {
 
 func dialShim(t *testing.T, n *harness.Node, vm string) *shim {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(n.Dir, "state", "io.containerd.runtime.v2.task", "default", vm, "bootstrap.json"))
+	data, err := os.ReadFile(filepath.Join(n.Dir, "state", "io.containerd.runtime.v2.task", "default", vm,
+		"bootstrap.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,8 @@ func (s *shim) exec(t *testing.T, id, script string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Exec(s.ctx, &taskapi.ExecProcessRequest{ID: s.vm, ExecID: id, Spec: &anypb.Any{Value: data}}); err != nil {
+	if _, err := s.Exec(s.ctx, &taskapi.ExecProcessRequest{ID: s.vm, ExecID: id,
+		Spec: &anypb.Any{Value: data}}); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := s.Start(s.ctx, &taskapi.StartRequest{ID: s.vm, ExecID: id}); err != nil || r.GetPid() == 0 {

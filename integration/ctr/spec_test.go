@@ -53,8 +53,10 @@ echo cpus=$(grep -c ^processor /proc/cpuinfo); echo memory=$(grep MemTotal /proc
 echo bounding=$(awk '/CapBnd/ {print $2}' /proc/self/status)`
 
 func testFlags(t *testing.T, n *harness.Node, dir string) {
-	got := ctr(t, n, nil, script("flags", tell, "--memory-limit", strconv.Itoa(128<<20), "--cpus", "1.5", "--env", "A=bird",
-		"--user", "0:50", "--cap-add", "CAP_NET_ADMIN", "--cap-drop", "CAP_KILL", "--read-only", "--cwd", "/tmp", "--hostname", "limosa",
+	got := ctr(t, n, nil, script("flags", tell, "--memory-limit", strconv.Itoa(128<<20), "--cpus", "1.5",
+		"--env", "A=bird",
+		"--user", "0:50", "--cap-add", "CAP_NET_ADMIN", "--cap-drop", "CAP_KILL", "--read-only", "--cwd", "/tmp",
+		"--hostname", "limosa",
 		"--mount", "type=bind,src="+dir+",dst=/vol,options=rbind:ro",
 		"--mount", "type=bind,src="+filepath.Join(dir, "resolv.conf")+",dst=/etc/resolv.conf,options=rbind:rw")...)
 	if got.code != 0 || got.errs != "" {

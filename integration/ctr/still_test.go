@@ -24,7 +24,8 @@ import (
 func testGivenUpStart(t *testing.T, s *shim) {
 	const name, still = "4321", 12 * time.Second
 	process := fmt.Sprintf(`{"args":["sleep",%q],"cwd":"/","env":["PATH=/bin"]}`, name)
-	_, err := s.Exec(s.ctx, &taskapi.ExecProcessRequest{ID: s.vm, ExecID: "late", Spec: &anypb.Any{Value: []byte(process)}})
+	_, err := s.Exec(s.ctx, &taskapi.ExecProcessRequest{ID: s.vm, ExecID: "late",
+		Spec: &anypb.Any{Value: []byte(process)}})
 	must(t, "exec", err)
 	s.signalVMM(t, "STOP")
 	begun := time.Now()
@@ -33,7 +34,8 @@ func testGivenUpStart(t *testing.T, s *shim) {
 	if _, err := s.Start(ctx, &taskapi.StartRequest{ID: s.vm, ExecID: "late"}); err == nil {
 		t.Error("a guest that stands still has started an exec")
 	}
-	err = harness.Poll(t.Context(), stepTimeout, func(context.Context) error { // the shim hears of the deadline a little later
+	// the shim hears of the deadline a little later
+	err = harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
 		r, err := s.State(s.ctx, &taskapi.StateRequest{ID: s.vm, ExecID: "late"})
 		if err == nil && (r.GetStatus() != tasktypes.Status_STOPPED || r.GetExitStatus() != 255) {
 			err = fmt.Errorf("the exec is %v", r)
@@ -47,7 +49,8 @@ func testGivenUpStart(t *testing.T, s *shim) {
 	for i := range 3 { // it may be about to run, or to be killed
 		err := harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
 			id := fmt.Sprintf("look%d", i)
-			s.exec(t, id, "for p in /proc/[0-9]*; do grep -qs "+name+" $p/cmdline && [ ${p#/proc/} != $$ ] && exit 1; done; exit 0")
+			s.exec(t, id, "for p in /proc/[0-9]*; do grep -qs "+name+" $p/cmdline && [ ${p#/proc/} != $$ ] && exit 1; done; "+
+				"exit 0")
 			defer s.forget(t, id)
 			if s.ended(t, id) != 0 {
 				return fmt.Errorf("sleep %s runs, known to nobody", name)

@@ -56,7 +56,8 @@ func testLoopback(t *testing.T, h *harness.Harness, n *harness.Node) {
 	if out := n.Godwit(t, "ps"); !strings.Contains(out, "loopback") {
 		t.Errorf("godwit ps does not say it: %s", out)
 	}
-	if log, err := os.ReadFile(filepath.Join(h.Dir, "log", n.Name+"-containerd.log")); err != nil || !bytes.Contains(log, []byte("loopback only")) {
+	if log, err := os.ReadFile(filepath.Join(h.Dir, "log", n.Name+"-containerd.log")); err != nil ||
+		!bytes.Contains(log, []byte("loopback only")) {
 		t.Errorf("the log does not say it: %v", err)
 	}
 }
@@ -77,7 +78,8 @@ func piped(t *testing.T, n *harness.Node, id, text string) (*exec.Cmd, io.ReadCl
 
 // A reader that stops loses nothing and does not make the shim grow.
 func testSlow(t *testing.T, n *harness.Node) {
-	sum := n.Ctr(t, execArgs("vm", "make", fmt.Sprintf("dd if=/dev/urandom of=/data bs=1M count=%d 2>/dev/null; sha256sum </data", bulk>>20))...)
+	sum := n.Ctr(t, execArgs("vm", "make", fmt.Sprintf("dd if=/dev/urandom of=/data bs=1M count=%d 2>/dev/null; "+
+		"sha256sum </data", bulk>>20))...)
 	free := available(t, n, "before")
 	passes := shareMiB(t) / (bulk >> 20)
 	cmd, out := piped(t, n, "slow", fmt.Sprintf("for i in $(seq %d); do cat /data; done", passes))
@@ -173,7 +175,8 @@ func testLate(t *testing.T, n *harness.Node) {
 // arrives: ctr waits for it, as with any runtime.
 func testGrandchild(t *testing.T, n *harness.Node) {
 	events := watchEvents(t, n)
-	c := start(t, n, nil, execArgs("vm", "parent", "(until [ -e /tmp/gate ]; do sleep 0.1; done; echo later) & echo soon; exit 3")...)
+	c := start(t, n, nil, execArgs("vm", "parent", "(until [ -e /tmp/gate ]; do sleep 0.1; done; echo later) & echo "+
+		"soon; exit 3")...)
 	err := harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
 		for _, e := range eventsOf(t, events, "vm") {
 			if e.topic == "/tasks/exit" && e.process() == "parent" && e.Status == 3 {

@@ -137,7 +137,8 @@ func testExecMany(t *testing.T, n *harness.Node) {
 
 func testExecTerminal(t *testing.T, n *harness.Node) {
 	// ctr tells the size when the exec runs already; without one stty succeeds, saying nothing.
-	term := onTerminal(t, n, 33, 77, "task", "exec", "-t", "--exec-id", "term", "vm", "sh", "-c", `until [ "$(stty size 2>/dev/null)" ]; do :; done; stty size; cat`)
+	term := onTerminal(t, n, 33, 77, "task", "exec", "-t", "--exec-id", "term", "vm", "sh", "-c",
+		`until [ "$(stty size 2>/dev/null)" ]; do :; done; stty size; cat`)
 	term.stdout.says(t, "33 77\r")
 	term.types(t, "\x03")
 	if got := term.wait(t); got.code != 130 {

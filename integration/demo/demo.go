@@ -120,7 +120,8 @@ func (d *demo) boot(ctx context.Context, n *harness.Node, flags ...string) (imag
 	d.say("node %s: ctr run --cni --runtime %s (a nonce and a counter in memory, a growing file)", n.Name, runtimeName)
 	d.watch.Mark("boot")
 	beacon := net.JoinHostPort(harness.Gateway, beaconPort)
-	args := append([]string{"run", "-d", "--cni", "--runtime", runtimeName, images.Probe, vm, "/bin/probe", "-beacon", beacon}, flags...)
+	args := append([]string{"run", "-d", "--cni", "--runtime", runtimeName, images.Probe, vm, "/bin/probe", "-beacon",
+		beacon}, flags...)
 	if _, err := n.RunCtr(ctx, args...); err != nil {
 		return images.ProbeState{}, "", err
 	}
@@ -186,7 +187,8 @@ func (d *demo) sleep(ctx context.Context, n *harness.Node, empty harness.Invento
 	paused, durable := ms(push.LastBlob.Sub(last.At)), ms(push.Manifest.Sub(push.LastBlob))
 	d.result.RAMBytes, d.result.ResidentBytes, d.result.PushedBytes = &size, &resident, &pushed
 	d.result.CounterBefore, d.result.PauseMS, d.result.DurableMS = &last.Counter, &paused, &durable
-	d.say("node %s: asleep at counter %d; pushed %s of %s resident; nothing of it is left but the stopped container", n.Name, last.Counter, mib(&pushed), mib(&resident))
+	d.say("node %s: asleep at counter %d; pushed %s of %s resident; nothing of it is left but the stopped container",
+		n.Name, last.Counter, mib(&pushed), mib(&resident))
 	return nil
 }
 
@@ -234,7 +236,8 @@ func (d *demo) wake(ctx context.Context, n *harness.Node, address string, before
 		return got.err
 	}
 	after := got.state
-	sameProcess := after.Nonce == before.Nonce && after.PID == before.PID && after.StartTime == before.StartTime && sign.Nonce == before.Nonce
+	sameProcess := after.Nonce == before.Nonce && after.PID == before.PID && after.StartTime == before.StartTime &&
+		sign.Nonce == before.Nonce
 	sameBoot := after.BootID == before.BootID
 	whole := after.FileOK && after.FileLines >= before.FileLines
 	if sign.Counter <= asleep.Counter || sign.Counter > asleep.Counter+maxGap {
@@ -243,7 +246,8 @@ func (d *demo) wake(ctx context.Context, n *harness.Node, address string, before
 	d.say("node %s: awake at counter %d, at the same address, after %.0f ms", n.Name, sign.Counter, ms(sign.At.Sub(start)))
 	if r == second {
 		if !sameProcess || !sameBoot || !whole {
-			d.fail("back on node %s: same process %t, same boot %t, file whole %t (%s)", n.Name, sameProcess, sameBoot, whole, after.FileError)
+			d.fail("back on node %s: same process %t, same boot %t, file whole %t (%s)", n.Name, sameProcess, sameBoot, whole,
+				after.FileError)
 		}
 		return nil
 	}

@@ -14,8 +14,9 @@ func p[T any](v T) *T { return &v }
 func good() Result {
 	return Result{
 		NonceSame: p(true), CounterBefore: p(uint64(100)), CounterAfter: p(uint64(101)), BootIDSame: p(true), FileOK: p(true),
-		Answers: p(true), RAMBytes: p(uint64(1)), ResidentBytes: p(uint64(1)), PushedBytes: p(uint64(1)), SecondPushedBytes: p(uint64(1)),
-		PauseMS: p(1.0), DurableMS: p(1.0), WakeMS: p(1.0), FirstAnswerMS: p(1.0), VMM: p("qemu"),
+		Answers: p(true), RAMBytes: p(uint64(1)), ResidentBytes: p(uint64(1)), PushedBytes: p(uint64(1)),
+		SecondPushedBytes: p(uint64(1)),
+		PauseMS:           p(1.0), DurableMS: p(1.0), WakeMS: p(1.0), FirstAnswerMS: p(1.0), VMM: p("qemu"),
 	}
 }
 
@@ -73,7 +74,8 @@ func TestWriteKeys(t *testing.T) {
 	if err := json.Unmarshal(data, &got); err != nil {
 		t.Fatal(err)
 	}
-	want := strings.Fields("nonce_same counter_before counter_after boot_id_same file_ok answers ram_bytes resident_bytes " +
+	want := strings.Fields("nonce_same counter_before counter_after boot_id_same file_ok answers ram_bytes " +
+		"resident_bytes " +
 		"pushed_bytes second_pushed_bytes pause_ms durable_ms wake_ms first_answer_ms vmm")
 	if len(got) != len(want) {
 		t.Errorf("%d keys, want %d: %s", len(got), len(want), data)

@@ -148,8 +148,10 @@ func (d *liveDemo) move(ctx context.Context, a, b *harness.Node) error {
 		return err
 	}
 	f := own.Figures
-	d.say("node b: the VM runs after %.0f ms; %s went over the wire, in %d passes and a last one", total, mib(&moved), own.passes-1)
-	d.say("        godwit says that it stood still for %.0f ms: copy %.0f, vote %.0f, commit %.0f, run %.0f", f.Downtime, f.Copy, f.Vote, f.Commit, f.Run)
+	d.say("node b: the VM runs after %.0f ms; %s went over the wire, in %d passes and a last one", total, mib(&moved),
+		own.passes-1)
+	d.say("        godwit says that it stood still for %.0f ms: copy %.0f, vote %.0f, commit %.0f, run %.0f", f.Downtime,
+		f.Copy, f.Vote, f.Commit, f.Run)
 	return observer.Pause(ctx, settle)
 }
 
@@ -167,15 +169,18 @@ func (d *liveDemo) compare(ctx context.Context, before images.ProbeState, addres
 	doubles, back := d.watch.Twice()
 	same := now.Nonce == before.Nonce && now.PID == before.PID && now.StartTime == before.StartTime
 	boot := now.BootID == before.BootID
-	counter := cross.First.Counter > cross.Last.Counter && cross.First.Counter <= cross.Last.Counter+maxGap && said.Counter > cross.First.Counter
+	counter := cross.First.Counter > cross.Last.Counter && cross.First.Counter <= cross.Last.Counter+maxGap &&
+		said.Counter > cross.First.Counter
 	tcp := said.Err == nil && said.Asked > 0
 	disk := now.FileOK && now.FileLines > before.FileLines
 	still, twice := ms(cross.Gap), doubles+back+cross.Twice+cross.Late
 	r := &d.result
 	r.NonceSame, r.BootIDSame, r.CounterOK, r.TCPOK, r.DiskOK = &same, &boot, &counter, &tcp, &disk
 	r.DowntimeMS, r.Duplicates = &still, &twice
-	d.say("wire: last heard from node a at counter %d, first from node b at %d, %.1f ms later; %d heard twice", cross.Last.Counter, cross.First.Counter, still, twice)
-	d.say("wire: the TCP connection answered %d times, the longest answer took %.0f ms; the disk has %d lines, had %d", said.Asked, ms(said.Longest), now.FileLines, before.FileLines)
+	d.say("wire: last heard from node a at counter %d, first from node b at %d, %.1f ms later; %d heard twice",
+		cross.Last.Counter, cross.First.Counter, still, twice)
+	d.say("wire: the TCP connection answered %d times, the longest answer took %.0f ms; the disk has %d lines, had %d",
+		said.Asked, ms(said.Longest), now.FileLines, before.FileLines)
 	if said.Err != nil {
 		d.fail("the TCP connection: %v", said.Err)
 	}

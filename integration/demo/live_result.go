@@ -23,7 +23,8 @@ type LiveResult struct {
 	TCPOK         *bool    `json:"tcp_ok"`         // one connection answers before, meanwhile and after
 	DiskOK        *bool    `json:"disk_ok"`        // whole, and longer than before
 	BootIDSame    *bool    `json:"boot_id_same"`
-	Duplicates    *int     `json:"duplicates_seen"` // beacons heard twice, out of order, or from the source after the destination's first
+	// beacons heard twice, out of order, or from the source after the destination's first
+	Duplicates *int `json:"duplicates_seen"`
 }
 
 // Check answers what is wrong with the figures themselves; nothing is good. No time is
@@ -34,7 +35,8 @@ func (r LiveResult) Check() []string {
 		name string
 		v    *bool
 	}{
-		{"nonce_same", r.NonceSame}, {"counter_ok", r.CounterOK}, {"tcp_ok", r.TCPOK}, {"disk_ok", r.DiskOK}, {"boot_id_same", r.BootIDSame},
+		{"nonce_same", r.NonceSame}, {"counter_ok", r.CounterOK}, {"tcp_ok", r.TCPOK}, {"disk_ok", r.DiskOK},
+		{"boot_id_same", r.BootIDSame},
 	} {
 		switch {
 		case f.v == nil:

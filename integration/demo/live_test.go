@@ -11,8 +11,10 @@ import (
 
 func goodLive() LiveResult {
 	return LiveResult{
-		Mode: p("live"), NonceSame: p(true), RAMBytes: p(uint64(2)), ResidentBytes: p(uint64(1)), Passes: p(2), MovedBytes: p(uint64(1)),
-		DowntimeMS: p(1.0), TotalMS: p(2.0), CounterOK: p(true), TCPOK: p(true), DiskOK: p(true), BootIDSame: p(true), Duplicates: p(0),
+		Mode: p("live"), NonceSame: p(true), RAMBytes: p(uint64(2)), ResidentBytes: p(uint64(1)), Passes: p(2),
+		MovedBytes: p(uint64(1)),
+		DowntimeMS: p(1.0), TotalMS: p(2.0), CounterOK: p(true), TCPOK: p(true), DiskOK: p(true), BootIDSame: p(true),
+		Duplicates: p(0),
 	}
 }
 
@@ -68,7 +70,8 @@ func TestLiveWriteKeys(t *testing.T) {
 	if err := json.Unmarshal(data, &got); err != nil {
 		t.Fatal(err)
 	}
-	want := strings.Fields("mode nonce_same ram_bytes resident_bytes passes moved_bytes downtime_ms total_ms counter_ok tcp_ok disk_ok boot_id_same duplicates_seen")
+	want := strings.Fields("mode nonce_same ram_bytes resident_bytes passes moved_bytes downtime_ms total_ms " +
+		"counter_ok tcp_ok disk_ok boot_id_same duplicates_seen")
 	if len(got) != len(want) {
 		t.Errorf("%d keys, want %d: %s", len(got), len(want), data)
 	}

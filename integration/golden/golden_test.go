@@ -103,7 +103,8 @@ func TestGolden(t *testing.T) {
 	watch := observer.Watch(conn)
 
 	// One that ends before it is ready leaves nothing, and says so.
-	if out, err := a.RunGodwit(t.Context(), "template", "make", "--image", "--ready", "test -s /tmp/journal", images.Busybox, "sh", "-c", "sleep 2; exit 3"); err == nil {
+	if out, err := a.RunGodwit(t.Context(), "template", "make", "--image", "--ready", "test -s /tmp/journal",
+		images.Busybox, "sh", "-c", "sleep 2; exit 3"); err == nil {
 		t.Errorf("a VM that was never ready was captured: %s", out)
 	} else if !strings.Contains(err.Error(), "ended with status 3 before it was ready") {
 		t.Errorf("of a VM that ends before it is ready: %v", err)
@@ -114,20 +115,24 @@ func TestGolden(t *testing.T) {
 		Pushed   uint64 `json:"pushed_bytes,string"`
 	}
 	// The journal has its first lines a second after the program's start.
-	if err := json.Unmarshal([]byte(a.Godwit(t, "template", "make", "--image", "-o", "json", "--ready", "test -s /tmp/journal", images.Probe,
+	if err := json.Unmarshal([]byte(a.Godwit(t, "template", "make", "--image", "-o", "json", "--ready",
+		"test -s /tmp/journal", images.Probe,
 		"-interval", "100ms", "-file", "/tmp/journal")), &made); err != nil {
 		t.Fatal(err)
 	}
 	digest := made.Template.Name
 	t.Logf("golden snapshot: %d MiB resident, %d KiB stored", made.Resident>>20, made.Pushed>>10)
 	for _, verb := range []string{"template ls", "template ls --image", "golden ls"} { // the last is of the release before
-		if list := a.Godwit(t, strings.Fields(verb)...); !strings.Contains(list, digest) || !strings.Contains(list, images.Probe) {
+		if list := a.Godwit(t, strings.Fields(verb)...); !strings.Contains(list, digest) ||
+			!strings.Contains(list, images.Probe) {
 			t.Errorf("%s:\n%s", verb, list)
 		}
 	}
 	elsewhere := filepath.Join(h.Dir, "elsewhere")
-	t.Logf("\n%s%s", a.Godwit(t, "template", "ls"), a.Godwit(t, "template", "push", "--image", images.Probe, "oci-layout:"+elsewhere))
-	if index, err := os.ReadFile(filepath.Join(elsewhere, "golden", "index.json")); err != nil || !strings.Contains(string(index), digest) {
+	t.Logf("\n%s%s", a.Godwit(t, "template", "ls"), a.Godwit(t, "template", "push", "--image", images.Probe,
+		"oci-layout:"+elsewhere))
+	if index, err := os.ReadFile(filepath.Join(elsewhere, "golden", "index.json")); err != nil ||
+		!strings.Contains(string(index), digest) {
 		t.Errorf("what was pushed: %s, %v", index, err)
 	}
 	if left := a.Ctr(t, "containers", "ls", "-q") + a.Godwit(t, "ps", "-A"); strings.Contains(left, "template-") {
@@ -144,7 +149,8 @@ func TestGolden(t *testing.T) {
 	after(t, watch, "boot")
 	first := hibernate(t, b)
 	t.Log(durable(h, b))
-	t.Logf("first sleep: %d KiB sent, %.1f %% of the %d MiB resident, %.1f %% of what the golden snapshot took", first.Pushed>>10,
+	t.Logf("first sleep: %d KiB sent, %.1f %% of the %d MiB resident, %.1f %% of what the golden snapshot took",
+		first.Pushed>>10,
 		percent(first.Pushed, first.Resident), first.Resident>>20, percent(first.Pushed, made.Pushed))
 	if first.Pushed*2 > made.Pushed {
 		t.Errorf("the first sleep sent %d bytes, the golden snapshot of the same image has %d", first.Pushed, made.Pushed)
@@ -175,9 +181,11 @@ func TestGolden(t *testing.T) {
 	fresh := uint64(perSecond*time.Since(begun).Seconds()) * page // all that it can have written since the wake
 	most := second.Resident/100 + fresh*12/10
 	const kernel = 1 << 20 // what a guest's kernel writes at a wake differs by as much, whatever the VM's size
-	t.Logf("second sleep after %v: %d KiB sent; 1 %% of %d MiB and 1.2 x %d KiB are %d KiB", between(t), second.Pushed>>10, second.Resident>>20, fresh>>10, most>>10)
+	t.Logf("second sleep after %v: %d KiB sent; 1 %% of %d MiB and 1.2 x %d KiB are %d KiB", between(t), second.Pushed>>10,
+		second.Resident>>20, fresh>>10, most>>10)
 	if now.Pages == before.Pages || second.Pushed > most+kernel {
-		t.Errorf("the second sleep sent %d bytes, %d at most; %d pages were written", second.Pushed, most, now.Pages-before.Pages)
+		t.Errorf("the second sleep sent %d bytes, %d at most; %d pages were written", second.Pushed, most,
+			now.Pages-before.Pages)
 	}
 	for _, n := range []*harness.Node{a, b} {
 		if list, err := n.RunCtr(t.Context(), "container", "rm", vm); err != nil {

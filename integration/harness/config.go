@@ -32,7 +32,8 @@ disabled_plugins = [%[2]s'io.containerd.nri.v1.nri', 'io.containerd.tracing.proc
 `
 
 // withoutCRI are the plugins that Kubernetes alone needs.
-const withoutCRI = "'io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', 'io.containerd.podsandbox.controller.v1.podsandbox', "
+const withoutCRI = "'io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', " +
+	"'io.containerd.podsandbox.controller.v1.podsandbox', "
 
 // containerdConfig is the file of the node's daemon.
 func (n *Node) containerdConfig() string {
@@ -73,7 +74,9 @@ func ranges(own int) string {
 	var all []string
 	for i := range maxNodes {
 		third := 1 + (own+i)%maxNodes
-		all = append(all, fmt.Sprintf(`{"subnet": "%s", "rangeStart": "10.88.%d.10", "rangeEnd": "10.88.%d.250", "gateway": "%s"}`, subnet, third, third, Gateway))
+		all = append(all, fmt.Sprintf(
+			`{"subnet": "%s", "rangeStart": "10.88.%d.10", "rangeEnd": "10.88.%d.250", "gateway": "%s"}`, subnet, third,
+			third, Gateway))
 	}
 	return strings.Join(all, ",\n        ")
 }
@@ -156,7 +159,8 @@ func (n *Node) godwitConfig() string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "node = %q\nstate_dir = %q\nrun_dir = %q\nram_dir = %q\nram_size = %q\n",
-		n.Name, filepath.Join(n.Dir, "lib"), filepath.Join(n.Dir, "run"), filepath.Join(n.Dir, "ram"), cmp.Or(h.opts.RAM, "4GiB"))
+		n.Name, filepath.Join(n.Dir, "lib"), filepath.Join(n.Dir, "run"), filepath.Join(n.Dir, "ram"),
+		cmp.Or(h.opts.RAM, "4GiB"))
 	fmt.Fprintf(&b, "stdio_uri = \"file://%s/log/%s-{namespace}-{id}.log\"\n", h.Dir, n.Name)
 	if n.harness.opts.Config != nil {
 		// Top-level keys must come before the first table.
@@ -169,7 +173,8 @@ func (n *Node) godwitConfig() string {
 	if firmware := os.Getenv("GODWIT_CLOUDHV_FIRMWARE"); firmware != "" {
 		fmt.Fprintf(&b, "cloud_hypervisor_firmware = %q\n", firmware)
 	}
-	fmt.Fprintf(&b, "[guest]\nkernel = %q\ninitrd = %q\n", filepath.Join(guest, "vmlinuz"), filepath.Join(guest, "initramfs"))
+	fmt.Fprintf(&b, "[guest]\nkernel = %q\ninitrd = %q\n", filepath.Join(guest, "vmlinuz"),
+		filepath.Join(guest, "initramfs"))
 	b.WriteString(Ground())
 	fmt.Fprintf(&b, "[containerd]\naddress = %q\n[log]\nlevel = \"debug\"\n", n.Socket)
 	b.WriteString(h.opts.Registry.godwitConfig(h.Dir))

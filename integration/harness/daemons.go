@@ -77,7 +77,8 @@ func (n *Node) initCluster(ctx context.Context) error {
 
 // joinCluster brings the node's certificate from the first node, which must run.
 func (n *Node) joinCluster(ctx context.Context) error {
-	token, err := n.harness.nodes[0].RunGodwit(ctx, "node", "token", fmt.Sprintf("--controller=%v", n.harness.opts.Etcd), n.Name)
+	token, err := n.harness.nodes[0].RunGodwit(ctx, "node", "token", fmt.Sprintf("--controller=%v", n.harness.opts.Etcd),
+		n.Name)
 	if err != nil {
 		return err
 	}

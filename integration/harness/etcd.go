@@ -30,7 +30,8 @@ func (h *Harness) startEtcd(ctx context.Context) error {
 func (h *Harness) ServeEtcd(ctx context.Context) error {
 	client, peers := "https://"+EtcdAddress, "https://"+etcdPeers
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(h.root, "bin", "tools", "etcd", "server"),
-		"--data-dir", h.EtcdDir(), "--auto-tls", "--peer-auto-tls", "--listen-client-urls", client, "--advertise-client-urls", client,
+		"--data-dir", h.EtcdDir(), "--auto-tls", "--peer-auto-tls", "--listen-client-urls", client, "--advertise-client-urls",
+		client,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
 	p, err := h.spawn(h.wire, "etcd.log", cmd)
 	if err != nil {

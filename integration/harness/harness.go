@@ -120,7 +120,8 @@ func Start(ctx context.Context, opts Options) (_ *Harness, err error) {
 			err = errors.Join(err, h.Logs(), h.Close())
 		}
 	}()
-	for _, step := range []func(context.Context) error{h.startWire, h.startRegistry, h.startEtcd, h.startNodes, h.startDaemons, h.importImages} {
+	for _, step := range []func(context.Context) error{h.startWire, h.startRegistry, h.startEtcd, h.startNodes,
+		h.startDaemons, h.importImages} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

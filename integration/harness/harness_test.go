@@ -59,7 +59,8 @@ func TestTwoNodes(t *testing.T) {
 	}
 	// The registry's own times are those of the door, which hears the answer a moment later.
 	stored, err := h.Stored(begun)
-	if err != nil || stored.LastBlob.After(stored.Manifest) || stored.Manifest.After(push.Manifest) || push.Manifest.Sub(stored.Manifest) > time.Second {
+	if err != nil || stored.LastBlob.After(stored.Manifest) || stored.Manifest.After(push.Manifest) ||
+		push.Manifest.Sub(stored.Manifest) > time.Second {
 		t.Errorf("push by the registry's files: %+v, %v; at the door %+v", stored, err, push)
 	}
 	if _, err := h.Stored(time.Now()); err == nil {
@@ -153,7 +154,8 @@ func TestRegistryTLSAndFaults(t *testing.T) {
 	if !pool.AppendCertsFromPEM(pem) {
 		t.Fatal("no CA")
 	}
-	client := &http.Client{Transport: &http.Transport{DialContext: h.Dial, TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DialContext: h.Dial, TLSClientConfig: &tls.Config{RootCAs: pool},
+		DisableKeepAlives: true}}
 	status := func(password string) int {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+RegistryHost+"/v2/", nil)
@@ -205,7 +207,8 @@ func TestInventorySees(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"ip", "tuntap", "add", "tap0", "mode", "tap"}, {"ip", "netns", "add", "left"},
-		{"mkdir", n.Dir + "/left"}, {"mount", "-t", "tmpfs", "tmpfs", n.Dir + "/left"}, {"mkdir", "-p", n.Dir + "/ram"}, {"touch", n.Dir + "/ram/file"},
+		{"mkdir", n.Dir + "/left"}, {"mount", "-t", "tmpfs", "tmpfs", n.Dir + "/left"}, {"mkdir", "-p", n.Dir + "/ram"},
+		{"touch", n.Dir + "/ram/file"},
 	} {
 		if _, err := n.Run(t.Context(), args[0], args[1:]...); err != nil {
 			t.Fatal(err)
@@ -216,7 +219,8 @@ func TestInventorySees(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Join(after.Since(before), "\n")
-	for _, want := range []string{"sleep 1000", "link tap0", "file /run/netns/left", "mount " + n.Dir + "/left", "file " + n.Dir + "/ram/file"} {
+	for _, want := range []string{"sleep 1000", "link tap0", "file /run/netns/left", "mount " + n.Dir + "/left",
+		"file " + n.Dir + "/ram/file"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("inventory misses %q:\n%s", want, got)
 		}
@@ -277,7 +281,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stubborn := h.Node(0).Command(context.WithoutCancel(t.Context()), "sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+	stubborn := h.Node(0).Command(context.WithoutCancel(t.Context()), "sh", "-c",
+		"trap '' TERM; while :; do sleep 1; done")
 	if err := h.Node(0).Enter(stubborn.Start); err != nil {
 		t.Fatal(err)
 	}

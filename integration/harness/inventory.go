@@ -34,7 +34,10 @@ func (i Inventory) Since(before Inventory) Inventory {
 // Inventory lists what the node holds now.
 func (n *Node) Inventory(ctx context.Context) (Inventory, error) {
 	var all Inventory
-	for _, list := range []func(context.Context) ([]string, error){n.processes, n.mounts, n.links, n.files, func(context.Context) ([]string, error) { return n.cgroups() }} {
+	for _, list := range []func(context.Context) ([]string, error){n.processes, n.mounts, n.links, n.files,
+		func(context.Context) ([]string, error) {
+			return n.cgroups()
+		}} {
 		items, err := list(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("list what node %s holds: %w", n.Name, err)
@@ -94,7 +97,8 @@ func (n *Node) processes(context.Context) ([]string, error) {
 			continue
 		}
 		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-		if name := filepath.Base(args[0]); len(line) > 0 && !slices.Contains([]string{"exe", "containerd", "godwitd", "ctr", "godwit", "ip"}, name) {
+		if name := filepath.Base(args[0]); len(line) > 0 &&
+			!slices.Contains([]string{"exe", "containerd", "godwitd", "ctr", "godwit", "ip"}, name) {
 			out = append(out, fmt.Sprintf("process %s %s", filepath.Base(dir), strings.Join(args[:min(len(args), 8)], " ")))
 		}
 	}
@@ -207,7 +211,8 @@ func (n *Node) links(ctx context.Context) ([]string, error) {
 // RAM, and the sockets of shims.
 func (n *Node) files(context.Context) ([]string, error) {
 	var out []string
-	for _, dir := range []string{"/run/netns", "/var/run/netns", "/var/lib/cni", n.Dir + "/ram", n.Dir + "/s", "/run/containerd/s", n.Dir + "/run"} {
+	for _, dir := range []string{"/run/netns", "/var/run/netns", "/var/lib/cni", n.Dir + "/ram", n.Dir + "/s",
+		"/run/containerd/s", n.Dir + "/run"} {
 		root := n.inside(dir)
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {

@@ -30,7 +30,8 @@ func (h *Harness) Logs() error {
 			return bytes.Contains(line, []byte("loading plugin")) // containerd's start, the same every time
 		})
 		cut := max(0, len(lines)-tailLines)
-		fmt.Fprintf(&b, "--- %s (last %d of %d lines)\n%s\n", filepath.Base(f), len(lines)-cut, len(lines), bytes.Join(lines[cut:], []byte("\n")))
+		fmt.Fprintf(&b, "--- %s (last %d of %d lines)\n%s\n", filepath.Base(f), len(lines)-cut, len(lines),
+			bytes.Join(lines[cut:], []byte("\n")))
 	}
 	if b.Len() == 0 {
 		return nil

@@ -15,7 +15,8 @@ import (
 // Metrics are those of the node's godwitd, by name and labels as Prometheus writes them.
 func (n *Node) Metrics(ctx context.Context) (map[string]float64, error) {
 	socket := fmt.Sprintf("/proc/%d/root%s", n.Godwitd.PID(), filepath.Join(n.Dir, "run", "metrics.sock"))
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://godwitd/metrics", nil)

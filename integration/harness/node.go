@@ -113,7 +113,8 @@ func (n *Node) Run(ctx context.Context, name string, args ...string) (string, er
 		return "", fmt.Errorf("start %s on node %s: %w", name, n.Name, err)
 	}
 	if err := cmd.Wait(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		return stdout.String(), &RunError{Node: n.Name, Args: append([]string{name}, args...), Stderr: stderr.String(), Err: err}
+		return stdout.String(), &RunError{Node: n.Name, Args: append([]string{name}, args...), Stderr: stderr.String(),
+			Err: err}
 	}
 	return stdout.String(), nil
 }
@@ -203,7 +204,8 @@ func (h *Harness) path() string {
 	if h.opts.Programs != "" {
 		programs = h.opts.Programs
 	}
-	return strings.Join([]string{programs, own, tools, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}, ":")
+	return strings.Join([]string{programs, own, tools, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin",
+		"/sbin", "/bin"}, ":")
 }
 
 // lookPath finds a program as a node would; an unknown one is left for exec to refuse.

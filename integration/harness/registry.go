@@ -73,7 +73,8 @@ func (h *Harness) startRegistry(ctx context.Context) error {
 	if kind == NoRegistry {
 		return nil
 	}
-	config := fmt.Sprintf("version: 0.1\nlog: {level: info}\nstorage: {filesystem: {rootdirectory: %s/registry}, delete: {enabled: true}}\n"+
+	config := fmt.Sprintf("version: 0.1\nlog: {level: info}\nstorage: {filesystem: {rootdirectory: %s/registry}, "+
+		"delete: {enabled: true}}\n"+
 		"http: {addr: '%s', relativeurls: true}\n", h.Dir, kind.address())
 	if kind == TLSBasicAuth {
 		if err := os.WriteFile(filepath.Join(h.Dir, "htpasswd"), []byte(htpasswd), 0o600); err != nil {
@@ -97,7 +98,8 @@ func (h *Harness) startRegistry(ctx context.Context) error {
 
 // ServeRegistry starts the registry, also again after a Kill.
 func (h *Harness) ServeRegistry(ctx context.Context) (err error) {
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), h.lookPath("registry"), "serve", filepath.Join(h.Dir, "registry.yml"))
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), h.lookPath("registry"), "serve",
+		filepath.Join(h.Dir, "registry.yml"))
 	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none")
 	if h.Registry, err = h.spawn(h.wire, "registry.log", cmd); err != nil {
 		return err

@@ -29,8 +29,9 @@ func (n *Node) Usage(ctx context.Context) (map[string]Usage, error) {
 		socket, path string
 		before       string // of the number of goroutines
 	}{
-		"containerd": {n.Containerd.PID(), filepath.Join(n.Dir, "debug.sock"), "/debug/pprof/goroutine?debug=1", "goroutine profile: total "},
-		"godwitd":    {n.Godwitd.PID(), filepath.Join(n.Dir, "run", "metrics.sock"), "/metrics", "\ngo_goroutines "},
+		"containerd": {n.Containerd.PID(), filepath.Join(n.Dir, "debug.sock"), "/debug/pprof/goroutine?debug=1",
+			"goroutine profile: total "},
+		"godwitd": {n.Godwitd.PID(), filepath.Join(n.Dir, "run", "metrics.sock"), "/metrics", "\ngo_goroutines "},
 	} {
 		u, err := UsageOf(of.pid)
 		if err != nil {
@@ -72,7 +73,8 @@ func UsageOf(pid int) (u Usage, err error) {
 
 // ask gets a page over a unix socket.
 func ask(ctx context.Context, socket, path string) (string, error) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://daemon"+path, nil)

@@ -100,7 +100,8 @@ func (n *Node) Unplug(ctx context.Context) (plug func() error, err error) {
 // those of the host.
 func (h *holder) ip(ctx context.Context, commands ...string) error {
 	for _, c := range commands {
-		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.proc("ns", "net"), "ip"}, strings.Fields(c)...)...)
+		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.proc("ns", "net"), "ip"},
+			strings.Fields(c)...)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s: %w: %s", c, err, out)
 		}

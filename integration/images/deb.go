@@ -98,7 +98,8 @@ func (dir packages) get(ctx context.Context, names []string) error {
 }
 
 // unneeded in a container image.
-var unneeded = []string{"usr/share/doc/", "usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/share/lintian/", "lib/systemd/"}
+var unneeded = []string{"usr/share/doc/", "usr/share/man/", "usr/share/locale/", "usr/share/info/",
+	"usr/share/lintian/", "lib/systemd/"}
 
 // layer unpacks packages into the files of one layer, their maintainer scripts not run.
 func (dir packages) layer(ctx context.Context, names ...string) ([]File, error) {
@@ -119,7 +120,9 @@ func (dir packages) layer(ctx context.Context, names ...string) ([]File, error) 
 		}
 		for _, f := range more {
 			dir := f.Mode.IsDir()
-			if f.Name == "." || dir && seen[f.Name] || slices.ContainsFunc(unneeded, func(p string) bool { return strings.HasPrefix(f.Name+"/", p) }) {
+			if f.Name == "." || dir && seen[f.Name] || slices.ContainsFunc(unneeded, func(p string) bool {
+				return strings.HasPrefix(f.Name+"/", p)
+			}) {
 				continue
 			}
 			seen[f.Name] = dir

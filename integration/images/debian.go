@@ -24,10 +24,12 @@ const (
 )
 
 // What a shell, its tools and dpkg need, with all libraries.
-var debianPackages = strings.Fields("base-files bash coreutils dpkg tar libacl1 libattr1 libbz2-1.0 libc6 libgcc-s1 libgmp10 liblzma5 libmd0 " +
+var debianPackages = strings.Fields("base-files bash coreutils dpkg tar libacl1 libattr1 libbz2-1.0 libc6 libgcc-s1 " +
+	"libgmp10 liblzma5 libmd0 " +
 	"libpcre2-8-0 libselinux1 libtinfo6 libzstd1 zlib1g")
 
-var redisPackages = strings.Fields("redis-server redis-tools libatomic1 libcap2 libgcrypt20 libgpg-error0 libjemalloc2 liblz4-1 liblzf1 libssl3 libstdc++6 libsystemd0")
+var redisPackages = strings.Fields("redis-server redis-tools libatomic1 libcap2 libgcrypt20 libgpg-error0 " +
+	"libjemalloc2 liblz4-1 liblzf1 libssl3 libstdc++6 libsystemd0")
 
 // PythonService answers every request with its path and the number of requests so far.
 const PythonService = `
@@ -73,8 +75,10 @@ func Real(ctx context.Context, cache, program string) ([]Image, error) {
 			Env: env, WorkingDir: "/data", User: "1000:1000", Entrypoint: []string{"redis-server"},
 			Cmd: []string{"--protected-mode", "no", "--save", "", "--appendonly", "yes"},
 		}},
-		{Name: Python, Layers: [][]File{base, python}, Config: v1.Config{Env: env, Cmd: []string{"python3", "/srv/service.py"}, StopSignal: "SIGINT"}},
-		{Name: Scratch, Layers: [][]File{{{Name: "program", Mode: 0o755, Data: binary}}}, Config: v1.Config{Entrypoint: []string{"/program"}}},
+		{Name: Python, Layers: [][]File{base, python},
+			Config: v1.Config{Env: env, Cmd: []string{"python3", "/srv/service.py"}, StopSignal: "SIGINT"}},
+		{Name: Scratch, Layers: [][]File{{{Name: "program", Mode: 0o755, Data: binary}}},
+			Config: v1.Config{Entrypoint: []string{"/program"}}},
 	}, nil
 }
 
@@ -90,7 +94,8 @@ func WithWorkload(ctx context.Context, cache, probe string) (Image, error) {
 	}
 	layers := append([][]File(nil), all[1].Layers...)
 	layers = append(layers, all[2].Layers[1], []File{{Name: "bin/probe", Mode: 0o755, Data: workload}})
-	return Image{Name: Workload, Layers: layers, Config: v1.Config{Env: all[0].Config.Env, Entrypoint: []string{"/bin/probe"}}}, nil
+	return Image{Name: Workload, Layers: layers, Config: v1.Config{Env: all[0].Config.Env,
+		Entrypoint: []string{"/bin/probe"}}}, nil
 }
 
 func debian(ctx context.Context, dir packages) ([]File, error) {
@@ -104,8 +109,10 @@ func debian(ctx context.Context, dir packages) ([]File, error) {
 	}
 	return append(files,
 		File{Name: "bin/sh", Mode: fs.ModeSymlink | 0o777, Target: "bash"},
-		File{Name: "dev", Mode: fs.ModeDir | 0o755}, File{Name: "proc", Mode: fs.ModeDir | 0o555}, File{Name: "sys", Mode: fs.ModeDir | 0o555},
-		File{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/root:/bin/bash\nguest:x:1000:1000:guest:/data:/bin/bash\n")},
+		File{Name: "dev", Mode: fs.ModeDir | 0o755}, File{Name: "proc", Mode: fs.ModeDir | 0o555},
+		File{Name: "sys", Mode: fs.ModeDir | 0o555},
+		File{Name: "etc/passwd", Mode: 0o644,
+			Data: []byte("root:x:0:0:root:/root:/bin/bash\nguest:x:1000:1000:guest:/data:/bin/bash\n")},
 		File{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nguest:x:1000:\n")},
 		File{Name: "var/lib/dpkg/status", Mode: 0o644, Data: status},
 		File{Name: "var/lib/dpkg/info", Mode: fs.ModeDir | 0o755},
@@ -125,7 +132,8 @@ func python(ctx context.Context, dir packages) ([]File, error) {
 		return nil, fmt.Errorf("find python3: python3-minimal depends on\n%s", out)
 	}
 	version := string(m[1])
-	files, err := dir.layer(ctx, "python3-minimal", version+"-minimal", "lib"+version+"-minimal", "lib"+version+"-stdlib", "libexpat1")
+	files, err := dir.layer(ctx, "python3-minimal", version+"-minimal", "lib"+version+"-minimal", "lib"+version+"-stdlib",
+		"libexpat1")
 	if err != nil {
 		return nil, err
 	}

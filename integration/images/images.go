@@ -53,8 +53,10 @@ type Image struct {
 const busyboxPath = "/bin/busybox" // of Debian's busybox-static
 
 // applets that the tests call; each is a link to busybox.
-var applets = strings.Fields("sh cat echo ls sleep mkdir rm ln cp mv id env pwd stat head tail grep sed awk tr wc seq dd sync true false " +
-	"kill ps mount umount df free uname hostname date ip ping wget nc nslookup md5sum sha256sum touch chmod chown tee test yes od stty tty")
+var applets = strings.Fields("sh cat echo ls sleep mkdir rm ln cp mv id env pwd stat head tail grep sed awk tr wc " +
+	"seq dd sync true false " +
+	"kill ps mount umount df free uname hostname date ip ping wget nc nslookup md5sum sha256sum touch chmod chown tee " +
+	"test yes od stty tty")
 
 func rootfs() ([]File, error) {
 	busybox, err := os.ReadFile(busyboxPath)
@@ -63,9 +65,12 @@ func rootfs() ([]File, error) {
 	}
 	files := []File{
 		{Name: "bin", Mode: fs.ModeDir | 0o755}, {Name: "etc", Mode: fs.ModeDir | 0o755},
-		{Name: "dev", Mode: fs.ModeDir | 0o755}, {Name: "proc", Mode: fs.ModeDir | 0o555}, {Name: "sys", Mode: fs.ModeDir | 0o555},
-		{Name: "run", Mode: fs.ModeDir | 0o755}, {Name: "root", Mode: fs.ModeDir | 0o700}, {Name: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
-		{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/root:/bin/sh\nguest:x:1000:1000:guest:/tmp:/bin/sh\n")},
+		{Name: "dev", Mode: fs.ModeDir | 0o755}, {Name: "proc", Mode: fs.ModeDir | 0o555},
+		{Name: "sys", Mode: fs.ModeDir | 0o555},
+		{Name: "run", Mode: fs.ModeDir | 0o755}, {Name: "root", Mode: fs.ModeDir | 0o700},
+		{Name: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+		{Name: "etc/passwd", Mode: 0o644,
+			Data: []byte("root:x:0:0:root:/root:/bin/sh\nguest:x:1000:1000:guest:/tmp:/bin/sh\n")},
 		{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nguest:x:1000:\nstaff:x:50:guest\n")},
 		{Name: "bin/busybox", Mode: 0o755, Data: busybox},
 	}

@@ -16,11 +16,12 @@ import (
 
 // Names of the images that carry a VM disk, all with the same system on it.
 const (
-	RawDisk    = "godwit.test/rawdisk:1"    // /disk/system.raw, booted by UEFI
-	QcowDisk   = "godwit.test/qcowdisk:1"   // the same, compressed
-	KernelDisk = "godwit.test/kerneldisk:1" // the same disk, and in addition a kernel (/boot/vmlinuz, and as an ELF file /boot/vmlinux) and /boot/initrd
-	BIOSDisk   = "godwit.test/biosdisk:1"   // /disk/system.raw, which a BIOS starts; it writes BIOSGreeting
-	OddDisks   = "godwit.test/odddisks:1"   // what cannot be booted, one file for each reason
+	RawDisk  = "godwit.test/rawdisk:1"  // /disk/system.raw, booted by UEFI
+	QcowDisk = "godwit.test/qcowdisk:1" // the same, compressed
+	// the same disk, and in addition a kernel (/boot/vmlinuz, and as an ELF file /boot/vmlinux) and /boot/initrd
+	KernelDisk = "godwit.test/kerneldisk:1"
+	BIOSDisk   = "godwit.test/biosdisk:1" // /disk/system.raw, which a BIOS starts; it writes BIOSGreeting
+	OddDisks   = "godwit.test/odddisks:1" // what cannot be booted, one file for each reason
 )
 
 //go:embed system.sh
@@ -37,8 +38,10 @@ const (
 )
 
 // modules of the system, each after what it needs.
-var systemModules = strings.Fields("drivers/virtio/virtio_ring drivers/virtio/virtio drivers/virtio/virtio_pci_modern_dev drivers/virtio/virtio_pci_legacy_dev " +
-	"drivers/virtio/virtio_pci drivers/block/virtio_blk net/core/failover drivers/net/net_failover drivers/net/virtio_net drivers/input/evdev drivers/acpi/button")
+var systemModules = strings.Fields("drivers/virtio/virtio_ring drivers/virtio/virtio " +
+	"drivers/virtio/virtio_pci_modern_dev drivers/virtio/virtio_pci_legacy_dev " +
+	"drivers/virtio/virtio_pci drivers/block/virtio_blk net/core/failover drivers/net/net_failover " +
+	"drivers/net/virtio_net drivers/input/evdev drivers/acpi/button")
 
 // disks is what the images are made of.
 type disks struct {
@@ -209,13 +212,15 @@ func (d *disks) makeInitrd(ctx context.Context, guest string) (err error) {
 			return err
 		}
 	}
-	for name, data := range map[string][]byte{"init": system, "bin/dhcp": dhcp, "bin/lease": dhcp, "bin/net": dhcp, "modules/list": []byte(strings.Join(list, "\n"))} {
+	for name, data := range map[string][]byte{"init": system, "bin/dhcp": dhcp, "bin/lease": dhcp, "bin/net": dhcp,
+		"modules/list": []byte(strings.Join(list, "\n"))} {
 		if err := os.WriteFile(filepath.Join(root, name), data, 0o755); err != nil {
 			return err
 		}
 	}
 	initrd := filepath.Join(d.dir, "initrd")
-	if err := run(ctx, "sh", "-c", "cd '"+root+"' && find . | cpio --quiet -o -H newc | gzip -1 >'"+initrd+"'"); err != nil {
+	if err := run(ctx, "sh", "-c", "cd '"+root+"' && find . | cpio --quiet -o -H newc | gzip -1 >'"+initrd+
+		"'"); err != nil {
 		return err
 	}
 	d.initrd, err = os.ReadFile(initrd)
@@ -252,7 +257,8 @@ func (d *disks) makeDisk(ctx context.Context) (err error) {
 		{"mkfs.fat", "-F", "32", "-S", "512", "--offset", fmt.Sprint(espStart << 11), file("raw"), fmt.Sprint(espSize << 10)},
 		{"mmd", "-i", esp, "::EFI", "::EFI/BOOT"},
 		{"mcopy", "-i", esp, file("system.efi"), "::EFI/BOOT/BOOTX64.EFI"},
-		{"mke2fs", "-q", "-t", "ext4", "-E", fmt.Sprintf("offset=%d", dataStart<<20), file("raw"), fmt.Sprintf("%dM", dataSize)},
+		{"mke2fs", "-q", "-t", "ext4", "-E", fmt.Sprintf("offset=%d", dataStart<<20), file("raw"),
+			fmt.Sprintf("%dM", dataSize)},
 		{"qemu-img", "convert", "-c", "-O", "qcow2", file("raw"), file("qcow")},
 	} {
 		if err := run(ctx, c[0], c[1:]...); err != nil {

@@ -20,7 +20,8 @@ func TestMakeInstall(t *testing.T) {
 	command(t, top, "make", append(args, "install")...)
 
 	listed := map[string]bool{}
-	for _, line := range strings.Split(command(t, "", "bash", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -t`, "-", deb), "\n") {
+	for _, line := range strings.Split(command(t, "", "bash", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -t`, "-", deb),
+		"\n") {
 		listed[strings.TrimSuffix(filepath.Base(line), ".gz")] = true
 	}
 	found := tree(t, dir)

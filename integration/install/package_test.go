@@ -45,7 +45,9 @@ func TestPackageIsReproducible(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(first, second) {
-		diff, _ := exec.Command("bash", "-c", `diff <(dpkg-deb -c "$1"; dpkg-deb -I "$1") <(dpkg-deb -c "$2"; dpkg-deb -I "$2")`, "-", deb, filepath.Join(dir, filepath.Base(deb))).CombinedOutput()
+		diff, _ := exec.Command("bash", "-c",
+			`diff <(dpkg-deb -c "$1"; dpkg-deb -I "$1") <(dpkg-deb -c "$2"; dpkg-deb -I "$2")`, "-", deb,
+			filepath.Join(dir, filepath.Base(deb))).CombinedOutput()
 		t.Errorf("two packages of one tree differ (%d and %d bytes):\n%s", len(first), len(second), diff)
 	}
 }
@@ -131,12 +133,15 @@ func installed(t *testing.T, r *root, deb string) {
 		t.Errorf("dpkg --verify: %s", out)
 	}
 	// The configuration is read, or the socket that it names would not be known: exit 6.
-	if out, err := r.try("godwit", "ps"); err == nil || !strings.Contains(out, "/run/godwit/godwitd.sock") || !strings.Contains(err.Error(), "exit status 6") {
+	if out, err := r.try("godwit", "ps"); err == nil || !strings.Contains(out, "/run/godwit/godwitd.sock") ||
+		!strings.Contains(err.Error(), "exit status 6") {
 		t.Errorf("godwit ps without a daemon: %v, %s", err, out)
 	}
-	for _, page := range []string{"1 godwit", "1 godwit-hibernate", "1 godwit-node-join", "5 godwit-config", "8 godwitd", "8 containerd-shim-godwit-v1"} {
+	for _, page := range []string{"1 godwit", "1 godwit-hibernate", "1 godwit-node-join", "5 godwit-config", "8 godwitd",
+		"8 containerd-shim-godwit-v1"} {
 		section, name, _ := strings.Cut(page, " ")
-		if out := r.run(t, "man", "-w", section, name); !strings.Contains(out, "/usr/share/man/man"+section+"/"+name+"."+section) {
+		if out := r.run(t, "man", "-w", section, name); !strings.Contains(out,
+			"/usr/share/man/man"+section+"/"+name+"."+section) {
 			t.Errorf("man -w %s: %s", page, out)
 		}
 	}
@@ -149,7 +154,8 @@ func installed(t *testing.T, r *root, deb string) {
 	}
 	for _, file := range []string{
 		"/usr/share/bash-completion/completions/godwit", "/usr/share/zsh/vendor-completions/_godwit",
-		"/usr/share/fish/vendor_completions.d/godwit.fish", "/usr/share/doc/godwit/copyright", "/usr/share/doc/godwit/docs/how-to/install.md", "/usr/share/godwit/vmlinuz", wanted,
+		"/usr/share/fish/vendor_completions.d/godwit.fish", "/usr/share/doc/godwit/copyright",
+		"/usr/share/doc/godwit/docs/how-to/install.md", "/usr/share/godwit/vmlinuz", wanted,
 	} {
 		if !r.has(file) {
 			t.Errorf("there is no %s", file)
@@ -184,7 +190,8 @@ func upgraded(t *testing.T, r *root, deb string) {
 	if r.has(wanted) {
 		t.Error("the unit was disabled and is enabled again")
 	}
-	if out := r.run(t, "dpkg-query", "-W", "-f=${db:Status-Abbrev}${Version}", "godwit"); !strings.HasPrefix(out, "ii ") || strings.HasSuffix(out, " 0~0-1") {
+	if out := r.run(t, "dpkg-query", "-W", "-f=${db:Status-Abbrev}${Version}", "godwit"); !strings.HasPrefix(out, "ii ") ||
+		strings.HasSuffix(out, " 0~0-1") {
 		t.Errorf("dpkg says %q", out)
 	}
 	if out := r.run(t, "sh", "-c", "dpkg --verify godwit || true"); strings.TrimSpace(out) != "??5?????? c "+config {

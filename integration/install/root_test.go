@@ -139,7 +139,9 @@ func (r *root) changed(t *testing.T) []string {
 	var all []string
 	err := filepath.WalkDir(upper, func(path string, d fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(upper, path)
-		if err != nil || d.IsDir() && !empty(path) || slices.ContainsFunc(own, func(o string) bool { return strings.HasPrefix(name+"/", o) }) {
+		if err != nil || d.IsDir() && !empty(path) || slices.ContainsFunc(own, func(o string) bool {
+			return strings.HasPrefix(name+"/", o)
+		}) {
 			return err
 		}
 		if _, err := os.Lstat("/" + name); err == nil && d.IsDir() {

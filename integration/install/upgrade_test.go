@@ -200,7 +200,8 @@ func listed(t *testing.T, n *harness.Node) {
 	for _, v := range list.VMs {
 		got[v.VM.ID] = strings.ToLower(v.Status)
 	}
-	for vm, want := range map[string]string{"moves": "running", "dies": "running", "ends": "running", "sleeps": "hibernated"} {
+	for vm, want := range map[string]string{"moves": "running", "dies": "running", "ends": "running",
+		"sleeps": "hibernated"} {
 		if got[vm] != want {
 			t.Errorf("VM %s is %q, want %s; all: %v", vm, got[vm], want, got)
 		}

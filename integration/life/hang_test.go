@@ -71,7 +71,9 @@ func testHang(t *testing.T, n *harness.Node, id string) {
 		}
 	}
 	_ = signal("CONT", journal.Shim.PID) // without effect if it is gone: the node is as it was in the end
-	if err := harness.Poll(t.Context(), bound, func(ctx context.Context) error { return over(ctx, client, id, exits()[id]) }); err != nil {
+	if err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
+		return over(ctx, client, id, exits()[id])
+	}); err != nil {
 		t.Error(err)
 	}
 	box, err := client.LoadContainer(t.Context(), id)
@@ -103,7 +105,8 @@ func outlives(ctx context.Context, n *harness.Node, shim int, dir string) bool {
 // deleted runs the shim's delete as containerd does.
 func deleted(ctx context.Context, n *harness.Node, id string, pid uint32) error {
 	bundle := filepath.Join(n.Dir, "state", "io.containerd.runtime.v2.task", "default", id)
-	out, err := n.Run(ctx, "containerd-shim-godwit-v1", "-namespace", "default", "-address", n.Socket, "-id", id, "-bundle", bundle, "delete")
+	out, err := n.Run(ctx, "containerd-shim-godwit-v1", "-namespace", "default", "-address", n.Socket, "-id", id,
+		"-bundle", bundle, "delete")
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,9 @@ func testMany(t *testing.T, n *harness.Node) {
 	if err := n.Clean(t.Context(), empty); err != nil {
 		t.Error(err)
 	}
-	if err := harness.Poll(t.Context(), time.Minute, func(ctx context.Context) error { return grown(ctx, t, n, before) }); err != nil {
+	if err := harness.Poll(t.Context(), time.Minute, func(ctx context.Context) error {
+		return grown(ctx, t, n, before)
+	}); err != nil {
 		t.Error(err)
 	}
 }

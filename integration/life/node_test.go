@@ -48,13 +48,15 @@ func connect(t *testing.T, n *harness.Node) *containerd.Client {
 }
 
 // create makes a task of little RAM that ends with code when it is asked to.
-func create(ctx context.Context, client *containerd.Client, id string, code int, memory string) (containerd.Task, error) {
+func create(ctx context.Context, client *containerd.Client, id string, code int, memory string) (containerd.Task,
+	error) {
 	image, err := client.GetImage(ctx, images.Busybox)
 	if err != nil {
 		return nil, err
 	}
 	script := fmt.Sprintf(`trap "exit %d" TERM; sleep 100000 & wait`, code)
-	box, err := client.NewContainer(ctx, id, containerd.WithRuntime(runtimeName, nil), containerd.WithNewSnapshot(id, image),
+	box, err := client.NewContainer(ctx, id, containerd.WithRuntime(runtimeName, nil),
+		containerd.WithNewSnapshot(id, image),
 		containerd.WithNewSpec(oci.WithDefaultPathEnv, oci.WithProcessArgs("sh", "-c", script),
 			oci.WithAnnotations(map[string]string{"godwit.dev/memory": memory})))
 	if err != nil {
@@ -150,8 +152,10 @@ func remove(ctx context.Context, client *containerd.Client, id string, code uint
 }
 
 // direct calls the task service of a shim past containerd.
-func direct(ctx context.Context, n *harness.Node, id string, do func(context.Context, taskapi.TTRPCTaskService) error) error {
-	data, err := os.ReadFile(filepath.Join(n.Dir, "state", "io.containerd.runtime.v2.task", "default", id, "bootstrap.json"))
+func direct(ctx context.Context, n *harness.Node, id string,
+	do func(context.Context, taskapi.TTRPCTaskService) error) error {
+	data, err := os.ReadFile(filepath.Join(n.Dir, "state", "io.containerd.runtime.v2.task", "default", id,
+		"bootstrap.json"))
 	if err != nil {
 		return err
 	}

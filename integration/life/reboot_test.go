@@ -25,7 +25,8 @@ func TestReboot(t *testing.T) {
 	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true})
 	n := h.Node(0)
 	for _, id := range []string{"slept", "ran"} {
-		n.Ctr(t, "run", "-d", "--cni", "--runtime", runtimeName, images.Busybox, id, "sh", "-c", "echo "+id+" >/dev/shm/mark; sleep 100000")
+		n.Ctr(t, "run", "-d", "--cni", "--runtime", runtimeName, images.Busybox, id, "sh", "-c",
+			"echo "+id+" >/dev/shm/mark; sleep 100000")
 	}
 	n.Godwit(t, "hibernate", "slept")
 	reboot(t, n)
@@ -56,7 +57,8 @@ func TestReboot(t *testing.T) {
 		t.Errorf("the VM that slept has %q in its memory", out)
 	}
 	n.Ctr(t, "container", "rm", "ran")
-	if out := n.Ctr(t, "run", "--rm", "--runtime", runtimeName, images.Busybox, "ran", "sh", "-c", "cat /dev/shm/mark || echo new"); out != "new\n" {
+	if out := n.Ctr(t, "run", "--rm", "--runtime", runtimeName, images.Busybox, "ran", "sh", "-c",
+		"cat /dev/shm/mark || echo new"); out != "new\n" {
 		t.Errorf("the VM that was run anew says %q", out)
 	}
 }
@@ -75,8 +77,10 @@ func reboot(t *testing.T, n *harness.Node) {
 			t.Fatal(err)
 		}
 	}
-	script := "while read _ _ _ _ at _; do case $at in " + n.Dir + "/*) echo $at;; esac; done </proc/self/mountinfo | sort -r | while read at; do umount -l $at; done; " +
-		"cd " + n.Dir + " && rm -rf run state ram s c.sock c.sock.ttrpc && rm -rf /run/netns /run/cni /var/lib/cni && mkdir ram"
+	script := "while read _ _ _ _ at _; do case $at in " + n.Dir +
+		"/*) echo $at;; esac; done </proc/self/mountinfo | sort -r | while read at; do umount -l $at; done; " +
+		"cd " + n.Dir + " && rm -rf run state ram s c.sock c.sock.ttrpc && rm -rf /run/netns /run/cni /var/lib/cni && " +
+		"mkdir ram"
 	if _, err := n.Run(t.Context(), "sh", "-c", script); err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,8 @@ func testRestart(t *testing.T, n *harness.Node, end func() error, first, second 
 		if err != nil || status.Status != containerd.Running || task.Pid() != pids[name(i)] {
 			t.Errorf("%s is %s with pid %d, %v; its pid was %d", name(i), status.Status, task.Pid(), err, pids[name(i)])
 		}
-		if got, err := execute(t.Context(), task, fmt.Sprintf("again%d", first), "sh", "-c", "exit 5"); got != 5 || err != nil {
+		if got, err := execute(t.Context(), task, fmt.Sprintf("again%d", first), "sh", "-c", "exit 5"); got != 5 ||
+			err != nil {
 			t.Errorf("exec in %s: %d, %v", name(i), got, err)
 		}
 	}

@@ -23,7 +23,8 @@ const starvation = 90 * time.Second
 // TestStarved shows that a daemon without descriptors, which can look at nothing on its node, gives no
 // VM up: it runs on, its record is as it was, and the daemon goes on when it has descriptors again.
 func TestStarved(t *testing.T) {
-	h := harness.New(t, harness.Options{Godwitd: true, Images: true, Config: func(n *harness.Node) string { // so there are records
+	// so there are records
+	h := harness.New(t, harness.Options{Godwitd: true, Images: true, Config: func(n *harness.Node) string {
 		return fmt.Sprintf("[registry]\nlayout = %q\n", filepath.Join(n.Dir, "store"))
 	}})
 	n, id := h.Node(0), name(0)

@@ -39,8 +39,9 @@ func makeTaps(t *testing.T, n *harness.Node) {
 		}
 	})
 	for tap, alias := range map[string]string{
-		"mine": "godwit/default/gone/n" + cfg.NodeID() + "/g1/a1", "theirs": "godwit/default/gone/n" + other.NodeID() + "/g1/a1",
-		"old": "godwit/default/gone/g1/a1", "foreign": "somebody's",
+		"mine":   "godwit/default/gone/n" + cfg.NodeID() + "/g1/a1",
+		"theirs": "godwit/default/gone/n" + other.NodeID() + "/g1/a1",
+		"old":    "godwit/default/gone/g1/a1", "foreign": "somebody's",
 	} {
 		run("-n", namespaceOfTaps, "tuntap", "add", "dev", tap, "mode", "tap")
 		run("-n", namespaceOfTaps, "link", "set", tap, "alias", alias)

@@ -126,7 +126,8 @@ func TestWakeAtAnotherAddress(t *testing.T) {
 	before := ask(t, h, booted.From)
 	a.Godwit(t, "hibernate", vm)
 
-	if out, err := b.RunGodwit(t.Context(), "wake", "--on", b.Name, vm); err == nil || !strings.Contains(out+err.Error(), "seal.key_files") {
+	if out, err := b.RunGodwit(t.Context(), "wake", "--on", b.Name, vm); err == nil ||
+		!strings.Contains(out+err.Error(), "seal.key_files") {
 		t.Errorf("a wake without the key: %v\n%s", err, out)
 	}
 	giveKey(t, b)
@@ -147,7 +148,8 @@ func TestWakeAtAnotherAddress(t *testing.T) {
 		t.Fatalf("woke at %s, was at %s; want an address of node b: %v", woken.From, booted.From, err)
 	}
 	now := ask(t, h, woken.From)
-	if now.Nonce != before.Nonce || now.PID != before.PID || now.StartTime != before.StartTime || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
+	if now.Nonce != before.Nonce || now.PID != before.PID || now.StartTime != before.StartTime ||
+		now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
 		t.Errorf("the VM is another one: %+v, was %+v", now, before)
 	}
 	if got := told(t, b); len(got) == 0 || !strings.HasPrefix(got[0], woken.From+"/") {

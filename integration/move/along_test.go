@@ -197,7 +197,8 @@ func echoes(t *testing.T, n *side) {
 	}
 	spec.Process.Args = []string{"/bin/busybox", "cat"}
 	stdin, typing := io.Pipe()
-	process, err := task.Exec(ctx, "echo", spec.Process, cio.NewCreator(cio.WithStreams(stdin, out, io.Discard), cio.WithFIFODir(filepath.Dir(n.log()))))
+	process, err := task.Exec(ctx, "echo", spec.Process, cio.NewCreator(cio.WithStreams(stdin, out, io.Discard),
+		cio.WithFIFODir(filepath.Dir(n.log()))))
 	if err == nil {
 		err = process.Start(ctx)
 	}

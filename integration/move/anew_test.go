@@ -60,8 +60,10 @@ func TestContainerMadeAnew(t *testing.T) {
 		_, err = files.Prepare(ctx, name.GetId(), "")
 		var c containerd.Container
 		if err == nil {
-			c, err = client.NewContainer(ctx, name.GetId(), containerd.WithSpec(&specs.Spec{Linux: &specs.Linux{}}), containerd.WithRuntime("io.containerd.godwit.v1", nil),
-				containerd.WithSnapshotter(defaults.DefaultSnapshotter), containerd.WithSnapshot(name.GetId()), containerd.WithContainerLabels(map[string]string{"of": "somebody"}))
+			c, err = client.NewContainer(ctx, name.GetId(), containerd.WithSpec(&specs.Spec{Linux: &specs.Linux{}}),
+				containerd.WithRuntime("io.containerd.godwit.v1", nil),
+				containerd.WithSnapshotter(defaults.DefaultSnapshotter), containerd.WithSnapshot(name.GetId()),
+				containerd.WithContainerLabels(map[string]string{"of": "somebody"}))
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -69,12 +69,14 @@ func clones(t *testing.T) bool {
 // process of an exec goes on behind it, and ends where it is restored: nobody has it there. Its
 // workload is asked first, and hears of each snapshot and each restore once.
 func TestCheckpoint(t *testing.T) {
-	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(*harness.Node) string {
-		return "[retention]\nkeep = 4\n"
-	}})
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		Config: func(*harness.Node) string {
+			return "[retention]\nkeep = 4\n"
+		}})
 	a, b := h.Node(0), h.Node(1)
 	watch := listen(t, h)
-	address := boot(t, a, watch, "--annotation", "godwit.dev/ready="+readyFile, "--annotation", "godwit.dev/notify="+hookFile).From
+	address := boot(t, a, watch, "--annotation", "godwit.dev/ready="+readyFile, "--annotation",
+		"godwit.dev/notify="+hookFile).From
 	booted := ask(t, h, address)
 	signs(t, a)
 
@@ -97,7 +99,8 @@ func TestCheckpoint(t *testing.T) {
 			t.Error("a checkpoint ended a process of an exec")
 		}
 		a.Ctr(t, "task", "kill", "--exec-id", "caught", "--signal", "KILL", vm)
-		if out := a.Godwit(t, "snapshot", "ls", vm); !strings.Contains(out, first.Operation.Digest) || !strings.Contains(out, "checkpoint") {
+		if out := a.Godwit(t, "snapshot", "ls", vm); !strings.Contains(out, first.Operation.Digest) ||
+			!strings.Contains(out, "checkpoint") {
 			t.Errorf("snapshot ls: %s", out)
 		}
 		if doubles, back := watch.Twice(); doubles != 0 || back != 0 {
@@ -115,7 +118,8 @@ func TestCheckpoint(t *testing.T) {
 			t.Errorf("a hibernate behind a checkpoint pushed %d bytes, the checkpoint %d", pushed, full)
 		}
 		b.Godwit(t, "wake", "--on", b.Name, vm)
-		hears(t, b, "snapshotted "+first.Operation.Digest, "snapshotted "+slept.Operation.Digest, "restored "+slept.Operation.Digest)
+		hears(t, b, "snapshotted "+first.Operation.Digest, "snapshotted "+slept.Operation.Digest,
+			"restored "+slept.Operation.Digest)
 		before = ask(t, h, address)
 		second, pushed = take(t, b, "checkpoint", "--pause-budget", "0", vm)
 		if said := strings.Contains(strings.Join(second.Figures.Notes, "\n"), "has no reflink"); said == clones(t) {
@@ -137,7 +141,8 @@ func TestCheckpoint(t *testing.T) {
 		b.Ctr(t, "task", "resume", vm)
 	})
 	t.Run("its node is lost", func(t *testing.T) {
-		if _, err := a.RunGodwit(t.Context(), "wake", "--on", a.Name, "--digest", second.Operation.Digest, "--force", vm); err == nil {
+		if _, err := a.RunGodwit(t.Context(), "wake", "--on", a.Name, "--digest", second.Operation.Digest, "--force",
+			vm); err == nil {
 			t.Error("a VM that runs was woken elsewhere")
 		}
 		lose(t, b)
@@ -153,21 +158,25 @@ func TestCheckpoint(t *testing.T) {
 			t.Errorf("the VM is another one: %+v, was %+v", now, booted)
 		}
 		if woken.Counter <= before.Counter || woken.Counter > then.Counter+1 || woken.Counter >= latest {
-			t.Errorf("it goes on at %d; the checkpoint was between %d and %d, the node was lost at %d", woken.Counter, before.Counter, then.Counter, latest)
+			t.Errorf("it goes on at %d; the checkpoint was between %d and %d, the node was lost at %d", woken.Counter,
+				before.Counter, then.Counter, latest)
 		}
-		hears(t, a, "snapshotted "+first.Operation.Digest, "snapshotted "+slept.Operation.Digest, "restored "+slept.Operation.Digest,
+		hears(t, a, "snapshotted "+first.Operation.Digest, "snapshotted "+slept.Operation.Digest,
+			"restored "+slept.Operation.Digest,
 			"snapshotted "+second.Operation.Digest, "restored "+second.Operation.Digest)
 	})
 	t.Run("over a newer state", func(t *testing.T) {
 		newer, _ := take(t, a, "hibernate", vm)
-		if _, err := a.RunGodwit(t.Context(), "checkpoint", vm); err == nil || !strings.Contains(err.Error(), newer.Operation.Digest) {
+		if _, err := a.RunGodwit(t.Context(), "checkpoint", vm); err == nil ||
+			!strings.Contains(err.Error(), newer.Operation.Digest) {
 			t.Errorf("checkpoint of a VM that sleeps: %v", err)
 		}
 		if _, err := a.RunGodwit(t.Context(), "wake", "--on", a.Name, "--digest", first.Operation.Digest, vm); err == nil {
 			t.Error("an older state was restored without force")
 		}
 		watch.Mark("back")
-		if out := a.Godwit(t, "wake", "--on", a.Name, "--digest", first.Operation.Digest, "--force", vm); !strings.Contains(out, newer.Operation.Digest) {
+		if out := a.Godwit(t, "wake", "--on", a.Name, "--digest", first.Operation.Digest, "--force", vm); !strings.Contains(
+			out, newer.Operation.Digest) {
 			t.Errorf("it does not name the newer state: %s", out)
 		}
 		if back := after(t, watch, "back"); back.Nonce != booted.Nonce || back.Counter > before.Counter {

@@ -61,7 +61,8 @@ func TestControllers(t *testing.T) {
 		t.Fatal(err)
 	}
 	heard(t, c, "a", "b", "c")
-	if m := migrate(t, c, vm, "--to", "c", "--mode", "live", "--operation", "second"); m.Operation.Phase != "PHASE_SUCCEEDED" {
+	if m := migrate(t, c, vm, "--to", "c", "--mode", "live", "--operation",
+		"second"); m.Operation.Phase != "PHASE_SUCCEEDED" {
 		t.Fatalf("the second move: %+v", m)
 	}
 	watch.Mark("c")
@@ -69,7 +70,8 @@ func TestControllers(t *testing.T) {
 		t.Errorf("it is at %s, was at %s", sign.From, at)
 	}
 	now := ask(t, h, at)
-	if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
+	if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK ||
+		now.Counter <= before.Counter {
 		t.Errorf("the VM is another one: %+v, was %+v", now, before)
 	}
 	if doubles, back := watch.Twice(); doubles+back > 0 {

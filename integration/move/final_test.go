@@ -64,7 +64,8 @@ func finalSnapshot(t *testing.T, h *harness.Harness, n *harness.Node, watch *obs
 	ps("it sleeps", func(out string) bool {
 		return strings.Contains(out, "hibernated") && !strings.Contains(out, "to be removed")
 	})
-	if tasks, containers := n.Ctr(t, "task", "ls", "-q"), n.Ctr(t, "container", "ls", "-q"); strings.Contains(tasks+containers, vm) {
+	if tasks, containers := n.Ctr(t, "task", "ls", "-q"), n.Ctr(t, "container", "ls", "-q"); strings.Contains(
+		tasks+containers, vm) {
 		t.Errorf("left of it: tasks %q, containers %q", tasks, containers)
 	}
 	watch.Mark("wake")

@@ -100,9 +100,11 @@ func atOnce(t *testing.T, all map[string]listed, ok func(listed) bool) (most int
 // then woken without an order. The node comes back, and ends what outlived its loss there.
 func TestFleet(t *testing.T) {
 	proof := filepath.Join(t.TempDir(), "fenced-")
-	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(*harness.Node) string {
-		return fmt.Sprintf("[node_loss]\npolicy = \"newest\"\nafter = \"20s\"\nfence = [\"/bin/sh\", \"-c\", 'test -e %s$1', \"fence\"]\n[tracing]\nendpoint = \"http://127.0.0.1:4318\"\n", proof)
-	}})
+	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		Config: func(*harness.Node) string {
+			return fmt.Sprintf("[node_loss]\npolicy = \"newest\"\nafter = \"20s\"\nfence = [\"/bin/sh\", \"-c\", 'test -e "+
+				"%s$1', \"fence\"]\n[tracing]\nendpoint = \"http://127.0.0.1:4318\"\n", proof)
+		}})
 	a, b, c := h.Node(0), h.Node(1), h.Node(2)
 	empty, err := c.Inventory(t.Context())
 	if err != nil {
@@ -111,7 +113,8 @@ func TestFleet(t *testing.T) {
 	spans := collect(t, h)
 	watch := listen(t, h)
 	run := func(id string, args ...string) {
-		a.Ctr(t, slices.Concat([]string{"run", "-d", "--runtime", "io.containerd.godwit.v1", "--annotation", "godwit.dev/memory=96MiB"}, args)...)
+		a.Ctr(t, slices.Concat([]string{"run", "-d", "--runtime", "io.containerd.godwit.v1", "--annotation",
+			"godwit.dev/memory=96MiB"}, args)...)
 	}
 	watch.Mark("boot")
 	run(vm, "--cni", images.Probe, vm, "/bin/probe", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
@@ -149,9 +152,12 @@ func TestFleet(t *testing.T) {
 	refused(t, c, "takes no part", "uncordon", "a")
 	chosen(t, a, b, "two")
 
-	traced(t, spans, "traced-move", "0 godwitd: KIND_MIGRATE", "1 godwitd: transfer", "2 shim: godwit.machine.v1.Machine/Capture", "2 godwitd: godwit.node.v1.Peer/Prepare",
-		"2 shim: godwit.machine.v1.Machine/Vote", "2 godwitd: godwit.node.v1.Peer/Run", "2 shim: godwit.machine.v1.Machine/Release", "1 godwit: godwit migrate")
-	traced(t, spans, "traced-sleep", "0 godwitd: KIND_HIBERNATE", "2 shim: godwit.machine.v1.Machine/Capture", "2 godwitd: godwit.node.v1.Records/Commit", "1 godwit: godwit hibernate")
+	traced(t, spans, "traced-move", "0 godwitd: KIND_MIGRATE", "1 godwitd: transfer",
+		"2 shim: godwit.machine.v1.Machine/Capture", "2 godwitd: godwit.node.v1.Peer/Prepare",
+		"2 shim: godwit.machine.v1.Machine/Vote", "2 godwitd: godwit.node.v1.Peer/Run",
+		"2 shim: godwit.machine.v1.Machine/Release", "1 godwit: godwit migrate")
+	traced(t, spans, "traced-sleep", "0 godwitd: KIND_HIBERNATE", "2 shim: godwit.machine.v1.Machine/Capture",
+		"2 godwitd: godwit.node.v1.Records/Commit", "1 godwit: godwit hibernate")
 	refused(t, a, "node c answers", "recover", vm, "--to", "b", "--fenced")
 	checkpoint, _ := take(t, c, "checkpoint", vm)
 	then := ask(t, h, booted.From)
@@ -159,11 +165,13 @@ func TestFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out := a.Godwit(t, "recover", vm); !strings.Contains(out, "would be restored from "+checkpoint.Operation.Digest+", ") || !strings.Contains(out, "s old") {
+	if out := a.Godwit(t, "recover", vm); !strings.Contains(out, "would be restored from "+checkpoint.Operation.Digest+
+		", ") || !strings.Contains(out, "s old") {
 		t.Errorf("recover says %s", out)
 	}
 	watch.Mark("recovered")
-	err = harness.Poll(t.Context(), bound, func(ctx context.Context) error { // until the node has been silent for long enough
+	// until the node has been silent for long enough
+	err = harness.Poll(t.Context(), bound, func(ctx context.Context) error {
 		_, err := a.RunGodwit(ctx, "recover", vm, "--to", "b", "--fenced")
 		return err
 	})
@@ -195,7 +203,8 @@ func chosen(t *testing.T, a, b *harness.Node, id string) {
 	}()
 	err := harness.Poll(t.Context(), bound, func(context.Context) error {
 		if all := events(t, a, 0); !slices.ContainsFunc(all, func(ev *nodev1.MoveEvent) bool {
-			return ev.GetType() == moves.NoCapacity && ev.GetOperation() == "waited" && strings.Contains(ev.GetReason(), "node a is cordoned")
+			return ev.GetType() == moves.NoCapacity && ev.GetOperation() == "waited" &&
+				strings.Contains(ev.GetReason(), "node a is cordoned")
 		}) {
 			return fmt.Errorf("events: %v", all)
 		}
@@ -259,7 +268,8 @@ func traced(t *testing.T, c *otlptest.Collector, operation string, want ...strin
 		for _, span := range want {
 			depth, text, _ := strings.Cut(span, " ")
 			n, _ := strconv.Atoi(depth)
-			if line := strings.Repeat("  ", n) + text + "\n"; err == nil && !strings.HasPrefix(tree, line) && !strings.Contains(tree, "\n"+line) {
+			if line := strings.Repeat("  ", n) + text + "\n"; err == nil && !strings.HasPrefix(tree, line) &&
+				!strings.Contains(tree, "\n"+line) {
 				err = fmt.Errorf("no span %q in\n%s", span, tree)
 			}
 		}

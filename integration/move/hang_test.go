@@ -28,9 +28,11 @@ const (
 func hooks(t *testing.T, n *harness.Node) {
 	t.Helper()
 	const ready = "#!/bin/sh\nexec /bin/busybox sleep $(cat " + probeTakes + ")"
-	const hook = "#!/bin/sh\necho \"$@\" >>" + heardFile + "\ni=0\nwhile test $i -lt $(cat " + wordTakes + "); do i=$((i + 1)); /bin/busybox sleep 1; done\necho \"end $@\" >>" + heardFile
-	n.Ctr(t, "task", "exec", "--exec-id", "hooks", vm, "/bin/sh", "-c", fmt.Sprintf(`echo '%s' >%s; echo '%s' >%s; chmod +x %s %s; echo %s >%s; echo %s >%s`,
-		ready, readyFile, hook, hookFile, readyFile, hookFile, none, probeTakes, forever, wordTakes))
+	const hook = "#!/bin/sh\necho \"$@\" >>" + heardFile + "\ni=0\nwhile test $i -lt $(cat " + wordTakes +
+		"); do i=$((i + 1)); /bin/busybox sleep 1; done\necho \"end $@\" >>" + heardFile
+	n.Ctr(t, "task", "exec", "--exec-id", "hooks", vm, "/bin/sh", "-c",
+		fmt.Sprintf(`echo '%s' >%s; echo '%s' >%s; chmod +x %s %s; echo %s >%s; echo %s >%s`,
+			ready, readyFile, hook, hookFile, readyFile, hookFile, none, probeTakes, forever, wordTakes))
 }
 
 func takes(t *testing.T, n *harness.Node, file, seconds string) {
@@ -69,9 +71,10 @@ func insists(t *testing.T, n *harness.Node, args ...string) (r taken) {
 // shim is killed in its midst goes on in the guest: the successor waits for its end, and tells
 // nothing twice.
 func TestHangingSigns(t *testing.T) {
-	h := harness.New(t, harness.Options{Nodes: 1, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(*harness.Node) string {
-		return fmt.Sprintf("[timeouts]\nnotify = %q\nready = %q\n", signBound, signBound)
-	}})
+	h := harness.New(t, harness.Options{Nodes: 1, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		Config: func(*harness.Node) string {
+			return fmt.Sprintf("[timeouts]\nnotify = %q\nready = %q\n", signBound, signBound)
+		}})
 	n, watch := h.Node(0), listen(t, h)
 	boot(t, n, watch, "--annotation", "godwit.dev/ready="+readyFile, "--annotation", "godwit.dev/notify="+hookFile)
 	hooks(t, n)
@@ -94,7 +97,8 @@ func TestHangingSigns(t *testing.T) {
 	takes(t, n, probeTakes, forever)
 	begun = time.Now()
 	_, err := n.RunGodwit(t.Context(), "checkpoint", vm)
-	if err == nil || !strings.Contains(err.Error(), "it is not ready") || !strings.Contains(err.Error(), "its last answer: none") {
+	if err == nil || !strings.Contains(err.Error(), "it is not ready") ||
+		!strings.Contains(err.Error(), "its last answer: none") {
 		t.Errorf("checkpoint of a VM that never says that it is ready: %v", err)
 	}
 	if took := time.Since(begun); took > 2*signBound+bound/2 { // the word before is waited for, too
@@ -120,7 +124,9 @@ func TestHangingSigns(t *testing.T) {
 	open()
 	goesOn("its shim was killed in a hibernate")
 	word := "snapshotted " + insists(t, n, "checkpoint", vm).Operation.Digest
-	until(t, n, vm, "a word is under way", func(j noted) bool { return len(j.Untold) == 1 && "snapshotted "+j.Untold[0].Digest == word })
+	until(t, n, vm, "a word is under way", func(j noted) bool {
+		return len(j.Untold) == 1 && "snapshotted "+j.Untold[0].Digest == word
+	})
 	time.Sleep(begins)
 	if j := succeeds(t, n); len(j.Untold) != 1 {
 		t.Errorf("the word is over, and was to be under way: %+v", j)

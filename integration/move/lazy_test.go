@@ -123,18 +123,20 @@ func TestLazyRestore(t *testing.T) {
 	if harness.VMM() != "qemu" {
 		t.Skip("QEMU alone waits for RAM")
 	}
-	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Config: func(n *harness.Node) string {
-		if n.Name == "b" {
-			return "[worker]\nrestore = \"lazy\"\n"
-		}
-		return "[worker]\nrestore = \"auto\"\n"
-	}})
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
+		Config: func(n *harness.Node) string {
+			if n.Name == "b" {
+				return "[worker]\nrestore = \"lazy\"\n"
+			}
+			return "[worker]\nrestore = \"auto\"\n"
+		}})
 	a, b := h.Node(0), h.Node(1)
 	a.CheckClean(t)
 	b.CheckClean(t)
 	watch := listen(t, h)
 	address := boot(t, a, watch).From
-	a.Ctr(t, "task", "exec", "--exec-id", "noise", vm, "/bin/busybox", "dd", "if=/dev/urandom", "of=/dev/shm/noise", "bs=1M", "count=24")
+	a.Ctr(t, "task", "exec", "--exec-id", "noise", vm, "/bin/busybox", "dd", "if=/dev/urandom", "of=/dev/shm/noise",
+		"bs=1M", "count=24")
 	want, before := sum(t, a, "before"), ask(t, h, address)
 	first, full := take(t, a, "hibernate", vm)
 
@@ -144,7 +146,8 @@ func TestLazyRestore(t *testing.T) {
 			t.Errorf("%s: the guest's memory is another: %s, was %s", id, got, want)
 		}
 		now := ask(t, h, address)
-		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
+		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK ||
+			now.Counter <= before.Counter {
 			t.Errorf("%s: the VM is another one: %+v, was %+v", id, now, before)
 		}
 	}

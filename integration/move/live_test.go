@@ -34,7 +34,8 @@ func TestLiveMove(t *testing.T) {
 	}
 	defer records.Close()
 	watch.Mark("boot")
-	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-fill", "24", "-beacon", net.JoinHostPort(harness.Gateway, beacons))
+	a.Ctr(t, "run", "-d", "--cni", "--runtime", "io.containerd.godwit.v1", images.Probe, vm, "/bin/probe", "-fill", "24",
+		"-beacon", net.JoinHostPort(harness.Gateway, beacons))
 	booted := after(t, watch, "boot")
 	before := ask(t, h, booted.From)
 	line, err := observer.Call(t.Context(), h.Dial, booted.From, bound)
@@ -77,11 +78,14 @@ func TestLiveMove(t *testing.T) {
 	moved := after(t, watch, "move")
 	j.release()
 	t.Logf("sent %+v", j.sent)
-	t.Logf("vote %v, commit %v, start %v; last beacon %v before the vote, first one %v after it (the test itself looked for %v)",
-		voted.Sub(gate), committed.Sub(voted), running.Sub(committed), gate.Sub(last.At), moved.At.Sub(gate), gate.Sub(paused))
+	t.Logf("vote %v, commit %v, start %v; last beacon %v before the vote, first one %v after it (the test itself "+
+		"looked for %v)",
+		voted.Sub(gate), committed.Sub(voted), running.Sub(committed), gate.Sub(last.At), moved.At.Sub(gate),
+		gate.Sub(paused))
 
 	now := ask(t, h, booted.From)
-	if now.Nonce != before.Nonce || now.PID != before.PID || now.StartTime != before.StartTime || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
+	if now.Nonce != before.Nonce || now.PID != before.PID || now.StartTime != before.StartTime ||
+		now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
 		t.Errorf("the VM is another one: %+v, was %+v", now, before)
 	}
 	said := line.HangUp()
@@ -94,14 +98,16 @@ func TestLiveMove(t *testing.T) {
 	}
 	count.moved(b)
 	attaches(t, b)
-	if out := b.Ctr(t, "task", "exec", "--exec-id", "e", vm, "/bin/busybox", "echo", "here"); !strings.Contains(out, "here") {
+	if out := b.Ctr(t, "task", "exec", "--exec-id", "e", vm, "/bin/busybox", "echo", "here"); !strings.Contains(
+		out, "here") {
 		t.Errorf("exec after the move: %q", out)
 	}
 	// The node itself deletes what a finished move has left, in its own time.
 	if out := a.Ctr(t, "task", "ls"); strings.Contains(out, vm) && !strings.Contains(out, "STOPPED") {
 		t.Errorf("the source's task:\n%s", out)
 	}
-	if _, err := a.RunCtr(t.Context(), "task", "rm", vm); err != nil && !strings.Contains(err.Error(), "not found") && !strings.Contains(err.Error(), "is deleting") {
+	if _, err := a.RunCtr(t.Context(), "task", "rm", vm); err != nil && !strings.Contains(err.Error(), "not found") &&
+		!strings.Contains(err.Error(), "is deleting") {
 		t.Error(err)
 	}
 	err = harness.Poll(t.Context(), bound, func(ctx context.Context) error {
@@ -165,7 +171,8 @@ func takeBack(t *testing.T, j *journey, watch *observer.Watcher) {
 	j.advance(nodev1.Phase_PHASE_REVERTING, nil)
 	watch.Mark("revert")
 	generation := j.ref.GetGeneration() + 2
-	_, err := machine(t.Context(), j.from, machinev1.MachineService.Revert, &machinev1.RevertRequest{Ref: j.ref, OwnerGeneration: generation})
+	_, err := machine(t.Context(), j.from, machinev1.MachineService.Revert, &machinev1.RevertRequest{Ref: j.ref,
+		OwnerGeneration: generation})
 	j.must("revert", err)
 	after(t, watch, "revert")
 	j.finish(nodev1.Phase_PHASE_FAILED)

@@ -109,7 +109,8 @@ func newSide(t *testing.T, n *harness.Node) *side {
 func (s *side) address() string { return net.JoinHostPort(s.Address, pagesPort) }
 
 // machine runs one call on the VM's shim.
-func machine[Q, R any](ctx context.Context, s *side, call func(machinev1.MachineService, context.Context, Q) (R, error), req Q) (R, error) {
+func machine[Q, R any](ctx context.Context, s *side, call func(machinev1.MachineService, context.Context, Q) (R, error),
+	req Q) (R, error) {
 	var none R
 	conn, err := net.Dial("unix", s.cfg.MachineSocket("default", vm))
 	if err != nil {
@@ -173,7 +174,8 @@ func newJourney(t *testing.T, records *record.Client, from, to *side, id string)
 	j.must("get record", err)
 	j.ref = &machinev1.Ref{Operation: id, Attempt: 1, Generation: rec.GetGeneration()}
 	_, err = records.Open(t.Context(), &nodev1.OpenRequest{Vm: j.vm(), Operation: &nodev1.Operation{
-		Id: id, Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: from.Name, Destination: to.Name, Generation: rec.GetGeneration(),
+		Id: id, Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: from.Name, Destination: to.Name,
+		Generation: rec.GetGeneration(),
 	}})
 	j.must("open operation", err)
 	return j
@@ -190,7 +192,8 @@ func (j *journey) must(what string, err error) {
 
 func (j *journey) advance(phase nodev1.Phase, change func(*nodev1.AdvanceRequest)) {
 	j.t.Helper()
-	r := &nodev1.AdvanceRequest{Vm: j.vm(), Operation: j.ref.GetOperation(), Attempt: 1, Generation: j.ref.GetGeneration(), Phase: phase}
+	r := &nodev1.AdvanceRequest{Vm: j.vm(), Operation: j.ref.GetOperation(), Attempt: 1, Generation: j.ref.GetGeneration(),
+		Phase: phase}
 	if change != nil {
 		change(r)
 	}
@@ -218,7 +221,8 @@ func (j *journey) prepare() {
 		j.t.Fatalf("obstacles %q", j.offer.GetObstacles())
 	}
 	j.order = engine.Restore{Intent: record.Intent{Operation: j.ref.GetOperation(), Attempt: 1, Stream: &machinev1.Stream{
-		Spec: j.offer.GetSpec(), Facts: j.offer.GetFacts(), Certificate: j.offer.GetCertificate(), Generation: j.ref.GetGeneration(),
+		Spec: j.offer.GetSpec(), Facts: j.offer.GetFacts(), Certificate: j.offer.GetCertificate(),
+		Generation: j.ref.GetGeneration(),
 	}}}
 	j.must("create task", j.to.tasks(ctx, taskOrder{Order: j.order}))
 	j.incoming, err = machine(ctx, j.to, machinev1.MachineService.Incoming, &machinev1.IncomingRequest{Ref: j.ref})
@@ -227,7 +231,8 @@ func (j *journey) prepare() {
 
 func (j *journey) send(change func(*machinev1.SendRequest)) error {
 	r := &machinev1.SendRequest{
-		Ref: j.ref, Address: j.to.address(), Channel: j.incoming.GetChannel(), Certificate: j.incoming.GetCertificate(), DowntimeMs: 100, Execs: true,
+		Ref: j.ref, Address: j.to.address(), Channel: j.incoming.GetChannel(), Certificate: j.incoming.GetCertificate(),
+		DowntimeMs: 100, Execs: true,
 	}
 	if change != nil {
 		change(r)
@@ -246,20 +251,24 @@ func (j *journey) vote() {
 		Operation: j.ref.GetOperation(), Attempt: 1, Generation: j.ref.GetGeneration(), Digest: v.GetDigest(), Stopped: true,
 	})
 	j.must("receipt", err)
-	j.advance(nodev1.Phase_PHASE_SWITCHING, func(r *nodev1.AdvanceRequest) { r.Digest, r.Receipt = v.GetDigest(), string(receipt) })
+	j.advance(nodev1.Phase_PHASE_SWITCHING, func(r *nodev1.AdvanceRequest) {
+		r.Digest, r.Receipt = v.GetDigest(), string(receipt)
+	})
 }
 
 func (j *journey) commit() {
 	j.t.Helper()
 	_, err := j.records.Commit(j.t.Context(), &nodev1.CommitRequest{
-		Vm: j.vm(), Operation: j.ref.GetOperation(), Attempt: 1, Generation: j.ref.GetGeneration(), Owner: &nodev1.Owner{Node: j.to.Name},
+		Vm: j.vm(), Operation: j.ref.GetOperation(), Attempt: 1, Generation: j.ref.GetGeneration(),
+		Owner: &nodev1.Owner{Node: j.to.Name},
 	})
 	j.must("commit", err)
 }
 
 func (j *journey) release() {
 	j.t.Helper()
-	_, err := machine(j.t.Context(), j.from, machinev1.MachineService.Release, &machinev1.ReleaseRequest{Ref: j.ref, Digest: j.sent.GetDigest()})
+	_, err := machine(j.t.Context(), j.from, machinev1.MachineService.Release, &machinev1.ReleaseRequest{Ref: j.ref,
+		Digest: j.sent.GetDigest()})
 	j.must("release", err)
 	j.advance(nodev1.Phase_PHASE_CLEANING, nil)
 	j.finish(nodev1.Phase_PHASE_SUCCEEDED)
@@ -267,7 +276,8 @@ func (j *journey) release() {
 
 func (j *journey) abort() {
 	j.t.Helper()
-	_, err := machine(j.t.Context(), j.from, machinev1.MachineService.Abort, &machinev1.AbortRequest{Ref: j.ref, Reason: "test"})
+	_, err := machine(j.t.Context(), j.from, machinev1.MachineService.Abort,
+		&machinev1.AbortRequest{Ref: j.ref, Reason: "test"})
 	if err != nil && !errdefs.IsFailedPrecondition(err) {
 		j.t.Fatal(err)
 	}

@@ -23,7 +23,8 @@ import (
 // back has a node that was cut off and called lost come back: its VMs, which never stopped, run
 // elsewhere by now. Its daemon reaches the records before anybody on the wire meets those VMs:
 // it ends each, says whose it is, and nothing of them stays; who has them notices nothing (I1, I2).
-func back(t *testing.T, n *harness.Node, plug func() error, empty harness.Inventory, watch *observer.Watcher, owners map[string]string) {
+func back(t *testing.T, n *harness.Node, plug func() error, empty harness.Inventory, watch *observer.Watcher,
+	owners map[string]string) {
 	t.Helper()
 	_, before := watch.Twice()
 	for id := range owners {
@@ -58,11 +59,13 @@ func back(t *testing.T, n *harness.Node, plug func() error, empty harness.Invent
 	}
 	for id, owner := range owners {
 		if !slices.ContainsFunc(strings.Split(string(log), "\n"), func(line string) bool {
-			return strings.Contains(line, "Outlived") && strings.Contains(line, "default/"+id+" ") && strings.Contains(line, "node "+owner)
+			return strings.Contains(line, "Outlived") && strings.Contains(line, "default/"+id+" ") &&
+				strings.Contains(line, "node "+owner)
 		}) {
 			t.Errorf("node %s does not say that it ended %s for node %s", n.Name, id, owner)
 		}
-		if _, err := n.RunCtr(t.Context(), "task", "start", "-d", id); err == nil || !strings.Contains(err.Error(), "node "+owner+" owns it") {
+		if _, err := n.RunCtr(t.Context(), "task", "start", "-d", id); err == nil ||
+			!strings.Contains(err.Error(), "node "+owner+" owns it") {
 			t.Errorf("start of %s, which was left behind: %v", id, err)
 		}
 	}
@@ -158,12 +161,15 @@ func (j *journey) filler(id string) {
 	ctx := j.t.Context()
 	rec, err := j.records.Get(ctx, &nodev1.GetRequest{Vm: j.vm()})
 	j.must("get record", err)
-	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Source: rec.GetOwner().GetNode(), Generation: rec.GetGeneration()}
+	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Source: rec.GetOwner().GetNode(),
+		Generation: rec.GetGeneration()}
 	_, err = j.records.Open(ctx, &nodev1.OpenRequest{Vm: j.vm(), Operation: op})
 	j.must("open", err)
-	_, err = j.records.Advance(ctx, &nodev1.AdvanceRequest{Vm: j.vm(), Operation: id, Attempt: 1, Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_ABORTING})
+	_, err = j.records.Advance(ctx, &nodev1.AdvanceRequest{Vm: j.vm(), Operation: id, Attempt: 1,
+		Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_ABORTING})
 	j.must("abort", err)
-	_, err = j.records.Finish(ctx, &nodev1.FinishRequest{Vm: j.vm(), Operation: id, Attempt: 1, Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_FAILED})
+	_, err = j.records.Finish(ctx, &nodev1.FinishRequest{Vm: j.vm(), Operation: id, Attempt: 1,
+		Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_FAILED})
 	j.must("finish", err)
 }
 
@@ -191,7 +197,8 @@ func fromSource(t *testing.T, h *harness.Harness, j *journey, watch *observer.Wa
 	if p := journal(j.from.Node, vm).Phase; p != "PREPARED" {
 		t.Errorf("the source has the VM in %q before the order", p)
 	}
-	j.must("recover", harness.Poll(t.Context(), bound, func(ctx context.Context) error { // the dead shim's successor may hold the VM for a moment
+	// the dead shim's successor may hold the VM for a moment
+	j.must("recover", harness.Poll(t.Context(), bound, func(ctx context.Context) error {
 		_, err := j.from.RunGodwit(ctx, "recover", vm, "--from-source", "--fenced")
 		return err
 	}))
@@ -201,10 +208,12 @@ func fromSource(t *testing.T, h *harness.Harness, j *journey, watch *observer.Wa
 		}
 		return nil
 	}))
-	if now := ask(t, h, watch.Latest().From); now.Nonce != was.Nonce || now.PID != was.PID || now.BootID != was.BootID || !now.FileOK {
+	if now := ask(t, h, watch.Latest().From); now.Nonce != was.Nonce || now.PID != was.PID || now.BootID != was.BootID ||
+		!now.FileOK {
 		t.Errorf("the VM is another one: %+v, was %+v", now, was)
 	}
-	if out := j.from.Ctr(t, "task", "exec", "--exec-id", "back", vm, "/bin/busybox", "echo", "here"); !strings.Contains(out, "here") {
+	if out := j.from.Ctr(t, "task", "exec", "--exec-id", "back", vm, "/bin/busybox", "echo", "here"); !strings.Contains(
+		out, "here") {
 		t.Errorf("exec at the source: %q", out)
 	}
 	rec, err := j.records.Get(t.Context(), &nodev1.GetRequest{Vm: j.vm()})

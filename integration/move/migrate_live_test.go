@@ -38,7 +38,8 @@ func TestMigrateLive(t *testing.T) {
 		if m.Operation.Phase != "PHASE_SUCCEEDED" || m.Operation.Mode != "live" {
 			t.Fatalf("to %s: %+v", to, m)
 		}
-		t.Logf("to %s: stood still %.0f ms: copy %.0f, vote %.1f, commit %.1f, run %.0f", to, m.Figures.Downtime, m.Figures.Copy, m.Figures.Vote, m.Figures.Commit, m.Figures.Run)
+		t.Logf("to %s: stood still %.0f ms: copy %.0f, vote %.1f, commit %.1f, run %.0f", to, m.Figures.Downtime,
+			m.Figures.Copy, m.Figures.Vote, m.Figures.Commit, m.Figures.Run)
 		after(t, watch, to)
 		u.end(i, 1-i)
 		// Four rounds of the node's, and one of the guest's.
@@ -46,7 +47,8 @@ func TestMigrateLive(t *testing.T) {
 			t.Errorf("to %s: %d gratuitous ARP packets, 9 are all rounds", to, n)
 		}
 		now := ask(t, h, at)
-		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
+		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK ||
+			now.Counter <= before.Counter {
 			t.Errorf("to %s: the VM is another one: %+v, was %+v", to, now, before)
 		}
 		if to == "b" {

@@ -71,11 +71,13 @@ func byClient(t *testing.T, n *harness.Node, order *nodev1.MigrateRequest) {
 		t.Fatal(err)
 	}
 	var heard []string
-	err := client.Follow(ctx, &nodev1.WatchRequest{Operation: order.GetOperation(), UntilSettled: true}, func(ev *nodev1.MoveEvent) error {
-		heard = append(heard, ev.GetType())
-		return nil
-	})
-	if want := []string{moves.Started, moves.Switching, moves.Committed, moves.Succeeded}; err != nil || !slices.Equal(heard, want) {
+	err := client.Follow(ctx, &nodev1.WatchRequest{Operation: order.GetOperation(), UntilSettled: true},
+		func(ev *nodev1.MoveEvent) error {
+			heard = append(heard, ev.GetType())
+			return nil
+		})
+	if want := []string{moves.Started, moves.Switching, moves.Committed, moves.Succeeded}; err != nil ||
+		!slices.Equal(heard, want) {
 		t.Errorf("heard %v, want %v: %v", heard, want, err)
 	}
 }
@@ -111,7 +113,8 @@ func misfit(t *testing.T, from, to *harness.Node) {
 	untouched(t, from, to, "vmm", "node b: the VM wants "+harness.VMM()+", this node runs "+other,
 		to.Config, fmt.Sprintf("kind = %q", harness.VMM()), fmt.Sprintf("kind = %q", other))
 	untouched(t, from, to, "mtu", `the guest's MTU is 1500, CNI network "godwit" gives 1400`,
-		fmt.Sprintf("/proc/%d/root/etc/cni/net.d/10-godwit.conflist", to.PID()), `"isGateway": false,`, `"isGateway": false, "mtu": 1400,`)
+		fmt.Sprintf("/proc/%d/root/etc/cni/net.d/10-godwit.conflist", to.PID()), `"isGateway": false,`,
+		`"isGateway": false, "mtu": 1400,`)
 }
 
 // untouched wants moves to be refused while a file says something else, and the VM to run as before.
@@ -166,21 +169,25 @@ func TestMigrateCold(t *testing.T) {
 
 	for i, leg := range []struct{ on, from, to *harness.Node }{{b, a, b}, {b, b, a}} {
 		mark := fmt.Sprintf("leg %d", i)
-		order := &nodev1.MigrateRequest{Vm: &nodev1.VM{Namespace: "default", Id: vm}, To: leg.to.Name, Mode: "cold", Operation: fmt.Sprintf("move-%d", i)}
+		order := &nodev1.MigrateRequest{Vm: &nodev1.VM{Namespace: "default", Id: vm}, To: leg.to.Name, Mode: "cold",
+			Operation: fmt.Sprintf("move-%d", i)}
 		if i == 1 {
 			byClient(t, leg.on, order)
 		}
 		m := migrate(t, leg.on, vm, "--to", order.GetTo(), "--mode", order.GetMode(), "--operation", order.GetOperation())
 		watch.Mark(mark)
-		if m.Operation.Phase != "PHASE_SUCCEEDED" || m.Operation.Mode != "cold" || m.Figures.Downtime <= 0 || m.Figures.Run <= 0 {
+		if m.Operation.Phase != "PHASE_SUCCEEDED" || m.Operation.Mode != "cold" || m.Figures.Downtime <= 0 ||
+			m.Figures.Run <= 0 {
 			t.Fatalf("%s: %+v", mark, m)
 		}
-		t.Logf("%s: stood still %.0f ms: copy %.0f, vote %.1f, commit %.1f, run %.0f", mark, m.Figures.Downtime, m.Figures.Copy, m.Figures.Vote, m.Figures.Commit, m.Figures.Run)
+		t.Logf("%s: stood still %.0f ms: copy %.0f, vote %.1f, commit %.1f, run %.0f", mark, m.Figures.Downtime,
+			m.Figures.Copy, m.Figures.Vote, m.Figures.Commit, m.Figures.Run)
 		if sign := after(t, watch, mark); sign.From != at {
 			t.Errorf("%s: it is at %s, was at %s", mark, sign.From, at)
 		}
 		now := ask(t, h, at)
-		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter {
+		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK ||
+			now.Counter <= before.Counter {
 			t.Errorf("%s: the VM is another one: %+v, was %+v", mark, now, before)
 		}
 		again := migrate(t, a, vm, "--to", leg.to.Name, "--operation", fmt.Sprintf("move-%d", i))
@@ -194,7 +201,8 @@ func TestMigrateCold(t *testing.T) {
 			t.Errorf("%s: the source has a task: %s", mark, out)
 		}
 		refused(t, leg.from, leg.to.Name, "wake", vm)
-		if _, err := leg.from.RunCtr(t.Context(), "task", "start", "-d", vm); err == nil || !strings.Contains(err.Error(), "node "+leg.to.Name+" owns it") {
+		if _, err := leg.from.RunCtr(t.Context(), "task", "start", "-d", vm); err == nil ||
+			!strings.Contains(err.Error(), "node "+leg.to.Name+" owns it") {
 			t.Errorf("%s: start of what was left behind: %v", mark, err)
 		}
 	}

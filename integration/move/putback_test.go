@@ -108,7 +108,8 @@ func TestStorePutBack(t *testing.T) {
 	after(t, watch, "moved")
 
 	putBack(t, a, copied)
-	says(t, a, []string{"controller", "status"}, "node b says", "default/"+vm, "nobody claims it", "godwit controller restore")
+	says(t, a, []string{"controller", "status"}, "node b says", "default/"+vm, "nobody claims it",
+		"godwit controller restore")
 	says(t, a, []string{"nodes"}, "node b says")
 	says(t, a, []string{"doctor"}, "contradicted by nodes [b]")
 	refused(t, a, "godwit controller restore", "hibernate", vm)

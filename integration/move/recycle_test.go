@@ -59,7 +59,8 @@ func until(t *testing.T, n *harness.Node, id, what string, ok func(noted) bool) 
 func nics(t *testing.T, n *harness.Node, id, exec string) string {
 	t.Helper()
 	return n.Ctr(t, "task", "exec", "--exec-id", exec, id, "sh", "-c",
-		"for i in /sys/class/net/*; do ls -l $i; cat $i/address; done | grep -v '^total' | sed 's/.* -> //'; ip addr show eth0 | grep 'inet '; ip route")
+		"for i in /sys/class/net/*; do ls -l $i; cat $i/address; done | grep -v '^total' | sed 's/.* -> //'; ip addr show "+
+			"eth0 | grep 'inet '; ip route")
 }
 
 // A VM that is told to sleeps without its NIC, on a real VMM with a guest that has PCI
@@ -87,7 +88,8 @@ func TestRecycle(t *testing.T) {
 		b.Godwit(t, "wake", "--on", b.Name, vm)
 		woken := after(t, watch, "wake")
 		now := ask(t, h, booted.From)
-		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK || now.Counter <= before.Counter || woken.From != booted.From {
+		if now.Nonce != before.Nonce || now.PID != before.PID || now.BootID != before.BootID || !now.FileOK ||
+			now.Counter <= before.Counter || woken.From != booted.From {
 			t.Errorf("the VM is another one, from %s: %+v, was %+v", woken.From, now, before)
 		}
 		if got := nics(t, b, vm, "look2"); got != seen {
@@ -97,8 +99,10 @@ func TestRecycle(t *testing.T) {
 			t.Errorf("journal %+v", j)
 		}
 		b.WantMetrics(t, map[string]float64{
-			`godwit_wake_total{result="ok"}`: 1, `godwit_wake_address_seconds_count{result="ok"}`: 1, `godwit_wake_address_seconds_count{result="timeout"}`: 0,
-			`godwit_start_seconds_count{failed="false",mode="restore"}`: 1, `godwit_start_seconds_count{failed="false",mode="boot"}`: 0,
+			`godwit_wake_total{result="ok"}`: 1, `godwit_wake_address_seconds_count{result="ok"}`: 1,
+			`godwit_wake_address_seconds_count{result="timeout"}`:       0,
+			`godwit_start_seconds_count{failed="false",mode="restore"}`: 1,
+			`godwit_start_seconds_count{failed="false",mode="boot"}`:    0,
 		})
 	})
 
@@ -114,7 +118,9 @@ func TestRecycle(t *testing.T) {
 			if now.Nonce != before.Nonce || now.BootID != before.BootID || moved.From != booted.From {
 				t.Errorf("on node %s the VM is another one, from %s: %+v", to.Name, moved.From, now)
 			}
-			until(t, to, vm, "the NIC is back", func(j noted) bool { return !j.Unplugged && slices.Equal(j.Process.NICs, []string{"net0"}) })
+			until(t, to, vm, "the NIC is back", func(j noted) bool {
+				return !j.Unplugged && slices.Equal(j.Process.NICs, []string{"net0"})
+			})
 			if got := nics(t, to, vm, "moved"); got != seen {
 				t.Errorf("on node %s the guest has\n%s\nit had\n%s", to.Name, got, seen)
 			}
@@ -171,7 +177,8 @@ func TestRecycle(t *testing.T) {
 		ask(t, h, at)
 		remove(t, a, "deaf")
 		// What ctr's own CNI took is lost with its task, with every runtime.
-		if _, err := a.Run(t.Context(), "rm", "/var/lib/cni/networks/godwit/"+at, "/var/lib/cni/results/godwit-default-deaf-eth0"); err != nil {
+		if _, err := a.Run(t.Context(), "rm", "/var/lib/cni/networks/godwit/"+at,
+			"/var/lib/cni/results/godwit-default-deaf-eth0"); err != nil {
 			t.Error(err)
 		}
 	})

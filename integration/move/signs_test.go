@@ -22,7 +22,8 @@ const (
 // is ready, and makes what does, and what hears of snapshots.
 func signs(t *testing.T, n *harness.Node) {
 	t.Helper()
-	if _, err := n.RunGodwit(t.Context(), "checkpoint", vm); err == nil || !strings.Contains(err.Error(), "godwit.dev/ready") {
+	if _, err := n.RunGodwit(t.Context(), "checkpoint", vm); err == nil ||
+		!strings.Contains(err.Error(), "godwit.dev/ready") {
 		t.Errorf("checkpoint of a VM that cannot be asked whether it is ready: %v", err)
 	}
 	const ready = `#!/bin/sh

@@ -30,7 +30,8 @@ func TestStores(t *testing.T) {
 				}
 			}
 			login([]byte("{}\n"))
-			if out, err := n.RunGodwit(t.Context(), "hibernate", vm); err == nil || !strings.Contains(err.Error(), "registry.docker_config") {
+			if out, err := n.RunGodwit(t.Context(), "hibernate", vm); err == nil ||
+				!strings.Contains(err.Error(), "registry.docker_config") {
 				t.Errorf("hibernate without a password: %s, %v", out, err)
 			}
 			login(right)
@@ -44,7 +45,8 @@ func TestStores(t *testing.T) {
 		}})
 		sleepAndWake(t, h, func(n *harness.Node) {
 			aside := layout + ".aside"
-			if err := errors.Join(os.Rename(layout, aside), os.WriteFile(layout, nil, 0o600)); err != nil { // it can be no directory
+			// it can be no directory
+			if err := errors.Join(os.Rename(layout, aside), os.WriteFile(layout, nil, 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			if out, err := n.RunGodwit(t.Context(), "hibernate", vm); err == nil || !strings.Contains(err.Error(), layout) {

@@ -91,8 +91,10 @@ func (u *udp) end(from, to int) {
 		return
 	}
 	still, missing := u.stream.During(c.Last.Counter+1, c.First.At), u.ports.Missing(n)
-	u.t.Logf("%d datagrams at %d a second: %d lost, %d sent in the %v from the last answer here to the first there", n, u.rate, missing, still, c.Gap)
+	u.t.Logf("%d datagrams at %d a second: %d lost, %d sent in the %v from the last answer here to the first there", n,
+		u.rate, missing, still, c.Gap)
 	if missing > still+5 || c.Twice > 0 || c.Late > 0 {
-		u.t.Errorf("%d datagrams lost, %d sent meanwhile, %d answered twice, %d from the source too late", missing, still, c.Twice, c.Late)
+		u.t.Errorf("%d datagrams lost, %d sent meanwhile, %d answered twice, %d from the source too late", missing, still,
+			c.Twice, c.Late)
 	}
 }

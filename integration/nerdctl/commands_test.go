@@ -37,7 +37,8 @@ func (s *site) testCommands(t *testing.T) {
 	t.Run("cp", s.testCopy)
 	t.Run("no two share a VM", func(t *testing.T) {
 		for flag, word := range map[string]string{"--net": "eth0", "--pid": "linux.namespaces pid"} {
-			if r := s.nerdctl(t, "run", "--rm", "--runtime", runtimeName, flag, "container:web", images.Busybox, "true"); r.code == 0 || !strings.Contains(r.errs, word) {
+			if r := s.nerdctl(t, "run", "--rm", "--runtime", runtimeName, flag, "container:web", images.Busybox,
+				"true"); r.code == 0 || !strings.Contains(r.errs, word) {
 				t.Errorf("%s container:web: %+v", flag, r)
 			}
 		}
@@ -94,7 +95,8 @@ func (s *site) testEnds(t *testing.T) {
 }
 
 func (s *site) testExec(t *testing.T) {
-	got := s.ok(t, "exec", "-e", "A=b c", "-w", "/tmp", "-u", "guest", "web", "sh", "-c", `echo "$A $PWD $(id -un) $(id -gn)"`)
+	got := s.ok(t, "exec", "-e", "A=b c", "-w", "/tmp", "-u", "guest", "web", "sh", "-c",
+		`echo "$A $PWD $(id -un) $(id -gn)"`)
 	if got != "b c /tmp guest guest\n" {
 		t.Errorf("exec -e -w -u: %q", got)
 	}
@@ -134,18 +136,23 @@ func (s *site) testLogs(t *testing.T) {
 }
 
 func (s *site) testFigures(t *testing.T) {
-	f := strings.Split(strings.TrimSpace(s.ok(t, "stats", "--no-stream", "--format", "{{.Name}}|{{.MemUsage}}|{{.NetIO}}|{{.BlockIO}}|{{.PIDs}}", "web")), "|")
-	if len(f) != 5 || f[0] != "web" || !strings.HasSuffix(f[1], "MiB / 512MiB") || strings.HasPrefix(f[1], "0") || !strings.Contains(f[3], "B / ") || f[4] == "0" {
+	f := strings.Split(strings.TrimSpace(s.ok(t, "stats", "--no-stream", "--format",
+		"{{.Name}}|{{.MemUsage}}|{{.NetIO}}|{{.BlockIO}}|{{.PIDs}}", "web")), "|")
+	if len(f) != 5 || f[0] != "web" || !strings.HasSuffix(f[1], "MiB / 512MiB") || strings.HasPrefix(f[1], "0") ||
+		!strings.Contains(f[3], "B / ") || f[4] == "0" {
 		t.Errorf("stats %q", f)
 	}
-	if got := s.ok(t, "ps", "--format", "{{.Names}} {{.Status}} {{.Ports}}"); got != "web Up 0.0.0.0:8080->80/tcp, 127.0.0.1:8081->81/tcp\n" {
+	if got := s.ok(t, "ps", "--format", "{{.Names}} {{.Status}} {{.Ports}}"); got != "web Up 0.0.0.0:8080->80/tcp, "+
+		"127.0.0.1:8081->81/tcp\n" {
 		t.Errorf("ps %q", got)
 	}
-	if got := s.field(t, "web", "{{.State.Status}} {{.HostConfig.Runtime}} {{.Platform}}"); got != "running "+runtimeName+" linux" {
+	if got := s.field(t, "web", "{{.State.Status}} {{.HostConfig.Runtime}} {{.Platform}}"); got != "running "+
+		runtimeName+" linux" {
 		t.Errorf("inspect %q", got)
 	}
 	// The host has one process of the container: that which stands for it.
-	if lines := strings.Split(strings.TrimSpace(s.ok(t, "top", "web")), "\n"); len(lines) != 2 || !strings.HasSuffix(lines[1], "holder") {
+	if lines := strings.Split(strings.TrimSpace(s.ok(t, "top", "web")), "\n"); len(lines) != 2 ||
+		!strings.HasSuffix(lines[1], "holder") {
 		t.Errorf("top %q", lines)
 	}
 }
@@ -212,7 +219,8 @@ func (s *site) testCopy(t *testing.T) {
 	if err := os.WriteFile(host, []byte("the host's\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"cp", mine, "web:" + host}, {"cp", mine, "web:/tmp/"}, {"cp", mine, "web:/"}, {"cp", "web:" + host, filepath.Join(dir, "got")}, {"cp", "web:/etc/passwd", dir}} {
+	for _, args := range [][]string{{"cp", mine, "web:" + host}, {"cp", mine, "web:/tmp/"}, {"cp", mine, "web:/"},
+		{"cp", "web:" + host, filepath.Join(dir, "got")}, {"cp", "web:/etc/passwd", dir}} {
 		if r := s.nerdctl(t, args...); r.code == 0 {
 			t.Errorf("%v: %+v", args, r)
 		}
@@ -227,7 +235,8 @@ func (s *site) testCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := s.start(t, strings.NewReader(string(archive)), "exec", "-i", "web", "busybox", "tar", "-C", "/tmp", "-xf", "-").wait(t); r.code != 0 {
+	if r := s.start(t, strings.NewReader(string(archive)), "exec", "-i", "web", "busybox", "tar", "-C", "/tmp", "-xf",
+		"-").wait(t); r.code != 0 {
 		t.Errorf("tar into the container: %+v", r)
 	}
 	if diff := cmp.Diff("mine\n", s.sh(t, "web", "cat /tmp/mine")); diff != "" {

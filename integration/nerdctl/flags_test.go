@@ -42,7 +42,8 @@ var flagChecks = []check{
 	{"core", "ulimit -c", "0\n"},
 	{"OOM score", "cat /proc/1/oom_score_adj", "100\n"},
 	{"environment", `echo "$PLAIN,$FROM_FILE,$ALSO,$HOSTNAME"`, "1,two words,x=y,guest\n"},
-	{"read-only root", "touch /x 2>&1; touch /srv/x 2>&1; true", "touch: /x: Read-only file system\ntouch: /srv/x: Read-only file system\n"},
+	{"read-only root", "touch /x 2>&1; touch /srv/x 2>&1; true",
+		"touch: /x: Read-only file system\ntouch: /srv/x: Read-only file system\n"},
 	{"tmpfs", "touch /scratch/x && df -k /scratch | awk 'NR==2 {print $2}'", "1024\n"},
 	{"tmpfs mode", "stat -c %a /scratch", "1777\n"},
 	{"mount", "df -k /more | awk 'NR==2 {print $2}'", "3072\n"},
@@ -53,8 +54,11 @@ var flagChecks = []check{
 	{"pids", "cat /sys/fs/cgroup/pids.max", "60\n"},
 	{"hostname", "hostname; cat /etc/hostname /proc/sys/kernel/domainname", "guest\nguest\nexample\n"},
 	{"DNS", "cat /etc/resolv.conf", "search s.example\nnameserver 192.0.2.1\noptions ndots:3\n"},
-	{"hosts", "grep -v '^#' /etc/hosts | tr -s '\\t ' ' '", "127.0.0.1 localhost localhost.localdomain\n::1 localhost localhost.localdomain\n192.0.2.9 other\n10.4.0.77 guest.example guest flags\n"},
-	{"address", "ip -4 -o addr show eth0 | awk '{print $4}'; cat /sys/class/net/eth0/address", "10.4.0.77/24\n02:00:00:00:00:77\n"},
+	{"hosts", "grep -v '^#' /etc/hosts | tr -s '\\t ' ' '",
+		"127.0.0.1 localhost localhost.localdomain\n::1 localhost localhost.localdomain\n192.0.2.9 other\n10.4.0.77 " +
+			"guest.example guest flags\n"},
+	{"address", "ip -4 -o addr show eth0 | awk '{print $4}'; cat /sys/class/net/eth0/address",
+		"10.4.0.77/24\n02:00:00:00:00:77\n"},
 	{"sysctl", "cat /proc/sys/net/core/somaxconn /proc/sys/kernel/msgmax", "77\n9000\n"},
 }
 
@@ -73,13 +77,16 @@ func (s *site) testFlags(t *testing.T) {
 	})
 	flags := []string{
 		"--user", "1000:50", "--group-add", "20", "--umask", "0077", "--workdir", "/srv/work",
-		"--cap-add", "NET_ADMIN", "--cap-drop", "MKNOD", "--security-opt", "no-new-privileges", "--security-opt", "seccomp=unconfined",
+		"--cap-add", "NET_ADMIN", "--cap-drop", "MKNOD", "--security-opt", "no-new-privileges", "--security-opt",
+		"seccomp=unconfined",
 		"--ulimit", "nofile=2000:3000", "--ulimit", "core=0", "--oom-score-adj", "100",
 		"--env", "PLAIN=1", "--env-file", "/etc/test.env", "--label", "who=tests", "--annotation", "godwit.dev/volumes=copy",
 		"--read-only", "--tmpfs", "/scratch:size=1m,mode=1777", "--shm-size", "2m",
 		"-v", shared + ":/shared:ro", "-v", "data:/data", "--mount", "type=tmpfs,target=/more,tmpfs-size=3145728",
-		"--memory", "100m", "--memory-swap", "150m", "--memory-reservation", "50m", "--cpus", "1.5", "--cpu-shares", "512", "--pids-limit", "60",
-		"--hostname", "guest", "--domainname", "example", "--dns", "192.0.2.1", "--dns-search", "s.example", "--dns-option", "ndots:3",
+		"--memory", "100m", "--memory-swap", "150m", "--memory-reservation", "50m", "--cpus", "1.5", "--cpu-shares", "512",
+		"--pids-limit", "60",
+		"--hostname", "guest", "--domainname", "example", "--dns", "192.0.2.1", "--dns-search", "s.example", "--dns-option",
+		"ndots:3",
 		"--add-host", "other:192.0.2.9", "--ip", "10.4.0.77", "--mac-address", "02:00:00:00:00:77",
 		"--sysctl", "net.core.somaxconn=77", "--sysctl", "kernel.msgmax=9000", "--stop-signal", "SIGUSR1",
 		"--entrypoint", "sh", images.Busybox, "-c", "trap 'echo stopped; exit 3' USR1; echo up; while :; do sleep 0.1; done",
@@ -87,7 +94,8 @@ func (s *site) testFlags(t *testing.T) {
 	s.detached(t, "flags", flags...)
 	s.checks(t, "flags", flagChecks)
 	t.Run("writable below a read-only root", func(t *testing.T) {
-		s.ok(t, "exec", "-u", "0", "flags", "sh", "-c", "echo x >/data/x && echo 192.0.2.8 more >>/etc/hosts && echo new >/etc/hostname")
+		s.ok(t, "exec", "-u", "0", "flags", "sh", "-c",
+			"echo x >/data/x && echo 192.0.2.8 more >>/etc/hosts && echo new >/etc/hostname")
 	})
 	if got := s.field(t, "flags", "{{.Config.Labels.who}}"); got != "tests" {
 		t.Errorf("label who = %q", got)
@@ -119,8 +127,10 @@ func (s *site) testIsolated(t *testing.T) {
 	s.checks(t, "isolated", []check{
 		{"network", "ls /sys/class/net; ip -4 -o addr | awk '{print $4}'", "lo\n127.0.0.1/8\n"},
 		{"capabilities", "grep CapEff /proc/1/status", capabilities},
-		{"writable views", "touch /sys/fs/cgroup/cgroup.procs && mount -o remount,rw /sys && echo 1 >/proc/sys/vm/overcommit_memory && echo well", "well\n"},
-		{"devices", "ls /dev | tr '\\n' ' '", "core fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero "},
+		{"writable views", "touch /sys/fs/cgroup/cgroup.procs && mount -o remount,rw /sys && echo 1 " +
+			">/proc/sys/vm/overcommit_memory && echo well", "well\n"},
+		{"devices", "ls /dev | tr '\\n' ' '", "core fd full mqueue null ptmx pts random shm stderr stdin stdout tty " +
+			"urandom zero "},
 		{"init", "tr '\\0' ' ' </proc/1/cmdline", "/sbin/tini-static -- sleep 100000 "},
 	})
 }

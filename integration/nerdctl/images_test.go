@@ -63,7 +63,8 @@ func (s *site) testImages(t *testing.T) {
 			}
 			return nil
 		})
-		if r := s.nerdctl(t, "exec", "scratch", "sh"); r.code == 0 || !strings.Contains(r.errs, `executable file not found in $PATH`) {
+		if r := s.nerdctl(t, "exec", "scratch", "sh"); r.code == 0 ||
+			!strings.Contains(r.errs, `executable file not found in $PATH`) {
 			t.Errorf("a shell in it: %+v", r)
 		}
 	})

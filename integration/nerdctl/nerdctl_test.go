@@ -42,7 +42,8 @@ type site struct {
 func TestNerdctl(t *testing.T) {
 	h := harness.New(t, harness.Options{Images: true, Godwitd: true, Registry: harness.PlainHTTP, Containerd: monitor})
 	s := &site{h.Node(0), h}
-	s.write(t, "/etc/nerdctl/nerdctl.toml", fmt.Sprintf("address = %q\nnamespace = \"default\"\ncgroup_manager = \"cgroupfs\"\ncni_path = \"/opt/cni/bin\"\n", s.Socket))
+	s.write(t, "/etc/nerdctl/nerdctl.toml", fmt.Sprintf("address = %q\nnamespace = \"default\"\ncgroup_manager = "+
+		"\"cgroupfs\"\ncni_path = \"/opt/cni/bin\"\n", s.Socket))
 	s.importReal(t)
 	before, err := s.Inventory(t.Context())
 	if err != nil {

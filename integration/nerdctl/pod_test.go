@@ -41,7 +41,8 @@ func TestPodIsRefused(t *testing.T) {
 	if err := s.Enter(func() error { answer = runPod(t.Context(), s.Socket, "godwit"); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if answer == nil || !strings.Contains(answer.Error(), "pods are not supported") || !strings.Contains(answer.Error(), "io.kubernetes.cri.") {
+	if answer == nil || !strings.Contains(answer.Error(), "pods are not supported") ||
+		!strings.Contains(answer.Error(), "io.kubernetes.cri.") {
 		t.Errorf("RunPodSandbox: %v", answer)
 	}
 	if left := s.Ctr(t, "--namespace", "k8s.io", "containers", "ls", "-q"); left != "" {

@@ -35,7 +35,8 @@ func (s *site) testRefused(t *testing.T) {
 		"device bandwidth": {[]string{"--device-read-bps", "/dev/loop0:1mb"}, []string{"linux.resources.blockIO"}},
 		"RDT class":        {[]string{"--rdt-class", "gold"}, []string{"linux.intelRdt"}},
 		"no such user":     {[]string{"--user", "nobody-here"}, []string{"no users found"}},
-		"a pod of CRI":     {[]string{"--annotation", "io.kubernetes.cri.container-type=sandbox"}, []string{"io.kubernetes.cri.container-type", "pods are not supported"}},
+		"a pod of CRI": {[]string{"--annotation", "io.kubernetes.cri.container-type=sandbox"},
+			[]string{"io.kubernetes.cri.container-type", "pods are not supported"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"run", "--rm", "--runtime", runtimeName}, c.flags...)

@@ -31,7 +31,8 @@ func (s *site) count(t *testing.T, name string) int {
 func (s *site) sentinel(t *testing.T) {
 	t.Helper()
 	s.Ctr(t, "containers", "create", "--runtime", runtimeName, "--annotation", "godwit.dev/vcpus=0",
-		"--label", "containerd.io/restart.status=running", "--label", "containerd.io/restart.policy=always", images.Busybox, "sentinel")
+		"--label", "containerd.io/restart.status=running", "--label", "containerd.io/restart.policy=always", images.Busybox,
+		"sentinel")
 	t.Cleanup(func() {
 		if _, err := s.RunCtr(context.WithoutCancel(t.Context()), "containers", "rm", "sentinel"); err != nil {
 			t.Error(err)
@@ -54,7 +55,9 @@ func (s *site) rounds(t *testing.T) {
 
 func (s *site) tries(t *testing.T) int {
 	t.Helper()
-	for _, word := range strings.FieldsFunc(s.Ctr(t, "containers", "info", "sentinel"), func(r rune) bool { return r == ',' || r == '\n' }) {
+	for _, word := range strings.FieldsFunc(s.Ctr(t, "containers", "info", "sentinel"), func(r rune) bool {
+		return r == ',' || r == '\n'
+	}) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(word), fmt.Sprintf("%q: ", countLabel)); ok {
 			n, err := strconv.Atoi(strings.Trim(value, `"`))
 			if err != nil {
@@ -71,7 +74,8 @@ func (s *site) tries(t *testing.T) int {
 func (s *site) testRestart(t *testing.T) {
 	s.sentinel(t)
 	s.detached(t, "failing", "--restart", "on-failure:1", images.Busybox, "sh", "-c", "echo life; exit 3")
-	s.detached(t, "stopped", "--restart", "unless-stopped", images.Busybox, "sh", "-c", "trap 'exit 0' TERM; echo life; while :; do sleep 0.1; done")
+	s.detached(t, "stopped", "--restart", "unless-stopped", images.Busybox, "sh", "-c",
+		"trap 'exit 0' TERM; echo life; while :; do sleep 0.1; done")
 	eventually(t, "the second life", func(context.Context) error {
 		if out := s.ok(t, "logs", "failing"); out != "life\nlife\n" {
 			return fmt.Errorf("logs %q", out)
@@ -83,7 +87,8 @@ func (s *site) testRestart(t *testing.T) {
 	tried := s.count(t, "stopped")
 	s.rounds(t)
 	for name, want := range map[string]string{"failing": "exited 3 1", "stopped": fmt.Sprintf("exited 0 %d", tried)} {
-		if got := fmt.Sprintf("%s %d", s.field(t, name, "{{.State.Status}} {{.State.ExitCode}}"), s.count(t, name)); got != want {
+		if got := fmt.Sprintf("%s %d", s.field(t, name, "{{.State.Status}} {{.State.ExitCode}}"),
+			s.count(t, name)); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
@@ -172,7 +177,8 @@ func (s *site) testRedis(t *testing.T) {
 			if again := s.sh(t, "redis", "cat /proc/sys/kernel/random/boot_id"); again != second {
 				t.Error("another boot")
 			}
-			if got := s.field(t, "redis", `{{index .Config.Labels "containerd.io/restart.status"}}`); got != "running" || s.count(t, "redis") > tried+wake.tries {
+			if got := s.field(t, "redis", `{{index .Config.Labels "containerd.io/restart.status"}}`); got != "running" ||
+				s.count(t, "redis") > tried+wake.tries {
 				t.Errorf("the monitor is told %q, and has tried %d times, %d before", got, s.count(t, "redis"), tried)
 			}
 		})

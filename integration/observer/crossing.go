@@ -76,7 +76,8 @@ func parseTick(packet, oob []byte) (t Tick, ok bool) {
 		return t, false
 	}
 	for _, m := range messages {
-		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_TIMESTAMPNS && len(m.Data) >= int(unsafe.Sizeof(unix.Timespec{})) {
+		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_TIMESTAMPNS &&
+			len(m.Data) >= int(unsafe.Sizeof(unix.Timespec{})) {
 			ts := *(*unix.Timespec)(unsafe.Pointer(&m.Data[0]))
 			return Tick{b.Counter, time.Unix(ts.Unix())}, true
 		}

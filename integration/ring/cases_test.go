@@ -80,7 +80,8 @@ func TestSkipsOfTheList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"vmm/qemu": "^TestA$/^slow$", "vmm/cloud-hypervisor": "^TestA$/^slow$", "demo/qemu": "^TestX$"}
+	want := map[string]string{"vmm/qemu": "^TestA$/^slow$", "vmm/cloud-hypervisor": "^TestA$/^slow$",
+		"demo/qemu": "^TestX$"}
 	for _, where := range []string{"host", "ground"} {
 		got := map[string]string{}
 		for _, c := range At(all, where) {

@@ -32,7 +32,8 @@ func (k *Kept) Add(dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := k.to.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)), Format: tar.FormatPAX}); err != nil {
+		if err := k.to.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)),
+			Format: tar.FormatPAX}); err != nil {
 			return err
 		}
 		_, err = k.to.Write(data)

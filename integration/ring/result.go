@@ -30,7 +30,8 @@ type Report struct {
 	Seconds    int      `json:"seconds"`
 	Cases      []Result `json:"cases"`
 	LeftOut    []string `json:"left_out,omitempty"` // tests, each with the reason
-	NotRun     []string `json:"not_run,omitempty"`  // VMMs that were asked for and are not here; cases, each with what they want
+	// VMMs that were asked for and are not here; cases, each with what they want
+	NotRun []string `json:"not_run,omitempty"`
 }
 
 // ReadResults reads what a runner wrote; a line that was cut by its end is no result.

@@ -40,7 +40,8 @@ func (r *Runner) Run(ctx context.Context, cases []Case) error {
 			word = "FAILED"
 			failed = append(failed, fmt.Errorf("%s: %s", c.ID(), res.Why))
 		}
-		fmt.Fprintf(r.Out, "=== %s %s: %d passed, %d failed, %d skipped in %.0f s %s\n", word, c.ID(), res.Passed, res.Failed, res.Skipped, res.Seconds, res.Why)
+		fmt.Fprintf(r.Out, "=== %s %s: %d passed, %d failed, %d skipped in %.0f s %s\n", word, c.ID(), res.Passed, res.Failed,
+			res.Skipped, res.Seconds, res.Why)
 		line, err := json.Marshal(res)
 		if err == nil {
 			_, err = r.Results.Write(append(line, '\n'))
@@ -56,7 +57,8 @@ func (r *Runner) one(ctx context.Context, c Case) Result {
 	dir := filepath.Join(r.Work, strings.ReplaceAll(c.ID(), "/", "-"))
 	begun := time.Now()
 	said, err := r.play(ctx, c, dir)
-	res := Result{Case: c.ID(), Passed: said.count("PASS"), Failed: said.count("FAIL"), Skipped: len(c.Skips), Seconds: time.Since(begun).Seconds()}
+	res := Result{Case: c.ID(), Passed: said.count("PASS"), Failed: said.count("FAIL"), Skipped: len(c.Skips),
+		Seconds: time.Since(begun).Seconds()}
 	if len(said) == 0 && c.Tests == "-" && err == nil {
 		res.Passed = 1 // a program without tests has its exit code alone
 	}
@@ -141,7 +143,8 @@ func (r *Runner) command(ctx context.Context, c Case, dir string) (*exec.Cmd, er
 		}
 		env = append(env, more...)
 		// Namespaces of its own: what is interrupted leaves no VM.
-		args = append([]string{"--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc", program}, args...)
+		args = append([]string{"--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc",
+			program}, args...)
 		program = "unshare"
 	}
 	cmd := exec.CommandContext(ctx, program, args...)

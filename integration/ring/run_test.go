@@ -25,7 +25,8 @@ func play(t *testing.T, c Case, script string) (Result, string, []string) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(root, "bin", "ring", c.Binary()), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(root, "bin", "ring", c.Binary()), []byte("#!/bin/sh\n"+script),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	var out, results, kept bytes.Buffer
@@ -69,12 +70,16 @@ func TestRunner(t *testing.T) {
 		"passes": {ctr, `printf -- '--- PASS: TestRun (1.2s)\n    --- PASS: TestRun/a (0.1s)\n    --- PASS: TestRun/b (0.1s)\nPASS\n'`, Result{Passed: 2}, ""},
 		"fails": {ctr, `echo log >"$GODWIT_ARTEFACTS/shim.log"; printf -- '--- FAIL: TestRun (1s)\n    --- FAIL: TestRun/a (0s)\n    --- PASS: TestRun/b (0s)\n'; exit 1`,
 			Result{Passed: 1, Failed: 1}, "exit status 1"},
-		"fails as a whole":     {ctr, `printf -- '--- FAIL: TestRun (1s)\n    --- PASS: TestRun/b (0s)\n'; exit 1`, Result{Passed: 1, Failed: 1}, "exit status 1"},
-		"panics":               {ctr, `printf -- '--- PASS: TestRun (1s)\npanic: oh\n'; exit 2`, Result{Passed: 1, Failed: 1}, "exit status 2"},
-		"skips in silence":     {ctr, `printf -- '--- PASS: TestRun (1s)\n--- SKIP: TestTask (0s)\n'`, Result{Passed: 1, Failed: 1}, "TestTask"},
+		"fails as a whole": {ctr, `printf -- '--- FAIL: TestRun (1s)\n    --- PASS: TestRun/b (0s)\n'; exit 1`,
+			Result{Passed: 1, Failed: 1}, "exit status 1"},
+		"panics": {ctr, `printf -- '--- PASS: TestRun (1s)\npanic: oh\n'; exit 2`, Result{Passed: 1, Failed: 1},
+			"exit status 2"},
+		"skips in silence": {ctr, `printf -- '--- PASS: TestRun (1s)\n--- SKIP: TestTask (0s)\n'`,
+			Result{Passed: 1, Failed: 1}, "TestTask"},
 		"matches nothing":      {ctr, `echo 'testing: warning: no tests to run'`, Result{Failed: 1}, "nothing passed"},
 		"left out by the list": {less, `echo "$@"; echo '--- PASS: TestRun (1s)'`, Result{Passed: 1, Skipped: 1}, ""},
-		"wants KVM":            {ctr, `[ "$GODWIT_ACCEL $GODWIT_VMM" = "kvm qemu" ] && echo '--- PASS: TestRun (1s)'`, Result{Passed: 1}, ""},
+		"wants KVM": {ctr, `[ "$GODWIT_ACCEL $GODWIT_VMM" = "kvm qemu" ] && echo '--- PASS: TestRun (1s)'`,
+			Result{Passed: 1}, ""},
 		"demo":                 {demo, `[ "$GODWIT_VMM" = cloud-hypervisor ] && echo "$@"`, Result{Passed: 1}, ""},
 		"demo that is not run": {demo, `exit 2`, Result{Failed: 1}, "exit status 2"},
 	} {
@@ -90,7 +95,8 @@ func TestRunner(t *testing.T) {
 			if d := cmp.Diff(tt.want, got); d != "" {
 				t.Errorf("%s\n%s", d, out)
 			}
-			if name == "fails" && !slices.Contains(kept, "ctr-qemu/shim.log") || name == "left out by the list" && !strings.Contains(out, "-test.skip=^TestRun$/^slow one$") {
+			if name == "fails" && !slices.Contains(kept, "ctr-qemu/shim.log") || name == "left out by the list" &&
+				!strings.Contains(out, "-test.skip=^TestRun$/^slow one$") {
 				t.Errorf("kept %v, said %s", kept, out)
 			}
 		})
@@ -101,7 +107,8 @@ func TestRunner(t *testing.T) {
 func TestRunnerBound(t *testing.T) {
 	root := t.TempDir()
 	c := Case{Name: "demo", VMM: "qemu", Program: "demo", Tests: "-"}
-	for path, text := range map[string]string{"bin/ring/demo": "#!/bin/sh\nsleep 1000 & echo $! >pid; wait\n", c.Package() + "/x": ""} {
+	for path, text := range map[string]string{"bin/ring/demo": "#!/bin/sh\nsleep 1000 & echo $! >pid; wait\n",
+		c.Package() + "/x": ""} {
 		path = filepath.Join(root, path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -156,7 +163,8 @@ func TestJudge(t *testing.T) {
 	if r.Passed != 4 || r.Failed != 2 || r.Skipped != 1 || len(r.Cases) != 3 {
 		t.Errorf("%+v", r)
 	}
-	if err == nil || !strings.Contains(err.Error(), "b/qemu: exit status 1") || !strings.Contains(err.Error(), "c/qemu: it has no result") {
+	if err == nil || !strings.Contains(err.Error(), "b/qemu: exit status 1") ||
+		!strings.Contains(err.Error(), "c/qemu: it has no result") {
 		t.Errorf("verdict %v", err)
 	}
 	if _, err := Judge(nil, nil); err == nil {

@@ -16,16 +16,22 @@ var fuzzed = map[string]struct {
 	input   bool // a failing one is written
 	finding string
 }{
-	"passes":              {"fuzz: elapsed: 10s, execs: 9\nPASS", "0", false, ""},
-	"ended by its time":   {"fuzz: elapsed: 10s, execs: 9\n--- FAIL: X (10.01s)\n    context deadline exceeded\nFAIL", "1", false, ""},
-	"time, while smaller": {"fuzz: elapsed: 10s, execs: 9\n--- FAIL: X (10.01s)\n    context deadline exceeded\nFAIL", "1", true, "testdata/fuzz/X/new:"},
-	"fails":               {"fuzz: elapsed: 1s, execs: 9\n--- FAIL: X (1.01s)\n    --- FAIL: X (0.00s)\n        x_test.go:9: bad\nFAIL", "1", true, "x_test.go:9: bad"},
-	"fails by a deadline": {"fuzz: elapsed: 1s, execs: 9\n--- FAIL: X (1.01s)\n    --- FAIL: X (0.00s)\n        x_test.go:9: context deadline exceeded\nFAIL", "1", false, "x_test.go:9: context"},
-	"a seed fails":        {"fuzz: elapsed: 0s\nfailure while testing seed corpus entry: X/a\n--- FAIL: X (0.01s)\n    bad\nFAIL", "1", false, "testing seed corpus entry"},
-	"a worker dies":       {"fuzz: elapsed: 3s, execs: 9\n--- FAIL: X (3.01s)\n    fuzzing process hung or terminated unexpectedly: exit status 2\nFAIL", "1", true, "hung or terminated"},
-	"panics":              {"fuzz: elapsed: 3s, execs: 9\npanic: bad", "2", false, "panic: bad"},
-	"hangs":               {"fuzz: elapsed: 3s, execs: 9", "124", false, "it did not end"},
-	"is not there":        {"testing: warning: no fuzz tests to fuzz\nPASS", "0", false, "it was not fuzzed"},
+	"passes": {"fuzz: elapsed: 10s, execs: 9\nPASS", "0", false, ""},
+	"ended by its time": {"fuzz: elapsed: 10s, execs: 9\n--- FAIL: X (10.01s)\n    context deadline exceeded\nFAIL", "1",
+		false, ""},
+	"time, while smaller": {"fuzz: elapsed: 10s, execs: 9\n--- FAIL: X (10.01s)\n    context deadline exceeded\nFAIL", "1",
+		true, "testdata/fuzz/X/new:"},
+	"fails": {"fuzz: elapsed: 1s, execs: 9\n--- FAIL: X (1.01s)\n    --- FAIL: X (0.00s)\n        " +
+		"x_test.go:9: bad\nFAIL", "1", true, "x_test.go:9: bad"},
+	"fails by a deadline": {"fuzz: elapsed: 1s, execs: 9\n--- FAIL: X (1.01s)\n    --- FAIL: X (0.00s)\n        " +
+		"x_test.go:9: context deadline exceeded\nFAIL", "1", false, "x_test.go:9: context"},
+	"a seed fails": {"fuzz: elapsed: 0s\nfailure while testing seed corpus entry: X/a\n--- FAIL: X (0.01s)\n    " +
+		"bad\nFAIL", "1", false, "testing seed corpus entry"},
+	"a worker dies": {"fuzz: elapsed: 3s, execs: 9\n--- FAIL: X (3.01s)\n    fuzzing process hung or terminated " +
+		"unexpectedly: exit status 2\nFAIL", "1", true, "hung or terminated"},
+	"panics":       {"fuzz: elapsed: 3s, execs: 9\npanic: bad", "2", false, "panic: bad"},
+	"hangs":        {"fuzz: elapsed: 3s, execs: 9", "124", false, "it did not end"},
+	"is not there": {"testing: warning: no fuzz tests to fuzz\nPASS", "0", false, "it was not fuzzed"},
 }
 
 // Ten seconds of each target are part of CI (item 8 of the snapshot engine): a target that
@@ -51,7 +57,8 @@ func TestFuzzVerdict(t *testing.T) {
 					"p/x_test.go":                 "package p\n\nfunc FuzzX(f *testing.F) {}\nfunc FuzzFine(f *testing.F) {}\n",
 					"q/y_test.go":                 "package q\n\nfunc FuzzY(f *testing.F) {}\n",
 					"p/testdata/fuzz/FuzzX/first": "go test fuzz v1\n",
-					"bin/go":                      "#!/bin/bash\ncase $1 in test) cp bin/target \"${@: -2:1}\" ;; env) echo " + dir + "/cache ;; list) echo m ;; esac\n",
+					"bin/go": "#!/bin/bash\ncase $1 in test) cp bin/target \"${@: -2:1}\" ;; env) echo " + dir +
+						"/cache ;; list) echo m ;; esac\n",
 				} {
 					path = filepath.Join(dir, path)
 					if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -73,7 +80,8 @@ func TestFuzzVerdict(t *testing.T) {
 				if c.finding != "" {
 					want, says = "\nfuzz: FAILED: p/FuzzX\n", "\nfuzz: p FuzzX: "
 				}
-				if (err != nil) != (c.finding != "") || !strings.HasSuffix(string(out), want) || !strings.Contains(string(out), says) ||
+				if (err != nil) != (c.finding != "") || !strings.HasSuffix(string(out), want) ||
+					!strings.Contains(string(out), says) ||
 					!strings.Contains(string(out), strings.ReplaceAll(c.finding, "X", "FuzzX")) {
 					t.Errorf("%v:\n%s", err, out)
 				}

@@ -23,8 +23,10 @@ var units = []string{"Nanosecond", "Microsecond", "Millisecond", "Second", "Minu
 func TestIntervalsAreNamed(t *testing.T) {
 	for name, data := range tracked(t) {
 		top, _, _ := strings.Cut(name, "/")
-		own := slices.Contains([]string{"api", "cmd", "daemon", "guest", "migrate", "network", "shim", "snapshot", "vmm"}, top)
-		if !own || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") || strings.HasSuffix(filepath.Dir(name), "test") || named[name] != "" {
+		own := slices.Contains([]string{"api", "cmd", "daemon", "guest", "migrate", "network", "shim", "snapshot", "vmm"},
+			top)
+		if !own || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") ||
+			strings.HasSuffix(filepath.Dir(name), "test") || named[name] != "" {
 			continue
 		}
 		for _, at := range numbers(t, name, data) {
@@ -65,7 +67,8 @@ func measures(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:
 		number := func(e ast.Expr) bool { _, ok := e.(*ast.BasicLit); return ok }
-		return (n.Op == token.QUO || n.Op == token.REM) && unit(n.Y) || n.Op == token.MUL && (unit(n.Y) && !number(n.X) || unit(n.X) && !number(n.Y))
+		return (n.Op == token.QUO || n.Op == token.REM) && unit(n.Y) || n.Op == token.MUL &&
+			(unit(n.Y) && !number(n.X) || unit(n.X) && !number(n.Y))
 	case *ast.CallExpr:
 		if fn, ok := n.Fun.(*ast.Ident); ok && fn.Name == "float64" && len(n.Args) == 1 {
 			return unit(n.Args[0])

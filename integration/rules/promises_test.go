@@ -16,9 +16,10 @@ import (
 func TestLintHolds(t *testing.T) {
 	files := tracked(t)
 	for name, wants := range map[string][]string{
-		".ci/run":       {`(?m)^step test-all\b`, `(?m)^step lint \|\| status=1$`},
-		"Makefile":      {`(?m)^portable = \./cmd/godwit \./api/\.\.\.$`, `(?m)^\ttools/lint\.sh \$\(portable\)$`},
-		"tools/lint.sh": {`GOOS=darwin CGO_ENABLED=0 go build .*&& GOOS=darwin CGO_ENABLED=0 go vet`, `(?m)^check 'macOS' portable "\$@"$`, `(?m)^check golangci-lint \S+ run \./\.\.\.$`},
+		".ci/run":  {`(?m)^step test-all\b`, `(?m)^step lint \|\| status=1$`},
+		"Makefile": {`(?m)^portable = \./cmd/godwit \./api/\.\.\.$`, `(?m)^\ttools/lint\.sh \$\(portable\)$`},
+		"tools/lint.sh": {`GOOS=darwin CGO_ENABLED=0 go build .*&& GOOS=darwin CGO_ENABLED=0 go vet`,
+			`(?m)^check 'macOS' portable "\$@"$`, `(?m)^check golangci-lint \S+ run \./\.\.\.$`},
 		".golangci.yml": {`(?m)^    - cyclop\b`, `(?m)^    - funlen\b`},
 	} {
 		for _, want := range wants {
@@ -47,7 +48,8 @@ func TestLintHolds(t *testing.T) {
 func TestRightsAreDocumented(t *testing.T) {
 	files := tracked(t)
 	page := strings.Join(strings.Fields(string(files["docs/how-to/registries.md"])), " ")
-	for _, want := range []string{"**push, pull and delete**", "A role that may only upload is not enough", "| push | ", "| pull | ", "| delete | "} {
+	for _, want := range []string{"**push, pull and delete**", "A role that may only upload is not enough", "| push | ",
+		"| pull | ", "| delete | "} {
 		if !strings.Contains(page, want) {
 			t.Errorf("docs/how-to/registries.md does not say: %s", want)
 		}

@@ -28,17 +28,21 @@ var mayImport = map[string]struct {
 	layers []string
 	reason string
 }{
-	"internal":    {nil, "what knows nothing of VMs depends on nothing of ours"},
-	"api":         {nil, "contracts depend on nothing of ours"},
-	"vmm":         {[]string{"api"}, "a VMM knows neither networks nor snapshots; the shim joins them"},
-	"network":     {[]string{"api"}, "a network knows neither VMMs nor snapshots"},
-	"snapshot":    {[]string{"api"}, "a snapshot is made of what it is given"},
-	"guest":       {[]string{"api"}, "the agent's two halves meet in its protocol alone"},
-	"shim":        {[]string{"vmm", "network", "snapshot", "guest", "api"}, "a shim knows its one VM and asks the record through a client"},
-	"migrate":     {[]string{"network", "api"}, "the hand-over declares the interfaces it needs and daemon fills them; a task's namespace alone is made by network"},
-	"daemon":      {[]string{"shim", "migrate", "network", "snapshot", "api"}, "a node's daemon joins the hand-over with snapshots and with the programs of the shim"},
-	"cmd":         {[]string{"daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "wiring"},
-	"integration": {[]string{"daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "tests may join what they like, but run programs as users do"},
+	"internal": {nil, "what knows nothing of VMs depends on nothing of ours"},
+	"api":      {nil, "contracts depend on nothing of ours"},
+	"vmm":      {[]string{"api"}, "a VMM knows neither networks nor snapshots; the shim joins them"},
+	"network":  {[]string{"api"}, "a network knows neither VMMs nor snapshots"},
+	"snapshot": {[]string{"api"}, "a snapshot is made of what it is given"},
+	"guest":    {[]string{"api"}, "the agent's two halves meet in its protocol alone"},
+	"shim": {[]string{"vmm", "network", "snapshot", "guest", "api"},
+		"a shim knows its one VM and asks the record through a client"},
+	"migrate": {[]string{"network", "api"},
+		"the hand-over declares the interfaces it needs and daemon fills them; a task's namespace alone is made by network"},
+	"daemon": {[]string{"shim", "migrate", "network", "snapshot", "api"},
+		"a node's daemon joins the hand-over with snapshots and with the programs of the shim"},
+	"cmd": {[]string{"daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "wiring"},
+	"integration": {[]string{"daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"},
+		"tests may join what they like, but run programs as users do"},
 }
 
 type goPackage struct {
@@ -54,7 +58,8 @@ type goPackage struct {
 
 func packages(t *testing.T) []goPackage {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-tags", "integration", "-json=ImportPath,Dir,Name,GoFiles,CgoFiles,Imports,TestImports,XTestImports", "./...")
+	cmd := exec.Command("go", "list", "-e", "-tags", "integration",
+		"-json=ImportPath,Dir,Name,GoFiles,CgoFiles,Imports,TestImports,XTestImports", "./...")
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -131,7 +136,8 @@ func TestPackageComments(t *testing.T) {
 		}
 		var with []string
 		for _, name := range files {
-			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil,
+				parser.PackageClauseOnly|parser.ParseComments)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +212,8 @@ func tracked(t *testing.T) map[string][]byte {
 
 // binary tells golden snapshots and fuzz inputs from text.
 func binary(name string, data []byte) bool {
-	return strings.Contains(name, "testdata/") && (bytes.IndexByte(data, 0) >= 0 || strings.Contains(name, "testdata/fuzz/"))
+	return strings.Contains(name, "testdata/") &&
+		(bytes.IndexByte(data, 0) >= 0 || strings.Contains(name, "testdata/fuzz/"))
 }
 
 // Comments and documents, and all else that is text.
@@ -225,7 +232,8 @@ func TestPlainASCII(t *testing.T) {
 func TestFilesAreShort(t *testing.T) {
 	const most = 400
 	for name, data := range tracked(t) {
-		if n := bytes.Count(data, []byte("\n")); strings.HasSuffix(name, ".go") && n > most && !bytes.HasPrefix(data, []byte("// Code generated ")) {
+		if n := bytes.Count(data, []byte("\n")); strings.HasSuffix(name, ".go") && n > most &&
+			!bytes.HasPrefix(data, []byte("// Code generated ")) {
 			t.Errorf("%s has %d lines, %d are the most", name, n, most)
 		}
 	}
@@ -274,7 +282,8 @@ func TestMapHasEveryPackage(t *testing.T) {
 			continue
 		}
 		path := strings.TrimSuffix(strings.TrimPrefix(p.ImportPath, module+"/"), "/v1")
-		if !strings.Contains(page, "`"+filepath.Base(path)+"`") && !regexp.MustCompile("(?m)(^|`)"+regexp.QuoteMeta(path)+"(`| )").MatchString(page) {
+		if !strings.Contains(page, "`"+filepath.Base(path)+"`") &&
+			!regexp.MustCompile("(?m)(^|`)"+regexp.QuoteMeta(path)+"(`| )").MatchString(page) {
 			t.Errorf("neither docs/dev/code-map.md nor docs/dev/testing.md names %s", path)
 		}
 	}

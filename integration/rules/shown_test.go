@@ -52,7 +52,9 @@ func TestPromisesAreShown(t *testing.T) {
 		}
 		for _, piece := range pieces {
 			for name := range strings.FieldsSeq(piece[2]) {
-				if !slices.ContainsFunc(known[name], func(dir string) bool { return dir == piece[1] || strings.HasPrefix(dir, piece[1]+"/") }) {
+				if !slices.ContainsFunc(known[name], func(dir string) bool {
+					return dir == piece[1] || strings.HasPrefix(dir, piece[1]+"/")
+				}) {
 					t.Errorf("%s is not in %s, or below it; it is named for: %s", name, piece[1], promise)
 				}
 			}

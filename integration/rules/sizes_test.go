@@ -98,7 +98,8 @@ func TestTypesOfTheShimAreSmall(t *testing.T) {
 			name, _, _ := strings.Cut(found, " ")
 			name = name[strings.LastIndexByte(name, '.')+1:]
 			if named[name] = true; tooLarge[name] == "" {
-				t.Errorf("%s; at most %d methods and %d fields: make a component or an operation of some of them", found, mostMethods, mostFields)
+				t.Errorf("%s; at most %d methods and %d fields: make a component or an operation of some of them", found,
+					mostMethods, mostFields)
 			}
 		}
 	}

@@ -115,9 +115,11 @@ func TestWordsOfDocs(t *testing.T) {
 func TestWordy(t *testing.T) {
 	long := strings.Repeat("word ", mostWords)
 	for page, want := range map[string]int{
-		"A short one. " + long + "\n": 0, long + "more.": 1, "- " + long + "\n- " + long: 0, "It waits behind it.": 1, "```\nbehind\n```\n`beside`": 0,
+		"A short one. " + long + "\n": 0, long + "more.": 1, "- " + long + "\n- " + long: 0, "It waits behind it.": 1,
+		"```\nbehind\n```\n`beside`": 0,
 		"| " + long + " | whoever |": 1, "# Ahead of it\n\nx": 1, long + "[two words](x)": 1,
-		"<!-- table x -->\n| nobody |\n|---|\n| nobody |\n<!-- end x -->": 0, "<!-- table x -->\n| a |\nnobody\n<!-- end x -->": 1,
+		"<!-- table x -->\n| nobody |\n|---|\n| nobody |\n<!-- end x -->": 0,
+		"<!-- table x -->\n| a |\nnobody\n<!-- end x -->":                 1,
 	} {
 		if got := wordy(page); len(got) != want {
 			t.Errorf("%q: %q, want %d", page, got, want)

@@ -30,7 +30,8 @@ func (r *run) audit(ctx context.Context, store string, w *world, h *hosts, nodes
 	for _, address := range w.addresses {
 		client := record.Remote([]string{address}, id.Client())
 		board := moves.Over(client)
-		err := errors.Join(r.auditRecords(ctx, store+" "+address, client, state.Generations, nodes), r.auditNodes(ctx, store+" "+address, board, nodes), client.Close())
+		err := errors.Join(r.auditRecords(ctx, store+" "+address, client, state.Generations, nodes),
+			r.auditNodes(ctx, store+" "+address, board, nodes), client.Close())
 		if err != nil {
 			return err
 		}
@@ -38,7 +39,8 @@ func (r *run) audit(ctx context.Context, store string, w *world, h *hosts, nodes
 	return nil
 }
 
-func (r *run) auditRecords(ctx context.Context, who string, records nodev1.RecordsService, generations map[string]uint64, nodes int) error {
+func (r *run) auditRecords(ctx context.Context, who string, records nodev1.RecordsService,
+	generations map[string]uint64, nodes int) error {
 	all, err := records.List(ctx, &nodev1.ListRequest{})
 	if err != nil {
 		return fmt.Errorf("list all records: %w", err)
@@ -49,7 +51,8 @@ func (r *run) auditRecords(ctx context.Context, who string, records nodev1.Recor
 	for _, rec := range all.GetRecords() {
 		id := rec.GetVm().GetId()
 		if rec.GetOwner().GetNode() != id[:len(nodeName(0))] || rec.GetGeneration() != generations[id] {
-			r.violation("%s: VM %s is of %v under %d, claimed under %d", who, id, rec.GetOwner(), rec.GetGeneration(), generations[id])
+			r.violation("%s: VM %s is of %v under %d, claimed under %d", who, id, rec.GetOwner(), rec.GetGeneration(),
+				generations[id])
 		}
 	}
 	return nil

@@ -25,7 +25,8 @@ type shims struct {
 }
 
 func newShims(node int) *shims {
-	s := &shims{vms: map[string]*nodev1.VM{}, generation: map[string]uint64{}, uids: map[string]string{}, drops: map[string]int{}}
+	s := &shims{vms: map[string]*nodev1.VM{}, generation: map[string]uint64{}, uids: map[string]string{},
+		drops: map[string]int{}}
 	for i := range vmsOfNode {
 		vm := vmOf(node, i)
 		s.vms[vm.GetId()], s.generation[vm.GetId()], s.uids[vm.GetId()] = vm, firstGeneration, uidOf(node, i)
@@ -48,7 +49,8 @@ func (s *shims) Query(_ context.Context, vm *nodev1.VM) (*machinev1.QueryRespons
 	if s.vms[vm.GetId()] == nil {
 		return nil, errdefs.ErrNotFound
 	}
-	return &machinev1.QueryResponse{Record: "OWN", State: "running", Uid: s.uids[vm.GetId()], Generation: s.generation[vm.GetId()]}, nil
+	return &machinev1.QueryResponse{Record: "OWN", State: "running", Uid: s.uids[vm.GetId()],
+		Generation: s.generation[vm.GetId()]}, nil
 }
 
 // claimed notes the generation that a claim was answered with.
@@ -70,7 +72,8 @@ func (s *shims) wrong(call string, vm *nodev1.VM) error {
 // machines implements engine.Machines.
 type machines struct{ *shims }
 
-func (m machines) Capture(_ context.Context, vm *nodev1.VM, _ *machinev1.CaptureRequest) (*machinev1.CaptureResponse, error) {
+func (m machines) Capture(_ context.Context, vm *nodev1.VM, _ *machinev1.CaptureRequest) (*machinev1.CaptureResponse,
+	error) {
 	return nil, m.wrong("Capture", vm)
 }
 
@@ -86,7 +89,8 @@ func (m machines) Release(_ context.Context, vm *nodev1.VM, _ *machinev1.Release
 	return m.wrong("Release", vm)
 }
 
-func (m machines) Revert(_ context.Context, vm *nodev1.VM, _ *machinev1.RevertRequest) (*machinev1.RevertResponse, error) {
+func (m machines) Revert(_ context.Context, vm *nodev1.VM, _ *machinev1.RevertRequest) (*machinev1.RevertResponse,
+	error) {
 	return nil, m.wrong("Revert", vm)
 }
 

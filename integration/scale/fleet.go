@@ -36,13 +36,15 @@ func uidOf(node, i int) string { return fmt.Sprintf("%08d-0000-4000-8000-%012d",
 
 // recordOf a VM that runs on its node.
 func recordOf(node, i, nodes int) *nodev1.Record {
-	rec := &nodev1.Record{Vm: vmOf(node, i), Uid: uidOf(node, i), Owner: &nodev1.Owner{Node: nodeName(node)}, Generation: firstGeneration}
+	rec := &nodev1.Record{Vm: vmOf(node, i), Uid: uidOf(node, i), Owner: &nodev1.Owner{Node: nodeName(node)},
+		Generation: firstGeneration}
 	if node >= min(nodesWithDeletions, nodes) || i > 0 {
 		return rec
 	}
 	for n := range deletionsOfNode + 1 {
 		rec.Snapshots = append(rec.Snapshots, &nodev1.SnapshotRef{
-			Digest: fmt.Sprintf("sha256:%032d%032d", node, n), Repository: repositoryBase + rec.GetUid(), Tag: record.SnapshotTag(uint64(n), "seed", 0),
+			Digest: fmt.Sprintf("sha256:%032d%032d", node, n), Repository: repositoryBase + rec.GetUid(),
+			Tag:  record.SnapshotTag(uint64(n), "seed", 0),
 			Node: nodeName((node + makerOff) % nodes), CreatedUnixNano: int64(n + 1), Checkpoint: true,
 		})
 	}

@@ -65,7 +65,8 @@ func (r *run) growth(ctx context.Context, store string) (err error) {
 	var round, ps [2]float64
 	for i := range round {
 		if i > 0 {
-			if err := errors.Join(w.stopControllers(), w.seed(ctx, r.Nodes, tenfold*r.Nodes), w.startControllers(ctx)); err != nil {
+			if err := errors.Join(w.stopControllers(), w.seed(ctx, r.Nodes, tenfold*r.Nodes),
+				w.startControllers(ctx)); err != nil {
 				return err
 			}
 		}
@@ -112,7 +113,8 @@ func (r *run) one(ctx context.Context, w *world) (round, ps []float64, err error
 // host has real VMs weighed by the test that knows how to make them.
 func (r *run) host(ctx context.Context) error {
 	out := filepath.Join(r.dir, "host.json")
-	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "integration", "-count=1", "-timeout", "30m", "-run", "TestFleetsMemory", "./integration/life")
+	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "integration", "-count=1", "-timeout", "30m", "-run",
+		"TestFleetsMemory", "./integration/life")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = r.root, r.Log, r.Log
 	cmd.Env = append(os.Environ(), "GODWIT_STRESS=full", "GODWIT_PSS="+out)
 	if err := cmd.Run(); err != nil {

@@ -48,7 +48,8 @@ const (
 )
 
 // startHosts starts the processes; one alone can have nodes do something in turn.
-func startHosts(ctx context.Context, self []string, dir string, nodes int, controllers []string, alone bool) (*hosts, error) {
+func startHosts(ctx context.Context, self []string, dir string, nodes int, controllers []string, alone bool) (*hosts,
+	error) {
 	h := &hosts{self: self, dir: dir, controllers: controllers}
 	few := min(connected, nodes)
 	if alone {
@@ -67,7 +68,8 @@ func startHosts(ctx context.Context, self []string, dir string, nodes int, contr
 			nice = "0"
 		}
 		args := append([]string{"-c", loadCore, "nice", "-n", nice}, self...)
-		p := &hostProcess{from: bounds[i], to: bounds[i+1], cmd: exec.CommandContext(context.WithoutCancel(ctx), "taskset", args...)}
+		p := &hostProcess{from: bounds[i], to: bounds[i+1], cmd: exec.CommandContext(context.WithoutCancel(ctx),
+			"taskset", args...)}
 		p.cmd.Stderr = os.Stderr
 		in, err := p.cmd.StdinPipe()
 		if err != nil {

@@ -58,7 +58,8 @@ func (c *counting) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Rec
 
 // Self implements moves.Speaker.
 func (n *Node) Self() *nodev1.NodeInfo {
-	return &nodev1.NodeInfo{Name: nodeName(n.index), Version: "scale", Execs: true, RamBytes: 64 << 30, FreeBytes: 32 << 30}
+	return &nodev1.NodeInfo{Name: nodeName(n.index), Version: "scale", Execs: true, RamBytes: 64 << 30,
+		FreeBytes: 32 << 30}
 }
 
 // Untold implements moves.Speaker.
@@ -86,9 +87,12 @@ func (n *Node) Start(ctx context.Context, dir string, controllers []string) erro
 func (n *Node) run(ctx context.Context, records nodev1.RecordsService, board service.Announcer, end func() error) {
 	n.records = &counting{RecordsService: records, calls: map[string]int{}}
 	n.engine = engine.New(engine.Parts{
-		Records: n.records, Machines: machines{n.shims}, Observer: n.shims, Tasks: containers{n.shims}, Departed: containers{n.shims},
+		Records: n.records, Machines: machines{n.shims}, Observer: n.shims, Tasks: containers{n.shims},
+		Departed:  containers{n.shims},
 		Snapshots: snapshots{n.shims}, Events: quiet{},
-	}, engine.Options{Node: nodeName(n.index), Repository: func(r *nodev1.Record) string { return repositoryBase + r.GetUid() }})
+	}, engine.Options{Node: nodeName(n.index), Repository: func(r *nodev1.Record) string {
+		return repositoryBase + r.GetUid()
+	}})
 	n.mu.Lock()
 	n.began, n.announced, n.round = time.Now(), time.Time{}, time.Time{}
 	n.mu.Unlock()
@@ -158,7 +162,8 @@ func (n *Node) claim(ctx context.Context, i int) error {
 	n.shims.mu.Lock()
 	generation := n.shims.generation[vm.GetId()]
 	n.shims.mu.Unlock()
-	rec, err := n.records.Own(ctx, &nodev1.OwnRequest{Vm: vm, Node: nodeName(n.index), Generation: generation, Uid: uidOf(n.index, i)})
+	rec, err := n.records.Own(ctx, &nodev1.OwnRequest{Vm: vm, Node: nodeName(n.index), Generation: generation,
+		Uid: uidOf(n.index, i)})
 	if err == nil {
 		n.shims.claimed(rec)
 	}

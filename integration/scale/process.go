@@ -32,7 +32,8 @@ func (s slowSync) wrap(args []string) []string {
 		return args
 	}
 	us := time.Duration(s).Microseconds()
-	return append([]string{"strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=fsync,fdatasync", "-e", "signal=none", "-o", "/dev/null",
+	return append([]string{"strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=fsync,fdatasync", "-e", "signal=none",
+		"-o", "/dev/null",
 		"-e", fmt.Sprintf("inject=fsync,fdatasync:delay_enter=%d", us)}, args...)
 }
 

@@ -77,16 +77,27 @@ const (
 func figures(groups []string) []*Figure {
 	both := []string{ofBolt, ofEtcd}
 	all := []*Figure{
-		{Name: "idle_cores", Unit: "cores", What: "all controllers, and etcd, while the rounds of all nodes run", Most: goal(0.1), group: idleGroup, of: both},
-		{Name: "drops_per_debt", Unit: "x", What: "deletions that nodes have asked their store for, by deletions that were decided", Most: goal(1), Least: goal(1), group: idleGroup, of: both},
-		{Name: "etcd_bytes_per_node_day", Unit: "B", What: "what the keys and their history grow by, before a compaction, a node and day", Most: goal(64 << 10), group: idleGroup, of: []string{ofEtcd}},
-		{Name: "claim_p99_ratio", Unit: "x", What: "p99 of claims of 20 nodes while the others come back, by the same without", Most: goal(5), group: stormGroup, of: both},
-		{Name: "storm_rss_mib", Unit: "MiB", What: "the most memory of a controller while the nodes come back", Most: goal(256), group: stormGroup, of: both},
-		{Name: "storm_s", Unit: "s", What: "until each node that comes back has told that it lives and done a round", Most: goal(20), group: stormGroup, of: both},
-		{Name: "claims_speedup_64", Unit: "x", What: "64 claims one after the other, by 64 at once; each sync costs 5 ms", Least: goal(8), group: claimGroup, of: both},
-		{Name: "round_growth_10x", Unit: "x", What: "a node's round with ten times the VMs elsewhere", Most: goal(1.5), group: growthGroup, of: both},
-		{Name: "ps_growth_10x", Unit: "x", What: "a list of all VMs with ten times as many", Most: goal(12), group: growthGroup, of: both},
-		{Name: "host_pss_mib_per_vm", Unit: "MiB", What: "shim, holder and share of godwitd, 50 real VMs (Pss)", Most: goal(8), group: hostGroup, of: []string{ofHost}},
+		{Name: "idle_cores", Unit: "cores", What: "all controllers, and etcd, while the rounds of all nodes run",
+			Most: goal(0.1), group: idleGroup, of: both},
+		{Name: "drops_per_debt", Unit: "x", What: "deletions that nodes have asked their store for, by deletions that " +
+			"were decided", Most: goal(1), Least: goal(1), group: idleGroup, of: both},
+		{Name: "etcd_bytes_per_node_day", Unit: "B",
+			What: "what the keys and their history grow by, before a compaction, a node and day", Most: goal(64 << 10),
+			group: idleGroup, of: []string{ofEtcd}},
+		{Name: "claim_p99_ratio", Unit: "x", What: "p99 of claims of 20 nodes while the others come back, by the same " +
+			"without", Most: goal(5), group: stormGroup, of: both},
+		{Name: "storm_rss_mib", Unit: "MiB", What: "the most memory of a controller while the nodes come back",
+			Most: goal(256), group: stormGroup, of: both},
+		{Name: "storm_s", Unit: "s", What: "until each node that comes back has told that it lives and done a round",
+			Most: goal(20), group: stormGroup, of: both},
+		{Name: "claims_speedup_64", Unit: "x", What: "64 claims one after the other, by 64 at once; each sync costs 5 ms",
+			Least: goal(8), group: claimGroup, of: both},
+		{Name: "round_growth_10x", Unit: "x", What: "a node's round with ten times the VMs elsewhere", Most: goal(1.5),
+			group: growthGroup, of: both},
+		{Name: "ps_growth_10x", Unit: "x", What: "a list of all VMs with ten times as many", Most: goal(12),
+			group: growthGroup, of: both},
+		{Name: "host_pss_mib_per_vm", Unit: "MiB", What: "shim, holder and share of godwitd, 50 real VMs (Pss)",
+			Most: goal(8), group: hostGroup, of: []string{ofHost}},
 	}
 	return slices.DeleteFunc(all, func(f *Figure) bool { return !slices.Contains(groups, f.group) })
 }
@@ -108,7 +119,8 @@ func (r *Result) set(name, store string, v float64, raw ...float64) {
 		if f.Most == nil {
 			worst = slices.Min(slices.Collect(maps.Values(f.By)))
 		}
-		met := (f.Most == nil || worst <= *f.Most) && (f.Least == nil || slices.Min(slices.Collect(maps.Values(f.By))) >= *f.Least)
+		met := (f.Most == nil || worst <= *f.Most) &&
+			(f.Least == nil || slices.Min(slices.Collect(maps.Values(f.By))) >= *f.Least)
 		f.Value, f.Met = &worst, &met
 	}
 }
@@ -122,7 +134,8 @@ func (r *Result) Check() []string {
 		}
 	}
 	m := r.Machine
-	for _, v := range []struct{ name, value string }{{"commit", r.Commit}, {"machine.kernel", m.Kernel}, {"machine.go", m.Go}, {"machine.godwit", m.Godwit}, {"machine.etcd", m.Etcd}} {
+	for _, v := range []struct{ name, value string }{{"commit", r.Commit}, {"machine.kernel", m.Kernel},
+		{"machine.go", m.Go}, {"machine.godwit", m.Godwit}, {"machine.etcd", m.Etcd}} {
 		if v.value == "" {
 			wrong = append(wrong, v.name+" is not known")
 		}

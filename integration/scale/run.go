@@ -41,7 +41,8 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	begun := time.Now()
 	r := &run{Options: o, result: &Result{
-		When: begun.UTC().Truncate(time.Second), Nodes: o.Nodes, VMs: o.Nodes * vmsOfNode, Figures: figures(o.Groups), Notes: map[string]float64{},
+		When: begun.UTC().Truncate(time.Second), Nodes: o.Nodes, VMs: o.Nodes * vmsOfNode, Figures: figures(o.Groups),
+		Notes: map[string]float64{},
 	}}
 	err := r.measure(ctx)
 	r.result.Machine.LoadAfter, r.result.Seconds = load(), time.Since(begun).Seconds()
@@ -111,7 +112,8 @@ func (r *run) identify(ctx context.Context) error {
 	}
 	r.result.Machine = Machine{
 		CPUs: runtime.NumCPU(), Kernel: unix.ByteSliceToString(u.Release[:]), Go: runtime.Version(), LoadBefore: load(),
-		Godwit: line(filepath.Join(r.root, "bin/godwitd"), "-version"), Etcd: line(filepath.Join(r.root, "bin/tools/etcd/server"), "--version"),
+		Godwit: line(filepath.Join(r.root, "bin/godwitd"), "-version"),
+		Etcd:   line(filepath.Join(r.root, "bin/tools/etcd/server"), "--version"),
 	}
 	r.result.Commit = line("git", "-C", r.root, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
 	return nil

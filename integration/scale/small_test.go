@@ -74,7 +74,8 @@ func (l *ledger) Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked
 }
 
 // Apply implements store.Store.
-func (l *ledger) Apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error) {
+func (l *ledger) Apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record,
+	error) {
 	l.count("write")
 	return l.Memory.Apply(ctx, vm, version, change)
 }
@@ -107,7 +108,8 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 		board.SetSelf("c0")
-		orders := &service.Service{Self: "c0", Records: records, Cluster: board, Store: controller.NewIncarnations(l, l, "c0", board.Names, nil)}
+		orders := &service.Service{Self: "c0", Records: records, Cluster: board, Store: controller.NewIncarnations(l, l, "c0",
+			board.Names, nil)}
 		fleet := make([]*Node, nodes)
 		for i := range fleet {
 			fleet[i] = &Node{index: i, shims: newShims(i)}
@@ -119,7 +121,9 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 		var loops sync.WaitGroup
 		none := func() ([]*nodev1.VM, error) { return nil, nil }
 		loops.Go(func() {
-			engine.RunPeriodically(ctx, []engine.Work{{Name: "round", Do: func(ctx context.Context) error { return own.Round(ctx, none) }}, {Name: "sweep", Do: own.Sweep}})
+			engine.RunPeriodically(ctx, []engine.Work{{Name: "round", Do: func(ctx context.Context) error {
+				return own.Round(ctx, none)
+			}}, {Name: "sweep", Do: own.Sweep}})
 		})
 
 		time.Sleep(2 * time.Minute)
@@ -129,7 +133,8 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 		synctest.Wait()
 		after := l.counts()
 		rounds := (nodes + 1) * int(time.Minute/engine.PeriodicInterval) // and the controller's own
-		for call, want := range map[string]int{"by index": rounds, "one": 0, "write": 0, "all": 1, "all pending deletions": 1, "a node's pending deletions": 0, "state": int(time.Minute/cluster.Interval) + 1} {
+		for call, want := range map[string]int{"by index": rounds, "one": 0, "write": 0, "all": 1, "all pending deletions": 1,
+			"a node's pending deletions": 0, "state": int(time.Minute/cluster.Interval) + 1} {
 			if got := after[call] - before[call]; got != want {
 				t.Errorf("%s: %d times in a minute, want %d", call, got, want)
 			}
@@ -144,7 +149,8 @@ func TestAMinuteOfASmallFleet(t *testing.T) {
 			}
 		}
 		if len(drops) != nodes*deletionsOfNode || slices.Max(slices.Collect(maps.Values(drops))) != 1 {
-			t.Errorf("%d deletions of %d are done, the most often done %d times", len(drops), nodes*deletionsOfNode, slices.Max(append(slices.Collect(maps.Values(drops)), 0)))
+			t.Errorf("%d deletions of %d are done, the most often done %d times", len(drops), nodes*deletionsOfNode,
+				slices.Max(append(slices.Collect(maps.Values(drops)), 0)))
 		}
 		cancel()
 		for _, n := range fleet {

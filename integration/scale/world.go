@@ -60,7 +60,8 @@ func prepare(dir string, nodes int) error {
 }
 
 // openWorld starts what keeps the records, with those of a fleet in it, and the controllers.
-func openWorld(ctx context.Context, root, dir, name string, shared bool, slow slowSync, nodes int) (w *world, err error) {
+func openWorld(ctx context.Context, root, dir, name string, shared bool, slow slowSync, nodes int) (w *world,
+	err error) {
 	w = &world{root: root, dir: dir, name: name, shared: shared, slow: slow}
 	defer func() {
 		if err != nil {
@@ -122,7 +123,8 @@ func (w *world) startEtcd(ctx context.Context) error {
 	w.etcdURL = "http://" + client
 	w.etcd, err = launch(ctx, w.at("log"), "etcd", client, w.slow, filepath.Join(w.root, "bin", "tools", "etcd", "server"),
 		"--data-dir", w.at("etcd"), "--listen-client-urls", w.etcdURL, "--advertise-client-urls", w.etcdURL,
-		"--listen-peer-urls", "http://"+peers, "--initial-advertise-peer-urls", "http://"+peers, "--initial-cluster", "default=http://"+peers,
+		"--listen-peer-urls", "http://"+peers, "--initial-advertise-peer-urls", "http://"+peers, "--initial-cluster",
+		"default=http://"+peers,
 		"--quota-backend-bytes", "8589934592", "--log-level", "error")
 	return err
 }
@@ -178,7 +180,8 @@ func (w *world) startControllers(ctx context.Context) error {
 		if w.shared { // it syncs nothing itself
 			slow = 0
 		}
-		p, err := launch(ctx, w.at("log"), fmt.Sprint("c", i), address, slow, filepath.Join(w.root, "bin", "godwitd"), "-config", w.config(i))
+		p, err := launch(ctx, w.at("log"), fmt.Sprint("c", i), address, slow, filepath.Join(w.root, "bin", "godwitd"),
+			"-config", w.config(i))
 		if err != nil {
 			return err
 		}
@@ -202,8 +205,10 @@ func (w *world) join(ctx context.Context, i int) error {
 			return err
 		}
 	}
-	text := fmt.Sprintf("node = \"c%d\"\nstate_dir = %q\nrun_dir = %q\nram_dir = %q\nram_size = \"64MiB\"\n[log]\nlevel = \"warn\"\n[containerd]\naddress = %q\n[controller]\nlisten = %q\n",
-		i, w.state(i, ""), w.at(fmt.Sprint("c", i), "run"), w.at(fmt.Sprint("c", i), "ram"), w.at("no-containerd.sock"), w.addresses[i])
+	text := fmt.Sprintf("node = \"c%d\"\nstate_dir = %q\nrun_dir = %q\nram_dir = %q\nram_size = "+
+		"\"64MiB\"\n[log]\nlevel = \"warn\"\n[containerd]\naddress = %q\n[controller]\nlisten = %q\n",
+		i, w.state(i, ""), w.at(fmt.Sprint("c", i), "run"), w.at(fmt.Sprint("c", i), "ram"), w.at("no-containerd.sock"),
+		w.addresses[i])
 	if w.shared {
 		text += fmt.Sprintf("[controller.etcd]\nendpoints = [%q]\n", w.etcdURL)
 	}

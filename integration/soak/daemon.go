@@ -25,7 +25,9 @@ func (w *world) daemonsOf() (all []*daemon) {
 	for _, n := range w.Nodes() {
 		all = append(all,
 			&daemon{name: "godwitd", node: n, proc: func() *harness.Process { return n.Godwitd }, start: n.StartGodwitd},
-			&daemon{name: "containerd", node: n, proc: func() *harness.Process { return n.Containerd }, start: func(ctx context.Context) error { return w.startContainerd(ctx, n) }})
+			&daemon{name: "containerd", node: n, proc: func() *harness.Process {
+				return n.Containerd
+			}, start: func(ctx context.Context) error { return w.startContainerd(ctx, n) }})
 	}
 	return append(all,
 		&daemon{name: "etcd", proc: func() *harness.Process { return w.Etcd }, start: w.ServeEtcd},

@@ -22,7 +22,8 @@ var victims = []string{"godwitd", "containerd", "etcd", "registry", "shim", "VMM
 
 func faults() (all []fault) {
 	for _, v := range victims {
-		all = append(all, fault{"kill " + v, func(w *world, ctx context.Context, s Step) (string, func(context.Context) error, error) {
+		all = append(all, fault{"kill " + v, func(w *world, ctx context.Context, s Step) (string, func(context.Context) error,
+			error) {
 			return w.killed(ctx, v, s)
 		}},
 			fault{"stop " + v, func(w *world, ctx context.Context, s Step) (string, func(context.Context) error, error) {
@@ -30,9 +31,11 @@ func faults() (all []fault) {
 			}})
 	}
 	return append(all,
-		fault{"cut both ways", (*world).cutBoth}, fault{"cut one way", (*world).cutOne}, fault{"cut from the store", (*world).cutStore},
+		fault{"cut both ways", (*world).cutBoth}, fault{"cut one way", (*world).cutOne},
+		fault{"cut from the store", (*world).cutStore},
 		fault{"full disk", (*world).fullDisk}, fault{"no descriptors", (*world).noFiles},
-		fault{"slow registry", (*world).slowRegistry}, fault{"broken registry", (*world).brokenRegistry}, fault{"refusing registry", (*world).refusingRegistry},
+		fault{"slow registry", (*world).slowRegistry}, fault{"broken registry", (*world).brokenRegistry},
+		fault{"refusing registry", (*world).refusingRegistry},
 		fault{"clock jump", (*world).clockJump}, fault{"store put back", (*world).storePutBack})
 }
 
@@ -87,7 +90,8 @@ func (w *world) killed(ctx context.Context, victim string, s Step) (string, func
 	v.g.excuse(fmt.Sprintf("step %d killed its %s on node %s", s.N, victim, v.n.Name))
 	err = signal(v.pid, unix.SIGKILL)
 	// Where the VM was another's after that, the one who has it must have it still.
-	if all, lerr := w.look(ctx); first && lerr == nil && all[v.g.name] != nil && all[v.g.name].GetOwner().GetNode() != v.n.Name {
+	if all, lerr := w.look(ctx); first && lerr == nil && all[v.g.name] != nil &&
+		all[v.g.name].GetOwner().GetNode() != v.n.Name {
 		v.g.set(func() { v.g.away = v.n.Name })
 	}
 	return v.what, nil, err
@@ -160,7 +164,10 @@ func (w *world) cutStore(ctx context.Context, s Step) (string, func(context.Cont
 		return "", nil, errNobody
 	}
 	heal, err := n.Lose(ctx, gateway)
-	return "what " + n.Name + " sends to etcd and registry is lost", func(context.Context) error { defer free(); return heal() }, err
+	return "what " + n.Name + " sends to etcd and registry is lost", func(context.Context) error {
+		defer free()
+		return heal()
+	}, err
 }
 
 // clockJump makes a node's clock wrong by up to two hours, either way, until it is put right.

@@ -71,7 +71,8 @@ func (w *world) ofVM(victim string, s Step) (met, error) {
 	if err != nil {
 		return met{}, fmt.Errorf("%w: %w", errNobody, err)
 	}
-	return met{what: fmt.Sprintf("%s of %s on node %s", victim, c.g.name, c.n.Name), pid: pid, g: c.g, n: c.n, victim: victim}, nil
+	return met{what: fmt.Sprintf("%s of %s on node %s", victim, c.g.name, c.n.Name), pid: pid, g: c.g, n: c.n,
+		victim: victim}, nil
 }
 
 // worker finds one. Where there is none now a checkpoint is ordered, which has one.
@@ -138,5 +139,9 @@ func (w *world) noFiles(ctx context.Context, s Step) (string, func(context.Conte
 		return "", nil, err
 	}
 	answers := w.hangs(v)
-	return v.what + " can open no file", func(context.Context) error { defer free(); defer answers(); return restore() }, nil
+	return v.what + " can open no file", func(context.Context) error {
+		defer free()
+		defer answers()
+		return restore()
+	}, nil
 }

@@ -68,10 +68,12 @@ func (g *guest) hear(b images.Beacon, from string, at time.Time) {
 	defer g.mu.Unlock()
 	last := g.heard[b.Nonce]
 	if b.Counter <= last.counter {
-		g.blame("the VM ran twice: %s.. told %d after %d, from %s and %s", b.Nonce[:8], b.Counter, last.counter, from, last.from)
+		g.blame("the VM ran twice: %s.. told %d after %d, from %s and %s", b.Nonce[:8], b.Counter, last.counter,
+			from, last.from)
 	}
 	if gone, ok := g.retired[b.Nonce]; ok && at.Sub(gone) > late {
-		g.blame("a VM that was removed runs: %s.. told %d from %s, %.1f s after its end", b.Nonce[:8], b.Counter, from, at.Sub(gone).Seconds())
+		g.blame("a VM that was removed runs: %s.. told %d from %s, %.1f s after its end", b.Nonce[:8], b.Counter, from,
+			at.Sub(gone).Seconds())
 		g.retired[b.Nonce] = at.Add(time.Hour) // told once
 	}
 	g.heard[b.Nonce] = sighting{max(b.Counter, last.counter), at, from}

@@ -112,7 +112,9 @@ func (w *world) judge(ctx context.Context, g *guest, deadline time.Time) {
 	if g.vm() != "" {
 		w.result.change(func() { w.result.Lost++ })
 	}
-	if err := harness.Poll(ctx, settleBound, func(ctx context.Context) error { return w.remove(ctx, g) }); err != nil && ctx.Err() == nil {
+	if err := harness.Poll(ctx, settleBound, func(ctx context.Context) error {
+		return w.remove(ctx, g)
+	}); err != nil && ctx.Err() == nil {
 		w.violation("VM %s cannot be removed: %v", g.name, err)
 	}
 }
@@ -161,7 +163,8 @@ func said(rec *nodev1.Record) string {
 	if rec == nil {
 		return "nothing: there is none"
 	}
-	return fmt.Sprintf("owner %q, generation %d, lost %q, kept %v", rec.GetOwner().GetNode()+rec.GetOwner().GetDigest(), rec.GetGeneration(), rec.GetLost(), rec.GetKept() != nil)
+	return fmt.Sprintf("owner %q, generation %d, lost %q, kept %v", rec.GetOwner().GetNode()+rec.GetOwner().GetDigest(),
+		rec.GetGeneration(), rec.GetLost(), rec.GetKept() != nil)
 }
 
 // hearBound is how long a VM that runs may be silent: without KVM all of them share two cores.
@@ -176,7 +179,8 @@ func (w *world) runs(ctx context.Context, g *guest, rec *nodev1.Record) error {
 	begun := time.Now()
 	err := harness.Poll(ctx, hearBound, func(context.Context) error {
 		if last := g.last(); !last.at.After(begun) {
-			return fmt.Errorf("node %s owns it, and it is silent since %s, at %d", owner.Name, last.at.Format(time.TimeOnly), last.counter)
+			return fmt.Errorf("node %s owns it, and it is silent since %s, at %d", owner.Name, last.at.Format(time.TimeOnly),
+				last.counter)
 		}
 		return nil
 	})

@@ -7,17 +7,24 @@ var mutations = map[string][]mutation{
 	// godwitd away for 100 s, after which it has disowned four VMs that run there
 	// ("Disowned .. nothing of the VM is left on its node"), and the judge finds them lost.
 	"blind list": {
-		{"migrate/node/known.go", "\tif errors.Is(err, fs.ErrNotExist) {\n\t\treturn nil, nil\n\t}\n\tfor _, e := range all {", "\tif err != nil {\n\t\treturn nil, nil\n\t}\n\tfor _, e := range all {"},
-		{"migrate/engine/round_reconcile.go", "\tif !r.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=", "\tkey :="},
-		{"migrate/engine/round_reconcile.go", "\tif !ended(rec) && !r.since(key) {", "\tif !(ended(rec) && r.nothing(ctx, rec.GetVm())) && !r.since(key) {"},
-		{"migrate/engine/round_reconcile.go", "\t\tif !r.nothing(ctx, rec.GetVm()) {\n\t\t\treturn nil\n\t\t}\n\t\tif err :=", "\t\tif err :="},
+		{"migrate/node/known.go", "\tif errors.Is(err, fs.ErrNotExist) {\n\t\treturn nil, nil\n\t}\n\tfor _, e := range " +
+			"all {", "\tif err != nil {\n\t\treturn nil, nil\n\t}\n\tfor _, e := range all {"},
+		{"migrate/engine/round_reconcile.go", "\tif !r.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=",
+			"\tkey :="},
+		{"migrate/engine/round_reconcile.go", "\tif !ended(rec) && !r.since(key) {",
+			"\tif !(ended(rec) && r.nothing(ctx, rec.GetVm())) && !r.since(key) {"},
+		{"migrate/engine/round_reconcile.go", "\t\tif !r.nothing(ctx, rec.GetVm()) {\n\t\t\treturn nil\n\t\t}\n\t\tif err :=",
+			"\t\tif err :="},
 	},
 	// A store that was put back from a copy is believed at once: no incarnation, no report, no doubt. What
 	// moved after the copy was made runs where no record says so. Seed 4191, with 6 VMs, finds it in its
 	// first round, in seven minutes: the copy is made at step 3 and put back 100 s later, after which the
 	// judge hears two VMs that are nobody's.
 	"old store": {
-		{"migrate/controller/incarnation.go", "\tnow := i.now()\n\tstate, err := i.change(ctx, func(state *nodev1.StoreState) (bool, error) {\n", "\tnow := i.now()\n\tstate, err := i.change(ctx, func(state *nodev1.StoreState) (bool, error) {\n\t\tif now.Unix() > 0 {\n\t\t\treturn false, nil\n\t\t}\n"},
+		{"migrate/controller/incarnation.go", "\tnow := i.now()\n\tstate, err := i.change(ctx, func(state " +
+			"*nodev1.StoreState) (bool, error) {\n",
+			"\tnow := i.now()\n\tstate, err := i.change(ctx, func(state *nodev1.StoreState) (bool, error) {\n\t\tif " +
+				"now.Unix() > 0 {\n\t\t\treturn false, nil\n\t\t}\n"},
 		{"migrate/engine/round_store.go", "\treturn c.Store.Doubt(ctx)\n", "\treturn nil\n"},
 	},
 }

@@ -43,7 +43,8 @@ func build(ctx context.Context, root, dir, mutation string) (*programs, error) {
 	if err := r.write(overlay); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-overlay", overlay, "-o", p.dir+"/", "./cmd/containerd-shim-godwit-v1", "./cmd/godwitd", "./cmd/godwit")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-overlay", overlay, "-o", p.dir+"/",
+		"./cmd/containerd-shim-godwit-v1", "./cmd/godwitd", "./cmd/godwit")
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build programs of the soak: %w: %s", err, out)

@@ -9,7 +9,8 @@ import (
 )
 
 // door puts a fault before the registry, one at a time.
-func (w *world) door(what string, fault func(n int, r *http.Request) harness.Fault) (string, func(context.Context) error, error) {
+func (w *world) door(what string, fault func(n int, r *http.Request) harness.Fault) (string,
+	func(context.Context) error, error) {
 	free, ok := w.taken.take("registry")
 	if !ok {
 		return "", nil, errNobody
@@ -45,7 +46,8 @@ func (w *world) brokenRegistry(context.Context, Step) (string, func(context.Cont
 }
 
 // refusals of a registry that has something against who asks.
-var refusals = []int{http.StatusForbidden, http.StatusTooManyRequests, http.StatusUnauthorized, http.StatusServiceUnavailable, http.StatusInsufficientStorage}
+var refusals = []int{http.StatusForbidden, http.StatusTooManyRequests, http.StatusUnauthorized,
+	http.StatusServiceUnavailable, http.StatusInsufficientStorage}
 
 func (w *world) refusingRegistry(_ context.Context, s Step) (string, func(context.Context) error, error) {
 	status, _ := at(refusals, s.Other)

@@ -82,7 +82,9 @@ const forgetting = time.Minute
 func (w *world) forgot(at time.Time) bool {
 	w.result.mu.Lock()
 	defer w.result.mu.Unlock()
-	return slices.ContainsFunc(w.windows, func(x window) bool { return at.After(x.begin) && at.Before(x.end.Add(forgetting)) })
+	return slices.ContainsFunc(w.windows, func(x window) bool {
+		return at.After(x.begin) && at.Before(x.end.Add(forgetting))
+	})
 }
 
 // kept lists what controllers and registry have that they did not have at the begin.

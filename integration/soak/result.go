@@ -46,8 +46,10 @@ type Result struct {
 }
 
 func newResult(opts Options) *Result {
-	return &Result{Seed: opts.Seed, Mutation: opts.Mutation, VMs: opts.VMs, Verbs: map[string]int{}, Succeeded: map[string]int{}, Kinds: map[string]int{},
-		Before: map[string]map[string]harness.Usage{}, After: map[string]map[string]harness.Usage{}, Wrong: []string{}, Left: []string{}, Grown: []string{}, LastSteps: []string{}}
+	return &Result{Seed: opts.Seed, Mutation: opts.Mutation, VMs: opts.VMs, Verbs: map[string]int{},
+		Succeeded: map[string]int{}, Kinds: map[string]int{},
+		Before: map[string]map[string]harness.Usage{}, After: map[string]map[string]harness.Usage{}, Wrong: []string{},
+		Left: []string{}, Grown: []string{}, LastSteps: []string{}}
 }
 
 func (r *Result) change(f func()) {
@@ -70,7 +72,8 @@ func (r *Result) Err(verbs, faults []string) error {
 	wrong := slices.Concat(r.Wrong, prefixed("left behind: ", r.Left), prefixed("grown: ", r.Grown))
 	long := time.Duration(r.Seconds * float64(time.Second))
 	if r.Operations == 0 || r.Faults == 0 || r.Checks == 0 {
-		wrong = append(wrong, fmt.Sprintf("%d operations, %d faults, %d VMs that were judged: nothing is shown", r.Operations, r.Faults, r.Checks))
+		wrong = append(wrong, fmt.Sprintf("%d operations, %d faults, %d VMs that were judged: nothing is shown", r.Operations,
+			r.Faults, r.Checks))
 	}
 	if long >= whole {
 		wrong = append(wrong, rare(r.Verbs, verbs)...)
@@ -82,7 +85,8 @@ func (r *Result) Err(verbs, faults []string) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	return fmt.Errorf("seed %d: %s\nthe last steps before:\n  %s\nkept in %s", r.Seed, strings.Join(wrong, "\n"), strings.Join(r.LastSteps, "\n  "), r.KeptIn)
+	return fmt.Errorf("seed %d: %s\nthe last steps before:\n  %s\nkept in %s", r.Seed, strings.Join(wrong, "\n"),
+		strings.Join(r.LastSteps, "\n  "), r.KeptIn)
 }
 
 func rare(seen map[string]int, names []string) (wrong []string) {

@@ -161,8 +161,11 @@ func (w *world) bootAll(ctx context.Context) error {
 func described(ctx context.Context, root string) (commit string, versions map[string]string) {
 	versions = map[string]string{}
 	for name, args := range map[string][]string{
-		"commit": {"git", "describe", "--always", "--dirty", "--exclude", "*"}, "go": {"go", "version"}, "kernel": {"uname", "-r"},
-		"containerd": {filepath.Join("bin", "tools", "containerd"), "--version"}, "etcd": {filepath.Join("bin", "tools", "etcd", "server"), "--version"}, "vmm": {"qemu-system-x86_64", "--version"},
+		"commit": {"git", "describe", "--always", "--dirty", "--exclude", "*"}, "go": {"go", "version"},
+		"kernel":     {"uname", "-r"},
+		"containerd": {filepath.Join("bin", "tools", "containerd"), "--version"},
+		"etcd":       {filepath.Join("bin", "tools", "etcd", "server"), "--version"},
+		"vmm":        {"qemu-system-x86_64", "--version"},
 	} {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Dir = root

@@ -66,7 +66,8 @@ func (s *Schedule) Next() Step {
 	if s.n%(perRound+1) == 0 {
 		return Step{N: s.n, Name: Calm}
 	}
-	step := Step{N: s.n, Gap: s.between(0, maxGap), Fault: s.rng.IntN(2) == 0, VM: s.rng.Float64(), Node: s.rng.Float64(), Other: s.rng.Float64()}
+	step := Step{N: s.n, Gap: s.between(0, maxGap), Fault: s.rng.IntN(2) == 0, VM: s.rng.Float64(), Node: s.rng.Float64(),
+		Other: s.rng.Float64()}
 	if !step.Fault {
 		step.Name = s.verbs.draw(s.rng)
 		return step
@@ -81,7 +82,8 @@ func (s *Schedule) Next() Step {
 // verb draws one that comes at once, after a judgement.
 func (s *Schedule) verb() Step {
 	s.n++
-	return Step{N: s.n, Name: s.verbs.draw(s.rng), Sound: true, VM: s.rng.Float64(), Node: s.rng.Float64(), Other: s.rng.Float64()}
+	return Step{N: s.n, Name: s.verbs.draw(s.rng), Sound: true, VM: s.rng.Float64(), Node: s.rng.Float64(),
+		Other: s.rng.Float64()}
 }
 
 func (s *Schedule) between(least, most time.Duration) time.Duration {

@@ -82,7 +82,9 @@ func (w *world) order(ctx context.Context, v verb, s Step) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", errNobody, err)
 		}
-		fit := slices.DeleteFunc(slices.Clone(w.guests), func(g *guest) bool { return !fits(v.wants, g, all[g.name], w.old.Load()) })
+		fit := slices.DeleteFunc(slices.Clone(w.guests), func(g *guest) bool {
+			return !fits(v.wants, g, all[g.name], w.old.Load())
+		})
 		g, ok := at(fit, s.VM)
 		if !ok || !g.claim() {
 			return errNobody
@@ -183,7 +185,8 @@ func (a *act) checkpoint(ctx context.Context) error {
 func (a *act) cold(ctx context.Context) error { return a.migrate(ctx, "cold") }
 
 func (a *act) migrate(ctx context.Context, mode string) error {
-	return a.godwit(ctx, a.asked, "migrate", a.g.name, "--to", a.to.Name, "--mode", mode, "--end-execs", "--operation", a.id)
+	return a.godwit(ctx, a.asked, "migrate", a.g.name, "--to", a.to.Name, "--mode", mode, "--end-execs",
+		"--operation", a.id)
 }
 
 // live moves the VM while a connection to it is open, which has to go on.
@@ -200,7 +203,8 @@ func (a *act) live(ctx context.Context) error {
 	_ = observer.Pause(ctx, 2*time.Second)
 	said := line.HangUp()
 	if said.Err != nil && ctx.Err() == nil && a.g.excuses() == "" && a.draining.Load() == 0 && a.drains.Load() == drains {
-		a.violation("VM %s: its connection has not outlived the move %s, which ended with %v: %v, after %d answers", a.g.name, a.id, err, said.Err, said.Asked)
+		a.violation("VM %s: its connection has not outlived the move %s, which ended with %v: %v, after %d answers", a.g.name,
+			a.id, err, said.Err, said.Asked)
 	}
 	if said.Err == nil && err == nil {
 		a.result.change(func() { a.result.Lines++ })

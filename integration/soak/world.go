@@ -67,12 +67,14 @@ func newWorld(ctx context.Context, opts Options, result *Result, p *programs) (w
 	if err := os.Setenv(ClockEnv, p.clocks); err != nil {
 		return nil, err
 	}
-	h, err := harness.Start(ctx, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Etcd: true, Images: true, Debug: true,
+	h, err := harness.Start(ctx, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Etcd: true,
+		Images: true, Debug: true,
 		Programs: p.dir, Config: small, State: stateSize, Log: opts.Log})
 	if err != nil {
 		return nil, err
 	}
-	w = &world{Harness: h, opts: opts, result: result, clocks: p.clocks, ran: make([]atomic.Int64, len(h.Nodes())), records: map[*harness.Node]*record.Client{}, empty: map[*harness.Node]harness.Inventory{}, steps: &tail{}}
+	w = &world{Harness: h, opts: opts, result: result, clocks: p.clocks, ran: make([]atomic.Int64, len(h.Nodes())),
+		records: map[*harness.Node]*record.Client{}, empty: map[*harness.Node]harness.Inventory{}, steps: &tail{}}
 	w.daemons = w.daemonsOf()
 	defer func() {
 		if err != nil {
@@ -101,7 +103,8 @@ func newWorld(ctx context.Context, opts Options, result *Result, p *programs) (w
 }
 
 func (w *world) addGuest(i int) error {
-	g := &guest{name: fmt.Sprintf("vm%02d", i), port: strconv.Itoa(firstPort + i), heard: map[string]sighting{}, retired: map[string]time.Time{}}
+	g := &guest{name: fmt.Sprintf("vm%02d", i), port: strconv.Itoa(firstPort + i), heard: map[string]sighting{},
+		retired: map[string]time.Time{}}
 	conn, err := w.ListenPacket(net.JoinHostPort(harness.Gateway, g.port))
 	if err != nil {
 		return err

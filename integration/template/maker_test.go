@@ -42,7 +42,8 @@ func (n *node) maker(t *testing.T) (pid int, all []int) {
 			parent, _, _ := strings.Cut(rest, "\n")
 			children[parent] = append(children[parent], id)
 		}
-		if strings.Contains(string(status), "\nPPid:\t"+daemon+"\n") && slices.Contains(strings.Split(string(line), "\x00"), "template") {
+		if strings.Contains(string(status), "\nPPid:\t"+daemon+"\n") &&
+			slices.Contains(strings.Split(string(line), "\x00"), "template") {
 			pid = id
 		}
 	}

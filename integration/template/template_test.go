@@ -36,9 +36,10 @@ type node struct {
 func newNode(t *testing.T) *node { return nodeWith(t, "[template.boot]\nafter = 1\n") }
 
 func nodeWith(t *testing.T, text string) *node {
-	h := harness.New(t, harness.Options{Images: true, Godwitd: true, Registry: harness.PlainHTTP, Config: func(*harness.Node) string {
-		return text
-	}})
+	h := harness.New(t, harness.Options{Images: true, Godwitd: true, Registry: harness.PlainHTTP,
+		Config: func(*harness.Node) string {
+			return text
+		}})
 	n := h.Node(0)
 	n.CheckClean(t)
 	return &node{n, filepath.Join(n.Dir, "lib")}
@@ -47,7 +48,8 @@ func nodeWith(t *testing.T, text string) *node {
 // run runs a script in a VM of its own and answers what it wrote.
 func (n *node) run(t *testing.T, id, script string, flags ...string) string {
 	t.Helper()
-	args := append(append([]string{"run", "--rm", "--runtime", runtimeName}, flags...), images.Busybox, id, "sh", "-c", script)
+	args := append(append([]string{"run", "--rm", "--runtime", runtimeName}, flags...), images.Busybox, id, "sh",
+		"-c", script)
 	return n.Ctr(t, args...)
 }
 
@@ -224,7 +226,8 @@ func testSleep(t *testing.T, n *node) {
 	n.Ctr(t, "run", "-d", "--cni", "--runtime", runtimeName, images.Busybox, "sleeper", "sleep", "100000")
 	n.is(t, "clone")
 	ask := func(id string) string {
-		return n.Ctr(t, "task", "exec", "--exec-id", id, "sleeper", "sh", "-c", "cat /proc/sys/kernel/random/boot_id /proc/1/cmdline; cut -d' ' -f22 /proc/1/stat")
+		return n.Ctr(t, "task", "exec", "--exec-id", id, "sleeper", "sh", "-c",
+			"cat /proc/sys/kernel/random/boot_id /proc/1/cmdline; cut -d' ' -f22 /proc/1/stat")
 	}
 	before := ask("before")
 	n.Godwit(t, "hibernate", "sleeper")
@@ -258,7 +261,8 @@ func testDamage(t *testing.T, n *node) {
 	if left := n.templates(); len(left) > 0 {
 		t.Errorf("templates %v are left", left)
 	}
-	if why, err := os.ReadFile(n.path("templates/refused/" + keys[0])); err != nil || !strings.Contains(string(why), "damaged") {
+	if why, err := os.ReadFile(n.path("templates/refused/" + keys[0])); err != nil ||
+		!strings.Contains(string(why), "damaged") {
 		t.Errorf("refused: %q, %v", why, err)
 	}
 }

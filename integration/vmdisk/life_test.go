@@ -43,7 +43,8 @@ func (s *site) life(t *testing.T) {
 // by itself. Then follow sleep, wake on another node, another reboot there, and the power
 // button.
 func (s *site) lives(t *testing.T, vm, firmware string, args ...string) {
-	c := run(t, s.a, append(append([]string{"--annotation", "godwit.dev/memory=256MiB", "--annotation", "godwit.dev/vcpus=2",
+	c := run(t, s.a, append(append([]string{"--annotation", "godwit.dev/memory=256MiB", "--annotation",
+		"godwit.dev/vcpus=2",
 		"--annotation", "godwit.dev/disk-size=100MiB"}, args...), vm)...)
 	first := c.state()
 	first.want(t, state{"firmware": firmware, "boots": "1", "cpus": "2", "sectors": strconv.Itoa(100 << 11)})
@@ -101,7 +102,8 @@ func (s *site) lives(t *testing.T, vm, firmware string, args ...string) {
 
 // calls are those of a task, on one that runs.
 func (s *site) calls(t *testing.T, vm string) {
-	if out, err := s.a.RunCtr(t.Context(), "task", "exec", "--exec-id", "e", vm, "true"); err == nil || !strings.Contains(err.Error()+out, "no agent") {
+	if out, err := s.a.RunCtr(t.Context(), "task", "exec", "--exec-id", "e", vm, "true"); err == nil ||
+		!strings.Contains(err.Error()+out, "no agent") {
 		t.Errorf("exec: %q, %v", out, err)
 	}
 	if out := s.a.Ctr(t, "task", "ls"); !strings.Contains(out, "RUNNING") {
@@ -136,7 +138,8 @@ func (s *site) powerOff(t *testing.T, n *harness.Node, vm string, console func()
 		t.Errorf("the console says %q", tail(console()))
 	}
 	// ctr warns of a status that is not 0, and exits with 0.
-	out, err := n.Run(t.Context(), "sh", append([]string{"-c", `exec "$@" 2>&1`, "sh", "ctr"}, n.CtrArgs("task", "delete", vm)...)...)
+	out, err := n.Run(t.Context(), "sh", append([]string{"-c", `exec "$@" 2>&1`, "sh", "ctr"},
+		n.CtrArgs("task", "delete", vm)...)...)
 	if err != nil || strings.Contains(out, "exit code") {
 		t.Errorf("exit status: %s, %v", out, err)
 	}
@@ -159,7 +162,8 @@ func (s *site) kernel(t *testing.T) {
 // bios boots a disk that only a BIOS can start.
 func (s *site) bios(t *testing.T) {
 	const vm = "bios"
-	c := run(t, s.a, "--annotation", "godwit.dev/memory=64MiB", "--annotation", "godwit.dev/firmware=bios", images.BIOSDisk, vm)
+	c := run(t, s.a, "--annotation", "godwit.dev/memory=64MiB", "--annotation", "godwit.dev/firmware=bios",
+		images.BIOSDisk, vm)
 	c.says(images.BIOSGreeting + "\n")
 	s.a.Ctr(t, "task", "kill", "-s", "SIGKILL", vm)
 	if code := c.ended(); code != 137 {

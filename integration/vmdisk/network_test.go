@@ -57,7 +57,8 @@ func (s *site) network(t *testing.T) {
 		s.a.Godwit(t, "wake", "--on", s.a.Name, vm)
 		log := s.log(s.a, vm)
 		moved := awaitTick(t, log, func(s state) bool {
-			return s["lease"] != "" && s["lease"] != first["lease"] && strings.Contains(s["net"], "10.88.1.1") && strings.HasSuffix(s["net"], harness.Gateway)
+			return s["lease"] != "" && s["lease"] != first["lease"] && strings.Contains(s["net"], "10.88.1.1") &&
+				strings.HasSuffix(s["net"], harness.Gateway)
 		})
 		moved.want(t, state{"nonce": first["nonce"]})
 		if got := s.leased(t, s.a, vm, moved); got == address {
@@ -66,7 +67,8 @@ func (s *site) network(t *testing.T) {
 		if was, is := macOf(first), macOf(moved); was != is {
 			t.Errorf("the NIC's MAC is %s, was %s", is, was)
 		}
-		s.a.WantMetrics(t, map[string]float64{`godwit_wake_address_seconds_count{result="ok"}`: 1, `godwit_wake_address_seconds_count{result="timeout"}`: 0})
+		s.a.WantMetrics(t, map[string]float64{`godwit_wake_address_seconds_count{result="ok"}`: 1,
+			`godwit_wake_address_seconds_count{result="timeout"}`: 0})
 	})
 	s.powerOff(t, s.a, vm, s.log(s.a, vm))
 	s.remove(t, vm, s.a, s.b)
@@ -101,7 +103,8 @@ func (s *site) leased(t *testing.T, n *harness.Node, vm string, of state) string
 	if want := fmt.Sprintf(",%s,%s/16,%s", guestMTU, address, harness.Gateway); !strings.HasSuffix(of["net"], want) {
 		t.Errorf("the guest has %q, want %q", of["net"], want)
 	}
-	if owner, err := n.Run(t.Context(), "cat", "/var/lib/cni/networks/godwit/"+address); err != nil || !strings.Contains(owner, "default-"+vm) {
+	if owner, err := n.Run(t.Context(), "cat", "/var/lib/cni/networks/godwit/"+address); err != nil ||
+		!strings.Contains(owner, "default-"+vm) {
 		t.Errorf("CNI gave %s to %q, %v", address, owner, err)
 	}
 	if out := n.Godwit(t, "ps"); !strings.Contains(out, address) {

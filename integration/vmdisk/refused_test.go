@@ -21,25 +21,31 @@ func (s *site) refused(t *testing.T) {
 		flags []string
 		want  []string
 	}{
-		"several disks":     {images.OddDisks, nil, []string{"carries 13 disks", "/disk/one.raw, ", "godwit.dev/disk"}},
-		"no disk":           {images.KernelDisk, disk("/disk/other.raw"), []string{"/disk/other.raw of the image: there is no such file"}},
-		"empty":             {images.OddDisks, disk("/disk/empty.raw"), []string{"it is empty"}},
-		"directory":         {images.OddDisks, disk("/disk/directory.raw"), []string{"it is not a file"}},
-		"pipe":              {images.OddDisks, disk("/disk/pipe.raw"), []string{"it is not a file"}},
-		"link to the host":  {images.OddDisks, disk("/disk/outside.raw"), []string{"/disk/outside.raw of the image"}},
-		"link above":        {images.OddDisks, disk("/disk/above.raw"), []string{"/disk/above.raw of the image"}},
-		"truncated":         {images.OddDisks, disk("/disk/truncated.qcow2"), []string{"/disk/truncated.qcow2", "qcow2: the compressed cluster"}},
-		"no qcow2":          {images.OddDisks, disk("/disk/none.qcow2"), []string{"it is no qcow2 file"}},
-		"backing file":      {images.OddDisks, disk("/disk/backing.qcow2"), []string{"backing file"}},
-		"encrypted":         {images.OddDisks, disk("/disk/encrypted.qcow2"), []string{"encrypted"}},
-		"data elsewhere":    {images.OddDisks, disk("/disk/external.qcow2"), []string{"external data file"}},
-		"absurd size":       {images.OddDisks, disk("/disk/huge.qcow2"), []string{"a disk of 115292150"}},
-		"too large a wish":  {images.RawDisk, []string{"--annotation", "godwit.dev/disk-size=2TiB"}, []string{"vm.max_disk"}},
-		"unknown system":    {images.RawDisk, []string{"--annotation", "godwit.dev/os=solaris"}, []string{`"solaris" is not one of linux, windows`}},
-		"mount":             {images.RawDisk, []string{"--mount", "type=bind,src=/etc,dst=/data,options=rbind:ro"}, []string{"mount /data"}},
-		"read-only":         {images.RawDisk, []string{"--read-only"}, []string{"root.readonly"}},
-		"kernel not there":  {images.RawDisk, []string{"--annotation", "godwit.dev/kernel=/boot/vmlinuz"}, []string{"/boot/vmlinuz of the image"}},
-		"windows by kernel": {images.RawDisk, []string{"--annotation", "godwit.dev/os=windows", "--annotation", "godwit.dev/kernel=/k"}, []string{"Windows is booted by firmware"}},
+		"several disks": {images.OddDisks, nil, []string{"carries 13 disks", "/disk/one.raw, ", "godwit.dev/disk"}},
+		"no disk": {images.KernelDisk, disk("/disk/other.raw"),
+			[]string{"/disk/other.raw of the image: there is no such file"}},
+		"empty":            {images.OddDisks, disk("/disk/empty.raw"), []string{"it is empty"}},
+		"directory":        {images.OddDisks, disk("/disk/directory.raw"), []string{"it is not a file"}},
+		"pipe":             {images.OddDisks, disk("/disk/pipe.raw"), []string{"it is not a file"}},
+		"link to the host": {images.OddDisks, disk("/disk/outside.raw"), []string{"/disk/outside.raw of the image"}},
+		"link above":       {images.OddDisks, disk("/disk/above.raw"), []string{"/disk/above.raw of the image"}},
+		"truncated": {images.OddDisks, disk("/disk/truncated.qcow2"),
+			[]string{"/disk/truncated.qcow2", "qcow2: the compressed cluster"}},
+		"no qcow2":         {images.OddDisks, disk("/disk/none.qcow2"), []string{"it is no qcow2 file"}},
+		"backing file":     {images.OddDisks, disk("/disk/backing.qcow2"), []string{"backing file"}},
+		"encrypted":        {images.OddDisks, disk("/disk/encrypted.qcow2"), []string{"encrypted"}},
+		"data elsewhere":   {images.OddDisks, disk("/disk/external.qcow2"), []string{"external data file"}},
+		"absurd size":      {images.OddDisks, disk("/disk/huge.qcow2"), []string{"a disk of 115292150"}},
+		"too large a wish": {images.RawDisk, []string{"--annotation", "godwit.dev/disk-size=2TiB"}, []string{"vm.max_disk"}},
+		"unknown system": {images.RawDisk, []string{"--annotation", "godwit.dev/os=solaris"},
+			[]string{`"solaris" is not one of linux, windows`}},
+		"mount": {images.RawDisk, []string{"--mount", "type=bind,src=/etc,dst=/data,options=rbind:ro"},
+			[]string{"mount /data"}},
+		"read-only": {images.RawDisk, []string{"--read-only"}, []string{"root.readonly"}},
+		"kernel not there": {images.RawDisk, []string{"--annotation", "godwit.dev/kernel=/boot/vmlinuz"},
+			[]string{"/boot/vmlinuz of the image"}},
+		"windows by kernel": {images.RawDisk, []string{"--annotation", "godwit.dev/os=windows", "--annotation",
+			"godwit.dev/kernel=/k"}, []string{"Windows is booted by firmware"}},
 	} {
 		// What is looked at first is refused first.
 		if needsFirmware := !slices.Contains(byBundle, name); needsFirmware && noFirmware() {
@@ -48,7 +54,8 @@ func (s *site) refused(t *testing.T) {
 		t.Run(name, func(t *testing.T) { fails(t, s.a, tt.want, append(tt.flags, tt.image, "refused")...) })
 	}
 	if harness.VMM() == cloudhypervisor.Name {
-		fails(t, s.a, []string{"Cloud Hypervisor has no BIOS", "use uefi or QEMU"}, "--annotation", "godwit.dev/firmware=bios", images.BIOSDisk, "refused")
+		fails(t, s.a, []string{"Cloud Hypervisor has no BIOS", "use uefi or QEMU"}, "--annotation",
+			"godwit.dev/firmware=bios", images.BIOSDisk, "refused")
 	}
 }
 

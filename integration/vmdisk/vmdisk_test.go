@@ -69,7 +69,8 @@ func writeDisks(t *testing.T, file string) error {
 // byKernel are the flags of a VM that a kernel of its image boots. form is one that the VMM
 // takes in each of its versions.
 func byKernel(form string) []string {
-	return []string{"--annotation", "godwit.dev/kernel=/boot/" + form, "--annotation", "godwit.dev/initrd=/boot/initrd", "--annotation", "godwit.dev/cmdline=" + cmdline()}
+	return []string{"--annotation", "godwit.dev/kernel=/boot/" + form, "--annotation", "godwit.dev/initrd=/boot/initrd",
+		"--annotation", "godwit.dev/cmdline=" + cmdline()}
 }
 
 // form is that of the kernel: Cloud Hypervisor has always taken an ELF file.
@@ -174,7 +175,8 @@ func (c *console) types(line string) {
 func (c *console) lives() error {
 	select {
 	case <-c.done:
-		return fmt.Errorf("ctr ended with %d, %q; the console says %q", c.cmd.ProcessState.ExitCode(), c.errs, tail(c.out.String()))
+		return fmt.Errorf("ctr ended with %d, %q; the console says %q", c.cmd.ProcessState.ExitCode(), c.errs,
+			tail(c.out.String()))
 	default:
 		return nil
 	}

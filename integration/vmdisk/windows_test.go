@@ -28,7 +28,8 @@ func TestWindows(t *testing.T) {
 	}
 	const image, vm = "godwit.test/windows:1", "windows"
 	s := newSite(t, func(file string) error { return images.WriteDisk(image, disk, file) })
-	run(t, s.a, "--cni", "--annotation", "godwit.dev/os=windows", "--annotation", "godwit.dev/memory=3GiB", "--annotation", "godwit.dev/vcpus=2",
+	run(t, s.a, "--cni", "--annotation", "godwit.dev/os=windows", "--annotation", "godwit.dev/memory=3GiB", "--annotation",
+		"godwit.dev/vcpus=2",
 		"--mount", "type=bind,src=/etc/resolv.conf,dst=/etc/resolv.conf,options=rbind:ro", image, vm)
 	address := s.awaitLeases(t, s.a, vm, 1)
 	for round, n := range []*harness.Node{s.b, s.a} {
@@ -39,7 +40,8 @@ func TestWindows(t *testing.T) {
 		if got := s.awaitLeases(t, n, vm, leases+1); got != address {
 			t.Errorf("wake %d: it has %s, had %s", round+1, got, address)
 		}
-		n.WantMetrics(t, map[string]float64{`godwit_wake_address_seconds_count{result="ok"}`: 1, `godwit_wake_address_seconds_count{result="timeout"}`: 0})
+		n.WantMetrics(t, map[string]float64{`godwit_wake_address_seconds_count{result="ok"}`: 1,
+			`godwit_wake_address_seconds_count{result="timeout"}`: 0})
 	}
 	s.a.Ctr(t, "task", "kill", "-s", "SIGTERM", vm)
 	s.within(t, "the end of Windows", func() error {

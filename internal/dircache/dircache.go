@@ -51,7 +51,8 @@ func (c Cache) Lock() (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", c.Dir, err)
 	}
 	if err := filelock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: another process has it: %w: %w", c.Dir, err, errdefs.ErrUnavailable), f.Close())
+		return nil, errors.Join(fmt.Errorf("lock %s: another process has it: %w: %w", c.Dir, err, errdefs.ErrUnavailable),
+			f.Close())
 	}
 	return f, nil
 }

@@ -20,12 +20,14 @@ var classes = []struct {
 	class error
 	of    []error
 }{
-	{errdefs.ErrResourceExhausted, []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.ENOBUFS}},
+	{errdefs.ErrResourceExhausted, []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
+		syscall.EAGAIN, syscall.ENOBUFS}},
 	{errdefs.ErrFailedPrecondition, []error{syscall.EROFS}},
 	{errdefs.ErrPermissionDenied, []error{os.ErrPermission}},
 	{errdefs.ErrUnavailable, []error{
 		ttrpc.ErrClosed, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT,
-		syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.ENETDOWN, syscall.ENETRESET, syscall.ENOTCONN, os.ErrDeadlineExceeded,
+		syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.ENETDOWN, syscall.ENETRESET, syscall.ENOTCONN,
+		os.ErrDeadlineExceeded,
 	}},
 }
 

@@ -71,8 +71,10 @@ func note(dir, point string) bool {
 
 // asks are calls that change nothing, or that do not belong to an operation.
 var asks = []string{
-	"Query", "State", "Wait", "Pids", "Stats", "Connect", "Get", "List", "Operation", "Owed", "Status", "Announce", "Watch", "Events",
-	"VMs", "Nodes", "Version", "Inspect", "GetImage", "ReadUUID", "Mounts", "Stat", "Info", "Metrics", "ListPids", "Server",
+	"Query", "State", "Wait", "Pids", "Stats", "Connect", "Get", "List", "Operation", "Owed", "Status", "Announce",
+	"Watch", "Events",
+	"VMs", "Nodes", "Version", "Inspect", "GetImage", "ReadUUID", "Mounts", "Stat", "Info", "Metrics",
+	"ListPids", "Server",
 }
 
 // call makes points of a call by its full method.
@@ -92,7 +94,8 @@ func call[R any](method string, do func() (R, error)) (R, error) {
 }
 
 // Calls makes points of the calls that a server answers.
-func Calls(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+func Calls(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any,
+	error) {
 	return call(info.FullMethod, func() (any, error) { return method(ctx, unmarshal) })
 }
 
@@ -103,7 +106,8 @@ func Server() []ttrpc.ServerOpt {
 
 // Client makes points of the calls that a client makes.
 func Client() []grpc.DialOption {
-	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any,
+		cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		_, err := call(method, func() (any, error) { return nil, invoke(ctx, method, req, reply, cc, opts...) })
 		return err
 	})}

@@ -76,7 +76,8 @@ func TestHeld(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if got := passed(t); !strings.HasSuffix(got, "journal.OWN.before journal.OWN.after journal.OWN.before journal.OWN.after") {
+	if got := passed(t); !strings.HasSuffix(got,
+		"journal.OWN.before journal.OWN.after journal.OWN.before journal.OWN.after") {
 		t.Errorf("passed %s", got)
 	}
 }
@@ -87,8 +88,12 @@ func TestCalls(t *testing.T) {
 	for _, c := range []struct {
 		method string
 		err    error
-	}{{"/godwit.node.v1.Peer/Vote", nil}, {"/godwit.node.v1.Peer/Query", nil}, {"/containerd.task.v3.Task/Create", errors.New("no")}} {
-		_, err := Calls(t.Context(), nil, &ttrpc.UnaryServerInfo{FullMethod: c.method}, func(context.Context, func(any) error) (any, error) { return nil, c.err })
+	}{{"/godwit.node.v1.Peer/Vote", nil}, {"/godwit.node.v1.Peer/Query", nil},
+		{"/containerd.task.v3.Task/Create", errors.New("no")}} {
+		_, err := Calls(t.Context(), nil, &ttrpc.UnaryServerInfo{FullMethod: c.method},
+			func(context.Context, func(any) error) (any, error) {
+				return nil, c.err
+			})
 		if !errors.Is(err, c.err) {
 			t.Errorf("%s: %v", c.method, err)
 		}
@@ -96,7 +101,8 @@ func TestCalls(t *testing.T) {
 	if err := Record("record", "COMMITTED", func() error { return os.ErrInvalid }); !errors.Is(err, os.ErrInvalid) {
 		t.Error(err)
 	}
-	if got := passed(t); !strings.HasSuffix(got, "Peer.Vote.before Peer.Vote.after Task.Create.before record.COMMITTED.before") {
+	if got := passed(t); !strings.HasSuffix(got,
+		"Peer.Vote.before Peer.Vote.after Task.Create.before record.COMMITTED.before") {
 		t.Errorf("passed %s", got)
 	}
 }

@@ -23,7 +23,9 @@ var alive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5
 // Dialer makes connections that end within Gone where the host at the other end is gone. The
 // kernel's own patience with what it has sent is a quarter of an hour.
 func Dialer() *net.Dialer {
-	return &net.Dialer{KeepAliveConfig: alive, Timeout: dialBound, Control: func(_, _ string, c syscall.RawConn) error { return impatient(c) }}
+	return &net.Dialer{KeepAliveConfig: alive, Timeout: dialBound, Control: func(_, _ string, c syscall.RawConn) error {
+		return impatient(c)
+	}}
 }
 
 // Watch makes an accepted connection what Dialer's are. One that is not TCP stays as it is.

@@ -35,7 +35,8 @@ func TestBothEndsAreImpatient(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := raw.Control(func(fd uintptr) {
-			for option, want := range map[int]int{unix.TCP_USER_TIMEOUT: int(Gone.Milliseconds()), unix.TCP_KEEPIDLE: 5, unix.TCP_KEEPINTVL: 5, unix.TCP_KEEPCNT: 3} {
+			for option, want := range map[int]int{unix.TCP_USER_TIMEOUT: int(Gone.Milliseconds()), unix.TCP_KEEPIDLE: 5,
+				unix.TCP_KEEPINTVL: 5, unix.TCP_KEEPCNT: 3} {
 				if got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option); err != nil || got != want {
 					t.Errorf("%s: option %d is %d, %v, want %d", name, option, got, err, want)
 				}

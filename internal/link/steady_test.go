@@ -50,7 +50,8 @@ func logged(t *testing.T) *bytes.Buffer {
 // end, the pauses grow to a second, and the log has one line.
 func TestSteady(t *testing.T) {
 	for _, errno := range []syscall.Errno{
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EPROTO,
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.ECONNRESET,
+		syscall.EPROTO,
 		syscall.ENETDOWN, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EPERM, syscall.EINTR,
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -79,7 +80,8 @@ func TestSteady(t *testing.T) {
 
 // A listener that is none any more ends Accept.
 func TestSteadyEnds(t *testing.T) {
-	for _, err := range []error{fails(syscall.EBADF), fails(syscall.EINVAL), fails(syscall.ENOTSOCK), &net.OpError{Op: "accept", Err: net.ErrClosed}, errors.New("else")} {
+	for _, err := range []error{fails(syscall.EBADF), fails(syscall.EINVAL), fails(syscall.ENOTSOCK),
+		&net.OpError{Op: "accept", Err: net.ErrClosed}, errors.New("else")} {
 		l := Steady(&ailing{err: err, times: 1})
 		if _, got := l.Accept(); !errors.Is(got, err) {
 			t.Errorf("%v: %v", err, got)

@@ -38,7 +38,8 @@ func Line(s string) string { return strings.NewReplacer("\n", `\n`, "\t", `\t`).
 
 // hidden are the control characters of ASCII and Latin-1, and those that change how text around them is read.
 func hidden(r rune) bool {
-	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
+	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' ||
+		r == '\u2029'
 }
 
 // Cut is the begin of s, at most so many bytes, whole characters.

@@ -10,7 +10,8 @@ import (
 // Nothing that steers a terminal or turns text is left, and all else stays as it is.
 func TestText(t *testing.T) {
 	for in, want := range map[string]string{
-		"web": "web", "a\nb\tc": "a\nb\tc", "Z\u00fcrich": "Z\u00fcrich", "a\x1b[2Jb": `a\x1b[2Jb`, "a\x00b\rc\x7f": `a\x00b\x0dc\u007f`, "a\u009bb": `a\u009bb`,
+		"web": "web", "a\nb\tc": "a\nb\tc", "Z\u00fcrich": "Z\u00fcrich", "a\x1b[2Jb": `a\x1b[2Jb`,
+		"a\x00b\rc\x7f": `a\x00b\x0dc\u007f`, "a\u009bb": `a\u009bb`,
 		"a\u202eb": `a\u202eb`, "a\xffb": `a\xffb`, "\ufffd": "\ufffd", "": "",
 	} {
 		if got := Text(in); got != want {
@@ -29,7 +30,8 @@ func TestLine(t *testing.T) {
 // A cut text is whole characters, and no longer than asked.
 func TestCut(t *testing.T) {
 	for n := range 12 {
-		if got := Cut("a\u00fcb\u20acc", n); len(got) > n || !utf8.ValidString(got) || !strings.HasPrefix("a\u00fcb\u20acc", got) {
+		if got := Cut("a\u00fcb\u20acc", n); len(got) > n || !utf8.ValidString(got) ||
+			!strings.HasPrefix("a\u00fcb\u20acc", got) {
 			t.Errorf("at %d: %q", n, got)
 		}
 	}

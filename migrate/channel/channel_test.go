@@ -42,7 +42,8 @@ func host(t *testing.T) (l *Listener, shim *net.UnixListener, names chan string)
 func hello(t *testing.T, c net.Conn, name, proto string) {
 	t.Helper()
 	go func() {
-		_ = tls.Client(c, &tls.Config{ServerName: name, NextProtos: []string{proto}, InsecureSkipVerify: true}).HandshakeContext(context.Background())
+		_ = tls.Client(c, &tls.Config{ServerName: name, NextProtos: []string{proto}, InsecureSkipVerify: true}).
+			HandshakeContext(context.Background())
 	}()
 }
 

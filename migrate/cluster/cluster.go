@@ -57,7 +57,8 @@ type State struct {
 
 // Open reads what is known. A shared one is read again for each question.
 func Open(ctx context.Context, notes store.Notes, shared bool) (*State, error) {
-	b := &State{notes: notes, shared: shared, now: time.Now, nodes: map[string]*known{}, controllers: map[string]*known{}, closed: map[string]bool{}}
+	b := &State{notes: notes, shared: shared, now: time.Now, nodes: map[string]*known{}, controllers: map[string]*known{},
+		closed: map[string]bool{}}
 	if err := b.load(ctx); err != nil {
 		return nil, err
 	}
@@ -231,7 +232,8 @@ func (b *State) Node(name string) (*nodev1.NodeInfo, error) {
 	defer b.mu.Unlock()
 	k := b.nodes[name]
 	if k == nil {
-		return nil, fmt.Errorf("node %q has never announced itself to the controller (godwit nodes lists those that have): %w", name, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("node %q has never announced itself to the controller (godwit nodes lists those that "+
+			"have): %w", name, errdefs.ErrNotFound)
 	}
 	return b.tell(k), nil
 }

@@ -272,7 +272,8 @@ func TestEventsOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if stored, err := other.notes.Notes(t.Context(), kindEvent, ""); err != nil || len(stored) != Remembered || stored[0].Key != eventKey(6) {
+	if stored, err := other.notes.Notes(t.Context(), kindEvent, ""); err != nil || len(stored) != Remembered ||
+		stored[0].Key != eventKey(6) {
 		t.Errorf("%d are stored: %v", len(stored), err)
 	}
 }
@@ -320,10 +321,13 @@ func TestEventsOfOneOperation(t *testing.T) {
 	states := shared(t, 2)
 	for i, ev := range []*nodev1.MoveEvent{
 		{Type: moves.Started, Operation: "m"}, {Type: moves.Started, Operation: "m"}, {Type: moves.Started, Operation: "n"},
-		{Type: moves.Retrying, Operation: "m"}, {Type: moves.Retrying, Operation: "m"}, {Type: moves.NodeLost}, {Type: moves.NodeLost},
-		{Type: moves.Succeeded, Operation: "m"}, {Type: moves.Failed, Operation: "m"}, {Type: moves.Succeeded, Operation: "m"},
+		{Type: moves.Retrying, Operation: "m"}, {Type: moves.Retrying, Operation: "m"}, {Type: moves.NodeLost},
+		{Type: moves.NodeLost},
+		{Type: moves.Succeeded, Operation: "m"}, {Type: moves.Failed, Operation: "m"},
+		{Type: moves.Succeeded, Operation: "m"},
 		{Type: moves.Outlived, Reason: "1"}, {Type: moves.Outlived, Reason: "1"}, {Type: moves.Outlived, Reason: "2"},
-		{Type: moves.NoCapacity, Operation: "w", Reason: "1"}, {Type: moves.NoCapacity, Operation: "w", Reason: "2"}, {Type: moves.NoCapacity, Operation: "x"},
+		{Type: moves.NoCapacity, Operation: "w", Reason: "1"}, {Type: moves.NoCapacity, Operation: "w", Reason: "2"},
+		{Type: moves.NoCapacity, Operation: "x"},
 	} {
 		if err := states[i%2].Append(t.Context(), ev); err != nil {
 			t.Fatal(err)
@@ -333,7 +337,8 @@ func TestEventsOfOneOperation(t *testing.T) {
 	for _, ev := range states[0].Events(t.Context(), 0, 0) {
 		told = append(told, ev.GetType()+ev.GetOperation())
 	}
-	if want := []string{"MigrationStartedm", "MigrationStartedn", "Retryingm", "Retryingm", "NodeLost", "NodeLost", "Succeededm", "Outlived", "Outlived", "WakeNoCapacityw", "WakeNoCapacityx"}; !slices.Equal(told, want) {
+	if want := []string{"MigrationStartedm", "MigrationStartedn", "Retryingm", "Retryingm", "NodeLost", "NodeLost",
+		"Succeededm", "Outlived", "Outlived", "WakeNoCapacityw", "WakeNoCapacityx"}; !slices.Equal(told, want) {
 		t.Errorf("told %v", told)
 	}
 }
@@ -351,7 +356,8 @@ func TestEventOfOneThatLags(t *testing.T) {
 	if err := b.Append(t.Context(), &nodev1.MoveEvent{Type: "late"}); err != nil {
 		t.Fatal(err)
 	}
-	if all := a.Events(t.Context(), Remembered+10, 0); len(all) != 1 || all[0].GetType() != "late" || all[0].GetId() != Remembered+11 {
+	if all := a.Events(t.Context(), Remembered+10, 0); len(all) != 1 || all[0].GetType() != "late" ||
+		all[0].GetId() != Remembered+11 {
 		t.Errorf("the other hears %v", all)
 	}
 }

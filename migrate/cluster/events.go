@@ -116,7 +116,8 @@ func (l *events) next(ev *nodev1.MoveEvent) (told bool) {
 		if which == "" && (ev.GetId() == 0 || was.GetId() < ev.GetId()) {
 			break
 		}
-		if was.GetId() == ev.GetId() && proto.Equal(was, ev) || which != "" && was.GetOperation() == ev.GetOperation() && once(was) == which {
+		if was.GetId() == ev.GetId() && proto.Equal(was, ev) || which != "" && was.GetOperation() == ev.GetOperation() &&
+			once(was) == which {
 			return true
 		}
 	}
@@ -128,7 +129,8 @@ func (l *events) next(ev *nodev1.MoveEvent) (told bool) {
 func once(ev *nodev1.MoveEvent) string {
 	switch kind := ev.GetType(); {
 	case kind == moves.Outlived, kind == moves.Foreign:
-		return fmt.Sprintf("%s %s/%s %s %s", kind, ev.GetVm().GetNamespace(), ev.GetVm().GetId(), ev.GetSource(), ev.GetReason())
+		return fmt.Sprintf("%s %s/%s %s %s", kind, ev.GetVm().GetNamespace(), ev.GetVm().GetId(), ev.GetSource(),
+			ev.GetReason())
 	case ev.GetOperation() == "":
 		return ""
 	case moves.Settled(kind):

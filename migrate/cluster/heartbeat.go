@@ -125,7 +125,8 @@ func (b *State) changed(k *known, said *nodev1.NodeInfo) bool {
 	note := k.note
 	switch {
 	case note.GetSilent(), note.GetHeardBy() != said.GetHeardBy(), b.now().After(k.renewed),
-		note.GetAddress() != said.GetAddress(), note.GetVersion() != said.GetVersion(), note.GetController() != said.GetController(),
+		note.GetAddress() != said.GetAddress(), note.GetVersion() != said.GetVersion(),
+		note.GetController() != said.GetController(),
 		note.GetExecs() != said.GetExecs(), note.GetRamBytes() != said.GetRamBytes(), note.GetKeeps() != said.GetKeeps():
 		return true
 	case !b.shared:
@@ -154,13 +155,15 @@ func (b *State) Maintain(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	now := b.now()
-	if self := b.nodes[b.self]; now.Sub(b.maintained) > 3*Interval || b.shared && !b.fresh(self) { // it hears nobody itself
+	// it hears nobody itself
+	if self := b.nodes[b.self]; now.Sub(b.maintained) > 3*Interval || b.shared && !b.fresh(self) {
 		b.listeningSince = now
 	}
 	b.maintained = now
 	var lost []*nodev1.NodeInfo
 	for _, k := range b.nodes {
-		mine := k.note != nil && !k.note.GetSilent() && k.note.GetName() != b.self && (!b.shared || k.note.GetHeardBy() == b.self)
+		mine := k.note != nil && !k.note.GetSilent() && k.note.GetName() != b.self &&
+			(!b.shared || k.note.GetHeardBy() == b.self)
 		if mine && !b.up(k) && now.Sub(b.listeningSince) >= silence {
 			note := proto.CloneOf(k.note)
 			note.SeenUnixNano, note.Silent, note.HeardBy = b.seen(k), true, b.self

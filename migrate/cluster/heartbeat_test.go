@@ -62,7 +62,8 @@ func (c *clustered) pass(d time.Duration, says map[string]int) {
 	c.t.Helper()
 	for end := c.clock.Add(d); c.clock.Before(end); c.clock = c.clock.Add(Interval) {
 		for name, i := range says {
-			c.states[i].says(c.t, &nodev1.NodeInfo{Name: name, Address: name, Controller: name[0] == 'c', RamBytes: 64, FreeBytes: 32})
+			c.states[i].says(c.t, &nodev1.NodeInfo{Name: name, Address: name, Controller: name[0] == 'c', RamBytes: 64,
+				FreeBytes: 32})
 		}
 		for i, b := range c.states {
 			if _, lives := says[fmt.Sprint("c", i)]; lives {

@@ -25,7 +25,8 @@ func (b *State) NameTwice(ctx context.Context, node, reason string) {
 
 // Contradicts tells the cluster of a node that says what the records do not bear out.
 func (b *State) Contradicts(ctx context.Context, node, reason string) {
-	slog.WarnContext(ctx, "a node says what the records do not bear out (godwit controller status)", "node", node, "reason", reason)
+	slog.WarnContext(ctx, "a node says what the records do not bear out (godwit controller status)", "node", node,
+		"reason", reason)
 	b.warn(ctx, moves.Contradicts, node, reason)
 }
 
@@ -54,6 +55,7 @@ func (b *State) Free(ctx context.Context, store nodev1.StoreService, name string
 	if slices.Contains(state.GetRetired(), name) {
 		return nil
 	}
-	return fmt.Errorf("join as node %s: a node of that name announced itself at %s: choose another name, or, if it is that machine or takes its place, make the token with --renew: %w",
+	return fmt.Errorf("join as node %s: a node of that name announced itself at %s: choose another name, or, if it is "+
+		"that machine or takes its place, make the token with --renew: %w",
 		name, time.Unix(0, known.GetSeenUnixNano()).UTC().Format(time.RFC3339), errdefs.ErrAlreadyExists)
 }

@@ -123,5 +123,6 @@ func (l *listener) leave(from netip.Prefix, known bool) {
 // refuse counts each client that was closed; the log has one of them a minute.
 func (l *listener) refuse(from netip.Prefix, bound string) {
 	l.figures.closed.WithLabelValues(l.port, bound).Inc()
-	l.lines.Warn(context.Background(), "connection closed: too many clients have not proven who they are", "port", l.port, "from", from.String(), "bound", bound)
+	l.lines.Warn(context.Background(), "connection closed: too many clients have not proven who they are", "port", l.port,
+		"from", from.String(), "bound", bound)
 }

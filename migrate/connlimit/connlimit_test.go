@@ -98,7 +98,8 @@ func (p *port) counted(all, address, unproven float64) {
 			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
 		}
 	}
-	want := map[string]float64{"godwit_connections_closed_total all p": all, "godwit_connections_closed_total address p": address, "godwit_connections_unproven p": unproven}
+	want := map[string]float64{"godwit_connections_closed_total all p": all,
+		"godwit_connections_closed_total address p": address, "godwit_connections_unproven p": unproven}
 	if !maps.Equal(got, want) {
 		p.t.Errorf("counted %v, want %v", got, want)
 	}
@@ -169,8 +170,9 @@ func (a addr) String() string       { return a.text }
 // A client with one address of IPv6 has 2^64 of them, and they count as one.
 func TestAddresses(t *testing.T) {
 	for text, want := range map[string]string{
-		"192.0.2.1:7": "192.0.2.1/32", "[::ffff:192.0.2.1]:7": "192.0.2.1/32", "[2001:db8::1]:7": "2001:db8::/64", "[2001:db8::2:1]:8": "2001:db8::/64",
-		"[fe80::1%eth0]:7": "fe80::/64", "@": "invalid Prefix",
+		"192.0.2.1:7": "192.0.2.1/32", "[::ffff:192.0.2.1]:7": "192.0.2.1/32", "[2001:db8::1]:7": "2001:db8::/64",
+		"[2001:db8::2:1]:8": "2001:db8::/64",
+		"[fe80::1%eth0]:7":  "fe80::/64", "@": "invalid Prefix",
 	} {
 		if got := addressOf(addr{text: text}).String(); got != want {
 			t.Errorf("%s: %s, want %s", text, got, want)

@@ -18,7 +18,8 @@ type Figures struct {
 func NewFigures(registry prometheus.Registerer) (*Figures, error) {
 	f := &Figures{
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "godwit_connections_closed_total", Help: "Clients that were closed as they came: too many had not proven who they are.",
+			Name: "godwit_connections_closed_total",
+			Help: "Clients that were closed as they came: too many had not proven who they are.",
 		}, []string{"port", "bound"}),
 		unproven: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "godwit_connections_unproven", Help: "Clients that have not proven yet who they are.",

@@ -56,7 +56,8 @@ func (a *admission) wait(ctx context.Context) error {
 		go a.pause()
 		return nil
 	case <-bound.Done():
-		return fmt.Errorf("no turn for a new connection within %s: too many nodes connect at once: %w", admissionMax, errdefs.ErrUnavailable)
+		return fmt.Errorf("no turn for a new connection within %s: too many nodes connect at once: %w", admissionMax,
+			errdefs.ErrUnavailable)
 	}
 }
 

@@ -55,11 +55,13 @@ func (d *DuplicateNames) admit(node string, cert *x509.Certificate, conn net.Con
 	switch {
 	case b == nil || b.print == print:
 	case cert.NotBefore.After(b.since):
-		reason = fmt.Sprintf("a certificate of node %s that was issued %s has come, and %d connections of the one of %s are closed: if these are two machines, give one of them another name (godwit node token)",
+		reason = fmt.Sprintf("a certificate of node %s that was issued %s has come, and %d connections of the one of %s "+
+			"are closed: if these are two machines, give one of them another name (godwit node token)",
 			node, cert.NotBefore.UTC().Format(time.RFC3339), len(b.conns), b.since.UTC().Format(time.RFC3339))
 		closes, b = slices.Clone(b.conns), nil
 	default:
-		err = fmt.Errorf("node %s is connected with another certificate, issued %s: this one, issued %s, is of a second machine of that name, or was replaced; give it another name (godwit node token): %w",
+		err = fmt.Errorf("node %s is connected with another certificate, issued %s: this one, issued %s, is of a second "+
+			"machine of that name, or was replaced; give it another name (godwit node token): %w",
 			node, b.since.UTC().Format(time.RFC3339), cert.NotBefore.UTC().Format(time.RFC3339), errdefs.ErrAlreadyExists)
 		reason, c = err.Error(), nil
 		d.note(node)

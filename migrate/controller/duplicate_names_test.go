@@ -69,7 +69,11 @@ func TestTwoMachinesOfOneName(t *testing.T) {
 		nodev1.RegisterRecordsService(srv, controller.New(storetest.NewMemory()))
 		var mu sync.Mutex
 		var told []string
-		doubles := &controller.DuplicateNames{Told: func(node, reason string) { mu.Lock(); defer mu.Unlock(); told = append(told, node+": "+reason) }}
+		doubles := &controller.DuplicateNames{Told: func(node, reason string) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, node+": "+reason)
+		}}
 		l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup

@@ -100,11 +100,14 @@ type Incarnations struct {
 var _ nodev1.StoreService = (*Incarnations)(nil)
 
 // NewIncarnations serves a store that keeps notes too; now is the clock, nil: the host's.
-func NewIncarnations(st store.Store, notes store.Notes, self string, known func() []string, now func() time.Time) *Incarnations {
+func NewIncarnations(st store.Store, notes store.Notes, self string, known func() []string,
+	now func() time.Time) *Incarnations {
 	if now == nil {
 		now = time.Now
 	}
-	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, told: stateCache{store: st}, raised: raised{at: map[string][]time.Time{}}, reporting: map[string]bool{}, repeats: map[string]int{}, named: map[string]bool{}}
+	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, told: stateCache{store: st},
+		raised: raised{at: map[string][]time.Time{}}, reporting: map[string]bool{}, repeats: map[string]int{},
+		named: map[string]bool{}}
 }
 
 // State implements nodev1.StoreService. It settles what waits for that.
@@ -131,7 +134,8 @@ func (i *Incarnations) unchecked() []string {
 
 // change is a compare-and-swap of the store's state; do changes a copy of it, or answers false
 // where nothing is to be changed.
-func (i *Incarnations) change(ctx context.Context, do func(*nodev1.StoreState) (bool, error)) (*nodev1.StoreState, error) {
+func (i *Incarnations) change(ctx context.Context, do func(*nodev1.StoreState) (bool, error)) (*nodev1.StoreState,
+	error) {
 	for range conflictRetries {
 		before, err := i.store.State(ctx)
 		if err != nil {
@@ -156,7 +160,8 @@ func (i *Incarnations) Restore(ctx context.Context, req *nodev1.RestoreRequest) 
 		return nil, err
 	}
 	if names := i.unchecked(); len(names) > 0 {
-		return nil, fmt.Errorf("restore the store: %w: nodes %s do not look at the store's own state, and would admit claims meanwhile: stop or upgrade godwitd there, and give the order again once they are silent: %w",
+		return nil, fmt.Errorf("restore the store: %w: nodes %s do not look at the store's own state, and would admit "+
+			"claims meanwhile: stop or upgrade godwitd there, and give the order again once they are silent: %w",
 			ErrUnchecked, strings.Join(names, ", "), errdefs.ErrFailedPrecondition)
 	}
 	nodes, err := i.nodes(ctx)
@@ -172,12 +177,16 @@ func (i *Incarnations) Restore(ctx context.Context, req *nodev1.RestoreRequest) 
 	state, err := i.change(ctx, func(state *nodev1.StoreState) (bool, error) {
 		next := max(state.GetIncarnation()+1, uint64(max(0, now.Unix())))
 		if next > record.MaxIncarnation {
-			return false, fmt.Errorf("restore the store: incarnation %d is none; is the clock of this host right (%s)?: %w", next, now.UTC().Format(time.RFC3339), errdefs.ErrFailedPrecondition)
+			return false, fmt.Errorf("restore the store: incarnation %d is none; is the clock of this host right (%s)?: %w",
+				next, now.UTC().Format(time.RFC3339), errdefs.ErrFailedPrecondition)
 		}
-		missing := slices.DeleteFunc(union(nodes, state.GetMissing()), func(n string) bool { return slices.Contains(req.GetRetire(), n) })
+		missing := slices.DeleteFunc(union(nodes, state.GetMissing()), func(n string) bool {
+			return slices.Contains(req.GetRetire(), n)
+		})
 		retired := slices.Clone(req.GetRetire())
 		slices.Sort(retired)
-		*state = nodev1.StoreState{Incarnation: next, SinceUnixNano: now.UnixNano(), Waiting: true, Missing: missing, Retired: slices.Compact(retired)} //nolint:govet // a message that nobody else has
+		*state = nodev1.StoreState{Incarnation: next, SinceUnixNano: now.UnixNano(), Waiting: true, Missing: missing,
+			Retired: slices.Compact(retired)} //nolint:govet // a message that nobody else has
 		return true, nil
 	})
 	if err == nil {
@@ -211,9 +220,11 @@ func union(a, b []string) []string {
 func (i *Incarnations) retirable(node string, nodes []string) error {
 	switch {
 	case node == i.self:
-		return fmt.Errorf("retire node %q: it is the controller itself, which reports as every node does: %w", node, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("retire node %q: it is the controller itself, which reports as every node does: %w", node,
+			errdefs.ErrInvalidArgument)
 	case !slices.Contains(nodes, node):
-		return fmt.Errorf("retire node %q: the store knows none of that name, but %s: %w", node, strings.Join(nodes, ", "), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("retire node %q: the store knows none of that name, but %s: %w", node, strings.Join(nodes, ", "),
+			errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -238,7 +249,8 @@ func (i *Incarnations) Retire(ctx context.Context, req *nodev1.RetireRequest) (*
 			return false, nil
 		}
 		if !state.GetWaiting() && !doubted {
-			return false, fmt.Errorf("retire node %q: nothing waits for it, and it contradicts no record: %w", node, errdefs.ErrFailedPrecondition)
+			return false, fmt.Errorf("retire node %q: nothing waits for it, and it contradicts no record: %w", node,
+				errdefs.ErrFailedPrecondition)
 		}
 		state.Missing = slices.DeleteFunc(state.Missing, func(n string) bool { return n == node })
 		state.Doubts = slices.DeleteFunc(state.Doubts, of)

@@ -39,7 +39,8 @@ func (d *dying) State(ctx context.Context) (s *nodev1.StoreState, err error) {
 	return s, d.dies(func() error { s, err = d.Memory.State(ctx); return err })
 }
 
-func (d *dying) SetState(ctx context.Context, version uint64, state *nodev1.StoreState) (s *nodev1.StoreState, err error) {
+func (d *dying) SetState(ctx context.Context, version uint64, state *nodev1.StoreState) (s *nodev1.StoreState,
+	err error) {
 	return s, d.dies(func() error { s, err = d.Memory.SetState(ctx, version, state); return err })
 }
 
@@ -47,7 +48,8 @@ func (d *dying) Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked)
 	return s, d.dies(func() error { s, err = d.Memory.Load(ctx, vm, asked); return err })
 }
 
-func (d *dying) Apply(ctx context.Context, vm *nodev1.VM, version uint64, c transition.Change) (r *nodev1.Record, err error) {
+func (d *dying) Apply(ctx context.Context, vm *nodev1.VM, version uint64, c transition.Change) (r *nodev1.Record,
+	err error) {
 	return r, d.dies(func() error { r, err = d.Memory.Apply(ctx, vm, version, c); return err })
 }
 
@@ -120,7 +122,8 @@ func restoreWithDeath(t *testing.T, at int, after bool) *dying {
 	for range 4 { // nodes give heartbeats
 		r.clock = r.clock.Add(controller.SettleDelay)
 		again("tend", func() (err error) { state, err = r.whole.State(t.Context(), &nodev1.StateRequest{}); return err })
-		if _, err := r.records.Own(r.as("a"), &nodev1.OwnRequest{Vm: web, Node: "a", Generation: onA.GetGeneration(), Uid: onA.GetUid()}); err == nil {
+		if _, err := r.records.Own(r.as("a"), &nodev1.OwnRequest{Vm: web, Node: "a", Generation: onA.GetGeneration(),
+			Uid: onA.GetUid()}); err == nil {
 			t.Fatalf("%s: a has claimed what b runs", name)
 		}
 	}

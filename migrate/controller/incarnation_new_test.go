@@ -19,7 +19,9 @@ func TestNewVMAfterPutBack(t *testing.T) {
 	}
 	state := r.settle()
 	rec := r.boot(&nodev1.VM{Namespace: "ns", Id: "new"}, "b")
-	if floor := record.Floor(state.GetIncarnation()); rec.GetGeneration() <= floor || rec.GetIncarnation() != state.GetIncarnation() {
-		t.Errorf("generation %d and incarnation %d, want more than %d and %d", rec.GetGeneration(), rec.GetIncarnation(), floor, state.GetIncarnation())
+	if floor := record.Floor(state.GetIncarnation()); rec.GetGeneration() <= floor ||
+		rec.GetIncarnation() != state.GetIncarnation() {
+		t.Errorf("generation %d and incarnation %d, want more than %d and %d", rec.GetGeneration(), rec.GetIncarnation(),
+			floor, state.GetIncarnation())
 	}
 }

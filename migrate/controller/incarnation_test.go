@@ -44,7 +44,8 @@ func (r *restored) boot(vm *nodev1.VM, node string) *nodev1.Record {
 	r.t.Helper()
 	rec, err := r.records.Ensure(r.as(node), &nodev1.EnsureRequest{Vm: vm})
 	if err == nil {
-		rec, err = r.records.Own(r.as(node), &nodev1.OwnRequest{Vm: vm, Node: node, Generation: rec.GetGeneration(), Uid: rec.GetUid()})
+		rec, err = r.records.Own(r.as(node), &nodev1.OwnRequest{Vm: vm, Node: node, Generation: rec.GetGeneration(),
+			Uid: rec.GetUid()})
 	}
 	if err != nil {
 		r.t.Fatal(err)
@@ -55,7 +56,8 @@ func (r *restored) boot(vm *nodev1.VM, node string) *nodev1.Record {
 // give moves the VM from its owner to a node: the owner gives it up, the node claims it.
 func (r *restored) give(rec *nodev1.Record, node string) *nodev1.Record {
 	r.t.Helper()
-	_, err := r.records.Disown(r.as(rec.GetOwner().GetNode()), &nodev1.DisownRequest{Vm: rec.GetVm(), Node: rec.GetOwner().GetNode(), Generation: rec.GetGeneration(), Uid: rec.GetUid()})
+	_, err := r.records.Disown(r.as(rec.GetOwner().GetNode()), &nodev1.DisownRequest{Vm: rec.GetVm(),
+		Node: rec.GetOwner().GetNode(), Generation: rec.GetGeneration(), Uid: rec.GetUid()})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -119,7 +121,8 @@ func (r *restored) settle() *nodev1.StoreState {
 func (r *restored) refused(vm *nodev1.VM, node string, words ...string) {
 	r.t.Helper()
 	rec := r.get(vm)
-	_, err := r.records.Own(r.as(node), &nodev1.OwnRequest{Vm: vm, Node: node, Generation: rec.GetGeneration(), Uid: rec.GetUid()})
+	_, err := r.records.Own(r.as(node), &nodev1.OwnRequest{Vm: vm, Node: node, Generation: rec.GetGeneration(),
+		Uid: rec.GetUid()})
 	if !errdefs.IsUnavailable(err) {
 		r.t.Fatalf("claim of node %s: %v", node, err)
 	}
@@ -141,7 +144,8 @@ func TestPutBackWithTheCommand(t *testing.T) {
 	r.memory.PutBack(copied)
 	r.restore()
 	r.refused(web, "a", "a, b, c", "godwit controller retire NODE")
-	if _, err := r.records.Ensure(r.as("b"), &nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "ns", Id: "new"}}); !errdefs.IsUnavailable(err) {
+	if _, err := r.records.Ensure(r.as("b"),
+		&nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "ns", Id: "new"}}); !errdefs.IsUnavailable(err) {
 		t.Errorf("a new record while nodes are waited for: %v", err)
 	}
 	r.report("a")
@@ -156,7 +160,8 @@ func TestPutBackWithTheCommand(t *testing.T) {
 	if rec.GetOwner().GetNode() != "b" || rec.GetGeneration() != onB.GetGeneration() || rec.GetUid() != onB.GetUid() {
 		t.Fatalf("%v", rec)
 	}
-	if _, err := r.records.Own(r.as("a"), &nodev1.OwnRequest{Vm: web, Node: "a", Generation: rec.GetGeneration()}); !errdefs.IsFailedPrecondition(err) {
+	if _, err := r.records.Own(r.as("a"), &nodev1.OwnRequest{Vm: web, Node: "a",
+		Generation: rec.GetGeneration()}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a claims it: %v", err)
 	}
 	next := r.give(rec, "a")
@@ -181,7 +186,8 @@ func TestPutBackWithoutTheCommand(t *testing.T) {
 	}
 	r.report("a", held(onB, "OWN"))
 	r.records = controller.New(r.memory)
-	r.refused(web, "a", "older than what node a holds", "ns/web", "generation 2", "godwit controller restore", "godwit controller retire a")
+	r.refused(web, "a", "older than what node a holds", "ns/web", "generation 2", "godwit controller restore",
+		"godwit controller retire a")
 	if rec := r.get(web); rec.GetGeneration() != onA.GetGeneration() {
 		t.Errorf("reads go on: %v", rec)
 	}
@@ -285,7 +291,9 @@ func TestRogueReport(t *testing.T) {
 		t.Fatalf("%v", s)
 	}
 	rec := r.get(web)
-	if rec.GetOwner().GetNode() != "a" || !rec.GetRivals() || !strings.Contains(rec.GetConflict(), fmt.Sprintf("nodes b (generation %d) and a (generation %d)", lie.GetGeneration(), onA.GetGeneration())) {
+	if rec.GetOwner().GetNode() != "a" || !rec.GetRivals() ||
+		!strings.Contains(rec.GetConflict(), fmt.Sprintf("nodes b (generation %d) and a (generation %d)", lie.GetGeneration(),
+			onA.GetGeneration())) {
 		t.Fatalf("%v", rec)
 	}
 	_, err := r.records.Own(r.as("a"), &nodev1.OwnRequest{Vm: web, Node: "a", Generation: rec.GetGeneration()})
@@ -323,7 +331,8 @@ func TestRetire(t *testing.T) {
 		t.Errorf("retire while nothing waits: %v", err)
 	}
 	for _, name := range []string{"", "nobody", "c"} {
-		if _, err := r.whole.Restore(t.Context(), &nodev1.RestoreRequest{Retire: []string{name}}); !errdefs.IsInvalidArgument(err) {
+		if _, err := r.whole.Restore(t.Context(), &nodev1.RestoreRequest{Retire: []string{name}}); !errdefs.IsInvalidArgument(
+			err) {
 			t.Errorf("restore, retire %q: %v", name, err)
 		}
 	}
@@ -346,7 +355,8 @@ func TestRetire(t *testing.T) {
 	if s := r.settle(); s.GetWaiting() {
 		t.Fatalf("%v", s)
 	}
-	if rec := r.get(web); rec.GetOwner().GetNode() != "a" || rec.GetConflict() != "" { // godwit recover takes it from there
+	// godwit recover takes it from there
+	if rec := r.get(web); rec.GetOwner().GetNode() != "a" || rec.GetConflict() != "" {
 		t.Errorf("%v", rec)
 	}
 }

@@ -19,7 +19,8 @@ import (
 // record says is a doubt of that record: nobody claims the VM until its owner has refuted it, or
 // somebody decides. Doubts of several nodes, or of the controller's own, show that the store went back
 // in time (signs). What nobody can hold is remembered.
-func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req *nodev1.ReportRequest) (*nodev1.StoreState, error) {
+func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState,
+	req *nodev1.ReportRequest) (*nodev1.StoreState, error) {
 	v := &verdict{node: req.GetNode(), now: i.now(), room: i.raised.room(req.GetNode(), i.now())}
 	latest := uint64(max(0, i.now().Unix())) + 1
 	spoken, err := i.spoken(ctx, state, req.GetNode())
@@ -27,7 +28,8 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req 
 		return nil, err
 	}
 	if seen := req.GetIncarnation(); seen > state.GetIncarnation() {
-		v.add(&nodev1.Doubt{Credible: seen <= latest, Refuted: seen > latest}, "it has seen incarnation %d of the store, which is at %d", seen, state.GetIncarnation())
+		v.add(&nodev1.Doubt{Credible: seen <= latest, Refuted: seen > latest},
+			"it has seen incarnation %d of the store, which is at %d", seen, state.GetIncarnation())
 	}
 	for _, h := range req.GetHeld() {
 		st, err := i.store.Load(ctx, h.GetVm(), transition.Asked{})
@@ -37,10 +39,12 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req 
 		rec, name := transition.Lift(st.Record, state.GetIncarnation()), h.GetVm().GetNamespace()+"/"+h.GetVm().GetId()
 		switch {
 		case rec == nil && h.GetPhase() == "PREPARED":
-			v.add(&nodev1.Doubt{Vm: h.GetVm()}, "it has VM %s, which stands still for operation %s, and there is no record of it; if it was given up: godwit rm --force %s there", name, h.GetOperation(), name)
+			v.add(&nodev1.Doubt{Vm: h.GetVm()}, "it has VM %s, which stands still for operation %s, and there is no record "+
+				"of it; if it was given up: godwit rm --force %s there", name, h.GetOperation(), name)
 		case newerThan(rec, req.GetNode(), h):
 			owner, absurd := rec.GetOwner().GetNode(), h.GetGeneration() >= record.Floor(latest)
-			v.add(&nodev1.Doubt{Vm: h.GetVm(), Owner: owner, Credible: !absurd && (owner == "" || owner == v.node), Refuted: absurd},
+			v.add(&nodev1.Doubt{Vm: h.GetVm(), Owner: owner, Credible: !absurd && (owner == "" || owner == v.node),
+				Refuted: absurd},
 				"it has VM %s under generation %d, its record is at %d", name, h.GetGeneration(), rec.GetGeneration())
 		case !spoken:
 			if err := i.late(ctx, state, rec, req.GetNode(), h); err != nil {
@@ -73,7 +77,8 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState, req 
 // a generation of its own with each owner, before a node has a journal of it: two owners of one number
 // are none of the same store. A node that was away since before the store was put back has nothing newer.
 func newerThan(rec *nodev1.Record, node string, h *nodev1.Held) bool {
-	if rec == nil || h.GetUid() != rec.GetUid() || !(transition.Holder{Held: h}).Has() || record.Predates(rec, h.GetGeneration()) {
+	if rec == nil || h.GetUid() != rec.GetUid() || !(transition.Holder{Held: h}).Has() ||
+		record.Predates(rec, h.GetGeneration()) {
 		return false
 	}
 	return record.Newer(rec, node, h.GetGeneration())
@@ -94,8 +99,10 @@ func (i *Incarnations) spoken(ctx context.Context, state *nodev1.StoreState, nod
 
 // late gives a VM to a node that has it since before the store was put back, and of which the
 // store did not know when it was settled. Nobody has claimed the VM since.
-func (i *Incarnations) late(ctx context.Context, state *nodev1.StoreState, rec *nodev1.Record, node string, h *nodev1.Held) error {
-	if rec == nil || state.GetIncarnation() == 0 || rec.GetUid() != h.GetUid() || rec.GetOwner().GetNode() != "" || rec.GetOperation() != nil ||
+func (i *Incarnations) late(ctx context.Context, state *nodev1.StoreState, rec *nodev1.Record, node string,
+	h *nodev1.Held) error {
+	if rec == nil || state.GetIncarnation() == 0 || rec.GetUid() != h.GetUid() || rec.GetOwner().GetNode() != "" ||
+		rec.GetOperation() != nil ||
 		rec.GetGeneration() != record.Lifted(rec.GetCopied(), state.GetIncarnation()) {
 		return nil
 	}

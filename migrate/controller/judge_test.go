@@ -16,7 +16,8 @@ import (
 // asleep makes a VM that a snapshot owns, and that nobody had last.
 func (r *restored) asleep(id string) *nodev1.Record {
 	r.t.Helper()
-	rec := &nodev1.Record{Vm: &nodev1.VM{Namespace: "ns", Id: id}, Uid: id, Owner: &nodev1.Owner{Digest: "sha256:" + id}, Generation: 7}
+	rec := &nodev1.Record{Vm: &nodev1.VM{Namespace: "ns", Id: id}, Uid: id, Owner: &nodev1.Owner{Digest: "sha256:" + id},
+		Generation: 7}
 	if _, err := r.memory.Apply(r.t.Context(), rec.GetVm(), 0, transition.Change{Record: rec}); err != nil {
 		r.t.Fatal(err)
 	}
@@ -58,7 +59,8 @@ func TestOneNodesWord(t *testing.T) {
 			req.Node = "b"
 			for range 3 {
 				s, err := r.whole.Report(r.as("b"), req)
-				if err != nil || s.GetBehind() != nil || len(s.GetDoubts()) == 0 || len(s.GetDoubts()) > 17 || s.GetDoubts()[0].GetNode() != "b" {
+				if err != nil || s.GetBehind() != nil || len(s.GetDoubts()) == 0 || len(s.GetDoubts()) > 17 ||
+					s.GetDoubts()[0].GetNode() != "b" {
 					t.Fatalf("%v, %v", s, err)
 				}
 			}
@@ -74,7 +76,8 @@ func TestOneNodesWord(t *testing.T) {
 				t.Fatal(err)
 			}
 			rec := r.get(web)
-			_, err := r.records.Own(r.as("b"), &nodev1.OwnRequest{Vm: web, Node: "b", Generation: rec.GetGeneration(), Uid: rec.GetUid()})
+			_, err := r.records.Own(r.as("b"), &nodev1.OwnRequest{Vm: web, Node: "b", Generation: rec.GetGeneration(),
+				Uid: rec.GetUid()})
 			if asleep := rec.GetOwner().GetDigest() != ""; asleep != errdefs.IsFailedPrecondition(err) || !asleep && err != nil {
 				t.Errorf("after b was retired: %v", err)
 			}
@@ -104,7 +107,8 @@ func TestSignsOfSeveral(t *testing.T) {
 		t.Fatalf("two nodes: %v", s)
 	}
 	r.refused(other, "b", "older than what node", "godwit controller restore")
-	if _, err := r.records.Ensure(r.as("c"), &nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "ns", Id: "new"}}); !errdefs.IsUnavailable(err) {
+	if _, err := r.records.Ensure(r.as("c"),
+		&nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "ns", Id: "new"}}); !errdefs.IsUnavailable(err) {
 		t.Errorf("a new record: %v", err)
 	}
 	d := r.report("d", newer(r.get(other))) // of a VM that is another node's
@@ -171,7 +175,8 @@ func TestEqualGenerationOfAnother(t *testing.T) {
 	r := newRestored(t)
 	onA := r.boot(web, "a")
 	real := newer(onA) // a move's commit
-	rec, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: web, Node: "a", Generation: onA.GetGeneration(), Uid: onA.GetUid()})
+	rec, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: web, Node: "a", Generation: onA.GetGeneration(),
+		Uid: onA.GetUid()})
 	if err != nil || rec.GetGeneration() != real.GetGeneration() {
 		t.Fatalf("%v, %v", rec, err)
 	}
@@ -197,7 +202,8 @@ func TestEqualGenerationOfAnother(t *testing.T) {
 // A VM that stands still for an operation and of which there is no record waits, and nobody makes it anew.
 func TestVotedWithoutARecord(t *testing.T) {
 	r := newRestored(t)
-	s := r.report("b", &nodev1.Held{Vm: web, Uid: "u", Generation: 3, Phase: "PREPARED", Operation: "m"}, &nodev1.Held{Vm: vmOf("runs"), Uid: "v", Generation: 3, Phase: "OWN"})
+	s := r.report("b", &nodev1.Held{Vm: web, Uid: "u", Generation: 3, Phase: "PREPARED", Operation: "m"},
+		&nodev1.Held{Vm: vmOf("runs"), Uid: "v", Generation: 3, Phase: "OWN"})
 	if len(s.GetDoubts()) != 1 || s.GetBehind() != nil || !proto.Equal(s.GetDoubts()[0].GetVm(), web) {
 		t.Fatal(s)
 	}
@@ -227,7 +233,8 @@ func TestNodeIsNamed(t *testing.T) {
 		r.report("b", newer(r.boot(vmOf("other"), "b")))
 		r.report("b")
 	}
-	if len(told) != 2 || !strings.HasPrefix(told[0], "b: it has VM default/other") || !strings.HasPrefix(told[1], "d: it has VM ns/web") || !strings.Contains(told[1], "refuted") {
+	if len(told) != 2 || !strings.HasPrefix(told[0], "b: it has VM default/other") ||
+		!strings.HasPrefix(told[1], "d: it has VM ns/web") || !strings.Contains(told[1], "refuted") {
 		t.Errorf("%q", told)
 	}
 }

@@ -42,7 +42,8 @@ func TestLocalSocketKnowsItsUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(socket, 0o777)); err != nil { //nolint:gosec // it is open to all: that is the test
+	if err := errors.Join(os.Chmod(dir, 0o755),
+		os.Chmod(socket, 0o777)); err != nil { //nolint:gosec // it is open to all: that is the test
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -56,7 +57,8 @@ func TestLocalSocketKnowsItsUsers(t *testing.T) {
 		}
 		client := ttrpc.NewClient(conn)
 		defer client.Close()
-		_, err = nodev1.NewRecordsClient(client).Get(t.Context(), &nodev1.GetRequest{Vm: &nodev1.VM{Namespace: "ns", Id: "a"}})
+		_, err = nodev1.NewRecordsClient(client).Get(t.Context(),
+			&nodev1.GetRequest{Vm: &nodev1.VM{Namespace: "ns", Id: "a"}})
 		t.Logf("user %d: %v", uid, err)
 		return errdefs.IsNotFound(errgrpc.ToNative(err)) // there is no such record
 	}

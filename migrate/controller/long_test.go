@@ -33,7 +33,8 @@ func large(t *testing.T) (*storetest.Memory, []*nodev1.Record) {
 		rec := &nodev1.Record{Vm: vm, Uid: vm.GetId()}
 		for n := range 100 { // a schedule that keeps as many as it may
 			rec.Snapshots = append(rec.Snapshots, &nodev1.SnapshotRef{
-				Digest: fmt.Sprintf("sha256:%064d", n), Repository: "registry.example/vms/" + strings.Repeat("0", 36), Tag: fmt.Sprintf("g%d-%036d", n, n),
+				Digest: fmt.Sprintf("sha256:%064d", n), Repository: "registry.example/vms/" + strings.Repeat("0", 36),
+				Tag: fmt.Sprintf("g%d-%036d", n, n),
 			})
 		}
 		var owed []*nodev1.Owed
@@ -57,9 +58,12 @@ func large(t *testing.T) (*storetest.Memory, []*nodev1.Record) {
 func TestLongLists(t *testing.T) {
 	st, all := large(t)
 	socket := serveLocal(t, controller.New(st))
-	for name, c := range map[string]nodev1.RecordsService{"controller": dial(t, socket), "proxy": dial(t, serveLocal(t, dial(t, socket)))} {
+	for name, c := range map[string]nodev1.RecordsService{"controller": dial(t, socket),
+		"proxy": dial(t, serveLocal(t, dial(t, socket)))} {
 		got, err := c.List(t.Context(), &nodev1.ListRequest{})
-		if err != nil || !slices.EqualFunc(got.GetRecords(), all, func(a, b *nodev1.Record) bool { return proto.Equal(a, b) }) {
+		if err != nil || !slices.EqualFunc(got.GetRecords(), all, func(a, b *nodev1.Record) bool {
+			return proto.Equal(a, b)
+		}) {
 			t.Errorf("%s: %d records of %d, or others: %v", name, len(got.GetRecords()), len(all), err)
 		}
 		want, _ := st.PendingDeletions(t.Context(), store.WhichDeletions{})
@@ -118,10 +122,13 @@ func (s *slow) Operation(ctx context.Context, req *nodev1.OperationRequest) (*no
 func TestRecordsOfANode(t *testing.T) {
 	st := storetest.NewMemory()
 	for id, rec := range map[string]*nodev1.Record{
-		"1-of-a":    {Owner: &nodev1.Owner{Node: "a"}},
-		"2-moves":   {Owner: &nodev1.Owner{Node: "a"}, Operation: &nodev1.Operation{Id: "m", Source: "a", Destination: "b", Phase: nodev1.Phase_PHASE_PENDING}},
-		"3-left":    {Owner: &nodev1.Owner{Digest: "d"}, Operation: &nodev1.Operation{Id: "h", Source: "a", Phase: nodev1.Phase_PHASE_COMMITTED}},
-		"4-wakes":   {Owner: &nodev1.Owner{Digest: "d"}, Operation: &nodev1.Operation{Id: "w", Destination: "b", Phase: nodev1.Phase_PHASE_PENDING}},
+		"1-of-a": {Owner: &nodev1.Owner{Node: "a"}},
+		"2-moves": {Owner: &nodev1.Owner{Node: "a"}, Operation: &nodev1.Operation{Id: "m", Source: "a", Destination: "b",
+			Phase: nodev1.Phase_PHASE_PENDING}},
+		"3-left": {Owner: &nodev1.Owner{Digest: "d"}, Operation: &nodev1.Operation{Id: "h", Source: "a",
+			Phase: nodev1.Phase_PHASE_COMMITTED}},
+		"4-wakes": {Owner: &nodev1.Owner{Digest: "d"}, Operation: &nodev1.Operation{Id: "w", Destination: "b",
+			Phase: nodev1.Phase_PHASE_PENDING}},
 		"5-sleeps":  {Owner: &nodev1.Owner{Digest: "d"}},
 		"6-nobodys": {},
 	} {
@@ -134,7 +141,8 @@ func TestRecordsOfANode(t *testing.T) {
 		}
 	}
 	c := dial(t, serveLocal(t, controller.New(st)))
-	for node, want := range map[string]string{"a": "1-of-a 2-moves 3-left", "b": "2-moves 4-wakes", "c": "", "": "1-of-a 2-moves 3-left 4-wakes 5-sleeps 6-nobodys"} {
+	for node, want := range map[string]string{"a": "1-of-a 2-moves 3-left", "b": "2-moves 4-wakes", "c": "",
+		"": "1-of-a 2-moves 3-left 4-wakes 5-sleeps 6-nobodys"} {
 		all, err := c.List(t.Context(), &nodev1.ListRequest{Node: node})
 		var got []string
 		for _, rec := range all.GetRecords() {

@@ -31,7 +31,8 @@ func (i *Incarnations) Compare(ctx context.Context, seen Mark) (Mark, error) {
 	if now.compare(seen) >= 0 {
 		return now, nil
 	}
-	reason := fmt.Sprintf("it is at revision %d of incarnation %d, and the controller on node %s has seen revision %d of incarnation %d", now.Revision, now.Incarnation, i.self, seen.Revision, seen.Incarnation)
+	reason := fmt.Sprintf("it is at revision %d of incarnation %d, and the controller on node %s has seen revision %d "+
+		"of incarnation %d", now.Revision, now.Incarnation, i.self, seen.Revision, seen.Incarnation)
 	_, err = i.change(ctx, func(state *nodev1.StoreState) (bool, error) {
 		if state.GetIncarnation() != now.Incarnation || state.GetBehind() != nil && state.GetBehind().GetNode() == "" {
 			return false, nil

@@ -31,7 +31,8 @@ func fits(method string, resp any) error {
 		return nil
 	}
 	if n := proto.Size(m); n > MaxAnswer {
-		return fmt.Errorf("answer %s: it has %d bytes, a message at most %d: ask for one VM or one namespace: %w", method, n, MaxAnswer, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("answer %s: it has %d bytes, a message at most %d: ask for one VM or one namespace: %w", method, n,
+			MaxAnswer, errdefs.ErrResourceExhausted)
 	}
 	return nil
 }

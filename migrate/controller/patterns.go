@@ -23,29 +23,39 @@ var (
 
 // patterns are by field, wherever it is; those of full names go first.
 var patterns = map[protoreflect.Name]*regexp.Regexp{
-	"node": nodePattern, "source": nodePattern, "destination": nodePattern, "retarget": nodePattern, "lost_node": nodePattern,
-	"home": nodePattern, "driver": nodePattern, "payer": nodePattern, "by": nodePattern, "on": nodePattern, "retire": nodePattern,
+	"node": nodePattern, "source": nodePattern, "destination": nodePattern, "retarget": nodePattern,
+	"lost_node": nodePattern,
+	"home":      nodePattern, "driver": nodePattern, "payer": nodePattern, "by": nodePattern, "on": nodePattern,
+	"retire":    nodePattern,
 	"operation": operationPattern, "deletion": operationPattern,
 	"digest": digestPattern, "force_digest": digestPattern, "spent": digestPattern,
 }
 
 var fullPatterns = map[protoreflect.FullName]*regexp.Regexp{
-	"godwit.node.v1.MigrateRequest.to": nodePattern, "godwit.node.v1.RecoverRequest.to": nodePattern, "godwit.node.v1.DrainRequest.to": nodePattern,
-	"godwit.node.v1.NodeInfo.name": nodePattern, "godwit.node.v1.PeerReleaseRequest.owner": nodePattern,
-	"godwit.node.v1.OperationRequest.id": operationPattern, "godwit.node.v1.Operation.id": operationPattern, "godwit.node.v1.Deletion.id": operationPattern,
+	"godwit.node.v1.MigrateRequest.to": nodePattern, "godwit.node.v1.RecoverRequest.to": nodePattern,
+	"godwit.node.v1.DrainRequest.to": nodePattern,
+	"godwit.node.v1.NodeInfo.name":   nodePattern, "godwit.node.v1.PeerReleaseRequest.owner": nodePattern,
+	"godwit.node.v1.OperationRequest.id": operationPattern, "godwit.node.v1.Operation.id": operationPattern,
+	"godwit.node.v1.Deletion.id":      operationPattern,
 	"godwit.node.v1.DiffRequest.from": digestPattern, "godwit.node.v1.DiffRequest.to": digestPattern,
 	"godwit.node.v1.GoldenRequest.namespace": spacePattern,
 }
 
 // required are the fields without which a call says nothing. VMs are looked at by the services.
 var required = map[protoreflect.FullName][]protoreflect.Name{
-	"godwit.node.v1.OwnRequest": {"node"}, "godwit.node.v1.DisownRequest": {"node"}, "godwit.node.v1.RetireRequest": {"node"},
-	"godwit.node.v1.ReportRequest": {"node"}, "godwit.node.v1.CordonRequest": {"node"}, "godwit.node.v1.DrainRequest": {"node"},
-	"godwit.node.v1.OperationRequest": {"id"}, "godwit.node.v1.StatusRequest": {"operation"}, "godwit.node.v1.AbortRequest": {"operation"},
-	"godwit.node.v1.AdvanceRequest": {"operation"}, "godwit.node.v1.CommitRequest": {"operation"}, "godwit.node.v1.FinishRequest": {"operation"},
-	"godwit.node.v1.RetryRequest": {"operation"}, "godwit.node.v1.ReclaimRequest": {"operation"},
-	"godwit.node.v1.ClearRequest": {"digest"}, "godwit.node.v1.DropRequest": {"digest"}, "godwit.node.v1.InspectRequest": {"digest"},
-	"godwit.node.v1.VerifyRequest": {"digest"}, "godwit.node.v1.CopyRequest": {"digest", "to"}, "godwit.node.v1.DiffRequest": {"from", "to"},
+	"godwit.node.v1.OwnRequest": {"node"}, "godwit.node.v1.DisownRequest": {"node"},
+	"godwit.node.v1.RetireRequest": {"node"},
+	"godwit.node.v1.ReportRequest": {"node"}, "godwit.node.v1.CordonRequest": {"node"},
+	"godwit.node.v1.DrainRequest":     {"node"},
+	"godwit.node.v1.OperationRequest": {"id"}, "godwit.node.v1.StatusRequest": {"operation"},
+	"godwit.node.v1.AbortRequest":   {"operation"},
+	"godwit.node.v1.AdvanceRequest": {"operation"}, "godwit.node.v1.CommitRequest": {"operation"},
+	"godwit.node.v1.FinishRequest": {"operation"},
+	"godwit.node.v1.RetryRequest":  {"operation"}, "godwit.node.v1.ReclaimRequest": {"operation"},
+	"godwit.node.v1.ClearRequest": {"digest"}, "godwit.node.v1.DropRequest": {"digest"},
+	"godwit.node.v1.InspectRequest": {"digest"},
+	"godwit.node.v1.VerifyRequest":  {"digest"}, "godwit.node.v1.CopyRequest": {"digest", "to"},
+	"godwit.node.v1.DiffRequest":   {"from", "to"},
 	"godwit.node.v1.GoldenRequest": {"image"}, "godwit.node.v1.GoldenDropRequest": {"what"},
 	"godwit.node.v1.TemplateRemoveRequest": {"what"}, "godwit.node.v1.TemplatePushRequest": {"what", "to"},
 }

@@ -39,7 +39,8 @@ func authorize(ctx context.Context, nodes []string) error {
 	if !remote || nodes == nil || peer != "" && slices.Contains(nodes, peer) {
 		return nil
 	}
-	return fmt.Errorf("node %s takes no part in this, %q do: order it there or on the controller: %w", peer, nodes, errdefs.ErrPermissionDenied)
+	return fmt.Errorf("node %s takes no part in this, %q do: order it there or on the controller: %w", peer, nodes,
+		errdefs.ErrPermissionDenied)
 }
 
 // nobody but the controller.

@@ -71,7 +71,8 @@ func serveStore(t *testing.T, st store.Store, id *pki.Identity, authority *pki.A
 	return serveStoreOn(t, st, id, authority, func(l net.Listener) net.Listener { return l })
 }
 
-func serveStoreOn(t *testing.T, st store.Store, id *pki.Identity, authority *pki.Authority, wrap func(net.Listener) net.Listener) *remote {
+func serveStoreOn(t *testing.T, st store.Store, id *pki.Identity, authority *pki.Authority,
+	wrap func(net.Listener) net.Listener) *remote {
 	t.Helper()
 	svc := controller.New(st)
 	srv, err := controller.NewServer()
@@ -127,7 +128,9 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 	}
 	ctx, vm := t.Context(), seen.Vm
 	g := seen.Generation + 1
-	if _, err := r.local.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: "h2", Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "dst", Generation: g}}); err != nil {
+	if _, err := r.local.Open(ctx,
+		&nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: "h2", Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1,
+			Source: "dst", Generation: g}}); err != nil {
 		t.Fatal(err)
 	}
 	before, err := rogue.Get(ctx, &nodev1.GetRequest{Vm: vm})
@@ -145,19 +148,24 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 			return err
 		},
 		"open": func() error {
-			_, err := rogue.Open(ctx, &nodev1.OpenRequest{Vm: other, Operation: &nodev1.Operation{Id: "x", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "src"}})
+			_, err := rogue.Open(ctx,
+				&nodev1.OpenRequest{Vm: other, Operation: &nodev1.Operation{Id: "x", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1,
+					Destination: "src"}})
 			return err
 		},
 		"advance": func() error {
-			_, err := rogue.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: "h2", Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_ABORTING})
+			_, err := rogue.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: "h2", Attempt: 1, Generation: g,
+				Phase: nodev1.Phase_PHASE_ABORTING})
 			return err
 		},
 		"commit": func() error {
-			_, err := rogue.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: "h2", Attempt: 1, Generation: g, Owner: &nodev1.Owner{Digest: "sha256:bb"}})
+			_, err := rogue.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: "h2", Attempt: 1, Generation: g,
+				Owner: &nodev1.Owner{Digest: "sha256:bb"}})
 			return err
 		},
 		"finish": func() error {
-			_, err := rogue.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: "h2", Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_FAILED})
+			_, err := rogue.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: "h2", Attempt: 1, Generation: g,
+				Phase: nodev1.Phase_PHASE_FAILED})
 			return err
 		},
 	}
@@ -183,14 +191,17 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 		return err
 	})
 	of("take from a lost node", func(c *record.Client) error {
-		_, err := c.Open(ctx, &nodev1.OpenRequest{Vm: vm, ForceDigest: "sha256:aa", LostNode: "dst", Operation: &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "rogue", Generation: g, Digest: "sha256:aa"}})
+		_, err := c.Open(ctx, &nodev1.OpenRequest{Vm: vm, ForceDigest: "sha256:aa", LostNode: "dst",
+			Operation: &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "rogue", Generation: g,
+				Digest: "sha256:aa"}})
 		return err
 	})
 	moved := asleep(t, mine, "moved", "sha256:cc")
 	if err := wake(t, r.local, moved, "src", func() {}); err != nil {
 		t.Fatal(err)
 	}
-	order := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "src", Destination: "rogue", Generation: moved.Generation + 1}
+	order := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "src", Destination: "rogue",
+		Generation: moved.Generation + 1}
 	for who, c := range map[string]*record.Client{"its destination": rogue, "its source": mine} {
 		calls["open a move by "+who] = func() error {
 			_, err := c.Open(ctx, &nodev1.OpenRequest{Vm: moved.Vm, Operation: order})
@@ -200,7 +211,8 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 			if _, err := r.local.Open(ctx, &nodev1.OpenRequest{Vm: moved.Vm, Operation: order}); err != nil {
 				return err
 			}
-			_, err := c.Commit(ctx, &nodev1.CommitRequest{Vm: moved.Vm, Operation: "m", Attempt: 1, Generation: order.Generation, Owner: &nodev1.Owner{Node: "rogue"}})
+			_, err := c.Commit(ctx, &nodev1.CommitRequest{Vm: moved.Vm, Operation: "m", Attempt: 1, Generation: order.Generation,
+				Owner: &nodev1.Owner{Node: "rogue"}})
 			return err
 		}
 	}

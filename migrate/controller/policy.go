@@ -44,7 +44,8 @@ func (p Pull) Allows(ctx context.Context, rec *nodev1.Record, to string) error {
 	if p != PullController || !remote || peer != to || slices.Contains(homes(rec), peer) {
 		return nil
 	}
-	return fmt.Errorf("bring VM %s/%s to node %s: that node did not have it last, and move.pull is %q: order it on node %q or on the controller: %w",
+	return fmt.Errorf("bring VM %s/%s to node %s: that node did not have it last, and move.pull is %q: order it on "+
+		"node %q or on the controller: %w",
 		rec.GetVm().GetNamespace(), rec.GetVm().GetId(), peer, p, homes(rec), errdefs.ErrPermissionDenied)
 }
 
@@ -76,7 +77,8 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 	}
 	opens := op != nil && op.GetId() != was.GetOperation().GetId()
 	if n := len(now.GetSnapshots()); opens && op.GetKind() != nodev1.Kind_KIND_WAKE && n >= maxListed {
-		return fmt.Errorf("operation %s of VM %s/%s: its record lists %d snapshots, of %d that it may: delete some (godwit snapshot prune): %w",
+		return fmt.Errorf("operation %s of VM %s/%s: its record lists %d snapshots, of %d that it may: delete some "+
+			"(godwit snapshot prune): %w",
 			op.GetId(), op.GetVm().GetNamespace(), op.GetVm().GetId(), n, maxListed, errdefs.ErrResourceExhausted)
 	}
 	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE || claims(was, now, peer) {
@@ -90,7 +92,8 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 // claims reports whether a node takes a VM that has snapshots and that nobody has: from then on it is
 // the one that had the VM last, and may restore them.
 func claims(was, now *nodev1.Record, peer string) bool {
-	return len(was.GetSnapshots()) > 0 && was.GetOperation() == nil && was.GetOwner().GetNode() != peer && now.GetOwner().GetNode() == peer
+	return len(was.GetSnapshots()) > 0 && was.GetOperation() == nil && was.GetOwner().GetNode() != peer &&
+		now.GetOwner().GetNode() == peer
 }
 
 // place refuses an operation whose snapshot would lie where the VM's do not: whoever deletes it
@@ -100,7 +103,8 @@ func (s *Service) place(ctx context.Context, was *nodev1.Record, op *nodev1.Oper
 	if repository == "" || repository == was.GetOperation().GetRepository() || knows(was, repository) {
 		return nil
 	}
-	return s.within(ctx, was, repository, fmt.Sprintf("operation %s of VM %s/%s: repository %q", op.GetId(), op.GetVm().GetNamespace(), op.GetVm().GetId(), repository))
+	return s.within(ctx, was, repository, fmt.Sprintf("operation %s of VM %s/%s: repository %q", op.GetId(),
+		op.GetVm().GetNamespace(), op.GetVm().GetId(), repository))
 }
 
 // within refuses a repository that is not the VM's own, or does not lie below what is allowed.
@@ -116,12 +120,14 @@ func (s *Service) within(ctx context.Context, was *nodev1.Record, repository, ca
 	if err != nil || old[prefix] {
 		return err
 	}
-	return fmt.Errorf("%s does not lie below one of %q: add %q to controller.repositories of the controller's configuration if it is to: %w",
+	return fmt.Errorf("%s does not lie below one of %q: add %q to controller.repositories of the controller's "+
+		"configuration if it is to: %w",
 		call, s.policy.Repositories, prefix, errdefs.ErrPermissionDenied)
 }
 
 // keeps is a removal without a repository in which no operation of the VM could have stored anything.
-func (s *Service) keeps(ctx context.Context, rec *nodev1.Record, req *nodev1.RemoveRequest) (*nodev1.RemoveRequest, error) {
+func (s *Service) keeps(ctx context.Context, rec *nodev1.Record, req *nodev1.RemoveRequest) (*nodev1.RemoveRequest,
+	error) {
 	if _, remote := Peer(ctx); !remote || req.GetRepository() == "" || rec == nil {
 		return req, nil
 	}

@@ -32,7 +32,8 @@ func owned(t *testing.T, s *controller.Service, node, id string) *nodev1.Record 
 
 func hibernate(rec *nodev1.Record, node, repository string) *nodev1.OpenRequest {
 	return &nodev1.OpenRequest{Vm: rec.GetVm(), Operation: &nodev1.Operation{
-		Id: "h-" + rec.GetVm().GetId(), Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: node, Generation: rec.GetGeneration(), Repository: repository,
+		Id: "h-" + rec.GetVm().GetId(), Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: node,
+		Generation: rec.GetGeneration(), Repository: repository,
 	}}
 }
 
@@ -48,11 +49,13 @@ func TestRepositoriesOfOthers(t *testing.T) {
 			return err
 		},
 		func() error {
-			_, err := controller.New(st).Advance(mine, &nodev1.AdvanceRequest{Vm: old.GetVm(), Operation: "h-old", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_ABORTING, Digest: "sha256:aa"})
+			_, err := controller.New(st).Advance(mine, &nodev1.AdvanceRequest{Vm: old.GetVm(), Operation: "h-old", Attempt: 1,
+				Generation: 1, Phase: nodev1.Phase_PHASE_ABORTING, Digest: "sha256:aa"})
 			return err
 		},
 		func() error {
-			_, err := controller.New(st).Finish(mine, &nodev1.FinishRequest{Vm: old.GetVm(), Operation: "h-old", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_FAILED})
+			_, err := controller.New(st).Finish(mine, &nodev1.FinishRequest{Vm: old.GetVm(), Operation: "h-old", Attempt: 1,
+				Generation: 1, Phase: nodev1.Phase_PHASE_FAILED})
 			return err
 		},
 	} {
@@ -64,16 +67,19 @@ func TestRepositoriesOfOthers(t *testing.T) {
 	victim, rec := owned(t, s, "other", "victim"), owned(t, s, "src", "web")
 	uid := rec.GetUid()
 	for _, repository := range []string{
-		"reg/vms/" + victim.GetUid(), "reg/vms/x/" + uid, "evil/vms/" + uid, "reg/vms/" + uid + "/", "/" + uid, uid, "oci-layout:/etc/" + uid, "oci-layout:/srv/vms/../vms/" + uid, "reg/vms",
+		"reg/vms/" + victim.GetUid(), "reg/vms/x/" + uid, "evil/vms/" + uid, "reg/vms/" + uid + "/", "/" + uid, uid,
+		"oci-layout:/etc/" + uid, "oci-layout:/srv/vms/../vms/" + uid, "reg/vms",
 	} {
-		if _, err := s.Open(mine, hibernate(rec, "src", repository)); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "repositor") {
+		if _, err := s.Open(mine, hibernate(rec, "src", repository)); !errdefs.IsPermissionDenied(err) ||
+			!strings.Contains(err.Error(), "repositor") {
 			t.Errorf("%s: %v", repository, err)
 		}
 	}
 	if _, err := s.Open(mine, hibernate(rec, "src", "")); err != nil {
 		t.Fatal(err)
 	}
-	step := &nodev1.AdvanceRequest{Vm: rec.GetVm(), Operation: "h-web", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_PREPARING, Repository: "reg/vms/" + victim.GetUid()}
+	step := &nodev1.AdvanceRequest{Vm: rec.GetVm(), Operation: "h-web", Attempt: 1, Generation: 1,
+		Phase: nodev1.Phase_PHASE_PREPARING, Repository: "reg/vms/" + victim.GetUid()}
 	if _, err := s.Advance(mine, step); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("advance: %v", err)
 	}
@@ -119,12 +125,15 @@ func TestQuota(t *testing.T) {
 // A record that a build before made under a forbidden name is listed, read and removed, and none is made.
 func TestOldNames(t *testing.T) {
 	for _, vm := range []*nodev1.VM{
-		{Namespace: "../..", Id: "etc"}, {Namespace: "default", Id: "a\x1b[2J"}, {Namespace: "de\x00fault", Id: "a"}, {Namespace: "default", Id: "a/b"},
-		{Namespace: "default", Id: "a\n"}, {Namespace: "default", Id: "-a"}, {Namespace: strings.Repeat("n", 77), Id: "a"}, {Namespace: "default", Id: "\u00e4"},
+		{Namespace: "../..", Id: "etc"}, {Namespace: "default", Id: "a\x1b[2J"}, {Namespace: "de\x00fault", Id: "a"},
+		{Namespace: "default", Id: "a/b"},
+		{Namespace: "default", Id: "a\n"}, {Namespace: "default", Id: "-a"}, {Namespace: strings.Repeat("n", 77), Id: "a"},
+		{Namespace: "default", Id: "\u00e4"},
 	} {
 		st, ctx := storetest.NewMemory(), context.Background()
 		s := controller.New(st)
-		if _, err := s.Ensure(ctx, &nodev1.EnsureRequest{Vm: vm}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "vm.") {
+		if _, err := s.Ensure(ctx, &nodev1.EnsureRequest{Vm: vm}); !errdefs.IsInvalidArgument(err) ||
+			!strings.Contains(err.Error(), "vm.") {
 			t.Errorf("%q: %v", vm, err)
 		}
 		if _, err := s.Get(ctx, &nodev1.GetRequest{Vm: vm}); !errdefs.IsInvalidArgument(err) {
@@ -154,7 +163,8 @@ func TestOwnerThatNeverWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, req := range map[string]*nodev1.RemoveRequest{
-		"without": {Vm: vm, Force: true}, "another": {Vm: vm, Force: true, LostNode: "src"}, "no force": {Vm: vm, LostNode: "ghost"},
+		"without": {Vm: vm, Force: true}, "another": {Vm: vm, Force: true, LostNode: "src"},
+		"no force": {Vm: vm, LostNode: "ghost"},
 	} {
 		if _, err := s.Remove(t.Context(), req); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s: %v", what, err)
@@ -172,7 +182,8 @@ func TestOwnerThatNeverWas(t *testing.T) {
 // What another node says is bounded in each field, and texts for people are cut and cleaned instead.
 func TestTidy(t *testing.T) {
 	req := &nodev1.FinishRequest{Reason: "boom\x1b[2J" + strings.Repeat("x", 10000), Operation: "o"}
-	if err := controller.Sanitize(req); err != nil || len(req.GetReason()) > 5000 || strings.Contains(req.GetReason(), "\x1b") || !strings.HasPrefix(req.GetReason(), `boom\x1b[2J`) {
+	if err := controller.Sanitize(req); err != nil || len(req.GetReason()) > 5000 ||
+		strings.Contains(req.GetReason(), "\x1b") || !strings.HasPrefix(req.GetReason(), `boom\x1b[2J`) {
 		t.Errorf("%v, %d bytes: %.40q", err, len(req.GetReason()), req.GetReason())
 	}
 	for name, req := range map[string]*nodev1.OpenRequest{
@@ -183,7 +194,8 @@ func TestTidy(t *testing.T) {
 		"a long namespace":  {Vm: &nodev1.VM{Namespace: strings.Repeat("x", 2049)}},
 		"a control in list": {Operation: &nodev1.Operation{AbortOn: []string{"\x07"}}},
 	} {
-		if err := controller.Sanitize(req); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "operation.") && !strings.Contains(err.Error(), "vm.") {
+		if err := controller.Sanitize(req); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "operation.") &&
+			!strings.Contains(err.Error(), "vm.") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -76,30 +76,39 @@ func asleep(t *testing.T, c nodev1.RecordsService, id, digest string) *nodev1.Re
 	must(c.Ensure(ctx, &nodev1.EnsureRequest{Vm: vm}))
 	rec := must(c.Own(ctx, &nodev1.OwnRequest{Vm: vm, Node: "src"}))
 	op, g := "h-"+id, rec.GetGeneration()
-	must(c.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: op, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "src", Generation: g, Repository: "r/" + rec.GetUid(), Tag: "t"}}))
-	must(c.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest}))
-	must(c.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g, Owner: &nodev1.Owner{Digest: digest},
+	must(c.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: op, Kind: nodev1.Kind_KIND_HIBERNATE,
+		Attempt: 1, Source: "src", Generation: g, Repository: "r/" + rec.GetUid(), Tag: "t"}}))
+	must(c.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g,
+		Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest}))
+	must(c.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g,
+		Owner:   &nodev1.Owner{Digest: digest},
 		Receipt: record.Receipt{Operation: op, Attempt: 1, Generation: g, Digest: digest, Stopped: true}.String()}))
-	must(c.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_CLEANING}))
-	return must(c.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_SUCCEEDED}))
+	must(c.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g,
+		Phase: nodev1.Phase_PHASE_CLEANING}))
+	return must(c.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: op, Attempt: 1, Generation: g,
+		Phase: nodev1.Phase_PHASE_SUCCEEDED}))
 }
 
 // wake is what an engine and its shim do to the record; run counts a VM that runs.
 func wake(t *testing.T, c nodev1.RecordsService, seen *nodev1.Record, node string, run func()) error {
 	ctx, vm, id := t.Context(), seen.Vm, "w-"+seen.Vm.Id+"-"+node
-	rec, err := c.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: node, Generation: seen.Generation}})
+	rec, err := c.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE,
+		Attempt: 1, Destination: node, Generation: seen.Generation}})
 	if err != nil {
 		return err
 	}
 	g := rec.Generation
-	if _, err := c.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: id, Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_SWITCHING}); err != nil {
+	if _, err := c.Advance(ctx, &nodev1.AdvanceRequest{Vm: vm, Operation: id, Attempt: 1, Generation: g,
+		Phase: nodev1.Phase_PHASE_SWITCHING}); err != nil {
 		return err
 	}
-	if _, err := c.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: id, Attempt: 1, Generation: g, Owner: &nodev1.Owner{Node: node}}); err != nil {
+	if _, err := c.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: id, Attempt: 1, Generation: g,
+		Owner: &nodev1.Owner{Node: node}}); err != nil {
 		return err
 	}
 	run()
-	_, err = c.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: id, Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_SUCCEEDED})
+	_, err = c.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: id, Attempt: 1, Generation: g,
+		Phase: nodev1.Phase_PHASE_SUCCEEDED})
 	return err
 }
 

@@ -22,14 +22,16 @@ func TestDoubtsAreRaisedAtARate(t *testing.T) {
 	for i := range vms {
 		vms[i] = &nodev1.VM{Namespace: "ns", Id: fmt.Sprintf("vm%02d", i)}
 		rec := r.boot(vms[i], "a")
-		if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: vms[i], Node: "a", Generation: rec.GetGeneration()}); err != nil {
+		if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: vms[i], Node: "a",
+			Generation: rec.GetGeneration()}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	stopped := func() (n int) {
 		for _, vm := range vms {
 			rec := r.get(vm)
-			_, err := r.records.Own(r.as("a"), &nodev1.OwnRequest{Vm: vm, Node: "a", Generation: rec.GetGeneration(), Uid: rec.GetUid()})
+			_, err := r.records.Own(r.as("a"), &nodev1.OwnRequest{Vm: vm, Node: "a", Generation: rec.GetGeneration(),
+				Uid: rec.GetUid()})
 			if doubted, ok := errors.AsType[*transition.DoubtedError](err); ok {
 				if n++; doubted.Node != "b" {
 					t.Errorf("%v names node %q", err, doubted.Node)
@@ -39,7 +41,8 @@ func TestDoubtsAreRaisedAtARate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: vm, Node: "a", Generation: rec.GetGeneration() + 1}); err != nil {
+			if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: vm, Node: "a",
+				Generation: rec.GetGeneration() + 1}); err != nil {
 				t.Fatal(err)
 			}
 		}

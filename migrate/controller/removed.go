@@ -42,13 +42,14 @@ func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev
 		nodes = nobody
 	}
 	first := func(st transition.State) error { return s.noteRemoved(ctx, st.Record) }
-	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: nodes, first: first, do: func(st transition.State) (transition.Change, error) {
-		order, err := s.keeps(ctx, st.Record, req)
-		if err != nil {
-			return transition.Change{}, err
-		}
-		return transition.Remove(st, order, s.now())
-	}})
+	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: nodes, first: first,
+		do: func(st transition.State) (transition.Change, error) {
+			order, err := s.keeps(ctx, st.Record, req)
+			if err != nil {
+				return transition.Change{}, err
+			}
+			return transition.Remove(st, order, s.now())
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,8 @@ func (s *Service) noteRemoved(ctx context.Context, rec *nodev1.Record) error {
 		err = dropOldestNotes(ctx, notes)
 	}
 	if err != nil {
-		return fmt.Errorf("note that the record of VM %s/%s is removed: %w", rec.GetVm().GetNamespace(), rec.GetVm().GetId(), err)
+		return fmt.Errorf("note that the record of VM %s/%s is removed: %w", rec.GetVm().GetNamespace(), rec.GetVm().GetId(),
+			err)
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ func TestRemovedIsRemembered(t *testing.T) {
 	if err := remove(r.as("a"), rec.GetUid()); !errdefs.IsFailedPrecondition(err) {
 		t.Fatalf("a VM that runs is removed: %v", err)
 	}
-	if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: web, Node: "a", Generation: rec.GetGeneration()}); err != nil {
+	if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: web, Node: "a",
+		Generation: rec.GetGeneration()}); err != nil {
 		t.Fatal(err)
 	}
 	if err := remove(r.as("b"), rec.GetUid()); !errdefs.IsPermissionDenied(err) {
@@ -46,7 +47,8 @@ func TestRemovedIsRemembered(t *testing.T) {
 	if err := remove(r.as("a"), rec.GetUid()); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ask(rec.GetUid()); err != nil || !got.GetRemoved() || got.GetUid() != rec.GetUid() || got.GetOwner() != nil {
+	if got, err := ask(rec.GetUid()); err != nil || !got.GetRemoved() || got.GetUid() != rec.GetUid() ||
+		got.GetOwner() != nil {
 		t.Errorf("after its end: %v, %v", got, err)
 	}
 	if _, err := ask("other"); !errdefs.IsNotFound(err) {
@@ -80,7 +82,8 @@ func (mum) Notes(context.Context, string, string) ([]store.Note, error) {
 func TestRemovalIsNotedFirst(t *testing.T) {
 	r := newRestored(t)
 	rec := r.boot(web, "a")
-	if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: web, Node: "a", Generation: rec.GetGeneration()}); err != nil {
+	if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: web, Node: "a",
+		Generation: rec.GetGeneration()}); err != nil {
 		t.Fatal(err)
 	}
 	r.records = controller.New(mum{r.memory})
@@ -88,7 +91,8 @@ func TestRemovalIsNotedFirst(t *testing.T) {
 		t.Error("removed without a note")
 	}
 	r.get(web)
-	if _, err := r.records.Get(r.as("a"), &nodev1.GetRequest{Vm: web, Uid: "other"}); err == nil || errdefs.IsNotFound(err) {
+	if _, err := r.records.Get(r.as("a"), &nodev1.GetRequest{Vm: web, Uid: "other"}); err == nil ||
+		errdefs.IsNotFound(err) {
 		t.Errorf("notes that cannot be read: %v", err)
 	}
 }
@@ -100,7 +104,8 @@ func TestRemovalsAreBounded(t *testing.T) {
 	for n := range controller.Remembered + 600 {
 		vm := &nodev1.VM{Namespace: "ns", Id: fmt.Sprint("vm", n)}
 		rec := r.boot(vm, "a")
-		if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: vm, Node: "a", Generation: rec.GetGeneration()}); err != nil {
+		if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: vm, Node: "a",
+			Generation: rec.GetGeneration()}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := r.records.Remove(r.as("a"), &nodev1.RemoveRequest{Vm: vm}); err != nil {

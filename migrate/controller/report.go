@@ -52,7 +52,8 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 		return nil, fmt.Errorf("keep what node %s reports: %w", req.GetNode(), err)
 	}
 	state, err = i.change(ctx, func(now *nodev1.StoreState) (bool, error) {
-		if now.GetIncarnation() != state.GetIncarnation() || !now.GetWaiting() || slices.Contains(now.GetReported(), req.GetNode()) {
+		if now.GetIncarnation() != state.GetIncarnation() || !now.GetWaiting() ||
+			slices.Contains(now.GetReported(), req.GetNode()) {
 			return false, nil
 		}
 		now.Missing = slices.DeleteFunc(now.Missing, func(n string) bool { return n == req.GetNode() })
@@ -71,7 +72,8 @@ func (i *Incarnations) reserve(node string) (done func(), err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.reporting[node] {
-		return nil, fmt.Errorf("report of node %s: an earlier one is being looked at: wait for its answer: %w", node, errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("report of node %s: an earlier one is being looked at: wait for its answer: %w", node,
+			errdefs.ErrUnavailable)
 	}
 	i.reporting[node] = true
 	return func() {
@@ -98,7 +100,8 @@ func checkReport(req *nodev1.ReportRequest) error {
 		if err := transition.CheckVM(h.GetVm()); err != nil {
 			return err
 		}
-		for _, text := range []string{h.GetUid(), h.GetPhase(), h.GetOperation(), h.GetDigest(), h.GetRepository(), h.GetVm().GetNamespace(), h.GetVm().GetId()} {
+		for _, text := range []string{h.GetUid(), h.GetPhase(), h.GetOperation(), h.GetDigest(), h.GetRepository(),
+			h.GetVm().GetNamespace(), h.GetVm().GetId()} {
 			if len(text) > maxText {
 				wrong = fmt.Sprintf("held: a name of %d bytes, at most %d", len(text), maxText)
 			}
@@ -120,14 +123,16 @@ func (i *Incarnations) Told(ctx context.Context, node string) (state *nodev1.Sto
 	asked := func(d *nodev1.Doubt) bool { // whether it has the VM, or says so still
 		return !d.GetRefuted() && (d.GetNode() == node || d.GetOwner() == node && !d.GetCredible())
 	}
-	if err == nil && !state.GetWaiting() && !transition.Retired(state, node) && slices.ContainsFunc(state.GetDoubts(), asked) {
+	if err == nil && !state.GetWaiting() && !transition.Retired(state, node) &&
+		slices.ContainsFunc(state.GetDoubts(), asked) {
 		return state, true, nil
 	}
 	if err != nil || !state.GetWaiting() || transition.Retired(state, node) || slices.Contains(state.GetReported(), node) {
 		return state, false, err
 	}
 	state, err = i.change(ctx, func(now *nodev1.StoreState) (bool, error) {
-		if now.GetIncarnation() != state.GetIncarnation() || !now.GetWaiting() || slices.Contains(union(now.GetMissing(), now.GetReported()), node) {
+		if now.GetIncarnation() != state.GetIncarnation() || !now.GetWaiting() ||
+			slices.Contains(union(now.GetMissing(), now.GetReported()), node) {
 			return false, nil
 		}
 		now.Missing = union(now.GetMissing(), []string{node})

@@ -15,7 +15,8 @@ import (
 func TestLateWordOfANode(t *testing.T) {
 	r := newRestored(t)
 	asleep := func(id string) *nodev1.Record {
-		rec := &nodev1.Record{Vm: &nodev1.VM{Namespace: "ns", Id: id}, Uid: id, Owner: &nodev1.Owner{Digest: "sha256:" + id}, Generation: 7}
+		rec := &nodev1.Record{Vm: &nodev1.VM{Namespace: "ns", Id: id}, Uid: id, Owner: &nodev1.Owner{Digest: "sha256:" + id},
+			Generation: 7}
 		if _, err := r.memory.Apply(t.Context(), rec.GetVm(), 0, transition.Change{Record: rec}); err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,8 @@ func TestOneReportOfANodeAtATime(t *testing.T) {
 		memory := storetest.NewMemory()
 		whole := controller.NewIncarnations(reads{memory}, memory, "c", func() []string { return nil }, nil)
 		report := func(node string) error {
-			_, err := whole.Report(controller.WithPeer(t.Context(), node), &nodev1.ReportRequest{Node: node, Held: []*nodev1.Held{{Vm: web, Uid: "u", Phase: "OWN"}}})
+			_, err := whole.Report(controller.WithPeer(t.Context(), node),
+				&nodev1.ReportRequest{Node: node, Held: []*nodev1.Held{{Vm: web, Uid: "u", Phase: "OWN"}}})
 			return err
 		}
 		first := make(chan error, 1)

@@ -106,7 +106,8 @@ func sanitizeText(f protoreflect.FieldDescriptor, s, at string) (string, error) 
 		return "", fmt.Errorf("%s: it has %d bytes, at most %d: %w", at, len(s), most, errdefs.ErrInvalidArgument)
 	}
 	if i := strings.IndexFunc(s, unicode.IsControl); i >= 0 && !facts[field] {
-		return "", fmt.Errorf("%s: %q has a control character at byte %d: leave it away: %w", at, visible.Cut(s, 100), i, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("%s: %q has a control character at byte %d: leave it away: %w", at, visible.Cut(s, 100), i,
+			errdefs.ErrInvalidArgument)
 	}
 	return s, fitsPattern(f, s, at)
 }

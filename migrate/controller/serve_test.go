@@ -42,7 +42,8 @@ func (f *failing) Accept() (net.Conn, error) {
 
 // A socket whose Accept fails, at the first connection or a later one, goes on with the next.
 func TestAcceptFails(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EPROTO, syscall.EPERM} {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+		syscall.ECONNABORTED, syscall.EPROTO, syscall.EPERM} {
 		for at := range int32(3) {
 			socket := filepath.Join(t.TempDir(), "s")
 			l, err := net.Listen("unix", socket)
@@ -272,7 +273,9 @@ func serveGated(t *testing.T) *gated {
 		t.Fatal(err)
 	}
 	in := make(chan struct{}, 2*connlimit.MostOfAll)
-	return &gated{remote: serveRemoteOn(t, func(l net.Listener) net.Listener { return counting{connlimit.Listen(l, "p", figures), in} }), in: in}
+	return &gated{remote: serveRemoteOn(t, func(l net.Listener) net.Listener {
+		return counting{connlimit.Listen(l, "p", figures), in}
+	}), in: in}
 }
 
 func (g *gated) join(t *testing.T, node string) *record.Client {

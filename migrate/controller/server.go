@@ -31,7 +31,8 @@ const handshakeTimeout = 10 * time.Second
 // NewServer makes a ttrpc server whose services may answer plain errdefs errors: they
 // keep their class on the wire. An answer that no message takes is an error like others.
 func NewServer(more ...ttrpc.ServerOpt) (*ttrpc.Server, error) {
-	classes := ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
+	classes := ttrpc.WithUnaryServerInterceptor(func(ctx context.Context, unmarshal ttrpc.Unmarshaler,
+		info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		resp, err := method(ctx, checkedUnmarshal(unmarshal))
 		if err == nil {
 			err = fits(info.FullMethod, resp)
@@ -75,7 +76,8 @@ func ServeLocal(ctx context.Context, srv *ttrpc.Server, l net.Listener) error {
 // ServeTLS serves srv to the other nodes; the node that a client's certificate names is
 // the peer of every call on that connection. With an authority, nodes may join here. Of two machines
 // of one name the older one is refused; doubles, at most one, tells of it.
-func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Identity, authority *pki.Authority, doubles ...*DuplicateNames) error {
+func ServeTLS(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.Identity, authority *pki.Authority,
+	doubles ...*DuplicateNames) error {
 	names := new(DuplicateNames)
 	if len(doubles) > 0 {
 		names = doubles[0]

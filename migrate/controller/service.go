@@ -62,7 +62,8 @@ func (s *Service) update(ctx context.Context, c call) (*nodev1.Record, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("change record of VM %s/%s: %d conflicts in a row: %w", c.vm.GetNamespace(), c.vm.GetId(), conflictRetries, errdefs.ErrUnavailable)
+	return nil, fmt.Errorf("change record of VM %s/%s: %d conflicts in a row: %w", c.vm.GetNamespace(), c.vm.GetId(),
+		conflictRetries, errdefs.ErrUnavailable)
 }
 
 func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
@@ -78,7 +79,8 @@ func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
 			return nil, err
 		}
 	}
-	if err := cmp.Or(transition.Closed(state.Store), transition.Doubted(state.Store, c.vm, state.Record)); err != nil { // what it answered would be the copy's word
+	// what it answered would be the copy's word
+	if err := cmp.Or(transition.Closed(state.Store), transition.Doubted(state.Store, c.vm, state.Record)); err != nil {
 		return nil, err
 	}
 	change, err := c.do(state)
@@ -178,16 +180,18 @@ func (s *Service) Ensure(ctx context.Context, req *nodev1.EnsureRequest) (*nodev
 
 // Own implements nodev1.RecordsService.
 func (s *Service) Own(ctx context.Context, req *nodev1.OwnRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), nodes: only(req.GetNode()), do: func(st transition.State) (transition.Change, error) {
-		return transition.Own(st, req)
-	}})
+	return s.update(ctx, call{vm: req.GetVm(), nodes: only(req.GetNode()),
+		do: func(st transition.State) (transition.Change, error) {
+			return transition.Own(st, req)
+		}})
 }
 
 // Disown implements nodev1.RecordsService.
 func (s *Service) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), nodes: only(req.GetNode()), do: func(st transition.State) (transition.Change, error) {
-		return transition.Disown(st, req)
-	}})
+	return s.update(ctx, call{vm: req.GetVm(), nodes: only(req.GetNode()),
+		do: func(st transition.State) (transition.Change, error) {
+			return transition.Disown(st, req)
+		}})
 }
 
 // Open implements nodev1.RecordsService. To call a node lost is the controller's own.
@@ -196,37 +200,44 @@ func (s *Service) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Re
 	if req.GetLostNode() != "" { // it takes a VM from its node: godwit recover, which looks at that node first
 		nodes = nobody
 	}
-	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: op.GetId(), PendingDeletions: op.GetKind() == nodev1.Kind_KIND_WAKE}, nodes: nodes, do: func(st transition.State) (transition.Change, error) {
-		return transition.Open(st, req, s.now())
-	}})
+	return s.update(ctx,
+		call{vm: req.GetVm(), asked: transition.Asked{Operation: op.GetId(),
+			PendingDeletions: op.GetKind() == nodev1.Kind_KIND_WAKE}, nodes: nodes,
+			do: func(st transition.State) (transition.Change, error) {
+				return transition.Open(st, req, s.now())
+			}})
 }
 
 // Advance implements nodev1.RecordsService.
 func (s *Service) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties, do: func(st transition.State) (transition.Change, error) {
-		return transition.Advance(st, req, s.now())
-	}})
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties,
+		do: func(st transition.State) (transition.Change, error) {
+			return transition.Advance(st, req, s.now())
+		}})
 }
 
 // Commit implements nodev1.RecordsService.
 func (s *Service) Commit(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties, do: func(st transition.State) (transition.Change, error) {
-		return transition.Commit(st, req, s.now())
-	}})
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties,
+		do: func(st transition.State) (transition.Change, error) {
+			return transition.Commit(st, req, s.now())
+		}})
 }
 
 // Finish implements nodev1.RecordsService.
 func (s *Service) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties, do: func(st transition.State) (transition.Change, error) {
-		return transition.Finish(st, req, s.now())
-	}})
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties,
+		do: func(st transition.State) (transition.Change, error) {
+			return transition.Finish(st, req, s.now())
+		}})
 }
 
 // Retry implements nodev1.RecordsService.
 func (s *Service) Retry(ctx context.Context, req *nodev1.RetryRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties, do: func(st transition.State) (transition.Change, error) {
-		return transition.Retry(st, req, s.now())
-	}})
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties,
+		do: func(st transition.State) (transition.Change, error) {
+			return transition.Retry(st, req, s.now())
+		}})
 }
 
 // Trim implements nodev1.RecordsService.
@@ -285,7 +296,8 @@ func (s *Service) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.
 			continue
 		}
 		if err := authorize(ctx, deleters(o)); err != nil {
-			return nil, fmt.Errorf("clear snapshot %s of VM %s/%s: %w", req.GetDigest(), req.GetVm().GetNamespace(), req.GetVm().GetId(), err)
+			return nil, fmt.Errorf("clear snapshot %s of VM %s/%s: %w", req.GetDigest(), req.GetVm().GetNamespace(),
+				req.GetVm().GetId(), err)
 		}
 		return &nodev1.ClearResponse{}, s.store.Clear(ctx, o.GetVm(), req.GetRepository(), req.GetDigest())
 	}

@@ -69,7 +69,8 @@ func (i *Incarnations) forget(ctx context.Context, state *nodev1.StoreState) err
 
 // settle makes every record what the reports say, and counts those that contradict each other.
 // A change is made under state: none is, once that is another one.
-func (i *Incarnations) settle(ctx context.Context, state *nodev1.StoreState, reports []*nodev1.ReportRequest) (conflicts uint32, err error) {
+func (i *Incarnations) settle(ctx context.Context, state *nodev1.StoreState,
+	reports []*nodev1.ReportRequest) (conflicts uint32, err error) {
 	vms, holders := map[string]*nodev1.VM{}, map[string][]transition.Holder{}
 	all, err := i.store.List(ctx, "", 0)
 	if err != nil {
@@ -121,7 +122,8 @@ func uidsOf(all []*nodev1.Record, reports []*nodev1.ReportRequest) map[string]st
 	return named
 }
 
-func (i *Incarnations) settleOne(ctx context.Context, state *nodev1.StoreState, vm *nodev1.VM, holders []transition.Holder) (*nodev1.Record, error) {
+func (i *Incarnations) settleOne(ctx context.Context, state *nodev1.StoreState, vm *nodev1.VM,
+	holders []transition.Holder) (*nodev1.Record, error) {
 	st, err := i.store.Load(ctx, vm, transition.Asked{})
 	if err != nil {
 		return nil, err

@@ -15,7 +15,9 @@ func TestSettleDelayIsByTheOwnClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		r := newRestored(t)
 		rec := r.boot(web, "a")
-		orders := controller.NewIncarnations(r.memory, r.memory, "b", func() []string { return r.nodes }, func() time.Time { return r.clock.Add(ahead) })
+		orders := controller.NewIncarnations(r.memory, r.memory, "b", func() []string {
+			return r.nodes
+		}, func() time.Time { return r.clock.Add(ahead) })
 		if _, err := orders.Restore(t.Context(), &nodev1.RestoreRequest{}); err != nil {
 			t.Fatal(err)
 		}

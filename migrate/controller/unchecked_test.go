@@ -21,7 +21,8 @@ func TestRestoreBesideAnOldController(t *testing.T) {
 	old := []string{"b"}
 	r.whole.Unchecked = func() []string { return old }
 	_, err := r.whole.Restore(t.Context(), &nodev1.RestoreRequest{})
-	if !errors.Is(err, controller.ErrUnchecked) || !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "nodes b") {
+	if !errors.Is(err, controller.ErrUnchecked) || !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "nodes b") {
 		t.Fatalf("beside an old controller: %v", err)
 	}
 	r.boot(web, "a") // nothing has begun

@@ -44,21 +44,24 @@ func TestRemoveOwesWhatTheCopyDoesNotKnow(t *testing.T) {
 			r.report("c")
 			r.settle()
 			rec = r.get(web)
-			if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: web, Node: "a", Generation: rec.GetGeneration()}); err != nil {
+			if _, err := r.records.Disown(r.as("a"), &nodev1.DisownRequest{Vm: web, Node: "a",
+				Generation: rec.GetGeneration()}); err != nil {
 				t.Fatal(err)
 			}
 			named := c.named
 			if len(named) > 3 && named[len(named)-3:] == "UID" {
 				named = named[:len(named)-3] + rec.GetUid()
 			}
-			if _, err := r.records.Remove(r.as("a"), &nodev1.RemoveRequest{Vm: web, DropSnapshots: true, Payer: "a", Repository: named}); err != nil {
+			if _, err := r.records.Remove(r.as("a"), &nodev1.RemoveRequest{Vm: web, DropSnapshots: true, Payer: "a",
+				Repository: named}); err != nil {
 				t.Fatal(err)
 			}
 			owed := r.owed()
 			if len(owed) != c.want {
 				t.Fatalf("owed: %v", owed)
 			}
-			if c.want > 0 && (!record.IsRest(owed[0].GetSnapshot().GetDigest()) || owed[0].GetUid() != rec.GetUid() || owed[0].GetSnapshot().GetRepository() != named || record.Deleter(owed[0]) != "a") {
+			if c.want > 0 && (!record.IsRest(owed[0].GetSnapshot().GetDigest()) || owed[0].GetUid() != rec.GetUid() ||
+				owed[0].GetSnapshot().GetRepository() != named || record.Deleter(owed[0]) != "a") {
 				t.Errorf("owed: %v", owed[0])
 			}
 		})
@@ -74,7 +77,8 @@ func TestReportedSnapshotIsListed(t *testing.T) {
 	r.memory.PutBack(r.memory.Copy())
 	r.restore()
 	left := held(rec, "RELEASED")
-	left.Generation, left.Digest, left.Repository, left.Operation = rec.GetGeneration()+1, "sha256:new", "r/"+rec.GetUid(), "op"
+	left.Generation, left.Digest, left.Repository, left.Operation = rec.GetGeneration()+1, "sha256:new", "r/"+rec.GetUid(),
+		"op"
 	foreign := held(rec, "RELEASED")
 	foreign.Digest, foreign.Repository = "sha256:foreign", "r/other"
 	r.report("a")
@@ -82,7 +86,8 @@ func TestReportedSnapshotIsListed(t *testing.T) {
 	r.report("c", foreign)
 	r.settle()
 	now := r.get(web)
-	if refs := now.GetSnapshots(); len(refs) != 1 || refs[0].GetDigest() != "sha256:new" || refs[0].GetNode() != "b" || !refs[0].GetFound() {
+	if refs := now.GetSnapshots(); len(refs) != 1 || refs[0].GetDigest() != "sha256:new" || refs[0].GetNode() != "b" ||
+		!refs[0].GetFound() {
 		t.Fatalf("listed: %v", now)
 	}
 	if now.GetConflict() == "" {
@@ -91,7 +96,8 @@ func TestReportedSnapshotIsListed(t *testing.T) {
 	if _, err := r.records.Trim(r.t.Context(), &nodev1.TrimRequest{Vm: web, Digest: "sha256:new"}); err == nil {
 		t.Error("what may be all that is left of a lost VM is trimmed")
 	}
-	if _, err := r.records.Remove(r.t.Context(), &nodev1.RemoveRequest{Vm: web, Force: true, DropSnapshots: true, Payer: "c"}); err != nil {
+	if _, err := r.records.Remove(r.t.Context(), &nodev1.RemoveRequest{Vm: web, Force: true, DropSnapshots: true,
+		Payer: "c"}); err != nil {
 		t.Fatal(err)
 	}
 	digests := []string{}

@@ -42,9 +42,11 @@ func (t *usage) admit(ctx context.Context, s *Service, node string, makes, opens
 	case err != nil:
 		return err
 	case full(records, p.Records, makes):
-		return fmt.Errorf("node %s has made %d records that stand, of %d that it may (controller.records_per_node): remove some, or raise it: %w", node, records, p.Records, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("node %s has made %d records that stand, of %d that it may (controller.records_per_node): "+
+			"remove some, or raise it: %w", node, records, p.Records, errdefs.ErrResourceExhausted)
 	case full(operations, p.Operations, opens):
-		return fmt.Errorf("node %s drives %d operations, of %d that it may at once (controller.operations_per_node): wait for some, or raise it: %w", node, operations, p.Operations, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("node %s drives %d operations, of %d that it may at once (controller.operations_per_node): wait "+
+			"for some, or raise it: %w", node, operations, p.Operations, errdefs.ErrResourceExhausted)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +70,8 @@ func (t *usage) counted(node string, now, then time.Time, old time.Duration) (re
 
 // count answers what a node has, by a count that is no older than that. However many ask at once,
 // one counts.
-func (t *usage) count(ctx context.Context, s *Service, node string, old time.Duration) (records, operations int, err error) {
+func (t *usage) count(ctx context.Context, s *Service, node string, old time.Duration) (records, operations int,
+	err error) {
 	asked := s.now()
 	if records, operations, ok := t.counted(node, asked, asked, old); ok {
 		return records, operations, nil

@@ -53,7 +53,8 @@ func TestOneCountsForAll(t *testing.T) {
 				var calls sync.WaitGroup
 				for i := range 64 {
 					calls.Go(func() {
-						if _, err := s.Ensure(ctx, &nodev1.EnsureRequest{Vm: vmOf(fmt.Sprint("v", i))}); errdefs.IsResourceExhausted(err) != c.full || err != nil && !c.full {
+						if _, err := s.Ensure(ctx, &nodev1.EnsureRequest{Vm: vmOf(fmt.Sprint("v", i))}); errdefs.IsResourceExhausted(
+							err) != c.full || err != nil && !c.full {
 							t.Errorf("v%d: %v", i, err)
 						}
 					})

@@ -55,7 +55,9 @@ func (v *verdict) enter(state *nodev1.StoreState) {
 	v.fresh, v.again, v.raised, v.limited = "", "", 0, ""
 	said := v.bounded()
 	state.Doubts = slices.DeleteFunc(state.Doubts, func(d *nodev1.Doubt) bool {
-		return d.GetNode() == v.node && !d.GetRefuted() && !slices.ContainsFunc(said, func(s *nodev1.Doubt) bool { return same(s, d) })
+		return d.GetNode() == v.node && !d.GetRefuted() && !slices.ContainsFunc(said, func(s *nodev1.Doubt) bool {
+			return same(s, d)
+		})
 	})
 	for _, d := range said {
 		at := slices.IndexFunc(state.GetDoubts(), func(old *nodev1.Doubt) bool { return same(old, d) })
@@ -103,13 +105,16 @@ func (v *verdict) bounded() []*nodev1.Doubt {
 		}
 		return 3
 	}
-	all := slices.SortedStableFunc(slices.Values(v.doubts), func(a, b *nodev1.Doubt) int { return cmp.Compare(first(a), first(b)) })
+	all := slices.SortedStableFunc(slices.Values(v.doubts), func(a, b *nodev1.Doubt) int {
+		return cmp.Compare(first(a), first(b))
+	})
 	if len(all) <= maxOfNode {
 		return all
 	}
 	some := slices.Clone(all[:maxOfNode])
 	if some[0].GetVm() != nil && slices.ContainsFunc(all[maxOfNode:], (*nodev1.Doubt).GetCredible) {
-		rest := &nodev1.Doubt{Node: v.node, UnixNano: v.now.UnixNano(), Credible: true, Reason: fmt.Sprintf("it has %d VMs under newer generations than their records", len(all))}
+		rest := &nodev1.Doubt{Node: v.node, UnixNano: v.now.UnixNano(), Credible: true,
+			Reason: fmt.Sprintf("it has %d VMs under newer generations than their records", len(all))}
 		some = append(some, rest)
 	}
 	return some

@@ -81,7 +81,8 @@ func (w *window) admitAnswer(bytes int, refusable bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if refusable && bytes > small && w.unread > mostUnread {
-		return fmt.Errorf("%d bytes of answers wait for you to read them, at most %d: read them, or ask for less at once: %w", w.unread, mostUnread, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("%d bytes of answers wait for you to read them, at most %d: read them, or ask for less at once: %w",
+			w.unread, mostUnread, errdefs.ErrResourceExhausted)
 	}
 	w.unread += bytes
 	return nil
@@ -105,7 +106,8 @@ func (ws *windows) enter(node string) (w *window, leave func(), err error) {
 		ws.peers[node] = w
 	}
 	if w.conns >= mostConns {
-		return nil, nil, fmt.Errorf("node %s has %d connections here, as many as it may: close some: %w", node, w.conns, errdefs.ErrResourceExhausted)
+		return nil, nil, fmt.Errorf("node %s has %d connections here, as many as it may: close some: %w", node, w.conns,
+			errdefs.ErrResourceExhausted)
 	}
 	w.conns++
 	return w, func() {

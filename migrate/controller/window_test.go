@@ -107,7 +107,8 @@ func answers(t *testing.T, conn net.Conn, calls int) (refused int) {
 		if resp.GetStatus().GetCode() == 0 {
 			continue
 		}
-		if err := record.FromWire(status.ErrorProto(resp.GetStatus())); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "read them") {
+		if err := record.FromWire(status.ErrorProto(resp.GetStatus())); !errdefs.IsResourceExhausted(err) ||
+			!strings.Contains(err.Error(), "read them") {
 			t.Fatal(err)
 		}
 		refused++
@@ -209,7 +210,8 @@ func TestConnectionsOfANode(t *testing.T) {
 		p := newPort(t, &largeLists{})
 		ctx, cancel := context.WithCancel(t.Context())
 		for i := range mostConns + 1 {
-			if _, err := p.connect(ctx, "a"); i < mostConns && err != nil || i == mostConns && !errdefs.IsResourceExhausted(err) {
+			if _, err := p.connect(ctx, "a"); i < mostConns && err != nil || i == mostConns &&
+				!errdefs.IsResourceExhausted(err) {
 				t.Errorf("connection %d: %v", i+1, err)
 			}
 		}

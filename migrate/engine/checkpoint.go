@@ -39,7 +39,8 @@ func (c *core) place(rec *nodev1.Record, op *nodev1.Operation) error {
 	op.Repository = c.opts.Repository(rec)
 	op.Tag = record.SnapshotTag(rec.GetGeneration(), op.GetId(), 0)
 	if op.GetRepository() == "" {
-		return fmt.Errorf("capture VM %s: node %s has no registry and no layout to put it: %w", name(rec.GetVm()), c.opts.Node, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("capture VM %s: node %s has no registry and no layout to put it: %w", name(rec.GetVm()),
+			c.opts.Node, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -49,7 +49,8 @@ func TestCheckpoint(t *testing.T) {
 // TestCheckpointIsRefused of a VM that is asleep, and while an operation is open.
 func TestCheckpointIsRefused(t *testing.T) {
 	w := asleep(t)
-	if err := w.checkpoint(w.start("n1"), "c"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "sha256:") {
+	if err := w.checkpoint(w.start("n1"), "c"); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "sha256:") {
 		t.Errorf("of a VM that sleeps: %v", err)
 	}
 	w = newWorld(t)
@@ -75,7 +76,8 @@ func TestCheckpointsAreKept(t *testing.T) {
 	if n := len(w.record().GetSnapshots()); n != 1 {
 		t.Fatalf("%d snapshots without a schedule", n)
 	}
-	_, err := w.records.Schedule(t.Context(), &nodev1.ScheduleRequest{Vm: vm, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 3}})
+	_, err := w.records.Schedule(t.Context(),
+		&nodev1.ScheduleRequest{Vm: vm, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 3}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +103,8 @@ func TestDue(t *testing.T) {
 	clock := time.Unix(0, 0)
 	e := w.start("n1")
 	e.now = func() time.Time { return clock }
-	_, err := w.records.Schedule(t.Context(), &nodev1.ScheduleRequest{Vm: vm, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 2}})
+	_, err := w.records.Schedule(t.Context(),
+		&nodev1.ScheduleRequest{Vm: vm, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +206,8 @@ func TestRollback(t *testing.T) {
 	e := w.start("n1")
 	e.opts.Retention.Keep = 3
 	old := w.take(e, "c1").GetDigest()
-	if _, err := e.Wake(t.Context(), &nodev1.WakeRequest{Vm: vm, Digest: old, Force: true}); !errdefs.IsFailedPrecondition(err) {
+	if _, err := e.Wake(t.Context(), &nodev1.WakeRequest{Vm: vm, Digest: old, Force: true}); !errdefs.IsFailedPrecondition(
+		err) {
 		t.Fatalf("while it runs: %v", err)
 	}
 	if err := w.hibernate(e, "h"); err != nil {

@@ -66,7 +66,8 @@ type deletions struct {
 
 // operations are the hibernates that deletions order, and wait for.
 type operations interface {
-	order(ctx context.Context, vm *nodev1.VM, id string, fill func(*nodev1.Record, *nodev1.OpenRequest) error) (*nodev1.StatusResponse, error)
+	order(ctx context.Context, vm *nodev1.VM, id string,
+		fill func(*nodev1.Record, *nodev1.OpenRequest) error) (*nodev1.StatusResponse, error)
 	// current answers the run of an open operation that this node drives; nil: it drives none.
 	current(op *nodev1.Operation) *run
 	// work does something until Close, in the background; false: it was closed.
@@ -128,7 +129,8 @@ func (ds *deletions) tellTry(ctx context.Context, rec *nodev1.Record, told uint3
 		return told
 	}
 	ev := Event{Type: DeletionWaits, VM: rec.GetVm(), Operation: d.GetOperation(), Kind: nodev1.Kind_KIND_HIBERNATE}
-	if ev.Reason = fmt.Sprintf("try %d: %s; the next one in %v", d.GetTries(), d.GetReason(), ds.untilNext(d).Round(time.Millisecond)); record.Stuck(d) {
+	if ev.Reason = fmt.Sprintf("try %d: %s; the next one in %v", d.GetTries(), d.GetReason(),
+		ds.untilNext(d).Round(time.Millisecond)); record.Stuck(d) {
 		ev.Type, ev.Reason = DeletionFails, fmt.Sprintf("try %d: %s; the VM stays", d.GetTries(), d.GetReason())
 	}
 	ds.Events.Event(ctx, ev)
@@ -161,7 +163,8 @@ func (ds *deletions) tryDeletion(ctx context.Context, rec *nodev1.Record) (time.
 		return 0, err
 	}
 	_, err = ds.Records.Delete(ctx, &nodev1.DeleteRequest{
-		Vm: rec.GetVm(), Uid: rec.GetUid(), Deletion: &nodev1.Deletion{Id: d.GetId(), Reason: err.Error(), Class: record.Class(err)},
+		Vm: rec.GetVm(), Uid: rec.GetUid(), Deletion: &nodev1.Deletion{Id: d.GetId(), Reason: err.Error(),
+			Class: record.Class(err)},
 	})
 	return 0, err
 }

@@ -75,7 +75,8 @@ func TestDeletion(t *testing.T) {
 	w.check("deleted")
 	calls := w.calls()
 	last := 0
-	for _, name := range []string{"Accepts", "Capture", "Readable", "Vote", "Commit", "Release", "CleanDeparted", "RemoveDeparted"} {
+	for _, name := range []string{"Accepts", "Capture", "Readable", "Vote", "Commit", "Release", "CleanDeparted",
+		"RemoveDeparted"} {
 		at := slices.Index(calls, name)
 		if at < last {
 			t.Fatalf("%s comes too early, or not at all: %v", name, calls)
@@ -116,7 +117,8 @@ func TestHibernateAfterAFailedDeletion(t *testing.T) {
 // Whichever call fails, before or after its effect, the VM is deleted in the end if that
 // may pass, and else runs on or sleeps, whole.
 func TestFinalSnapshotFailsAtEachCall(t *testing.T) {
-	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrResourceExhausted, errdefs.ErrInternal, errdefs.ErrFailedPrecondition} {
+	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrResourceExhausted, errdefs.ErrInternal,
+		errdefs.ErrFailedPrecondition} {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/after=%v", class, after), func(t *testing.T) {
 				t.Parallel()
@@ -176,11 +178,13 @@ func TestDeletionWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until("three tries have failed", func() bool { return w.record().GetDeletion().GetTries() >= 3 })
-	if d := w.record().GetDeletion(); !strings.Contains(d.GetReason(), "mark") || d.GetOperation() == "" || w.stateAt("n1") != runs || w.count("Capture") > 0 {
+	if d := w.record().GetDeletion(); !strings.Contains(d.GetReason(), "mark") || d.GetOperation() == "" ||
+		w.stateAt("n1") != runs || w.count("Capture") > 0 {
 		t.Errorf("deletion %v, the VM is %q", d, w.stateAt("n1"))
 	}
 	w.until("it is told", func() bool {
-		return strings.Contains(log.String(), "DeletionWaits") && strings.Contains(log.String(), "try 2: begin VM default/web")
+		return strings.Contains(log.String(), "DeletionWaits") &&
+			strings.Contains(log.String(), "try 2: begin VM default/web")
 	})
 	w.broke("Accepts", nil)
 	if !w.deleted("the store is back") {
@@ -188,7 +192,8 @@ func TestDeletionWaits(t *testing.T) {
 	}
 	e = w.start("n1")
 	e.opts.Again, e.opts.AgainMax = 2*time.Second, 5*time.Minute
-	for tries, want := range map[uint32]time.Duration{0: 0, 1: 2 * time.Second, 2: 4 * time.Second, 5: 32 * time.Second, 9: 5 * time.Minute, 1 << 31: 5 * time.Minute} {
+	for tries, want := range map[uint32]time.Duration{0: 0, 1: 2 * time.Second, 2: 4 * time.Second, 5: 32 * time.Second,
+		9: 5 * time.Minute, 1 << 31: 5 * time.Minute} {
 		noted := time.Unix(1700000000, 0)
 		e.now = func() time.Time { return noted }
 		d := &nodev1.Deletion{Tries: tries, TriedUnixNano: noted.UnixNano()}
@@ -219,7 +224,8 @@ func TestDeletionFailsForGood(t *testing.T) {
 		if all := w.record().GetSnapshots(); call != "Vote" && len(all) > 0 {
 			t.Errorf("%s: the record lists %v", call, all)
 		}
-		if d := w.record().GetDeletion(); d.GetTries() != 1 || !strings.Contains(d.GetReason(), "mark") || !errors.Is(record.ClassOf(d.GetClass()), errdefs.ErrDataLoss) {
+		if d := w.record().GetDeletion(); d.GetTries() != 1 || !strings.Contains(d.GetReason(), "mark") ||
+			!errors.Is(record.ClassOf(d.GetClass()), errdefs.ErrDataLoss) {
 			t.Errorf("%s: %v", call, d)
 		}
 		w.until("it is told", func() bool { return strings.Contains(log.String(), "DeletionFails") })
@@ -238,7 +244,8 @@ func TestDeletionWithoutAStore(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("n1")
 	e.opts.Repository = func(*nodev1.Record) string { return "" }
-	if err := w.remove(e, "d"); err != nil || w.deleted("no store") || !strings.Contains(w.record().GetDeletion().GetReason(), "no registry") {
+	if err := w.remove(e, "d"); err != nil || w.deleted("no store") ||
+		!strings.Contains(w.record().GetDeletion().GetReason(), "no registry") {
 		t.Errorf("%v, %v", w.record(), err)
 	}
 }
@@ -338,7 +345,8 @@ func TestDeletionWaitsForAnOperation(t *testing.T) {
 		t.Errorf("record %v", w.record())
 	}
 	w = newWorld(t)
-	if _, err := w.records.Delete(t.Context(), &nodev1.DeleteRequest{Vm: vm, Deletion: &nodev1.Deletion{Id: "d"}}); err != nil {
+	if _, err := w.records.Delete(t.Context(),
+		&nodev1.DeleteRequest{Vm: vm, Deletion: &nodev1.Deletion{Id: "d"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.hibernate(w.start("n1"), "h"); err != nil || !w.deleted("by hand") || w.count("Readable") != 1 {
@@ -379,7 +387,8 @@ func TestMarksWhileTheShimAnswers(t *testing.T) {
 		"MarkDeparted": "Query MarkDeparted Query MarkDeparted Release",
 		"Release":      "Query MarkDeparted Release Query Release", // its answer is lost: the next one finds no shim
 	} {
-		got, _ := calls(fault{call: slices.Index(all, "Commit") + 1 + slices.Index(all[slices.Index(all, "Commit"):], name), after: name == "Release", err: errdefs.ErrUnavailable})
+		got, _ := calls(fault{call: slices.Index(all, "Commit") + 1 + slices.Index(all[slices.Index(all, "Commit"):], name),
+			after: name == "Release", err: errdefs.ErrUnavailable})
 		if got != want {
 			t.Errorf("%s fails: %s, want %s", name, got, want)
 		}

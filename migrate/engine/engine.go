@@ -157,7 +157,8 @@ func New(parts Parts, opts Options) *Engine {
 		core: c, rounds: newRounds(c), retention: newRetention(c), placement: &placement{core: c},
 		life: life, close: cancel, runs: map[string]*run{},
 	}
-	e.deletions, e.checkpoints = &deletions{core: c, operations: e, open: map[string]bool{}}, &checkpoints{core: c, checkpointer: e}
+	e.deletions, e.checkpoints = &deletions{core: c, operations: e, open: map[string]bool{}},
+		&checkpoints{core: c, checkpointer: e}
 	e.background = e.wg.Go
 	return e
 }

@@ -73,7 +73,8 @@ func TestSourceThatCannotStop(t *testing.T) {
 	}
 	w.called("Abort", 3)
 	rec := w.record()
-	if rec.GetOperation().GetPhase() != nodev1.Phase_PHASE_ABORTING || rec.GetOwner().GetNode() != "n1" || len(w.dropped) != 0 {
+	if rec.GetOperation().GetPhase() != nodev1.Phase_PHASE_ABORTING || rec.GetOwner().GetNode() != "n1" ||
+		len(w.dropped) != 0 {
 		t.Fatalf("record %v, dropped %v", rec, w.dropped)
 	}
 	status, err := e.Status(t.Context(), "op")
@@ -135,7 +136,8 @@ func TestForce(t *testing.T) {
 	if _, err := e.Wake(t.Context(), &nodev1.WakeRequest{Vm: vm, Digest: first}); !errdefs.IsFailedPrecondition(err) {
 		t.Fatalf("older snapshot without force: %v", err)
 	}
-	if _, err := e.Wake(t.Context(), &nodev1.WakeRequest{Vm: vm, Digest: first, Force: true, Operation: "w2"}); err != nil {
+	if _, err := e.Wake(t.Context(), &nodev1.WakeRequest{Vm: vm, Digest: first, Force: true,
+		Operation: "w2"}); err != nil {
 		t.Fatal(err)
 	}
 	if op := w.settle("w2"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED || op.Digest != first {
@@ -287,7 +289,8 @@ func TestStoreThatTakesNothing(t *testing.T) {
 	if err := w.hibernate(e, "op"); err != nil {
 		t.Fatal(err)
 	}
-	if op := w.settle("op"); op.Phase != nodev1.Phase_PHASE_FAILED || op.Class != record.Class(errdefs.ErrPermissionDenied) {
+	if op := w.settle("op"); op.Phase != nodev1.Phase_PHASE_FAILED ||
+		op.Class != record.Class(errdefs.ErrPermissionDenied) {
 		t.Fatalf("operation %v", op)
 	}
 	if w.captures != 0 || w.state["n1"] != runs {
@@ -307,7 +310,8 @@ func TestStoreThatTakesNothing(t *testing.T) {
 func afterCommit(t *testing.T, state, nodeRecord string) *nodev1.Operation {
 	t.Helper()
 	w := asleep(t)
-	w.startFails = &machinev1.QueryResponse{State: state, Record: nodeRecord, Ref: &machinev1.Ref{Operation: "op", Attempt: 1}}
+	w.startFails = &machinev1.QueryResponse{State: state, Record: nodeRecord, Ref: &machinev1.Ref{Operation: "op",
+		Attempt: 1}}
 	if err := w.wake(w.start("n2"), "op"); err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +342,8 @@ func TestDestinationThatMayHaveRunIsLost(t *testing.T) {
 func TestSuccessorFinishesAWake(t *testing.T) {
 	w := asleep(t)
 	successor := func(state string) *machinev1.QueryResponse {
-		return &machinev1.QueryResponse{State: state, Record: recordOwn, Adopted: true, Ref: &machinev1.Ref{Operation: "op", Attempt: 1}}
+		return &machinev1.QueryResponse{State: state, Record: recordOwn, Adopted: true, Ref: &machinev1.Ref{Operation: "op",
+			Attempt: 1}}
 	}
 	w.startFails = successor("starting")
 	e := w.start("n2")
@@ -365,9 +370,12 @@ func TestSuccessorFinishesAWake(t *testing.T) {
 // TestErrorsSayWhere is, and pins which classes are tried again.
 func TestErrorsSayWhere(t *testing.T) {
 	for class, again := range map[error]bool{
-		errdefs.ErrUnavailable: true, errdefs.ErrResourceExhausted: true, errdefs.ErrConflict: true, context.DeadlineExceeded: true,
-		errdefs.ErrNotFound: false, errdefs.ErrInvalidArgument: false, errdefs.ErrFailedPrecondition: false, errdefs.ErrAborted: false,
-		errdefs.ErrDataLoss: false, errdefs.ErrInternal: false, errdefs.ErrPermissionDenied: false, errdefs.ErrNotImplemented: false,
+		errdefs.ErrUnavailable: true, errdefs.ErrResourceExhausted: true, errdefs.ErrConflict: true,
+		context.DeadlineExceeded: true,
+		errdefs.ErrNotFound:      false, errdefs.ErrInvalidArgument: false, errdefs.ErrFailedPrecondition: false,
+		errdefs.ErrAborted:  false,
+		errdefs.ErrDataLoss: false, errdefs.ErrInternal: false, errdefs.ErrPermissionDenied: false,
+		errdefs.ErrNotImplemented: false,
 	} {
 		err := error(&StepError{Step: "capture", VM: vm, Operation: "op", Err: class})
 		if !errors.Is(err, class) || record.Transient(err) != again {

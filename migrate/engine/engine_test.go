@@ -136,7 +136,8 @@ func TestHibernateThenWake(t *testing.T) {
 // the VM is never doubled nor lost, and the operation settles (I1, I3, I4).
 func TestFailAtEachCall(t *testing.T) {
 	for _, o := range orders {
-		for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrInternal, errdefs.ErrFailedPrecondition, errdefs.ErrNotFound} {
+		for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrInternal, errdefs.ErrFailedPrecondition,
+			errdefs.ErrNotFound} {
 			for _, after := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%v/after=%v", o.name, class, after), func(t *testing.T) {
 					t.Parallel()

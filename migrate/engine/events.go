@@ -28,8 +28,9 @@ const (
 	DeletionWaits  Type = "DeletionWaits" // a final snapshot has failed, and is tried again
 	DeletionFails  Type = "DeletionFails" // a final snapshot has failed for good: the VM stays
 	DeletionOff    Type = "DeletionOff"   // it was called off
-	Foreign        Type = "Foreign"       // what was to be deleted is of another VM: it stays, and its deletion is not pending any more
-	Retargeted     Type = "Retargeted"    // a move: its next attempt begins
+	// what was to be deleted is of another VM: it stays, and its deletion is not pending any more
+	Foreign    Type = "Foreign"
+	Retargeted Type = "Retargeted" // a move: its next attempt begins
 )
 
 var settled = map[nodev1.Phase]Type{
@@ -78,7 +79,8 @@ type Log struct{ Logger *slog.Logger }
 // Event implements Events.
 func (l Log) Event(ctx context.Context, ev Event) {
 	level := slog.LevelWarn
-	if ev.Type == Opened || ev.Type == Committed || ev.Type == Succeeded || ev.Type == Switching || ev.Type == Retargeted || ev.Type == DeletionOff {
+	if ev.Type == Opened || ev.Type == Committed || ev.Type == Succeeded || ev.Type == Switching ||
+		ev.Type == Retargeted || ev.Type == DeletionOff {
 		level = slog.LevelInfo
 	}
 	attrs := []slog.Attr{

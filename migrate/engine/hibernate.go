@@ -48,7 +48,8 @@ func capture(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		return fmt.Errorf("the shim named no digest: %w", errdefs.ErrInternal)
 	}
 	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT && !resp.GetGoneOn() {
-		return fmt.Errorf("the VM's shim is of a build that has no checkpoints, and holds the VM: %w", errdefs.ErrNotImplemented)
+		return fmt.Errorf("the VM's shim is of a build that has no checkpoints, and holds the VM: %w",
+			errdefs.ErrNotImplemented)
 	}
 	if op.GetDeletion() != "" { // before the record knows it: one that is no good shall not take the place of one that is
 		if err := readBack(ctx, e, op, resp.GetDigest()); err != nil {
@@ -56,7 +57,8 @@ func capture(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		}
 	}
 	figures := e.captured(op, resp)
-	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING, Digest: resp.GetDigest(), Receipt: figures.String()})
+	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING, Digest: resp.GetDigest(),
+		Receipt: figures.String()})
 }
 
 // readBack is for a snapshot beside which nothing will be left: the VM runs on unless it can be
@@ -72,7 +74,8 @@ func captureOf(op *nodev1.Operation) *machinev1.CaptureRequest {
 	return &machinev1.CaptureRequest{
 		Ref: ref(op), Repository: op.GetRepository(), Tag: op.GetTag(), EndExecs: op.GetEndExecs(),
 		Concurrency: op.GetConcurrency(), Bandwidth: op.GetBandwidth(),
-		TimeoutMs: op.GetTimeoutMs(), PauseBudgetMs: op.GetPauseBudgetMs(), Checkpoint: op.GetKind() == nodev1.Kind_KIND_CHECKPOINT, Paused: op.GetPaused(),
+		TimeoutMs: op.GetTimeoutMs(), PauseBudgetMs: op.GetPauseBudgetMs(),
+		Checkpoint: op.GetKind() == nodev1.Kind_KIND_CHECKPOINT, Paused: op.GetPaused(),
 	}
 }
 
@@ -111,7 +114,8 @@ func vote(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		return err
 	}
 	if resp.GetDigest() != op.GetDigest() {
-		return fmt.Errorf("the shim votes for %q, captured was %s: %w", resp.GetDigest(), op.GetDigest(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the shim votes for %q, captured was %s: %w", resp.GetDigest(), op.GetDigest(),
+			errdefs.ErrFailedPrecondition)
 	}
 	receipt, err := record.ParseReceipt(op.GetReceipt())
 	if err != nil {
@@ -163,7 +167,8 @@ func abortCapture(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	err := e.Machines.Abort(ctx, op.GetVm(), &machinev1.AbortRequest{Ref: ref(op), Reason: op.GetReason()})
 	if errdefs.IsFailedPrecondition(err) {
-		if q, qerr := e.Observer.Query(ctx, op.GetVm()); qerr == nil && q.GetRecord() == recordOwn && q.GetState() != stateAborting {
+		if q, qerr := e.Observer.Query(ctx, op.GetVm()); qerr == nil && q.GetRecord() == recordOwn &&
+			q.GetState() != stateAborting {
 			err = nil
 		}
 	}

@@ -12,7 +12,8 @@ import (
 // stays open and asks again until the VM runs, also where the shim is of the build before, which
 // answers FailedPrecondition.
 func TestAbortOfAVMThatIsBeingGivenBack(t *testing.T) {
-	for name, answer := range map[string]error{"this build": errdefs.ErrUnavailable, "the build before": errdefs.ErrFailedPrecondition} {
+	for name, answer := range map[string]error{"this build": errdefs.ErrUnavailable,
+		"the build before": errdefs.ErrFailedPrecondition} {
 		for kind, begin := range map[string]func(*world) error{
 			"hibernation": func(w *world) error { w.broke("Vote", errdefs.ErrAborted); return w.hibernate(w.start("n1"), "op") },
 			"cold move":   func(w *world) error { w.broke("Vote", errdefs.ErrAborted); return w.moveCold(w.start("c"), "op") },

@@ -28,17 +28,23 @@ type MoveMetrics struct {
 func NewMoveMetrics(registry prometheus.Registerer, records nodev1.RecordsService) (*MoveMetrics, error) {
 	m := &MoveMetrics{
 		now: time.Now, since: map[string]time.Time{},
-		total:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "godwit_migration_total", Help: "Moves that this controller has settled."}, []string{"mode", "result"}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "godwit_migration_failures_total", Help: "Those that did not succeed, by the class of what was in the way."}, []string{"mode", "result", "reason"}),
-		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "godwit_migration_bytes_total", Help: "Bytes that moves have sent, to the other node or to the registry."}),
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "godwit_migration_total",
+			Help: "Moves that this controller has settled."}, []string{"mode", "result"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "godwit_migration_failures_total",
+			Help: "Those that did not succeed, by the class of what was in the way."}, []string{"mode", "result", "reason"}),
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "godwit_migration_bytes_total",
+			Help: "Bytes that moves have sent, to the other node or to the registry."}),
 		downtime: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "godwit_migration_downtime_seconds", Help: "How long VMs stood still in moves that succeeded.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 16),
+			Name: "godwit_migration_downtime_seconds", Help: "How long VMs stood still in moves that succeeded.",
+			Buckets: prometheus.ExponentialBuckets(0.005, 2, 16),
 		}),
 		inDoubt: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "godwit_migration_in_doubt_seconds", Help: "From the order to vote to the commit or its failure.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+			Name: "godwit_migration_in_doubt_seconds", Help: "From the order to vote to the commit or its failure.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
 		}),
 	}
-	active := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "godwit_migration_active", Help: "Moves that are open, those that wait for a place among them."}, func() float64 {
+	active := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "godwit_migration_active",
+		Help: "Moves that are open, those that wait for a place among them."}, func() float64 {
 		return openMoves(records)
 	})
 	for _, mode := range []string{moves.ModeLive, moves.ModeCold, moves.ModeAuto} {

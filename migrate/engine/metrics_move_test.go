@@ -20,7 +20,9 @@ func TestMoveMetrics(t *testing.T) {
 	w.move(e, "m1", "n2", "live")
 	w.fences = true
 	w.move(e, "m2", "n1", "cold")
-	w.until("both are counted", func() bool { return gathered(t, registry, "godwit_migration_total", "cold", "failed") == 1 })
+	w.until("both are counted", func() bool {
+		return gathered(t, registry, "godwit_migration_total", "cold", "failed") == 1
+	})
 	if n := gathered(t, registry, "godwit_migration_total", "live", "ok"); n != 1 {
 		t.Errorf("%v live moves succeeded", n)
 	}
@@ -36,9 +38,12 @@ func TestMoveMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settle("m4")
-	w.until("the last one is counted", func() bool { return gathered(t, registry, "godwit_migration_total", "live", "aborted") == 1 })
+	w.until("the last one is counted", func() bool {
+		return gathered(t, registry, "godwit_migration_total", "live", "aborted") == 1
+	})
 	for labels, want := range map[[3]string]float64{
-		{"cold", "fenced", "failed"}: 1, {"live", "failed precondition", "failed"}: 1, {"live", "ordered", "aborted"}: 1, // by name
+		// by name
+		{"cold", "fenced", "failed"}: 1, {"live", "failed precondition", "failed"}: 1, {"live", "ordered", "aborted"}: 1,
 	} {
 		if n := gathered(t, registry, "godwit_migration_failures_total", labels[:]...); n != want {
 			t.Errorf("%v: %v moves", labels, n)

@@ -19,20 +19,28 @@ func NewTransferMetrics(e *Engine) *TransferMetrics { return &TransferMetrics{e}
 
 var (
 	movesPending    = prometheus.NewDesc("godwit_migrations_in_pending_phase", "Moves that wait for a place.", nil, nil)
-	movesScheduling = prometheus.NewDesc("godwit_migrations_in_scheduling_phase", "Moves whose destination is being made.", nil, nil)
-	movesRunning    = prometheus.NewDesc("godwit_migrations_in_running_phase", "Moves whose VM is on its way, up to their end.", nil, nil)
+	movesScheduling = prometheus.NewDesc("godwit_migrations_in_scheduling_phase", "Moves whose destination is being made.",
+		nil, nil)
+	movesRunning = prometheus.NewDesc("godwit_migrations_in_running_phase",
+		"Moves whose VM is on its way, up to their end.", nil, nil)
 
-	ofVM            = []string{"namespace", "name"}
-	movedProcessed  = prometheus.NewDesc("godwit_migration_data_processed_bytes", "Bytes that a live move under way has sent.", ofVM, nil)
-	movedRemaining  = prometheus.NewDesc("godwit_migration_data_remaining_bytes", "Bytes that a live move under way has yet to send.", ofVM, nil)
-	movedDirtyRate  = prometheus.NewDesc("godwit_migration_dirty_memory_rate_bytes", "Bytes a second that the guest of a live move under way changes.", ofVM, nil)
-	movedPass       = prometheus.NewDesc("godwit_migration_pass", "Pass over the RAM of a live move under way, from 1.", ofVM, nil)
-	movedStandstill = prometheus.NewDesc("godwit_migration_expected_downtime_seconds", "Standstill of a live move under way if it were paused now.", ofVM, nil)
+	ofVM           = []string{"namespace", "name"}
+	movedProcessed = prometheus.NewDesc("godwit_migration_data_processed_bytes",
+		"Bytes that a live move under way has sent.", ofVM, nil)
+	movedRemaining = prometheus.NewDesc("godwit_migration_data_remaining_bytes",
+		"Bytes that a live move under way has yet to send.", ofVM, nil)
+	movedDirtyRate = prometheus.NewDesc("godwit_migration_dirty_memory_rate_bytes",
+		"Bytes a second that the guest of a live move under way changes.", ofVM, nil)
+	movedPass = prometheus.NewDesc("godwit_migration_pass", "Pass over the RAM of a live move under way, from 1.",
+		ofVM, nil)
+	movedStandstill = prometheus.NewDesc("godwit_migration_expected_downtime_seconds",
+		"Standstill of a live move under way if it were paused now.", ofVM, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (m *TransferMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{movesPending, movesScheduling, movesRunning, movedProcessed, movedRemaining, movedDirtyRate, movedPass, movedStandstill} {
+	for _, d := range []*prometheus.Desc{movesPending, movesScheduling, movesRunning, movedProcessed, movedRemaining,
+		movedDirtyRate, movedPass, movedStandstill} {
 		ch <- d
 	}
 }
@@ -66,7 +74,8 @@ func (m *TransferMetrics) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	asking.Wait()
-	for d, n := range map[*prometheus.Desc]float64{movesPending: pending, movesScheduling: scheduling, movesRunning: running} {
+	for d, n := range map[*prometheus.Desc]float64{movesPending: pending, movesScheduling: scheduling,
+		movesRunning: running} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n)
 	}
 }
@@ -78,8 +87,9 @@ func (m *TransferMetrics) collect(ctx context.Context, op *nodev1.Operation, ch 
 		return
 	}
 	for d, n := range map[*prometheus.Desc]float64{
-		movedProcessed: float64(t.GetSentBytes()), movedRemaining: float64(t.GetLeftBytes()), movedDirtyRate: float64(t.GetDirtyRate()),
-		movedPass: float64(t.GetPass()), movedStandstill: t.GetDowntimeMs() / 1000,
+		movedProcessed: float64(t.GetSentBytes()), movedRemaining: float64(t.GetLeftBytes()),
+		movedDirtyRate: float64(t.GetDirtyRate()),
+		movedPass:      float64(t.GetPass()), movedStandstill: t.GetDowntimeMs() / 1000,
 	} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, op.GetVm().GetNamespace(), op.GetVm().GetId())
 	}

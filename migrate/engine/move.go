@@ -61,7 +61,8 @@ func peerRef(op *nodev1.Operation) *nodev1.PeerRef {
 // ask makes one call to a node. A link that is down is tried again for as long as a daemon
 // takes to come back: a restart is no failure. That counts from when it was down: a call may
 // have run for long before.
-func ask[Q, R any](ctx context.Context, c *core, node string, method func(nodev1.PeerService, context.Context, Q) (R, error), req Q) (resp R, err error) {
+func ask[Q, R any](ctx context.Context, c *core, node string, method func(nodev1.PeerService, context.Context, Q) (R,
+	error), req Q) (resp R, err error) {
 	var down time.Time // since when
 	for {
 		var peer nodev1.PeerService
@@ -127,7 +128,8 @@ func preflight(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 }
 
 // unfit says why the VM cannot go to its destination in this way; empty: it can.
-func (e *Engine) unfit(ctx context.Context, rec *nodev1.Record, offer *machinev1.OfferResponse, live bool) (string, error) {
+func (e *Engine) unfit(ctx context.Context, rec *nodev1.Record, offer *machinev1.OfferResponse, live bool) (string,
+	error) {
 	op := rec.GetOperation()
 	check := &nodev1.PeerCheckRequest{Vm: op.GetVm(), Source: op.GetSource(), Offer: offer, Live: live}
 	switch {
@@ -198,7 +200,8 @@ func (e *Engine) takesExecs(op *nodev1.Operation) bool {
 func captureAtSource(ctx context.Context, e *Engine, op *nodev1.Operation) error {
 	order := captureOf(op)
 	order.Execs = e.takesExecs(op)
-	resp, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Capture, &nodev1.PeerCaptureRequest{Vm: op.GetVm(), Capture: order})
+	resp, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Capture, &nodev1.PeerCaptureRequest{Vm: op.GetVm(),
+		Capture: order})
 	if err != nil {
 		return err
 	}
@@ -206,7 +209,8 @@ func captureAtSource(ctx context.Context, e *Engine, op *nodev1.Operation) error
 		return fmt.Errorf("the shim named no digest: %w", errdefs.ErrInternal)
 	}
 	figures := e.captured(op, resp)
-	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_TRANSFERRING, Digest: resp.GetDigest(), Receipt: figures.String()})
+	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_TRANSFERRING, Digest: resp.GetDigest(),
+		Receipt: figures.String()})
 }
 
 // sendLive streams the VM to a destination that is prepared; it answers when that has all
@@ -223,10 +227,12 @@ func sendLive(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if err != nil {
 		return err
 	}
-	resp, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Send, &nodev1.PeerSendRequest{Vm: op.GetVm(), Send: &machinev1.SendRequest{
-		Ref: ref(op), Address: prepared.GetAddress(), Channel: prepared.GetChannel(), Certificate: prepared.GetCertificate(),
-		DowntimeMs: op.GetDowntimeMs(), Bandwidth: op.GetBandwidth(), EndExecs: op.GetEndExecs(), TimeoutMs: op.GetTimeoutMs(), Execs: e.takesExecs(op),
-	}})
+	resp, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Send, &nodev1.PeerSendRequest{Vm: op.GetVm(),
+		Send: &machinev1.SendRequest{
+			Ref: ref(op), Address: prepared.GetAddress(), Channel: prepared.GetChannel(), Certificate: prepared.GetCertificate(),
+			DowntimeMs: op.GetDowntimeMs(), Bandwidth: op.GetBandwidth(), EndExecs: op.GetEndExecs(),
+			TimeoutMs: op.GetTimeoutMs(), Execs: e.takesExecs(op),
+		}})
 	if err != nil {
 		return err
 	}
@@ -244,11 +250,13 @@ func sendLive(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		StopMS: resp.GetStopMs(), SaveMS: resp.GetSaveMs(), Passes: passesOf(resp.GetPasses()),
 		StopAt: e.now().Add(-time.Duration(still * float64(time.Millisecond))).UnixNano(),
 	}
-	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING, Digest: resp.GetDigest(), Receipt: figures.String()})
+	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING, Digest: resp.GetDigest(),
+		Receipt: figures.String()})
 }
 
 func (e *Engine) tooLong(op *nodev1.Operation, ms float64) error {
-	if op.GetDowntimeMs() > 0 && ms > float64(op.GetDowntimeMs()) && slices.Contains(op.GetAbortOn(), moves.AbortOnDowntime) {
+	if op.GetDowntimeMs() > 0 && ms > float64(op.GetDowntimeMs()) &&
+		slices.Contains(op.GetAbortOn(), moves.AbortOnDowntime) {
 		return fmt.Errorf("the VM stood still for %.0f ms, %d ms are allowed: %w", ms, op.GetDowntimeMs(), errdefs.ErrAborted)
 	}
 	return nil

@@ -34,8 +34,9 @@ func TestOrderOfSteps(t *testing.T) {
 		"hibernate":  "Open Accepts Advance Capture Advance Vote Commit MarkDeparted Release Advance CleanDeparted Finish",
 		"wake":       "Open Exists Advance Create Advance Start Advance Finish",
 		"checkpoint": "Open Accepts Advance Capture Advance Commit Advance Finish",
-		"cold move":  "Open Advance Offer Accepts Check Advance Capture Advance Prepare Advance Vote Commit Run Advance Release Finish",
-		"live move":  "Open Advance Offer Check Advance Offer Prepare Send Advance Vote Commit Run Advance Release Finish",
+		"cold move": "Open Advance Offer Accepts Check Advance Capture Advance Prepare Advance Vote Commit Run Advance " +
+			"Release Finish",
+		"live move": "Open Advance Offer Check Advance Offer Prepare Send Advance Vote Commit Run Advance Release Finish",
 	}
 	for _, o := range orders {
 		w := o.start(t)
@@ -52,7 +53,8 @@ func TestOrderOfSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, err := e.Status(t.Context(), "op")
-		if err != nil || op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || !status.GetSettled() || strings.Join(w.effects(), " ") != want[o.name] {
+		if err != nil || op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || !status.GetSettled() ||
+			strings.Join(w.effects(), " ") != want[o.name] {
 			t.Errorf("%s once more: %v, %v, calls %v", o.name, status, err, w.effects())
 		}
 	}
@@ -63,7 +65,8 @@ func TestNothingBeforeTheRecord(t *testing.T) {
 	for _, o := range orders {
 		w := o.start(t)
 		w.broke("Open", errdefs.ErrUnavailable)
-		if err := o.give(w, w.start(o.node), "op"); !errdefs.IsUnavailable(err) || !slices.Equal(w.effects(), []string{"Open"}) {
+		if err := o.give(w, w.start(o.node), "op"); !errdefs.IsUnavailable(err) ||
+			!slices.Equal(w.effects(), []string{"Open"}) {
 			t.Errorf("%s: %v, calls %v", o.name, err, w.effects())
 		}
 	}
@@ -72,7 +75,8 @@ func TestNothingBeforeTheRecord(t *testing.T) {
 // A source that has not voted, or does not answer, keeps its VM: nothing is committed, and no
 // destination runs; what is not captured is not voted for.
 func TestGateOfTheVote(t *testing.T) {
-	for name, class := range map[string]error{"Capture": errdefs.ErrUnavailable, "Send": errdefs.ErrUnavailable, "Prepare": errdefs.ErrInternal, "Vote": errdefs.ErrUnavailable} {
+	for name, class := range map[string]error{"Capture": errdefs.ErrUnavailable, "Send": errdefs.ErrUnavailable,
+		"Prepare": errdefs.ErrInternal, "Vote": errdefs.ErrUnavailable} {
 		for _, o := range orders {
 			if o.name == "wake" {
 				continue
@@ -88,7 +92,8 @@ func TestGateOfTheVote(t *testing.T) {
 				continue // not a call of this one
 			}
 			voted := w.count("Vote") > 0
-			if op.GetPhase() != nodev1.Phase_PHASE_FAILED || w.count("Commit")+w.count("Run")+w.count("Release") > 0 || voted != (name == "Vote") {
+			if op.GetPhase() != nodev1.Phase_PHASE_FAILED || w.count("Commit")+w.count("Run")+w.count("Release") > 0 ||
+				voted != (name == "Vote") {
 				t.Errorf("%s without %s: %v, calls %v", o.name, name, op, w.calls())
 			}
 			w.check(o.name)
@@ -105,7 +110,9 @@ func TestGateOfTheVote(t *testing.T) {
 	if _, err := e.Cancel(t.Context(), "m", "it is silent"); err != nil {
 		t.Fatal(err)
 	}
-	w.until("it is to be given back", func() bool { return w.record().GetOperation().GetPhase() == nodev1.Phase_PHASE_ABORTING })
+	w.until("it is to be given back", func() bool {
+		return w.record().GetOperation().GetPhase() == nodev1.Phase_PHASE_ABORTING
+	})
 	if w.stateAt("n2") == runs || w.record().GetOwner().GetNode() != "n1" {
 		t.Errorf("a silent source is taken for dead: %v", w.record())
 	}
@@ -156,7 +163,8 @@ func TestWaitsForTheDestination(t *testing.T) {
 // not asked.
 func TestOpenOperationIsLeftAlone(t *testing.T) {
 	for _, o := range orders {
-		stop := map[string]string{"hibernate": "Vote", "wake": "Start", "checkpoint": "Capture", "cold move": "Prepare", "live move": "Send"}[o.name]
+		stop := map[string]string{"hibernate": "Vote", "wake": "Start", "checkpoint": "Capture", "cold move": "Prepare",
+			"live move": "Send"}[o.name]
 		w := o.start(t)
 		e := w.start(o.node)
 		w.hangs(stop, true)
@@ -172,7 +180,8 @@ func TestOpenOperationIsLeftAlone(t *testing.T) {
 		other, c := w.start("n3"), w.engine("c")
 		t.Cleanup(c.Close)
 		for name, err := range map[string]error{
-			"move": w.moveTo(c, "another", "n3", "auto"), "wake": w.wake(other, "w"), "hibernate": w.hibernate(other, "h"), "checkpoint": w.checkpoint(other, "cp"),
+			"move": w.moveTo(c, "another", "n3", "auto"), "wake": w.wake(other, "w"), "hibernate": w.hibernate(other, "h"),
+			"checkpoint": w.checkpoint(other, "cp"),
 		} {
 			var held *record.HeldError
 			if !errors.As(err, &held) || !strings.Contains(err.Error(), "operation op ") {
@@ -197,7 +206,8 @@ func TestOpenOperationIsLeftAlone(t *testing.T) {
 				_ = round.Sweep(t.Context())
 			}
 		}
-		if now := w.record(); now.GetVersion() != before.GetVersion() || w.stateAt("n1") != state["n1"] || w.stateAt("n2") != state["n2"] {
+		if now := w.record(); now.GetVersion() != before.GetVersion() || w.stateAt("n1") != state["n1"] ||
+			w.stateAt("n2") != state["n2"] {
 			t.Errorf("%s: the record was %v and is %v; the VM was %v", o.name, before, now, state)
 		}
 		for _, call := range w.effects()[asked:] {

@@ -78,7 +78,8 @@ func TestClocksOfNodesDiffer(t *testing.T) {
 					t.Fatal(err)
 				}
 				op := w.settle("h")
-				if took := time.Since(begun); op.GetPhase() != nodev1.Phase_PHASE_FAILED || took > 2*boundOperation || !strings.Contains(op.GetReason(), "deadline") {
+				if took := time.Since(begun); op.GetPhase() != nodev1.Phase_PHASE_FAILED || took > 2*boundOperation ||
+					!strings.Contains(op.GetReason(), "deadline") {
 					t.Errorf("%s behind %v: %s", op.GetPhase(), took, op.GetReason())
 				}
 				w.check("h")

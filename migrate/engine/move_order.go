@@ -47,7 +47,8 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 	op := &nodev1.Operation{
 		Id: req.GetOperation(), Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(), Managed: true,
 		Source: rec.GetOwner().GetNode(), Destination: req.GetTo(), Mode: cmp.Or(req.GetMode(), moves.ModeAuto),
-		DowntimeMs: req.GetDowntimeMs(), TimeoutMs: req.GetTimeoutMs(), Bandwidth: req.GetBandwidth(), AbortOn: req.GetAbortOn(),
+		DowntimeMs: req.GetDowntimeMs(), TimeoutMs: req.GetTimeoutMs(), Bandwidth: req.GetBandwidth(),
+		AbortOn:  req.GetAbortOn(),
 		EndExecs: req.GetEndExecs(), Stdio: req.GetStdio(), Driver: e.opts.Node,
 	}
 	if op.GetId() == "" {
@@ -68,11 +69,13 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 func (e *Engine) movable(ctx context.Context, rec *nodev1.Record, op *nodev1.Operation) error {
 	switch owner := rec.GetOwner(); {
 	case owner.GetDigest() != "":
-		return fmt.Errorf("it sleeps as %s: wake it where it is wanted (godwit wake): %w", owner.GetDigest(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("it sleeps as %s: wake it where it is wanted (godwit wake): %w", owner.GetDigest(),
+			errdefs.ErrFailedPrecondition)
 	case owner.GetNode() == "":
 		return fmt.Errorf("it runs nowhere: %w", errdefs.ErrFailedPrecondition)
 	case op.GetMode() == moves.ModeCold && e.opts.Repository(rec) == "":
-		return fmt.Errorf("no registry.repository and no registry.layout is configured at the controller: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("no registry.repository and no registry.layout is configured at the controller: %w",
+			errdefs.ErrFailedPrecondition)
 	}
 	if op.GetDestination() == "" {
 		to, err := e.Choose(ctx, op.GetSource())
@@ -125,11 +128,13 @@ func arriving(all []*nodev1.Record) map[string]uint64 {
 }
 
 // again is a second order under the id of the first.
-func (e *Engine) again(ctx context.Context, op *nodev1.Operation, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
+func (e *Engine) again(ctx context.Context, op *nodev1.Operation, req *nodev1.MigrateRequest) (*nodev1.StatusResponse,
+	error) {
 	heading := cmp.Or(op.GetRetarget(), op.GetDestination())
 	switch {
 	case op.GetKind() != nodev1.Kind_KIND_MIGRATE || name(op.GetVm()) != name(req.GetVm()):
-		return nil, fmt.Errorf("move VM %s: operation %s is a %s of VM %s: %w", name(req.GetVm()), op.GetId(), op.GetKind(), name(op.GetVm()), errdefs.ErrAlreadyExists)
+		return nil, fmt.Errorf("move VM %s: operation %s is a %s of VM %s: %w", name(req.GetVm()), op.GetId(), op.GetKind(),
+			name(op.GetVm()), errdefs.ErrAlreadyExists)
 	case transition.Settled(op.GetPhase()):
 		return e.Status(ctx, op.GetId())
 	case req.GetTo() == "" || req.GetTo() == heading:
@@ -138,7 +143,8 @@ func (e *Engine) again(ctx context.Context, op *nodev1.Operation, req *nodev1.Mi
 		}
 		return e.Status(ctx, op.GetId())
 	case transition.Committed(op.GetPhase()):
-		return nil, fmt.Errorf("turn operation %s to node %s: it is committed to node %s; move it from there: %w", op.GetId(), req.GetTo(), op.GetDestination(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("turn operation %s to node %s: it is committed to node %s; move it from there: %w", op.GetId(),
+			req.GetTo(), op.GetDestination(), errdefs.ErrFailedPrecondition)
 	case req.GetTo() == op.GetSource():
 		return e.Cancel(ctx, op.GetId(), "it was ordered back to its source")
 	}

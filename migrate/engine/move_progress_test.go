@@ -77,7 +77,8 @@ func (w *world) tellsCollector(e *Engine, said *machinev1.Progress) {
 			w.t.Errorf("%s %v, want %v", name, got, want)
 		}
 	}
-	if got := gathered(w.t, registry, "godwit_migration_dirty_memory_rate_bytes", vm.GetId(), vm.GetNamespace()); got != 40 {
+	if got := gathered(w.t, registry, "godwit_migration_dirty_memory_rate_bytes", vm.GetId(),
+		vm.GetNamespace()); got != 40 {
 		w.t.Errorf("dirty rate %v", got)
 	}
 	for phase, want := range map[string]float64{"pending": 0, "scheduling": 0, "running": 1} {

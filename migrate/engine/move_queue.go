@@ -96,7 +96,8 @@ func (p *placement) silent(nodes map[string]*nodev1.NodeInfo, op *nodev1.Operati
 		}
 		since, limit := time.Unix(0, max(op.GetOpenedUnixNano(), n.GetSeenUnixNano())), p.timeout(op)
 		if p.now().Sub(since) >= limit {
-			return fmt.Errorf("node %s has not been heard for %v, which is the move's timeout (godwit nodes): %w", name, limit, errdefs.ErrAborted)
+			return fmt.Errorf("node %s has not been heard for %v, which is the move's timeout (godwit nodes): %w", name, limit,
+				errdefs.ErrAborted)
 		}
 		return &waitError{unheard(n).Error()}
 	}
@@ -184,5 +185,6 @@ func Cordoned(n *nodev1.NodeInfo) error {
 	if !n.GetCordoned() {
 		return nil
 	}
-	return fmt.Errorf("node %s is cordoned (godwit uncordon %s): %w", n.GetName(), n.GetName(), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("node %s is cordoned (godwit uncordon %s): %w", n.GetName(), n.GetName(),
+		errdefs.ErrFailedPrecondition)
 }

@@ -26,7 +26,8 @@ func TestMovesWait(t *testing.T) {
 	for _, name := range strings.Split("abcdefghiklm", "") {
 		nodes[name] = &nodev1.NodeInfo{Name: name, Up: true}
 	}
-	nodes["silent"], nodes["closed"] = &nodev1.NodeInfo{Name: "silent"}, &nodev1.NodeInfo{Name: "closed", Up: true, Cordoned: true}
+	nodes["silent"], nodes["closed"] = &nodev1.NodeInfo{Name: "silent"}, &nodev1.NodeInfo{Name: "closed", Up: true,
+		Cordoned: true}
 	const at, pending = nodev1.Phase_PHASE_TRANSFERRING, nodev1.Phase_PHASE_PENDING
 	last := 0
 	under := func(from, to string, phase nodev1.Phase) *nodev1.Record {
@@ -46,13 +47,17 @@ func TestMovesWait(t *testing.T) {
 		all  []*nodev1.Record
 		want string
 	}{
-		"none":    {nil, ""},
-		"others":  {[]*nodev1.Record{under("c", "d", at), under("c", "d", at)}, ""},
-		"out":     {[]*nodev1.Record{under("a", "d", at), under("a", "e", pending)}, "move.outgoing"},
-		"in":      {[]*nodev1.Record{under("c", "b", at), under("d", "b", at)}, "move.incoming"},
-		"all":     {[]*nodev1.Record{under("c", "d", at), under("e", "f", at), under("g", "h", at), under("i", "k", at), under("l", "m", at)}, "move.parallel"},
-		"ahead":   {[]*nodev1.Record{under("c", "d", at), under("e", "f", at), under("g", "h", at), under("i", "k", at), under("l", "m", pending)}, "move.parallel"},
-		"younger": {[]*nodev1.Record{under("a", "d", at), {Operation: &nodev1.Operation{Id: "y", Kind: nodev1.Kind_KIND_MIGRATE, Source: "a", Phase: pending, OpenedUnixNano: 3}}}, ""},
+		"none":   {nil, ""},
+		"others": {[]*nodev1.Record{under("c", "d", at), under("c", "d", at)}, ""},
+		"out":    {[]*nodev1.Record{under("a", "d", at), under("a", "e", pending)}, "move.outgoing"},
+		"in":     {[]*nodev1.Record{under("c", "b", at), under("d", "b", at)}, "move.incoming"},
+		"all": {[]*nodev1.Record{under("c", "d", at), under("e", "f", at), under("g", "h", at), under("i", "k", at),
+			under("l", "m", at)}, "move.parallel"},
+		"ahead": {[]*nodev1.Record{under("c", "d", at), under("e", "f", at), under("g", "h", at), under("i", "k", at),
+			under("l", "m", pending)}, "move.parallel"},
+		"younger": {[]*nodev1.Record{under("a", "d", at),
+			{Operation: &nodev1.Operation{Id: "y", Kind: nodev1.Kind_KIND_MIGRATE, Source: "a", Phase: pending,
+				OpenedUnixNano: 3}}}, ""},
 
 		"a drain of others":           {waiting(20, "c", "d"), ""},
 		"a drain of its source":       {waiting(20, "a", "d"), "move.outgoing"},
@@ -118,7 +123,8 @@ func (c *crowd) move(t *testing.T, id, from, to string) {
 	t.Helper()
 	rec := c.owns(t, id, from)
 	_, err := c.records.Open(t.Context(), &nodev1.OpenRequest{Vm: rec.GetVm(), Operation: &nodev1.Operation{
-		Id: id, Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(), Managed: true, Source: from, Destination: to, Mode: "live",
+		Id: id, Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(), Managed: true, Source: from,
+		Destination: to, Mode: "live",
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +154,10 @@ func TestSilentNodesHoldUpNobody(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		c.nodes[3].SeenUnixNano = time.Now().UnixNano() // it was there meanwhile
 		c.move(t, "young", "c", "b")
-		e := New(Parts{Records: c.records, Peers: c, Events: Sinks{}}, Options{Node: "c1", Operation: time.Minute, Repository: func(*nodev1.Record) string { return "" }})
+		e := New(Parts{Records: c.records, Peers: c, Events: Sinks{}}, Options{Node: "c1", Operation: time.Minute,
+			Repository: func(*nodev1.Record) string {
+				return ""
+			}})
 		t.Cleanup(e.Close)
 		if err := e.Resume(t.Context()); err != nil {
 			t.Fatal(err)
@@ -157,7 +166,8 @@ func TestSilentNodesHoldUpNobody(t *testing.T) {
 		if op := c.operation(t, "young"); op.GetPhase() != nodev1.Phase_PHASE_PREPARING {
 			t.Errorf("behind moves that wait for a silent node: %v", op)
 		}
-		if status, err := e.Status(t.Context(), "to-1"); err != nil || !strings.Contains(status.GetWaiting(), "node silent has not been heard") {
+		if status, err := e.Status(t.Context(), "to-1"); err != nil ||
+			!strings.Contains(status.GetWaiting(), "node silent has not been heard") {
 			t.Errorf("it waits for %q, %v", status.GetWaiting(), err)
 		}
 		time.Sleep(57 * time.Second)
@@ -215,7 +225,8 @@ func TestManyWaitTogether(t *testing.T) {
 			t.Errorf("%d moves from one node have a place, %d may", placed, DefaultLimits.Out)
 		}
 		if n := l.times.Load(); n > 3*rounds {
-			t.Errorf("%d moves that wait have looked at all records %d times in %d intervals, and at the nodes %d times", many, n, rounds, c.looks.Load())
+			t.Errorf("%d moves that wait have looked at all records %d times in %d intervals, and at the nodes %d times", many,
+				n, rounds, c.looks.Load())
 		}
 	})
 }
@@ -236,11 +247,15 @@ func TestChosenNodesShare(t *testing.T) {
 		for i, node := range []string{"a", "b", "c", "d"} {
 			cl.nodes = append(cl.nodes, &nodev1.NodeInfo{Name: node, Up: true, FreeBytes: c.free[i]})
 		}
-		e := New(Parts{Records: cl.records, Peers: cl, Events: Sinks{}}, Options{Node: "c1", Repository: func(*nodev1.Record) string { return "" }})
+		e := New(Parts{Records: cl.records, Peers: cl, Events: Sinks{}},
+			Options{Node: "c1", Repository: func(*nodev1.Record) string {
+				return ""
+			}})
 		t.Cleanup(e.Close)
 		for i := range 6 {
 			cl.owns(t, fmt.Sprint("m", i), "a")
-			status, err := e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: &nodev1.VM{Namespace: "default", Id: fmt.Sprint("m", i)}})
+			status, err := e.Migrate(t.Context(),
+				&nodev1.MigrateRequest{Vm: &nodev1.VM{Namespace: "default", Id: fmt.Sprint("m", i)}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -38,14 +38,16 @@ func TestMoveWhoseRegistryRefusesDeletes(t *testing.T) {
 			mu.Lock()
 			pending := slices.Contains(told, CleanupPending)
 			mu.Unlock()
-			if owed := w.pendingDeletions(); !pending || len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != first.GetDigest() || owed[0].GetSnapshot().GetTag() != first.GetTag() {
+			if owed := w.pendingDeletions(); !pending || len(owed) != 1 ||
+				owed[0].GetSnapshot().GetDigest() != first.GetDigest() || owed[0].GetSnapshot().GetTag() != first.GetTag() {
 				t.Errorf("told %v; owed %v", told, owed)
 			}
 			if err := e.Sweep(t.Context()); !errors.Is(err, refusal) || len(w.pendingDeletions()) != 1 {
 				t.Errorf("swept: %v, owed %v", err, w.pendingDeletions())
 			}
 			w.broke("Drop", nil)
-			if err := e.Sweep(t.Context()); err != nil || len(w.pendingDeletions()) != 0 || !slices.Equal(w.dropped, []string{first.GetTag()}) {
+			if err := e.Sweep(t.Context()); err != nil || len(w.pendingDeletions()) != 0 ||
+				!slices.Equal(w.dropped, []string{first.GetTag()}) {
 				t.Errorf("the registry deletes: %v, owed %v, dropped %v", err, w.pendingDeletions(), w.dropped)
 			}
 			if status, err := e.Status(t.Context(), "m2"); err != nil || status.GetOperation().GetCleanupPending() {
@@ -88,15 +90,19 @@ func TestTagSurvivesATurn(t *testing.T) {
 			})
 		}
 		if to == "n3" {
-			if op.Phase != nodev1.Phase_PHASE_SUCCEEDED || op.GetDigest() == before.GetDigest() || op.GetTag() == before.GetTag() || w.record().GetOwner().GetNode() != "n3" {
+			if op.Phase != nodev1.Phase_PHASE_SUCCEEDED || op.GetDigest() == before.GetDigest() ||
+				op.GetTag() == before.GetTag() || w.record().GetOwner().GetNode() != "n3" {
 				t.Errorf("turned to n3: %v, was %v", op, before)
 			}
-			if calls := w.calls(); !slices.Equal(w.dropped, []string{before.GetTag()}) || slices.Index(calls, "Drop") < slices.Index(calls, "Run") { // R4
+			// R4
+			if calls := w.calls(); !slices.Equal(w.dropped, []string{before.GetTag()}) ||
+				slices.Index(calls, "Drop") < slices.Index(calls, "Run") {
 				t.Errorf("turned to n3: dropped %v; calls %v", w.dropped, calls)
 			}
 			continue
 		}
-		if op.Phase != nodev1.Phase_PHASE_ABORTED || !listed() || slices.Contains(w.dropped, before.GetTag()) || w.stateAt("n1") != runs {
+		if op.Phase != nodev1.Phase_PHASE_ABORTED || !listed() || slices.Contains(w.dropped, before.GetTag()) ||
+			w.stateAt("n1") != runs {
 			t.Fatalf("turned back: %v; record %v; dropped %v", op, w.record(), w.dropped)
 		}
 		next := w.move(e, "m2", "n2", "cold")
@@ -104,7 +110,8 @@ func TestTagSurvivesATurn(t *testing.T) {
 		if err := e.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if next.Phase != nodev1.Phase_PHASE_SUCCEEDED || next.GetDigest() == before.GetDigest() || listed() || !slices.Contains(w.dropped, before.GetTag()) {
+		if next.Phase != nodev1.Phase_PHASE_SUCCEEDED || next.GetDigest() == before.GetDigest() || listed() ||
+			!slices.Contains(w.dropped, before.GetTag()) {
 			t.Errorf("the next move: %v; record %v; dropped %v", next, w.record(), w.dropped)
 		}
 	}

@@ -36,7 +36,8 @@ func (e *Engine) watched(ctx context.Context, op *nodev1.Operation) (watched con
 			case <-tick.C:
 			}
 			status := e.progress(ctx, &nodev1.StatusResponse{Operation: op})
-			if now := fmt.Sprint(status.GetStep(), " ", status.GetDone(), " ", status.GetTransfer().GetSentBytes()); now != last {
+			if now := fmt.Sprint(status.GetStep(), " ", status.GetDone(), " ",
+				status.GetTransfer().GetSentBytes()); now != last {
 				last, since = now, time.Now()
 			}
 			if time.Since(since) > e.opts.Stall {

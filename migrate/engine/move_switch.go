@@ -24,7 +24,8 @@ func switchOver(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		return err
 	}
 	if resp.GetDigest() != op.GetDigest() {
-		return fmt.Errorf("the source votes for %q, sent was %s: %w", resp.GetDigest(), op.GetDigest(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the source votes for %q, sent was %s: %w", resp.GetDigest(), op.GetDigest(),
+			errdefs.ErrFailedPrecondition)
 	}
 	receipt, err := record.ParseReceipt(op.GetReceipt())
 	if err != nil {
@@ -49,7 +50,8 @@ func runMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	case err != nil:
 		return err
 	case resp.GetFenced():
-		return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_REVERTING, Reason: "the destination fenced itself before it ran the VM"})
+		return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_REVERTING,
+			Reason: "the destination fenced itself before it ran the VM"})
 	case !resp.GetRunning():
 		return fmt.Errorf("started, not seen running: %w", errdefs.ErrUnavailable)
 	}
@@ -105,7 +107,8 @@ func undoMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		}
 	}
 	if op.GetRetarget() != "" {
-		_, err := e.Records.Retry(ctx, &nodev1.RetryRequest{Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration()})
+		_, err := e.Records.Retry(ctx, &nodev1.RetryRequest{Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(),
+			Generation: op.GetGeneration()})
 		if err == nil {
 			e.tell(ctx, Retargeted, op, nil)
 		}

@@ -58,7 +58,8 @@ func TestMoveTakesExecs(t *testing.T) {
 		for to, want := range map[string]bool{"n2": true, "n3": false} {
 			for _, end := range []bool{false, true} {
 				w := liveWorld(t)
-				_, err := w.start("c").Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, Operation: "m", To: to, Mode: mode, EndExecs: end})
+				_, err := w.start("c").Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, Operation: "m", To: to, Mode: mode,
+					EndExecs: end})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -78,10 +79,12 @@ func TestMoveTakesExecs(t *testing.T) {
 func TestMoveAuto(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("c")
-	if op := w.move(e, "m", "n2", "live"); op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, "cannot send") || w.count("Capture")+w.count("Prepare") > 0 {
+	if op := w.move(e, "m", "n2", "live"); op.Phase != nodev1.Phase_PHASE_FAILED ||
+		!strings.Contains(op.Reason, "cannot send") || w.count("Capture")+w.count("Prepare") > 0 {
 		t.Errorf("live: %v; calls %v", op, w.calls())
 	}
-	if op := w.move(e, "m2", "n2", "auto"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED || op.Mode != "cold" || op.WantedMode != "auto" {
+	if op := w.move(e, "m2", "n2", "auto"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED || op.Mode != "cold" ||
+		op.WantedMode != "auto" {
 		t.Errorf("auto: %v", op)
 	}
 }
@@ -92,7 +95,8 @@ func TestMoveIncompatible(t *testing.T) {
 	w := newWorld(t)
 	w.obstacles = []string{"it has no room", "its VMM is older"}
 	op := w.move(w.start("c"), "m", "n2", "cold")
-	if op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, "no room; its VMM is older") || w.count("Capture") > 0 {
+	if op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, "no room; its VMM is older") ||
+		w.count("Capture") > 0 {
 		t.Errorf("%v; calls %v", op, w.calls())
 	}
 }
@@ -100,11 +104,13 @@ func TestMoveIncompatible(t *testing.T) {
 // A source that is missing, is another VM by now, or has ended closes its order, each with its
 // own reason, so that who waits for several of them does not wait for it.
 func TestMoveOfWhatIsNotThere(t *testing.T) {
-	for name, why := range map[string]error{"gone": errdefs.ErrNotFound, "replaced": stale("generation 3 is stale"), "ended": stale("it is stopped, not running")} {
+	for name, why := range map[string]error{"gone": errdefs.ErrNotFound, "replaced": stale("generation 3 is stale"),
+		"ended": stale("it is stopped, not running")} {
 		w := liveWorld(t)
 		w.broke("Offer", why)
 		op := w.move(w.start("c"), "m", "n2", "auto")
-		if op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, why.Error()) || op.Class != record.Class(why) || w.count("Prepare") > 0 {
+		if op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, why.Error()) ||
+			op.Class != record.Class(why) || w.count("Prepare") > 0 {
 			t.Errorf("%s: %v", name, op)
 		}
 	}
@@ -124,8 +130,9 @@ func TestMoveIsRefused(t *testing.T) {
 		"the same":     {&nodev1.MigrateRequest{To: "n1"}, errdefs.IsInvalidArgument, "already"},
 		"cordoned":     {&nodev1.MigrateRequest{To: "n3"}, errdefs.IsFailedPrecondition, "uncordon"},
 		"mode":         {&nodev1.MigrateRequest{To: "n2", Mode: "warm"}, errdefs.IsInvalidArgument, "warm"},
-		"knobs":        {&nodev1.MigrateRequest{To: "n2", DowntimeMs: -1, TimeoutMs: 1, Bandwidth: 1, AbortOn: []string{"rain"}}, errdefs.IsInvalidArgument, "rain"},
-		"no downtime":  {&nodev1.MigrateRequest{To: "n2", AbortOn: []string{"downtime"}}, errdefs.IsInvalidArgument, "needs"},
+		"knobs": {&nodev1.MigrateRequest{To: "n2", DowntimeMs: -1, TimeoutMs: 1, Bandwidth: 1,
+			AbortOn: []string{"rain"}}, errdefs.IsInvalidArgument, "rain"},
+		"no downtime": {&nodev1.MigrateRequest{To: "n2", AbortOn: []string{"downtime"}}, errdefs.IsInvalidArgument, "needs"},
 	} {
 		c.req.Vm = vm
 		if _, err := e.Migrate(t.Context(), c.req); !c.class(err) || !strings.Contains(err.Error(), c.text) {
@@ -133,7 +140,8 @@ func TestMoveIsRefused(t *testing.T) {
 		}
 	}
 	w.settleHibernate("h")
-	if err := w.moveTo(e, "m", "n2", "cold"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "wake") {
+	if err := w.moveTo(e, "m", "n2", "cold"); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "wake") {
 		t.Errorf("of a VM that sleeps: %v", err)
 	}
 }
@@ -163,7 +171,8 @@ func TestMoveIsTurned(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.called("Prepare", 1)
-	if err := w.moveTo(e, "other", "n3", "cold"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "operation m ") {
+	if err := w.moveTo(e, "other", "n3", "cold"); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "operation m ") {
 		t.Errorf("a second move: %v", err)
 	}
 	if err := w.moveTo(e, "m", "n2", "cold"); err != nil {
@@ -175,7 +184,8 @@ func TestMoveIsTurned(t *testing.T) {
 	}
 	op := w.settle("m")
 	w.check("m")
-	if op.Phase != nodev1.Phase_PHASE_SUCCEEDED || op.Attempt != 2 || op.Destination != "n3" || len(op.Attempts) != 1 || w.record().GetOwner().GetNode() != "n3" {
+	if op.Phase != nodev1.Phase_PHASE_SUCCEEDED || op.Attempt != 2 || op.Destination != "n3" || len(op.Attempts) != 1 ||
+		w.record().GetOwner().GetNode() != "n3" {
 		t.Fatalf("turned: %v", op)
 	}
 
@@ -229,7 +239,8 @@ func TestMoveReverts(t *testing.T) {
 	w.fences = true
 	before := w.record().GetGeneration()
 	op := w.move(w.start("c"), "m", "n2", "live")
-	if rec := w.record(); op.Phase != nodev1.Phase_PHASE_FAILED || rec.GetOwner().GetNode() != "n1" || rec.GetGeneration() != before+2 {
+	if rec := w.record(); op.Phase != nodev1.Phase_PHASE_FAILED || rec.GetOwner().GetNode() != "n1" ||
+		rec.GetGeneration() != before+2 {
 		t.Errorf("%v, %v", op, rec)
 	}
 
@@ -249,7 +260,8 @@ func TestMoveReverts(t *testing.T) {
 func TestMoveGivesUp(t *testing.T) {
 	w := liveWorld(t)
 	e := w.start("c")
-	_, err := e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, To: "n2", Mode: "live", Operation: "m", DowntimeMs: 10, AbortOn: []string{"downtime"}})
+	_, err := e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, To: "n2", Mode: "live", Operation: "m", DowntimeMs: 10,
+		AbortOn: []string{"downtime"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,11 +272,13 @@ func TestMoveGivesUp(t *testing.T) {
 	w.hangs("Send", true)
 	<-e.idle("m") // it reads them
 	e.opts.Stall = 20 * time.Millisecond
-	_, err = e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, To: "n2", Mode: "live", Operation: "stalled", AbortOn: []string{"stall"}})
+	_, err = e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, To: "n2", Mode: "live", Operation: "stalled",
+		AbortOn: []string{"stall"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if op := w.settle("stalled"); op.Phase != nodev1.Phase_PHASE_FAILED || !strings.Contains(op.Reason, "nothing has moved") {
+	if op := w.settle("stalled"); op.Phase != nodev1.Phase_PHASE_FAILED ||
+		!strings.Contains(op.Reason, "nothing has moved") {
 		t.Errorf("%v", op)
 	}
 	w.check("stalled")
@@ -353,7 +367,8 @@ func TestMoveIsTurnedAtItsEnd(t *testing.T) {
 	}
 	w.called("Send", 1)
 	if _, err := w.records.Advance(t.Context(), &nodev1.AdvanceRequest{
-		Vm: vm, Operation: "m", Attempt: 1, Generation: w.record().GetGeneration(), Phase: nodev1.Phase_PHASE_ABORTING, Reason: "it broke",
+		Vm: vm, Operation: "m", Attempt: 1, Generation: w.record().GetGeneration(), Phase: nodev1.Phase_PHASE_ABORTING,
+		Reason: "it broke",
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -361,7 +376,8 @@ func TestMoveIsTurnedAtItsEnd(t *testing.T) {
 	e.running("m").cut()
 	op := w.settle("m")
 	w.check("m")
-	if op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || op.GetDestination() != "n3" || w.record().GetOwner().GetNode() != "n3" {
+	if op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || op.GetDestination() != "n3" ||
+		w.record().GetOwner().GetNode() != "n3" {
 		t.Errorf("turned while it was undone: %v", op)
 	}
 }

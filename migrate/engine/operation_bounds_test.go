@@ -36,7 +36,8 @@ func bounded(t *testing.T, play func(*testing.T, *world, *Engine)) {
 func TestStallBeforeTheCommit(t *testing.T) {
 	for _, c := range []struct{ mode, call, step string }{
 		{"live", "Offer", "check"}, {"live", "Check", "check"}, {"cold", "Accepts", "check"},
-		{"live", "Prepare", "transfer"}, {"live", "Send", "transfer"}, {"cold", "Capture", "transfer"}, {"cold", "Prepare", "transfer"},
+		{"live", "Prepare", "transfer"}, {"live", "Send", "transfer"}, {"cold", "Capture", "transfer"},
+		{"cold", "Prepare", "transfer"},
 		{"live", "Vote", "switch"}, {"live", "Commit", "switch"}, {"cold", "Vote", "switch"}, {"cold", "Commit", "switch"},
 	} {
 		t.Run(c.mode+" "+c.call, func(t *testing.T) {
@@ -51,7 +52,8 @@ func TestStallBeforeTheCommit(t *testing.T) {
 				if took := time.Since(begun); took < boundOperation || took > boundOperation+boundAbort {
 					t.Errorf("it took %v", took)
 				}
-				if op.GetPhase() != nodev1.Phase_PHASE_FAILED || !strings.HasPrefix(op.GetReason(), c.step+" VM default/web") || !strings.Contains(op.GetReason(), "deadline") {
+				if op.GetPhase() != nodev1.Phase_PHASE_FAILED || !strings.HasPrefix(op.GetReason(), c.step+" VM default/web") ||
+					!strings.Contains(op.GetReason(), "deadline") {
 					t.Errorf("%s: %q", op.GetPhase(), op.GetReason())
 				}
 				if rec := w.record(); rec.GetOwner().GetNode() != "n1" || rec.GetGeneration() != generation {
@@ -96,7 +98,8 @@ func TestStallBehindTheCommit(t *testing.T) {
 				w.hangs(c.call, false)
 				op := w.settle("m")
 				w.check("m")
-				if owner := w.record().GetOwner().GetNode(); owner != c.late || (op.GetPhase() == nodev1.Phase_PHASE_SUCCEEDED) != (c.late == "n2") {
+				if owner := w.record().GetOwner().GetNode(); owner != c.late ||
+					(op.GetPhase() == nodev1.Phase_PHASE_SUCCEEDED) != (c.late == "n2") {
 					t.Errorf("%s: %q; node %s has it", op.GetPhase(), op.GetReason(), owner)
 				}
 			})
@@ -108,7 +111,8 @@ func TestStallBehindTheCommit(t *testing.T) {
 func (w *world) stands(e *Engine, step, at string) {
 	w.t.Helper()
 	status, err := e.Status(w.t.Context(), "m")
-	if err != nil || status.GetSettled() || status.GetStep() != step || !strings.Contains(status.GetWaiting(), step+" VM default/web") {
+	if err != nil || status.GetSettled() || status.GetStep() != step ||
+		!strings.Contains(status.GetWaiting(), step+" VM default/web") {
 		w.t.Errorf("step %q waits for %q, %v; want %q", status.GetStep(), status.GetWaiting(), err, step)
 	}
 	w.mu.Lock()

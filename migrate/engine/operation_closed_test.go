@@ -89,7 +89,8 @@ func TestSourceReleasesWhatAWakeElsewhereOvertook(t *testing.T) {
 func TestLostIsWokenByForce(t *testing.T) {
 	w := asleep(t)
 	digest := w.record().GetOwner().GetDigest()
-	w.startFails = &machinev1.QueryResponse{State: stateStopped, Record: recordOwn, Ref: &machinev1.Ref{Operation: "w", Attempt: 1}}
+	w.startFails = &machinev1.QueryResponse{State: stateStopped, Record: recordOwn,
+		Ref: &machinev1.Ref{Operation: "w", Attempt: 1}}
 	n2 := w.start("n2")
 	if err := w.wake(n2, "w"); err != nil {
 		t.Fatal(err)
@@ -101,15 +102,18 @@ func TestLostIsWokenByForce(t *testing.T) {
 	if _, err := n2.Wake(t.Context(), force); !errdefs.IsFailedPrecondition(err) {
 		t.Fatalf("forced while n2 may run it: %v", err)
 	}
-	rec, err := w.records.Disown(t.Context(), &nodev1.DisownRequest{Vm: vm, Node: "n2", Generation: w.record().GetGeneration()})
+	rec, err := w.records.Disown(t.Context(), &nodev1.DisownRequest{Vm: vm, Node: "n2",
+		Generation: w.record().GetGeneration()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, node := range []string{"n1", "n2"} {
-		if d, err := record.Decide(rec, node, record.Intent{}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), digest) {
+		if d, err := record.Decide(rec, node, record.Intent{}); !errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), digest) {
 			t.Errorf("a Create on %s would %v (%v)", node, d, err)
 		}
-		if _, err := w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: node, Generation: rec.GetGeneration()}); !errdefs.IsFailedPrecondition(err) {
+		if _, err := w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: node,
+			Generation: rec.GetGeneration()}); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("own by %s: %v", node, err)
 		}
 	}

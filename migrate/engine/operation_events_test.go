@@ -67,7 +67,8 @@ func logged(t *testing.T, w *world, node string, give func(*world, *Engine, stri
 		return n <= len(calls)
 	}
 	text := log.String()
-	if !strings.Contains(text, fmt.Sprintf("mark of call %d:", n)) || !strings.Contains(text, `"operation":"op"`) || !strings.Contains(text, "default/web") {
+	if !strings.Contains(text, fmt.Sprintf("mark of call %d:", n)) || !strings.Contains(text, `"operation":"op"`) ||
+		!strings.Contains(text, "default/web") {
 		t.Errorf("%s, call %d of %v, fails with %v, and the log says: %s", calls[n-1], n, calls, class, text)
 	}
 	return true
@@ -90,7 +91,8 @@ func TestOwedWorkComesFirst(t *testing.T) {
 		first.Close()
 		w.strike(fault{})
 		second := w.start(o.node)
-		for name, err := range map[string]error{"hibernate": w.hibernate(second, "h"), "wake": w.wake(second, "w"), "checkpoint": w.checkpoint(second, "cp")} {
+		for name, err := range map[string]error{"hibernate": w.hibernate(second, "h"), "wake": w.wake(second, "w"),
+			"checkpoint": w.checkpoint(second, "cp")} {
 			if !errdefs.IsFailedPrecondition(err) {
 				t.Errorf("%s before %s goes on: %v", name, o.name, err)
 			}

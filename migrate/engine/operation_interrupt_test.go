@@ -20,7 +20,9 @@ func TestOrderAtAnotherController(t *testing.T) {
 			_, err := e.Cancel(w.t.Context(), "m", "no more")
 			return err
 		}, nodev1.Phase_PHASE_ABORTED, "n1"},
-		"turn": {func(w *world, e *Engine) error { return w.moveTo(e, "m", "n3", "live") }, nodev1.Phase_PHASE_SUCCEEDED, "n3"},
+		"turn": {func(w *world, e *Engine) error {
+			return w.moveTo(e, "m", "n3", "live")
+		}, nodev1.Phase_PHASE_SUCCEEDED, "n3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

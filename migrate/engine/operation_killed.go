@@ -25,9 +25,11 @@ func (r *run) patience(node string, op *nodev1.Operation, err error) error {
 	}
 	remedy := "free memory on node " + node
 	if op.GetKind() == nodev1.Kind_KIND_WAKE {
-		remedy = fmt.Sprintf("snapshot %s owns the VM as before: free memory on node %s, or wake the VM on another one (godwit wake --on NODE)", op.GetDigest(), node)
+		remedy = fmt.Sprintf("snapshot %s owns the VM as before: free memory on node %s, or wake the VM on another one "+
+			"(godwit wake --on NODE)", op.GetDigest(), node)
 	}
-	return &killedError{fmt.Sprintf("its worker was killed %d times, as by the kernel for want of memory: %s: %v", r.killed, remedy, err)}
+	return &killedError{fmt.Sprintf("its worker was killed %d times, as by the kernel for want of memory: %s: %v",
+		r.killed, remedy, err)}
 }
 
 // killedError hides the class of the last try's error, which is one that may pass.

@@ -53,7 +53,8 @@ func TestWakeWhoseWorkerIsKilled(t *testing.T) {
 			if tries != killedTries || took > time.Minute || took < 5*time.Second {
 				t.Errorf("%d tries in %v", tries, took)
 			}
-			if class := record.ClassOf(op.GetClass()); !errdefs.IsResourceExhausted(class) || !strings.Contains(op.GetReason(), digest) || !strings.Contains(op.GetReason(), "godwit wake --on") {
+			if class := record.ClassOf(op.GetClass()); !errdefs.IsResourceExhausted(class) ||
+				!strings.Contains(op.GetReason(), digest) || !strings.Contains(op.GetReason(), "godwit wake --on") {
 				t.Errorf("%s: %s", op.GetClass(), op.GetReason())
 			}
 		})

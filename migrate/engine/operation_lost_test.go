@@ -33,7 +33,9 @@ func TestSourceGoneBetweenCaptureAndCommit(t *testing.T) {
 	if _, err := c.Cancel(t.Context(), "m", "its source is gone"); err != nil {
 		t.Fatal(err)
 	}
-	w.until("the move is given up", func() bool { return w.record().GetOperation().GetPhase() == nodev1.Phase_PHASE_ABORTING })
+	w.until("the move is given up", func() bool {
+		return w.record().GetOperation().GetPhase() == nodev1.Phase_PHASE_ABORTING
+	})
 	if _, err := w.start("n2").Wake(t.Context(), &nodev1.WakeRequest{Vm: vm, LostNode: "n1", Operation: "w"}); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +87,8 @@ func TestSourceHasTheVMBack(t *testing.T) {
 	if w.stateAt("n1") != stopped || !record.IsLost(rec) || !strings.Contains(record.LostText(rec), "--from-source") {
 		t.Fatalf("source %q; %s", w.stateAt("n1"), record.LostText(rec))
 	}
-	if _, err := w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n2", Generation: rec.GetGeneration()}); !errdefs.IsFailedPrecondition(err) {
+	if _, err := w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n2",
+		Generation: rec.GetGeneration()}); !errdefs.IsFailedPrecondition(err) {
 		t.Fatalf("booted fresh: %v", err)
 	}
 	order := &nodev1.ReclaimRequest{Vm: vm, Operation: "m", Generation: rec.GetGeneration(), LostNode: "n2"}
@@ -148,11 +151,14 @@ func TestSourceOfAForgottenMove(t *testing.T) {
 	}
 	for i := range 40 {
 		rec := w.record()
-		op := &nodev1.Operation{Id: fmt.Sprintf("c%d", i), Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Source: "n2", Generation: rec.GetGeneration()}
-		ref := &nodev1.FinishRequest{Vm: vm, Operation: op.Id, Attempt: 1, Generation: op.Generation, Phase: nodev1.Phase_PHASE_FAILED}
+		op := &nodev1.Operation{Id: fmt.Sprintf("c%d", i), Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Source: "n2",
+			Generation: rec.GetGeneration()}
+		ref := &nodev1.FinishRequest{Vm: vm, Operation: op.Id, Attempt: 1, Generation: op.Generation,
+			Phase: nodev1.Phase_PHASE_FAILED}
 		_, err := w.records.Open(t.Context(), &nodev1.OpenRequest{Vm: vm, Operation: op})
 		if err == nil {
-			_, err = w.records.Advance(t.Context(), &nodev1.AdvanceRequest{Vm: vm, Operation: op.Id, Attempt: 1, Generation: op.Generation, Phase: nodev1.Phase_PHASE_ABORTING})
+			_, err = w.records.Advance(t.Context(), &nodev1.AdvanceRequest{Vm: vm, Operation: op.Id, Attempt: 1,
+				Generation: op.Generation, Phase: nodev1.Phase_PHASE_ABORTING})
 		}
 		if err == nil {
 			_, err = w.records.Finish(t.Context(), ref)
@@ -182,7 +188,8 @@ func TestNodeThatWasCalledLost(t *testing.T) {
 	if _, err := w.start("n2").Wake(t.Context(), &nodev1.WakeRequest{Vm: vm, LostNode: "n1", Operation: "w"}); err != nil {
 		t.Fatal(err)
 	}
-	if settled := w.settle("w"); settled.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || settled.GetDigest() != op.GetDigest() {
+	if settled := w.settle("w"); settled.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED ||
+		settled.GetDigest() != op.GetDigest() {
 		t.Fatalf("%v", settled)
 	}
 	w.mu.Lock()
@@ -198,7 +205,8 @@ func TestNodeThatWasCalledLost(t *testing.T) {
 	if w.stateAt("n1") != gone || w.stateAt("n2") != runs {
 		t.Errorf("n1 %q, n2 %q", w.stateAt("n1"), w.stateAt("n2"))
 	}
-	if len(told) != 1 || told[0].Type != Superseded || !strings.Contains(told[0].Reason, "node n2 owns it") || !strings.Contains(w.ended, "node n2") {
+	if len(told) != 1 || told[0].Type != Superseded || !strings.Contains(told[0].Reason, "node n2 owns it") ||
+		!strings.Contains(w.ended, "node n2") {
 		t.Errorf("told %v, the shim %q", told, w.ended)
 	}
 	before := len(w.calls())

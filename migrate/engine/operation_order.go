@@ -37,7 +37,8 @@ func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 		op.Stdio, open.LostNode = req.GetStdio(), req.GetLostNode()
 		if req.GetLostNode() != "" && op.GetDigest() == "" {
 			if op.Digest = newest(rec); op.GetDigest() == "" {
-				return fmt.Errorf("wake VM %s without node %s: it has no snapshot: %w", name(rec.GetVm()), req.GetLostNode(), errdefs.ErrFailedPrecondition)
+				return fmt.Errorf("wake VM %s without node %s: it has no snapshot: %w", name(rec.GetVm()), req.GetLostNode(),
+					errdefs.ErrFailedPrecondition)
 			}
 		}
 		if req.GetForce() || req.GetLostNode() != "" {
@@ -80,7 +81,8 @@ func newest(rec *nodev1.Record) string {
 
 // order opens an operation on the record as it stands, and drives it. An opposite
 // operation that this node drives is waited for, within ctx.
-func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id string, fill func(*nodev1.Record, *nodev1.OpenRequest) error) (*nodev1.StatusResponse, error) {
+func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id string,
+	fill func(*nodev1.Record, *nodev1.OpenRequest) error) (*nodev1.StatusResponse, error) {
 	if id == "" {
 		id = uuid.NewString()
 	}
@@ -133,7 +135,8 @@ func (e *Engine) Cancel(ctx context.Context, id, reason string) (*nodev1.StatusR
 	if err != nil {
 		return nil, err
 	}
-	err = e.advance(ctx, resp.GetOperation(), &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: reason, Cancelled: true})
+	err = e.advance(ctx, resp.GetOperation(), &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: reason,
+		Cancelled: true})
 	if err != nil {
 		return nil, fmt.Errorf("cancel operation %s: %w", id, err)
 	}

@@ -25,7 +25,8 @@ func (c *core) advance(ctx context.Context, op *nodev1.Operation, req *nodev1.Ad
 
 func (c *core) commit(ctx context.Context, op *nodev1.Operation, owner *nodev1.Owner, receipt string) error {
 	_, err := c.Records.Commit(ctx, &nodev1.CommitRequest{
-		Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: owner, Receipt: receipt,
+		Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: owner,
+		Receipt: receipt,
 	})
 	if err == nil {
 		c.tell(ctx, Committed, op, nil)
@@ -45,7 +46,8 @@ func (e *Engine) succeeded(ctx context.Context, rec *nodev1.Record, err error) e
 }
 
 // finish settles op; reason counts if no earlier one is known.
-func (c *core) finish(ctx context.Context, op *nodev1.Operation, phase nodev1.Phase, reason string, pending bool) error {
+func (c *core) finish(ctx context.Context, op *nodev1.Operation, phase nodev1.Phase, reason string,
+	pending bool) error {
 	_, err := c.Records.Finish(ctx, &nodev1.FinishRequest{
 		Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(),
 		Phase: phase, Reason: reason, CleanupPending: pending,
@@ -59,7 +61,8 @@ func (c *core) finish(ctx context.Context, op *nodev1.Operation, phase nodev1.Ph
 	for _, s := range c.Steps {
 		s.Over(op, phase, reason)
 	}
-	c.Events.Event(ctx, Event{Type: settled[phase], Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(), Reason: reason, Receipt: op.GetReceipt(), Op: op})
+	c.Events.Event(ctx, Event{Type: settled[phase], Operation: op.GetId(), VM: op.GetVm(), Kind: op.GetKind(),
+		Reason: reason, Receipt: op.GetReceipt(), Op: op})
 	return nil
 }
 

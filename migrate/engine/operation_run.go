@@ -94,7 +94,8 @@ func next(op *nodev1.Operation) (step, error) {
 		nodev1.Kind_KIND_MIGRATE:    move,
 	}[op.GetKind()][op.GetPhase()]
 	if !ok {
-		return step{}, fmt.Errorf("operation %s: %s in %s: %w", op.GetId(), op.GetKind(), op.GetPhase(), errdefs.ErrNotImplemented)
+		return step{}, fmt.Errorf("operation %s: %s in %s: %w", op.GetId(), op.GetKind(), op.GetPhase(),
+			errdefs.ErrNotImplemented)
 	}
 	return s, nil
 }
@@ -172,7 +173,8 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 func (e *Engine) passed(ctx context.Context, op *nodev1.Operation) (bool, error) {
 	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: op.GetVm()})
 	now := rec.GetOperation()
-	return now.GetId() != op.GetId() || now.GetAttempt() != op.GetAttempt() || now.GetPhase() != op.GetPhase() || now.GetDigest() != op.GetDigest(), err
+	return now.GetId() != op.GetId() || now.GetAttempt() != op.GetAttempt() || now.GetPhase() != op.GetPhase() ||
+		now.GetDigest() != op.GetDigest(), err
 }
 
 // bound is the deadline of a step: the operation's before the commit, its own
@@ -181,7 +183,8 @@ func (e *Engine) passed(ctx context.Context, op *nodev1.Operation) (bool, error)
 func (e *Engine) bound(ctx context.Context, r *run, op *nodev1.Operation) (context.Context, context.CancelFunc) {
 	switch {
 	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && op.GetPhase() == nodev1.Phase_PHASE_PENDING:
-		return context.WithCancel(ctx) // it waits for a place for as long as it takes; for a node that is silent, silent bounds it
+		// it waits for a place for as long as it takes; for a node that is silent, silent bounds it
+		return context.WithCancel(ctx)
 	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && abortable(op.GetPhase()):
 		return context.WithDeadline(ctx, time.Unix(0, op.GetStartedUnixNano()).Add(e.timeout(op)))
 	case abortable(op.GetPhase()):
@@ -234,7 +237,8 @@ func (e *Engine) giveUp(ctx context.Context, op *nodev1.Operation, cause error) 
 			return err
 		}
 	}
-	err := e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: cause.Error(), Class: record.Class(cause)})
+	err := e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_ABORTING, Reason: cause.Error(),
+		Class: record.Class(cause)})
 	switch {
 	case err == nil:
 		e.tell(ctx, Aborting, op, cause)

@@ -49,7 +49,9 @@ func (e *Engine) Status(ctx context.Context, id string) (*nodev1.StatusResponse,
 // itself stays as it was settled.
 func (e *Engine) cleanupPending(ctx context.Context, vm *nodev1.VM) bool {
 	resp, err := e.Records.Owed(ctx, &nodev1.OwedRequest{Vm: vm})
-	return err != nil || slices.ContainsFunc(resp.GetOwed(), func(o *nodev1.Owed) bool { return name(o.GetVm()) == name(vm) })
+	return err != nil || slices.ContainsFunc(resp.GetOwed(), func(o *nodev1.Owed) bool {
+		return name(o.GetVm()) == name(vm)
+	})
 }
 
 // describe is what the durable operation alone says.
@@ -61,8 +63,10 @@ func describe(op *nodev1.Operation) *nodev1.StatusResponse {
 	if r, err := record.ParseReceipt(op.GetReceipt()); err == nil {
 		status.Figures = &nodev1.Figures{
 			PauseMs: r.PauseMS, DurableMs: r.DurableMS, WakeMs: r.WakeMS, RamBytes: r.RAMBytes,
-			MovedBytes: r.MovedBytes, ResidentBytes: r.ResidentBytes, PushedBytes: r.PushedBytes, TotalBytes: r.TotalBytes, Vmm: r.VMM,
-			Tracking: r.Tracking, Untracked: r.Untracked, DeadBytes: r.DeadBytes, StopMs: r.StopMS, SaveMs: r.SaveMS, InsideBytes: r.InsideBytes, Notes: r.Notes,
+			MovedBytes: r.MovedBytes, ResidentBytes: r.ResidentBytes, PushedBytes: r.PushedBytes, TotalBytes: r.TotalBytes,
+			Vmm:      r.VMM,
+			Tracking: r.Tracking, Untracked: r.Untracked, DeadBytes: r.DeadBytes, StopMs: r.StopMS, SaveMs: r.SaveMS,
+			InsideBytes: r.InsideBytes, Notes: r.Notes,
 		}
 		for _, p := range r.Passes {
 			status.Figures.Passes = append(status.Figures.Passes, &nodev1.Pass{
@@ -72,7 +76,8 @@ func describe(op *nodev1.Operation) *nodev1.StatusResponse {
 	}
 	if o, ok := record.ParseOutcome(op.GetOutcome()); ok && status.Figures != nil {
 		f := status.GetFigures()
-		f.DowntimeMs, f.CopyMs, f.VoteMs, f.CommitMs, f.RunMs, f.TotalMs = o.DowntimeMS, o.CopyMS, o.VoteMS, o.CommitMS, o.RunMS, o.TotalMS
+		f.DowntimeMs, f.CopyMs, f.VoteMs, f.CommitMs, f.RunMs, f.TotalMs = o.DowntimeMS, o.CopyMS, o.VoteMS, o.CommitMS,
+			o.RunMS, o.TotalMS
 	}
 	return status
 }
@@ -107,6 +112,7 @@ func transferOf(p *machinev1.Progress) *nodev1.Transfer {
 		return nil
 	}
 	return &nodev1.Transfer{
-		Pass: p.GetPass(), SentBytes: p.GetMoved(), LeftBytes: p.GetLeft(), DirtyRate: p.GetDirtyRate(), DowntimeMs: p.GetExpectedMs(),
+		Pass: p.GetPass(), SentBytes: p.GetMoved(), LeftBytes: p.GetLeft(), DirtyRate: p.GetDirtyRate(),
+		DowntimeMs: p.GetExpectedMs(),
 	}
 }

@@ -43,7 +43,8 @@ type PhaseMetrics struct {
 // NewPhaseMetrics registers them.
 func NewPhaseMetrics(registry prometheus.Registerer) (*PhaseMetrics, error) {
 	m := &PhaseMetrics{now: time.Now, seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "godwit_operation_phase_seconds", Help: "What this node has done in a phase of operations that it drives; of Pending, how long they waited.",
+		Name:    "godwit_operation_phase_seconds",
+		Help:    "What this node has done in a phase of operations that it drives; of Pending, how long they waited.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 4, 10),
 	}, []string{"kind", "phase", "result"})}
 	if err := registry.Register(m.seconds); err != nil {
@@ -63,7 +64,8 @@ func (m *PhaseMetrics) Begin(ctx context.Context, op *nodev1.Operation, _ string
 		if err != nil {
 			result = "failed"
 		}
-		m.seconds.WithLabelValues(label(op.GetKind()), label(op.GetPhase()), result).Observe(max(0, m.now().Sub(begun).Seconds()))
+		m.seconds.WithLabelValues(label(op.GetKind()), label(op.GetPhase()), result).
+			Observe(max(0, m.now().Sub(begun).Seconds()))
 	}
 }
 

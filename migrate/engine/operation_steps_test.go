@@ -56,7 +56,8 @@ func TestStepsAreTold(t *testing.T) {
 	w.move(e, "m1", "n2", "live")
 	w.until("the move's end is told", func() bool { _, over := log.told(); return len(over) == 1 })
 	steps, over := log.told()
-	if want := []string{"wait for a place", "check", "transfer", "switch", "run"}; !slices.Equal(steps[:len(want)], want) || over[0] != nodev1.Phase_PHASE_SUCCEEDED {
+	if want := []string{"wait for a place", "check", "transfer", "switch", "run"}; !slices.Equal(steps[:len(want)],
+		want) || over[0] != nodev1.Phase_PHASE_SUCCEEDED {
 		t.Errorf("told %q, over %v", steps, over)
 	}
 	w.fences = true

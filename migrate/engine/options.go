@@ -47,7 +47,8 @@ func (o Options) withDefaults() Options {
 		fallback time.Duration
 	}{
 		{&o.Operation, DefaultOperation}, {&o.Abort, DefaultAbort}, {&o.Step, DefaultStep},
-		{&o.RetryMin, DefaultRetryMin}, {&o.RetryMax, DefaultRetryMax}, {&o.Again, DefaultAgain}, {&o.AgainMax, DefaultAgainMax}, {&o.Grace, DefaultGrace},
+		{&o.RetryMin, DefaultRetryMin}, {&o.RetryMax, DefaultRetryMax}, {&o.Again, DefaultAgain},
+		{&o.AgainMax, DefaultAgainMax}, {&o.Grace, DefaultGrace},
 		{&o.Retention.Grace, DefaultLeftovers}, {&o.Patience, DefaultPatience}, {&o.Stall, DefaultStall},
 	} {
 		if *d.value <= 0 {

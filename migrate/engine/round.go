@@ -23,7 +23,8 @@ type rounds struct {
 }
 
 func newRounds(c *core) *rounds {
-	return &rounds{core: c, gone: map[string]time.Time{}, seen: map[string]time.Time{}, cleanups: map[string]pendingCleanup{}}
+	return &rounds{core: c, gone: map[string]time.Time{}, seen: map[string]time.Time{},
+		cleanups: map[string]pendingCleanup{}}
 }
 
 // Round is Resume, Reconcile, Due and Deletions by one list of the records: what a node asks the

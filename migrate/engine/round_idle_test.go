@@ -38,7 +38,8 @@ func TestNothingToDo(t *testing.T) {
 	if err := w.moveTo(c, "m", "n1", "cold"); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("moved to where it is: %v", err)
 	}
-	if effects := w.effects(); len(effects) > 0 || w.stateAt("n1") != runs || w.record().GetVersion() != before.GetVersion() {
+	if effects := w.effects(); len(effects) > 0 || w.stateAt("n1") != runs ||
+		w.record().GetVersion() != before.GetVersion() {
 		t.Errorf("calls %v, VM is %s, record %v", effects, w.stateAt("n1"), w.record())
 	}
 }
@@ -192,10 +193,12 @@ func TestWithdrawnDestination(t *testing.T) {
 		t.Fatalf("%v, record %v", op, w.record())
 	}
 	rec := w.record()
-	if d, err := record.Decide(rec, "n3", record.Intent{}); err != nil || d.Action != record.Restore || d.Digest != digest {
+	if d, err := record.Decide(rec, "n3", record.Intent{}); err != nil || d.Action != record.Restore ||
+		d.Digest != digest {
 		t.Errorf("a Create would %v, %v", d, err)
 	}
-	if _, err := w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n3", Generation: rec.GetGeneration()}); !errdefs.IsFailedPrecondition(err) {
+	if _, err := w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n3",
+		Generation: rec.GetGeneration()}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("booted fresh: %v", err)
 	}
 	w.hangs("Create", false)
@@ -301,7 +304,8 @@ func TestFailedIsNoEnd(t *testing.T) {
 	<-e.idle("m2")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, want := range []string{"m1 " + string(Opened), "m1 " + string(Failed), "m2 " + string(Opened), "m2 " + string(Succeeded)} {
+	for _, want := range []string{"m1 " + string(Opened), "m1 " + string(Failed), "m2 " + string(Opened),
+		"m2 " + string(Succeeded)} {
 		if !slices.Contains(told, want) {
 			t.Errorf("told %q, not %q", told, want)
 		}

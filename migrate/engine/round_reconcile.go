@@ -139,7 +139,8 @@ func (r *rounds) confirm(ctx context.Context, rec *nodev1.Record) error {
 		return nil
 	}
 	q, err := r.Observer.Query(ctx, op.GetVm())
-	if err != nil || q.GetRecord() != recordOwn || q.GetGeneration() <= op.GetGeneration() || q.GetState() != stateRunning {
+	if err != nil || q.GetRecord() != recordOwn || q.GetGeneration() <= op.GetGeneration() ||
+		q.GetState() != stateRunning {
 		return nil // the shim is at it
 	}
 	return r.finish(ctx, op, nodev1.Phase_PHASE_SUCCEEDED, "", false)
@@ -152,7 +153,8 @@ const missingReason = "nothing of the VM is left on its node"
 // to be given up, by which no Start runs, and the node looks once more. The second write counts only
 // where the record is as it was at that look, however late it comes.
 func (r *rounds) disownMissing(ctx context.Context, rec *nodev1.Record) error {
-	req := &nodev1.DisownRequest{Vm: rec.GetVm(), Node: r.opts.Node, Generation: rec.GetGeneration(), Uid: rec.GetUid(), Missing: true}
+	req := &nodev1.DisownRequest{Vm: rec.GetVm(), Node: r.opts.Node, Generation: rec.GetGeneration(), Uid: rec.GetUid(),
+		Missing: true}
 	now, err := r.Records.Disown(ctx, req)
 	if err != nil {
 		return err

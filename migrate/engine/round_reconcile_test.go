@@ -140,7 +140,9 @@ func TestShimsOwnWake(t *testing.T) {
 	e := w.start("n2")
 	e.opts.Grace = 10 * time.Millisecond
 	rec := w.record()
-	_, err := w.records.Open(t.Context(), &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: "own", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "n2", Generation: rec.Generation}})
+	_, err := w.records.Open(t.Context(),
+		&nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{Id: "own", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1,
+			Destination: "n2", Generation: rec.Generation}})
 	if err == nil {
 		err = e.Resume(t.Context())
 	}
@@ -192,9 +194,11 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	want := map[string]float64{
-		"godwit_hibernate_total ok": 1, "godwit_hibernate_total failed": 1, "godwit_hibernate_total aborted": 0, "godwit_hibernate_total lost": 0,
-		"godwit_wake_total ok": 1, "godwit_wake_total failed": 0, "godwit_wake_total aborted": 0, "godwit_wake_total lost": 0,
-		"godwit_pause_seconds": 1,
+		"godwit_hibernate_total ok": 1, "godwit_hibernate_total failed": 1, "godwit_hibernate_total aborted": 0,
+		"godwit_hibernate_total lost": 0,
+		"godwit_wake_total ok":        1, "godwit_wake_total failed": 0, "godwit_wake_total aborted": 0,
+		"godwit_wake_total lost": 0,
+		"godwit_pause_seconds":   1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)

@@ -51,16 +51,28 @@ func TestOldRecordsEndNothing(t *testing.T) {
 		doubts int
 		ends   bool
 	}{
-		"older, of another node":  {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 0 }, nil, 1, false},
-		"older, asleep":           {func(r *nodev1.Record) { r.Owner, r.Generation = &nodev1.Owner{Digest: "sha256:a"}, 0 }, nil, 1, false},
-		"the same, of another":    {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 1 }, nil, 1, false},
-		"the same, of nobody":     {func(r *nodev1.Record) { r.Owner, r.Generation = nil, 1 }, nil, 1, false},
-		"the same, settled":       {func(r *nodev1.Record) { r.Owner, r.Generation, r.Incarnation = elsewhere, 1, n }, nil, 0, true},
-		"newer, not believed":     {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 9 }, errdefs.ErrUnavailable, 0, false},
-		"newer, rivals":           {func(r *nodev1.Record) { r.Owner, r.Generation, r.Rivals = elsewhere, 9, true }, nil, 0, false},
-		"settled, a lower number": {func(r *nodev1.Record) { r.Owner, r.Generation, r.Incarnation = elsewhere, 1, n }, nil, 0, true},
-		"newer":                   {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 9 }, nil, 0, true},
-		"lifted":                  {func(r *nodev1.Record) { r.Owner, r.Generation, r.Incarnation = elsewhere, record.Floor(n)+3, n }, nil, 0, true},
+		"older, of another node": {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 0 }, nil, 1, false},
+		"older, asleep": {func(r *nodev1.Record) {
+			r.Owner, r.Generation = &nodev1.Owner{Digest: "sha256:a"}, 0
+		}, nil, 1, false},
+		"the same, of another": {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 1 }, nil, 1, false},
+		"the same, of nobody":  {func(r *nodev1.Record) { r.Owner, r.Generation = nil, 1 }, nil, 1, false},
+		"the same, settled": {func(r *nodev1.Record) {
+			r.Owner, r.Generation, r.Incarnation = elsewhere, 1, n
+		}, nil, 0, true},
+		"newer, not believed": {func(r *nodev1.Record) {
+			r.Owner, r.Generation = elsewhere, 9
+		}, errdefs.ErrUnavailable, 0, false},
+		"newer, rivals": {func(r *nodev1.Record) {
+			r.Owner, r.Generation, r.Rivals = elsewhere, 9, true
+		}, nil, 0, false},
+		"settled, a lower number": {func(r *nodev1.Record) {
+			r.Owner, r.Generation, r.Incarnation = elsewhere, 1, n
+		}, nil, 0, true},
+		"newer": {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 9 }, nil, 0, true},
+		"lifted": {func(r *nodev1.Record) {
+			r.Owner, r.Generation, r.Incarnation = elsewhere, record.Floor(n)+3, n
+		}, nil, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

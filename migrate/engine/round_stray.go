@@ -123,8 +123,8 @@ func (r *rounds) judge(s *localVM) ending {
 	return nil
 }
 
-// releaseDeparted frees what a source has of a VM that is elsewhere, with its addresses if a node has it. What containerd holds is left to a
-// VM that is on its way back.
+// releaseDeparted frees what a source has of a VM that is elsewhere, with its addresses if a node has it. What
+// containerd holds is left to a VM that is on its way back.
 func (r *rounds) releaseDeparted(ctx context.Context, s *localVM) error {
 	owner, digest := s.rec.GetOwner().GetNode(), s.q.GetDigest()
 	back := s.rec.GetOperation().GetDestination() == r.opts.Node
@@ -202,7 +202,8 @@ func (r *rounds) arriving(s *localVM) ending {
 			}
 		}
 		return r.Tasks.Clear(ctx, s.vm, Restore{Intent: record.Intent{
-			Operation: ref.GetOperation(), Attempt: ref.GetAttempt(), Digest: cmp.Or(s.q.GetDigest(), record.StreamPrefix+ref.GetOperation()),
+			Operation: ref.GetOperation(), Attempt: ref.GetAttempt(),
+			Digest: cmp.Or(s.q.GetDigest(), record.StreamPrefix+ref.GetOperation()),
 		}})
 	}
 }
@@ -212,14 +213,16 @@ func (r *rounds) arriving(s *localVM) ending {
 func (r *rounds) superseded(s *localVM) ending {
 	rec, owner := s.rec, s.rec.GetOwner()
 	switch {
-	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration() && !record.Predates(rec, s.q.GetGeneration()), owner.GetNode() == r.opts.Node, s.under():
+	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration() &&
+		!record.Predates(rec, s.q.GetGeneration()), owner.GetNode() == r.opts.Node, s.under():
 		return nil
 	case owner.GetNode() == "" && owner.GetDigest() == "" && !r.long("no owner", s): // its task may be being deleted
 		return nil
 	}
 	return func(ctx context.Context) error {
 		reason := fmt.Sprintf("%s; it ran here under %d", (&record.HeldError{Record: rec}).Holder(), s.q.GetGeneration())
-		if err := r.Departed.MarkDeparted(ctx, s.vm, s.q.GetCreatedUnixNano(), owner.GetDigest(), owner.GetNode()); err != nil {
+		if err := r.Departed.MarkDeparted(ctx, s.vm, s.q.GetCreatedUnixNano(), owner.GetDigest(),
+			owner.GetNode()); err != nil {
 			return err
 		}
 		if err := r.Machines.EndSuperseded(ctx, s.vm, rec.GetGeneration(), reason); err != nil && !errdefs.IsNotFound(err) {

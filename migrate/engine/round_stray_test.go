@@ -45,9 +45,11 @@ func waking(t *testing.T) (w *world, driver, round *Engine) {
 func (w *world) over(id string) {
 	w.t.Helper()
 	op := w.record().GetOperation()
-	_, err := w.records.Advance(w.t.Context(), &nodev1.AdvanceRequest{Vm: vm, Operation: id, Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_ABORTING})
+	_, err := w.records.Advance(w.t.Context(), &nodev1.AdvanceRequest{Vm: vm, Operation: id, Attempt: op.GetAttempt(),
+		Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_ABORTING})
 	if err == nil {
-		_, err = w.records.Finish(w.t.Context(), &nodev1.FinishRequest{Vm: vm, Operation: id, Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_FAILED})
+		_, err = w.records.Finish(w.t.Context(), &nodev1.FinishRequest{Vm: vm, Operation: id, Attempt: op.GetAttempt(),
+			Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_FAILED})
 	}
 	if err != nil {
 		w.t.Fatal(err)
@@ -157,11 +159,13 @@ func TestRecordsThatDoNotKnowTheOperation(t *testing.T) {
 	n1 := w.start("n1")
 	n1.opts.Grace = time.Nanosecond
 	for range 3 {
-		if err := n1.Reconcile(t.Context(), at(true)); !errdefs.IsUnavailable(err) || w.stateAt("n1") != stopped || w.count("Abort") > 0 {
+		if err := n1.Reconcile(t.Context(), at(true)); !errdefs.IsUnavailable(err) || w.stateAt("n1") != stopped ||
+			w.count("Abort") > 0 {
 			t.Fatalf("%v; the VM is %s", err, w.stateAt("n1"))
 		}
 	}
-	n1.Records = says{n1.Records, func(r *nodev1.Record) { r.Incarnation = 1_800_000_000 }} // all nodes have reported since
+	// all nodes have reported since
+	n1.Records = says{n1.Records, func(r *nodev1.Record) { r.Incarnation = 1_800_000_000 }}
 	w.reconcile(n1)
 	if w.stateAt("n1") != runs || w.count("Abort") != 1 {
 		t.Errorf("the VM is %s after the store was settled", w.stateAt("n1"))
@@ -194,7 +198,8 @@ func TestRecordsThatDoNotKnowTheVM(t *testing.T) {
 		n1, told := w.start("n1"), &believed{}
 		n1.opts.Grace, n1.Records, n1.Store = time.Nanosecond, without{n1.Records, rec}, told
 		for range 3 {
-			if err := n1.rounds.stray(t.Context(), vm, nil); !errdefs.IsUnavailable(err) || w.stateAt("n1") != stopped || w.count("Release")+w.count("Abort") > 0 {
+			if err := n1.rounds.stray(t.Context(), vm, nil); !errdefs.IsUnavailable(err) || w.stateAt("n1") != stopped ||
+				w.count("Release")+w.count("Abort") > 0 {
 				t.Fatalf("%s: %v; the VM is %s", name, err, w.stateAt("n1"))
 			}
 		}

@@ -60,7 +60,8 @@ func (r *rounds) unknown(ctx context.Context, s *localVM) error {
 	if s.q.GetRecord() != recordPrepared {
 		return nil
 	}
-	err := fmt.Errorf("it stands still for operation %s, and there is no record of it: if it was given up: godwit rm --force %s on this node: %w", s.ref().GetOperation(), name(s.vm), errdefs.ErrUnavailable)
+	err := fmt.Errorf("it stands still for operation %s, and there is no record of it: if it was given up: godwit rm "+
+		"--force %s on this node: %w", s.ref().GetOperation(), name(s.vm), errdefs.ErrUnavailable)
 	return errors.Join(err, r.doubt(ctx))
 }
 
@@ -74,7 +75,8 @@ func (r *rounds) runAgain(ctx context.Context, s *localVM) error {
 	case errdefs.IsNotFound(err) && record.Predates(s.rec, ref.GetGeneration()):
 		return r.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
 	case errdefs.IsNotFound(err):
-		return errors.Join(fmt.Errorf("it stands still for operation %s, of which the records know nothing: %w", ref.GetOperation(), errdefs.ErrUnavailable), r.doubt(ctx))
+		return errors.Join(fmt.Errorf("it stands still for operation %s, of which the records know nothing: %w",
+			ref.GetOperation(), errdefs.ErrUnavailable), r.doubt(ctx))
 	case err != nil || !transition.Settled(resp.GetOperation().GetPhase()):
 		return err
 	}
@@ -88,7 +90,8 @@ func (r *rounds) reclaim(ctx context.Context, s *localVM) error {
 	op := s.ref().GetOperation()
 	_, err := r.Machines.Revert(ctx, s.vm, &machinev1.RevertRequest{Ref: s.ref(), OwnerGeneration: s.rec.GetGeneration()})
 	if err == nil {
-		r.Events.Event(ctx, Event{Type: Reclaimed, Operation: op, VM: s.vm, Reason: "operation " + op + " lost it at its destination"})
+		r.Events.Event(ctx, Event{Type: Reclaimed, Operation: op, VM: s.vm,
+			Reason: "operation " + op + " lost it at its destination"})
 	}
 	return err
 }

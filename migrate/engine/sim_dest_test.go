@@ -49,7 +49,8 @@ func (n *simNode) prepare(req *nodev1.PeerPrepareRequest) (*nodev1.PeerPrepareRe
 
 // newer reports whether the node has heard of a later attempt or operation.
 func (n *simNode) newer(ref *machinev1.Ref) bool {
-	return n.gen > ref.GetGeneration() || n.ref != nil && (n.ref.GetGeneration() > ref.GetGeneration() || n.ref.GetOperation() == ref.GetOperation() && n.ref.GetAttempt() > ref.GetAttempt())
+	return n.gen > ref.GetGeneration() || n.ref != nil && (n.ref.GetGeneration() > ref.GetGeneration() ||
+		n.ref.GetOperation() == ref.GetOperation() && n.ref.GetAttempt() > ref.GetAttempt())
 }
 
 // runs is the thaw. Trusting: the fences alone keep the protocol, as in the model; else the
@@ -67,7 +68,8 @@ func (n *simNode) thaw(ref *machinev1.Ref) (*nodev1.PeerRunResponse, error) {
 		return n.resume(ref, same)
 	case n.record == "" && n.rounds != nil: // it may have run here, and was forgotten with its host's start
 		return nil, fmt.Errorf("run: VM is gone from node %s: %w", n.name, errdefs.ErrDataLoss)
-	case (n.record == recordIncoming || n.record == recordReady) && same, n.record == "", n.record == recordReleased && !n.newer(ref):
+	case (n.record == recordIncoming || n.record == recordReady) && same, n.record == "", n.record == recordReleased &&
+		!n.newer(ref):
 		return n.fence(ref)
 	}
 	return nil, refused(n, "run")
@@ -140,7 +142,8 @@ func (n *simNode) reconcile() {
 // nothing is open.
 func (n *simNode) idle(ref *machinev1.Ref) bool {
 	rec, err := n.records.Get(context.Background(), &nodev1.GetRequest{Vm: vm})
-	return err == nil && rec.GetOperation() == nil && rec.GetOwner().GetNode() == n.name && rec.GetGeneration() == ref.GetGeneration()
+	return err == nil && rec.GetOperation() == nil && rec.GetOwner().GetNode() == n.name &&
+		rec.GetGeneration() == ref.GetGeneration()
 }
 
 func (n *simNode) fence(ref *machinev1.Ref) (*nodev1.PeerRunResponse, error) {

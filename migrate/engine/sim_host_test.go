@@ -48,7 +48,8 @@ func (h *simHost) shim(call string, do func() error) error {
 
 func (h *simHost) Query(context.Context, *nodev1.VM) (resp *machinev1.QueryResponse, err error) {
 	err = h.shim("query", func() error {
-		resp = &machinev1.QueryResponse{State: stateRunning, Record: h.record, Generation: h.journal(), Uid: h.rounds.uid, CreatedUnixNano: 1, Ref: h.ref, Digest: h.sent, Adopted: !h.task}
+		resp = &machinev1.QueryResponse{State: stateRunning, Record: h.record, Generation: h.journal(), Uid: h.rounds.uid,
+			CreatedUnixNano: 1, Ref: h.ref, Digest: h.sent, Adopted: !h.task}
 		switch {
 		case h.vmm == vmmDead, h.vmm == vmmOff:
 			resp.State = stateStopped
@@ -91,7 +92,8 @@ func (h *simHost) Release(_ context.Context, _ *nodev1.VM, req *machinev1.Releas
 	return h.shim("release", func() error { _, err := h.release(req.GetRef()); return err })
 }
 
-func (h *simHost) Revert(_ context.Context, _ *nodev1.VM, req *machinev1.RevertRequest) (*machinev1.RevertResponse, error) {
+func (h *simHost) Revert(_ context.Context, _ *nodev1.VM, req *machinev1.RevertRequest) (*machinev1.RevertResponse,
+	error) {
 	err := h.shim("revert", func() error { _, err := h.revert(req.GetRef(), req.GetOwnerGeneration()); return err })
 	return &machinev1.RevertResponse{}, err
 }
@@ -105,7 +107,8 @@ func (h *simHost) EndSuperseded(_ context.Context, _ *nodev1.VM, generation uint
 			return err
 		}
 		op := rec.GetOperation()
-		if h.record != recordOwn && h.record != recordSending || gen >= generation || rec.GetGeneration() < generation || rec.GetOwner().GetNode() == h.name ||
+		if h.record != recordOwn && h.record != recordSending || gen >= generation || rec.GetGeneration() < generation ||
+			rec.GetOwner().GetNode() == h.name ||
 			op != nil && op.GetId() == ref.GetOperation() && h.record == recordSending {
 			return refused(h.simNode, "end")
 		}

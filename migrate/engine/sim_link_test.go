@@ -88,7 +88,9 @@ func (l simLink) Abort(_ context.Context, r *nodev1.PeerAbortRequest) (*machinev
 }
 
 func (l simLink) Revert(_ context.Context, r *nodev1.PeerRevertRequest) (*machinev1.RevertResponse, error) {
-	return over(l, "revert", func() (*machinev1.RevertResponse, error) { return l.n.revert(r.GetRef(), r.GetOwnerGeneration()) })
+	return over(l, "revert", func() (*machinev1.RevertResponse, error) {
+		return l.n.revert(r.GetRef(), r.GetOwnerGeneration())
+	})
 }
 
 func (l simLink) Release(_ context.Context, r *nodev1.PeerReleaseRequest) (*nodev1.PeerState, error) {

@@ -48,7 +48,9 @@ func outside[Q, R any](n *simNode, method func(context.Context, Q) (R, error), r
 
 // watching is the loop of the controller's looks.
 func (l *simLoss) watching() {
-	w := &loss.Watcher{Self: "controller", After: lossAfter, Cluster: l, Records: l, Mover: l, Now: func() time.Time { return l.time }}
+	w := &loss.Watcher{Self: "controller", After: lossAfter, Cluster: l, Records: l, Mover: l, Now: func() time.Time {
+		return l.time
+	}}
 	if l.fences {
 		w.Fence = l.fence
 	}
@@ -143,7 +145,8 @@ func (l *simLoss) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 		return nil, fmt.Errorf("recover at %s: %w", to.name, errdefs.ErrUnavailable)
 	}
 	id := l.r.id("r")
-	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: rec.GetGeneration(), Destination: to.name, Digest: req.GetDigest(), Managed: true}
+	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: rec.GetGeneration(),
+		Destination: to.name, Digest: req.GetDigest(), Managed: true}
 	open := &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: req.GetDigest(), LostNode: lost}
 	if rec, err = s.records.Open(ctx, open); err != nil {
 		return nil, err
@@ -152,7 +155,8 @@ func (l *simLoss) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 	s.last = s.blobs[req.GetDigest()] // what came after it ended with the node
 	s.trace = append(s.trace, fmt.Sprintf("%s of %s: %s wakes %s", id, lost, to.name, req.GetDigest()))
 	_, err = call(&s.schedule, "wake", to.name, func() (*nodev1.StatusResponse, error) {
-		return to.round.engine.Wake(impatient(), &nodev1.WakeRequest{Vm: vm, Operation: id, Digest: req.GetDigest(), Generation: rec.GetGeneration(), Uid: rec.GetUid()})
+		return to.round.engine.Wake(impatient(), &nodev1.WakeRequest{Vm: vm, Operation: id, Digest: req.GetDigest(),
+			Generation: rec.GetGeneration(), Uid: rec.GetUid()})
 	})
 	return &nodev1.RecoverResponse{}, err
 }

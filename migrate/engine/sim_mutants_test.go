@@ -21,9 +21,12 @@ var mutants = map[string][]mutant{
 	// that the claim is about to be given up, nor after.
 	"absent by list": {
 		{"migrate/engine/round_reconcile.go", "if unread == nil {", "{"},
-		{"migrate/engine/round_reconcile.go", "\tif !r.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=", "\tkey :="},
-		{"migrate/engine/round_reconcile.go", "\tif !ended(rec) && !r.since(key) {", "\tif !(ended(rec) && r.nothing(ctx, rec.GetVm())) && !r.since(key) {"},
-		{"migrate/engine/round_reconcile.go", "\t\tif !r.nothing(ctx, rec.GetVm()) {\n\t\t\treturn nil\n\t\t}\n\t\tif err :=", "\t\tif err :="},
+		{"migrate/engine/round_reconcile.go", "\tif !r.nothing(ctx, rec.GetVm()) {\n\t\treturn nil\n\t}\n\tkey :=",
+			"\tkey :="},
+		{"migrate/engine/round_reconcile.go", "\tif !ended(rec) && !r.since(key) {",
+			"\tif !(ended(rec) && r.nothing(ctx, rec.GetVm())) && !r.since(key) {"},
+		{"migrate/engine/round_reconcile.go", "\t\tif !r.nothing(ctx, rec.GetVm()) {\n\t\t\treturn nil\n\t\t}\n\t\tif err :=",
+			"\t\tif err :="},
 	},
 	// What a shim said before the record was asked is enough, and its task is killed whatever it does.
 	"round kills": {
@@ -62,7 +65,8 @@ func overlay(t *testing.T, dir string, all []mutant) string {
 		if n := strings.Count(string(text), m.before); n != 1 {
 			t.Fatalf("%s has it %d times: %q", m.file, n, m.before)
 		}
-		if err := os.WriteFile(replace[file], []byte(strings.Replace(string(text), m.before, m.after, 1)), 0o600); err != nil {
+		if err := os.WriteFile(replace[file], []byte(strings.Replace(string(text), m.before, m.after, 1)),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,7 +95,8 @@ func TestSimulatedRoundMutations(t *testing.T) {
 			if out, err := build.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			out, err := exec.CommandContext(t.Context(), program, "-test.run", "^TestSimulatedRounds$", "-sim.rounds", fmt.Sprint(10000), "-sim.safety").CombinedOutput()
+			out, err := exec.CommandContext(t.Context(), program, "-test.run", "^TestSimulatedRounds$", "-sim.rounds",
+				fmt.Sprint(10000), "-sim.safety").CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "seed ") {
 				t.Fatalf("no history shows it: %v, %s", err, out)
 			}

@@ -30,7 +30,8 @@ func mutate(m model.Mutation) func() {
 	case model.DestroySourceBeforeRunning:
 		return replace(nodev1.Phase_PHASE_COMMITTED, func(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 			op := rec.GetOperation()
-			_, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Release, &nodev1.PeerReleaseRequest{Vm: op.GetVm(), Ref: ref(op), Digest: op.GetDigest(), Owner: op.GetDestination()})
+			_, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Release, &nodev1.PeerReleaseRequest{Vm: op.GetVm(),
+				Ref: ref(op), Digest: op.GetDigest(), Owner: op.GetDestination()})
 			if err != nil {
 				return err
 			}

@@ -46,7 +46,8 @@ type simNode struct {
 }
 
 func (n *simNode) holds(ref *machinev1.Ref) bool {
-	return n.ref.GetOperation() == ref.GetOperation() && n.ref.GetAttempt() == ref.GetAttempt() && n.ref.GetGeneration() == ref.GetGeneration()
+	return n.ref.GetOperation() == ref.GetOperation() && n.ref.GetAttempt() == ref.GetAttempt() &&
+		n.ref.GetGeneration() == ref.GetGeneration()
 }
 
 // write makes a record durable, which the VMM's action may follow: a node can die in
@@ -63,11 +64,13 @@ func (n *simNode) run(gen uint64) {
 }
 
 func refused(n *simNode, call string) error {
-	return fmt.Errorf("%s: node %s has %s of %s, VMM %s: %w", call, n.name, n.record, n.ref.GetOperation(), n.vmm, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("%s: node %s has %s of %s, VMM %s: %w", call, n.name, n.record, n.ref.GetOperation(), n.vmm,
+		errdefs.ErrFailedPrecondition)
 }
 
 func (n *simNode) offer(ref *machinev1.Ref) (*machinev1.OfferResponse, error) {
-	if n.record == recordOwn && n.vmm == vmmRuns && n.gen == ref.GetGeneration() || n.record == recordSending && n.holds(ref) {
+	if n.record == recordOwn && n.vmm == vmmRuns && n.gen == ref.GetGeneration() || n.record == recordSending &&
+		n.holds(ref) {
 		return &machinev1.OfferResponse{Certificate: []byte(n.name)}, nil
 	}
 	return nil, refused(n, "offer")

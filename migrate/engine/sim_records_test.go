@@ -24,7 +24,8 @@ func (n *simNode) announcing() {
 		if err != nil {
 			continue
 		}
-		told := &nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() || state.GetBehind() != nil, Report: report}
+		told := &nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() ||
+			state.GetBehind() != nil, Report: report}
 		n.yield() // and it comes late
 		n.heardStore(told)
 	}
@@ -59,7 +60,8 @@ func (h *simHost) Ask(_ context.Context, rec *nodev1.Record) error {
 	if err != nil {
 		return err
 	}
-	return h.counts(&nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() || state.GetBehind() != nil})
+	return h.counts(&nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() ||
+		state.GetBehind() != nil})
 }
 
 func (h *simHost) counts(now *nodev1.AnnounceResponse) error {
@@ -77,7 +79,8 @@ func (h *simHost) Doubt(context.Context) error {
 	}
 	req := &nodev1.ReportRequest{Node: h.name, Incarnation: h.round.seen}
 	if h.record != "" {
-		req.Held = []*nodev1.Held{{Vm: vm, Uid: h.rounds.uid, Generation: h.journal(), Phase: h.record, Operation: h.ref.GetOperation(), Attempt: h.ref.GetAttempt(), Digest: h.sent}}
+		req.Held = []*nodev1.Held{{Vm: vm, Uid: h.rounds.uid, Generation: h.journal(), Phase: h.record,
+			Operation: h.ref.GetOperation(), Attempt: h.ref.GetAttempt(), Digest: h.sent}}
 	}
 	h.yield()
 	if h.cut > 0 {
@@ -135,7 +138,8 @@ func (r simRoundRecords) Disown(_ context.Context, req *nodev1.DisownRequest) (*
 		r.s.late = append(r.s.late, func() {
 			r.s.spawn("late disown", "wire", func() {
 				if rec, err := r.RecordsService.Disown(context.Background(), req); err == nil {
-					r.s.trace = append(r.s.trace, fmt.Sprintf("a late disown of %s lands: missing %v, %v at %d", r.n.name, rec.GetMissing(), rec.GetOwner(), rec.GetGeneration()))
+					r.s.trace = append(r.s.trace, fmt.Sprintf("a late disown of %s lands: missing %v, %v at %d", r.n.name,
+						rec.GetMissing(), rec.GetOwner(), rec.GetGeneration()))
 				}
 			})
 		})

@@ -18,7 +18,8 @@ import (
 // pushed notes a snapshot that stands in the registry.
 func (r *simRounds) pushed(digest string, ref *machinev1.Ref) {
 	if r != nil {
-		r.tags = append(r.tags, Leftover{Tag: digest, Digest: digest, UID: r.uid, Operation: ref.GetOperation(), Generation: ref.GetGeneration()})
+		r.tags = append(r.tags, Leftover{Tag: digest, Digest: digest, UID: r.uid, Operation: ref.GetOperation(),
+			Generation: ref.GetGeneration()})
 	}
 }
 

@@ -64,7 +64,9 @@ func newSimRounds(seed uint64) *simulation {
 		s.rare = 6
 	}
 	s.nodes["a"].task = true
-	r.whole = controller.NewIncarnations(s.memory, s.memory, simNodes[0], func() []string { return simNodes }, func() time.Time {
+	r.whole = controller.NewIncarnations(s.memory, s.memory, simNodes[0], func() []string {
+		return simNodes
+	}, func() time.Time {
 		return time.Unix(1_800_000_000, 0).Add(time.Duration(r.steps) * stepInterval)
 	})
 	for _, name := range simNodes {
@@ -232,16 +234,19 @@ func (r *simRounds) noticed() bool {
 
 // boot is somebody who runs the VM anew on a node, where its record lets the node claim it.
 func (r *simRounds) boot(n *simNode) {
-	if n.headless || n.unread > 0 || n.cut > 0 || !slices.Contains([]string{"", recordReleased, recordFenced}, n.record) || !r.noticed() {
+	if n.headless || n.unread > 0 || n.cut > 0 || !slices.Contains([]string{"", recordReleased, recordFenced}, n.record) ||
+		!r.noticed() {
 		return
 	}
 	r.s.spawn("boot", n.name, func() {
 		rec, err := n.get()
-		if err == nil && (rec.GetOwner().GetDigest() != "" || rec.GetOwner().GetNode() != "" && rec.GetOwner().GetNode() != n.name) {
+		if err == nil && (rec.GetOwner().GetDigest() != "" || rec.GetOwner().GetNode() != "" &&
+			rec.GetOwner().GetNode() != n.name) {
 			return
 		}
 		if err == nil {
-			rec, err = n.records.Own(context.Background(), &nodev1.OwnRequest{Vm: vm, Node: n.name, Generation: rec.GetGeneration(), Uid: rec.GetUid()})
+			rec, err = n.records.Own(context.Background(), &nodev1.OwnRequest{Vm: vm, Node: n.name,
+				Generation: rec.GetGeneration(), Uid: rec.GetUid()})
 		}
 		if err != nil {
 			return

@@ -62,7 +62,8 @@ func (s *simulation) count(seen map[string]int) {
 	seen["moves"] += s.orders
 	seen["taken"] += s.rounds.loss.taken
 	told := strings.Join(s.trace, "\n")
-	for what, text := range map[string]string{"boots": "boots the VM", "sleeps": "goes to sleep", "wakes": "has woken", "fences": "is fenced"} {
+	for what, text := range map[string]string{"boots": "boots the VM", "sleeps": "goes to sleep", "wakes": "has woken",
+		"fences": "is fenced"} {
 		seen[what] += strings.Count(told, text)
 	}
 }
@@ -91,7 +92,8 @@ func TestSimulatedRounds(t *testing.T) {
 		s.count(seen)
 	}
 	t.Logf("%d histories: %v", runs, seen)
-	if n := int(runs); seen["rounds"] < 100*n || seen["put back"] < n/20 || seen["moves"] < n || seen["deleted"] < n/10 || seen["boots"] < n/20 || seen["sleeps"] < n/10 || seen["wakes"] < n/10 || seen["taken"] < n/50 {
+	if n := int(runs); seen["rounds"] < 100*n || seen["put back"] < n/20 || seen["moves"] < n || seen["deleted"] < n/10 ||
+		seen["boots"] < n/20 || seen["sleeps"] < n/10 || seen["wakes"] < n/10 || seen["taken"] < n/50 {
 		t.Errorf("too little happens: %v", seen)
 	}
 }

@@ -61,7 +61,8 @@ func TestSimulation(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, e := range []string{"node RELEASED INCOMING", "node RELEASED FENCED", "node FENCED FENCED", "node OWN INCOMING"} {
+	for _, e := range []string{"node RELEASED INCOMING", "node RELEASED FENCED", "node FENCED FENCED",
+		"node OWN INCOMING"} {
 		delete(edges, e) // nodes of the model have one role each; here one that the VM left is a destination again
 	}
 	if *simRuns < defaultRuns || raced {
@@ -77,7 +78,8 @@ func TestSimulation(t *testing.T) {
 // I2 or I3.
 func TestSimulatedMutations(t *testing.T) {
 	from := map[model.Mutation]uint64{model.RunNotFenced: 16000} // one history in ten thousand shows it: begin near one
-	for _, m := range []model.Mutation{model.NativeResume, model.NoFreeze, model.CommitWithoutVote, model.RunNotFenced, model.CannotWithoutFence, model.DestroySourceBeforeRunning} {
+	for _, m := range []model.Mutation{model.NativeResume, model.NoFreeze, model.CommitWithoutVote, model.RunNotFenced,
+		model.CannotWithoutFence, model.DestroySourceBeforeRunning} {
 		t.Run(string(m), func(t *testing.T) {
 			defer mutate(m)()
 			for seed := from[m]; seed < from[m]+20000; seed++ {

@@ -18,10 +18,13 @@ import (
 // does in the background is an actor each.
 func (n *simNode) engine(h *simHost) *Engine {
 	e := New(Parts{
-		Records: simRoundRecords{simRecords{RecordsService: n.records, s: n.simulation}, n}, Machines: h, Observer: h, Tasks: simTasks{h}, Departed: simDeparted{h},
+		Records: simRoundRecords{simRecords{RecordsService: n.records, s: n.simulation}, n}, Machines: h, Observer: h,
+		Tasks: simTasks{h}, Departed: simDeparted{h},
 		Snapshots: simRegistry{h: h}, Events: Sinks{}, Store: h,
 	}, Options{
-		Node: n.name, Repository: func(*nodev1.Record) string { return "r/x" }, Operation: time.Hour, Step: time.Hour, Abort: time.Hour, AtOnce: 1,
+		Node: n.name, Repository: func(*nodev1.Record) string {
+			return "r/x"
+		}, Operation: time.Hour, Step: time.Hour, Abort: time.Hour, AtOnce: 1,
 		RetryMin: 1, RetryMax: 1, Retention: Retention{Grace: 4 * roundInterval, Scans: n.name == simNodes[0]},
 	})
 	e.now = func() time.Time { return n.round.clock }
@@ -48,7 +51,8 @@ func (r *simRounds) user(n *simNode) {
 		case rec.GetOwner().GetNode() == n.name && r.s.faults:
 			_, err = n.round.engine.Hibernate(impatient(), &nodev1.HibernateRequest{Vm: vm, Operation: r.id("h")})
 		case rec.GetOwner().GetDigest() != "" && r.noticed():
-			_, err = n.round.engine.Wake(impatient(), &nodev1.WakeRequest{Vm: vm, Operation: r.id("w"), Generation: rec.GetGeneration(), Uid: rec.GetUid()})
+			_, err = n.round.engine.Wake(impatient(), &nodev1.WakeRequest{Vm: vm, Operation: r.id("w"),
+				Generation: rec.GetGeneration(), Uid: rec.GetUid()})
 		default:
 			return
 		}
@@ -71,12 +75,14 @@ func (n *simNode) get() (*nodev1.Record, error) {
 }
 
 // Capture is that of a hibernate.
-func (h *simHost) Capture(_ context.Context, _ *nodev1.VM, req *machinev1.CaptureRequest) (resp *machinev1.CaptureResponse, err error) {
+func (h *simHost) Capture(_ context.Context, _ *nodev1.VM,
+	req *machinev1.CaptureRequest) (resp *machinev1.CaptureResponse, err error) {
 	lost := h.shim("capture", func() error { resp, err = h.capture(req.GetRef()); return err })
 	return resp, lost
 }
 
-func (h *simHost) Vote(_ context.Context, _ *nodev1.VM, req *machinev1.VoteRequest) (resp *machinev1.VoteResponse, err error) {
+func (h *simHost) Vote(_ context.Context, _ *nodev1.VM, req *machinev1.VoteRequest) (resp *machinev1.VoteResponse,
+	err error) {
 	lost := h.shim("vote", func() error { resp, err = h.vote(req.GetRef()); return err })
 	if err == nil {
 		h.trace = append(h.trace, h.name+" goes to sleep")
@@ -124,7 +130,8 @@ func (k simTasks) Create(_ context.Context, _ *nodev1.VM, order Restore) error {
 		switch {
 		case op.GetId() != order.Intent.Operation || op.GetAttempt() != order.Intent.Attempt || !abortable(op.GetPhase()):
 			return refused(k.simNode, "create what nobody ordered")
-		case k.headless, k.record != "" && k.record != recordFenced && k.record != recordReleased, k.record == recordFenced && k.holds(ref):
+		case k.headless, k.record != "" && k.record != recordFenced && k.record != recordReleased, k.record == recordFenced &&
+			k.holds(ref):
 			return refused(k.simNode, "create")
 		case !there:
 			return fmt.Errorf("create: %s: %w", order.Intent.Digest, errdefs.ErrNotFound)
@@ -176,14 +183,18 @@ func (k simTasks) Start(context.Context, *nodev1.VM) error {
 // commit is the shim's: the VM is this node's from then on.
 func (n *simNode) commit(ref *machinev1.Ref) (*nodev1.Record, error) {
 	defer func() { n.claiming = false }()
-	return outside(n, simRecords{RecordsService: n.records, s: n.simulation, after: func() { n.claiming = true }}.Commit, &nodev1.CommitRequest{
-		Vm: vm, Operation: ref.GetOperation(), Attempt: ref.GetAttempt(), Generation: ref.GetGeneration(), Owner: &nodev1.Owner{Node: n.name},
+	return outside(n, simRecords{RecordsService: n.records, s: n.simulation, after: func() {
+		n.claiming = true
+	}}.Commit, &nodev1.CommitRequest{
+		Vm: vm, Operation: ref.GetOperation(), Attempt: ref.GetAttempt(), Generation: ref.GetGeneration(),
+		Owner: &nodev1.Owner{Node: n.name},
 	})
 }
 
 func (k simTasks) Running(context.Context, *nodev1.VM) (running bool, _ error) {
 	err := k.do("state", func() error {
-		running = k.task && (k.record == recordOwn || k.record == recordSending || k.record == recordPrepared) && k.vmm != vmmDead && k.vmm != vmmOff
+		running = k.task && (k.record == recordOwn || k.record == recordSending || k.record == recordPrepared) &&
+			k.vmm != vmmDead && k.vmm != vmmOff
 		return nil
 	})
 	return running, err

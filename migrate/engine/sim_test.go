@@ -129,8 +129,11 @@ func (s *simulation) tick() {
 
 // control is a controller: it drives what is open, and orders moves.
 func (s *simulation) control(place string) {
-	e := New(Parts{Records: simRecords{RecordsService: s.records, s: s}, Peers: simPeers{s}, Events: Sinks{}, Snapshots: simStore{}}, Options{
-		Node: place, Repository: func(*nodev1.Record) string { return "r/x" }, Operation: time.Hour, Patience: 1, Step: time.Hour, Abort: time.Hour,
+	e := New(Parts{Records: simRecords{RecordsService: s.records, s: s}, Peers: simPeers{s}, Events: Sinks{},
+		Snapshots: simStore{}}, Options{
+		Node: place, Repository: func(*nodev1.Record) string {
+			return "r/x"
+		}, Operation: time.Hour, Patience: 1, Step: time.Hour, Abort: time.Hour,
 	})
 	ctx := context.Background()
 	for {
@@ -167,8 +170,9 @@ func (s *simulation) order(ctx context.Context, rec *nodev1.Record) {
 	s.orders++
 	to := pick(&s.schedule, simNodes)
 	_, err := s.records.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{
-		Id: fmt.Sprintf("op%d", s.orders), Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(), Managed: true,
-		Source: owner, Destination: to, Mode: pick(&s.schedule, []string{moves.ModeLive, moves.ModeCold}),
+		Id: fmt.Sprintf("op%d", s.orders), Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(),
+		Managed: true,
+		Source:  owner, Destination: to, Mode: pick(&s.schedule, []string{moves.ModeLive, moves.ModeCold}),
 	}})
 	if err == nil {
 		s.edges["phase idle preparing"] = true
@@ -184,7 +188,8 @@ func (s *simulation) meddle() {
 	if err != nil || op == nil || !abortable(op.GetPhase()) {
 		return
 	}
-	req := &nodev1.AdvanceRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_ABORTING, Reason: "by order"}
+	req := &nodev1.AdvanceRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(),
+		Phase: nodev1.Phase_PHASE_ABORTING, Reason: "by order"}
 	if to := pick(&s.schedule, simNodes); to != op.GetSource() && s.rng.IntN(2) == 0 {
 		req.Retarget = to
 	} else {
@@ -252,7 +257,8 @@ func (s *simulation) String() string {
 	out := ""
 	for _, name := range simNodes {
 		n := s.nodes[name]
-		out += fmt.Sprintf("%s: %s of %s/%d, generation %d, VMM %s; ", name, n.record, n.ref.GetOperation(), n.ref.GetAttempt(), n.gen, n.vmm)
+		out += fmt.Sprintf("%s: %s of %s/%d, generation %d, VMM %s; ", name, n.record, n.ref.GetOperation(),
+			n.ref.GetAttempt(), n.gen, n.vmm)
 	}
 	return out
 }
@@ -314,7 +320,8 @@ var stumbles = []string{"its receipt is", "its digest is", "it is in PHASE_"}
 
 func (r simRecords) stumbled(req *nodev1.AdvanceRequest) {
 	for _, text := range stumbles {
-		if strings.HasPrefix(req.GetOperation(), "op") && req.GetPhase() == nodev1.Phase_PHASE_ABORTING && strings.Contains(req.GetReason(), text) {
+		if strings.HasPrefix(req.GetOperation(), "op") && req.GetPhase() == nodev1.Phase_PHASE_ABORTING &&
+			strings.Contains(req.GetReason(), text) {
 			r.s.violated("a move is given up because of the other controller: %s", req.GetReason())
 		}
 	}
@@ -343,7 +350,9 @@ func (s *simulation) phases(ctx context.Context, before, after *nodev1.Operation
 }
 
 func (r simRecords) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
-	return r.s.hears(change{}, func() (*nodev1.Record, error) { return stored(&r.s.schedule, ctx, r.RecordsService.Get, req) })
+	return r.s.hears(change{}, func() (*nodev1.Record, error) {
+		return stored(&r.s.schedule, ctx, r.RecordsService.Get, req)
+	})
 }
 
 func (r simRecords) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev1.Record, error) {

@@ -25,7 +25,9 @@ func (l *ledger) Owed(context.Context, *nodev1.OwedRequest) (*nodev1.OwedRespons
 }
 
 func (l *ledger) Clear(_ context.Context, req *nodev1.ClearRequest) (*nodev1.ClearResponse, error) {
-	l.pending = slices.DeleteFunc(l.pending, func(o *nodev1.Owed) bool { return o.GetSnapshot().GetDigest() == req.GetDigest() })
+	l.pending = slices.DeleteFunc(l.pending, func(o *nodev1.Owed) bool {
+		return o.GetSnapshot().GetDigest() == req.GetDigest()
+	})
 	return &nodev1.ClearResponse{}, nil
 }
 

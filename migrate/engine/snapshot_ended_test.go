@@ -22,7 +22,8 @@ func (n *machine) deleteIf(ctx context.Context, deleted bool) {
 		return
 	}
 	n.state[n.node] = gone
-	_, err := n.records.Disown(context.WithoutCancel(ctx), &nodev1.DisownRequest{Vm: vm, Node: n.node, Generation: n.gens[n.node]})
+	_, err := n.records.Disown(context.WithoutCancel(ctx), &nodev1.DisownRequest{Vm: vm, Node: n.node,
+		Generation: n.gens[n.node]})
 	if !errdefs.IsFailedPrecondition(err) {
 		n.broken = append(n.broken, fmt.Sprintf("disowned under an open operation: %v", err))
 	}
@@ -98,7 +99,8 @@ func TestEndIsKnownAtOnce(t *testing.T) {
 				t.Fatalf("operation %v", op)
 			}
 			w.unowned("at once")
-			again := &nodev1.CommitRequest{Vm: vm, Operation: "op", Attempt: 1, Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: o.owner}}
+			again := &nodev1.CommitRequest{Vm: vm, Operation: "op", Attempt: 1, Generation: op.GetGeneration(),
+				Owner: &nodev1.Owner{Node: o.owner}}
 			if _, err := w.records.Commit(t.Context(), again); !errdefs.IsFailedPrecondition(err) {
 				t.Errorf("the commit is answered once more: %v", err)
 			}
@@ -109,7 +111,8 @@ func TestEndIsKnownAtOnce(t *testing.T) {
 			w.mu.Lock()
 			w.startFails, w.removed, w.loses, w.state["n1"] = nil, false, false, gone
 			w.mu.Unlock()
-			if _, err := w.start("n2").Wake(t.Context(), &nodev1.WakeRequest{Vm: vm, Digest: digest, Force: true, Operation: "again"}); err != nil {
+			if _, err := w.start("n2").Wake(t.Context(), &nodev1.WakeRequest{Vm: vm, Digest: digest, Force: true,
+				Operation: "again"}); err != nil {
 				t.Fatal(err)
 			}
 			if op := w.settle("again"); op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED {

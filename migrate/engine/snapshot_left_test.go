@@ -42,7 +42,8 @@ func endedVM(t *testing.T, k *keeper) (*world, *Engine) {
 		t.Fatalf("operation %v", op)
 	}
 	<-e.idle("w")
-	if _, err := w.records.Disown(t.Context(), &nodev1.DisownRequest{Vm: vm, Node: "n1", Generation: w.record().GetGeneration()}); err != nil {
+	if _, err := w.records.Disown(t.Context(), &nodev1.DisownRequest{Vm: vm, Node: "n1",
+		Generation: w.record().GetGeneration()}); err != nil {
 		t.Fatal(err)
 	}
 	e.Peers = k
@@ -85,7 +86,8 @@ func TestEndedVM(t *testing.T) {
 				c.edit(&e.opts.Retention)
 			}
 			sweeps(t, e, 5)
-			if left := len(w.record().GetSnapshots()); (left == 0) != c.goes || len(w.dropped) != 1-left || len(w.pendingDeletions()) != 0 {
+			if left := len(w.record().GetSnapshots()); (left == 0) != c.goes || len(w.dropped) != 1-left ||
+				len(w.pendingDeletions()) != 0 {
 				t.Errorf("%d snapshots are left, dropped %v, owed %v", left, w.dropped, w.pendingDeletions())
 			}
 			if c.keeper.asks > 1 {
@@ -105,7 +107,8 @@ func TestEndedVMRunsAgain(t *testing.T) {
 	if w.record().GetEnded().GetSinceUnixNano() == 0 {
 		t.Fatal("its end is not noted")
 	}
-	if _, err := w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n1", Generation: w.record().GetGeneration()}); err != nil {
+	if _, err := w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n1",
+		Generation: w.record().GetGeneration()}); err != nil {
 		t.Fatal(err)
 	}
 	e.opts.Retention.Ended = time.Millisecond
@@ -113,7 +116,8 @@ func TestEndedVMRunsAgain(t *testing.T) {
 	if len(w.record().GetSnapshots()) != 1 {
 		t.Fatal("the snapshot of a VM that runs is gone")
 	}
-	if _, err := w.records.Disown(t.Context(), &nodev1.DisownRequest{Vm: vm, Node: "n1", Generation: w.record().GetGeneration()}); err != nil {
+	if _, err := w.records.Disown(t.Context(), &nodev1.DisownRequest{Vm: vm, Node: "n1",
+		Generation: w.record().GetGeneration()}); err != nil {
 		t.Fatal(err)
 	}
 	k.says = nodev1.Presence_PRESENCE_THERE
@@ -135,7 +139,8 @@ func TestEndedVMRunsAgain(t *testing.T) {
 		t.Errorf("%d pruned of a container that is there", n)
 	}
 	k.says = nodev1.Presence_PRESENCE_NONE
-	if prune(true) != 1 || len(w.record().GetSnapshots()) != 1 || prune(false) != 1 || len(w.record().GetSnapshots()) != 0 || len(w.dropped) != 1 {
+	if prune(true) != 1 || len(w.record().GetSnapshots()) != 1 || prune(false) != 1 ||
+		len(w.record().GetSnapshots()) != 0 || len(w.dropped) != 1 {
 		t.Errorf("after the prunes: %v, dropped %v", w.record(), w.dropped)
 	}
 }

@@ -14,7 +14,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-func (n *machine) Abandoned(ctx context.Context, known func(string) bool, _ time.Duration, dry bool) (all []Freed, err error) {
+func (n *machine) Abandoned(ctx context.Context, known func(string) bool, _ time.Duration, dry bool) (all []Freed,
+	err error) {
 	err = n.do(ctx, "Abandoned", func() error {
 		n.forsaken = slices.DeleteFunc(n.forsaken, func(uid string) bool {
 			if !known(uid) {
@@ -57,7 +58,8 @@ func TestAbandonedIsFreed(t *testing.T) {
 		w.forsaken = []string{mine, "gone"}
 		for _, req := range []*nodev1.PruneRequest{{DryRun: true}, {Vm: vm}} {
 			resp, err := e.Prune(t.Context(), req)
-			if all := resp.GetPruned(); err != nil || len(w.forsaken) != 2 || len(all) > 0 && all[0].GetRepository() != "gone" || len(all) == 0 && req.GetDryRun() {
+			if all := resp.GetPruned(); err != nil || len(w.forsaken) != 2 || len(all) > 0 && all[0].GetRepository() != "gone" ||
+				len(all) == 0 && req.GetDryRun() {
 				t.Errorf("%v: %v, %v", req, resp, err)
 			}
 		}
@@ -117,7 +119,8 @@ func TestOneRepositoryIsAway(t *testing.T) {
 	if err := e.Clean(t.Context(), nil); !errdefs.IsUnavailable(err) {
 		t.Errorf("clean: %v", err)
 	}
-	if diff := cmp.Diff([]string{"first", "second"}, d.asked); diff != "" || len(d.cleared) != 1 || d.cleared[0] != "sha256:2" {
+	if diff := cmp.Diff([]string{"first", "second"}, d.asked); diff != "" || len(d.cleared) != 1 ||
+		d.cleared[0] != "sha256:2" {
 		t.Errorf("paid %v, asked (-want +got):\n%s", d.cleared, diff)
 	}
 }
@@ -131,7 +134,8 @@ func TestForeignDebt(t *testing.T) {
 	if err := e.Clean(t.Context(), nil); err != nil {
 		t.Errorf("clean: %v", err)
 	}
-	if len(d.cleared) != 3 || d.uids[0] != "u" || len(told.all) != 2 || told.all[0].Type != Foreign || !strings.Contains(told.all[0].Reason, "not of that VM") {
+	if len(d.cleared) != 3 || d.uids[0] != "u" || len(told.all) != 2 || told.all[0].Type != Foreign ||
+		!strings.Contains(told.all[0].Reason, "not of that VM") {
 		t.Errorf("struck off %v for %v, told %v", d.cleared, d.uids, told.all)
 	}
 }
@@ -168,7 +172,8 @@ func TestDebtOfAnotherNodesDirectory(t *testing.T) {
 	if err := other.Sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if owed := w.pendingDeletions(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != ref.GetDigest() || len(w.dropped) != 1 {
+	if owed := w.pendingDeletions(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != ref.GetDigest() ||
+		len(w.dropped) != 1 {
 		t.Errorf("owed %v, dropped %v: the other node has paid", owed, w.dropped)
 	}
 	resp, err := other.Prune(t.Context(), &nodev1.PruneRequest{})
@@ -201,7 +206,9 @@ func TestNodeAsksForItsOwn(t *testing.T) {
 		a := &asked{RecordsService: e.Records}
 		e.Records = a
 		for what, do := range map[string]func() error{
-			"resume": func() error { return e.Resume(t.Context()) }, "due": func() error { return e.Due(t.Context()) }, "deletions": func() error { return e.Deletions(t.Context()) },
+			"resume": func() error {
+				return e.Resume(t.Context())
+			}, "due": func() error { return e.Due(t.Context()) }, "deletions": func() error { return e.Deletions(t.Context()) },
 			"reconcile": func() error { return e.Reconcile(t.Context(), func() ([]*nodev1.VM, error) { return nil, nil }) },
 			"round":     func() error { return e.Round(t.Context(), func() ([]*nodev1.VM, error) { return nil, nil }) },
 		} {

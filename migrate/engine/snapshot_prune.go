@@ -28,7 +28,8 @@ func (r *retention) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev
 	mine := func(vm *nodev1.VM) bool { return req.GetVm() == nil || name(req.GetVm()) == name(vm) }
 	for _, o := range owed.GetOwed() {
 		if mine(o.GetVm()) {
-			resp.Pruned = append(resp.Pruned, r.settle(ctx, o, "its deletion was decided and could not be done", req.GetDryRun()))
+			resp.Pruned = append(resp.Pruned, r.settle(ctx, o, "its deletion was decided and could not be done",
+				req.GetDryRun()))
 		}
 	}
 	for _, rec := range all.GetRecords() {
@@ -53,7 +54,8 @@ func (r *retention) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev
 }
 
 func pruned(vm *nodev1.VM, ref *nodev1.SnapshotRef, why string) *nodev1.Pruned {
-	return &nodev1.Pruned{Vm: vm, Repository: ref.GetRepository(), Tag: ref.GetTag(), Digest: ref.GetDigest(), Bytes: ref.GetBytes(), Why: why}
+	return &nodev1.Pruned{Vm: vm, Repository: ref.GetRepository(), Tag: ref.GetTag(), Digest: ref.GetDigest(),
+		Bytes: ref.GetBytes(), Why: why}
 }
 
 // settle does one pending deletion.
@@ -68,7 +70,8 @@ func (r *retention) settle(ctx context.Context, o *nodev1.Owed, why string, dry 
 	case mine:
 		err = r.deletePending(ctx, o)
 	default:
-		err = fmt.Errorf("it lies in no store of node %s (node %q made it, and deletes it): %w", r.opts.Node, o.GetSnapshot().GetNode(), errdefs.ErrFailedPrecondition)
+		err = fmt.Errorf("it lies in no store of node %s (node %q made it, and deletes it): %w", r.opts.Node,
+			o.GetSnapshot().GetNode(), errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		p.Error = err.Error()
@@ -90,7 +93,8 @@ func (r *retention) pruneRecord(ctx context.Context, rec *nodev1.Record, dry boo
 		all = append(all, r.settle(ctx, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref}, why, dry))
 	}
 	for _, ref := range r.surplus(rec) {
-		one(ref, &nodev1.TrimRequest{Digest: ref.GetDigest()}, fmt.Sprintf("older than the newest %d of its VM", r.opts.Retention.Keep))
+		one(ref, &nodev1.TrimRequest{Digest: ref.GetDigest()}, fmt.Sprintf("older than the newest %d of its VM",
+			r.opts.Retention.Keep))
 	}
 	late := r.overdue(rec)
 	if len(late) > 0 && !r.containerGone(ctx, rec) {
@@ -120,7 +124,8 @@ func (r *retention) pruneLeftover(ctx context.Context, l leftover, dry bool) *no
 // collect has layout directories drop the files that nothing lists: nothing lists those of
 // a capture that is under way either, however old the first of them are. Records that are an old copy
 // know of no such capture: they free nothing.
-func (r *retention) collect(ctx context.Context, all []*nodev1.Record, mine func(*nodev1.VM) bool, dry bool) (list []*nodev1.Pruned, err error) {
+func (r *retention) collect(ctx context.Context, all []*nodev1.Record, mine func(*nodev1.VM) bool,
+	dry bool) (list []*nodev1.Pruned, err error) {
 	if err := r.vouched(ctx, nil); err != nil {
 		return nil, err
 	}
@@ -142,7 +147,9 @@ func (r *retention) collect(ctx context.Context, all []*nodev1.Record, mine func
 // directory to ask for: the record of a VM comes before its first file.
 func (r *retention) abandoned(ctx context.Context, dry bool) (list []*nodev1.Pruned, err error) {
 	known := &knownUIDs{core: r.core, answers: map[string]bool{}}
-	freed, err := r.Snapshots.Abandoned(ctx, func(uid string) bool { return known.has(ctx, uid) }, r.opts.Retention.Grace, dry)
+	freed, err := r.Snapshots.Abandoned(ctx, func(uid string) bool {
+		return known.has(ctx, uid)
+	}, r.opts.Retention.Grace, dry)
 	for _, f := range freed {
 		list = append(list, &nodev1.Pruned{Repository: f.Repository, Bytes: f.Bytes, Why: unlisted(f.Files)})
 	}

@@ -48,7 +48,8 @@ func (r *retention) payRest(ctx context.Context, o *nodev1.Owed) error {
 	if err := errors.Join(errs...); err != nil {
 		return fail(err)
 	}
-	_, err = r.Records.Clear(ctx, &nodev1.ClearRequest{Vm: o.GetVm(), Repository: repository, Digest: o.GetSnapshot().GetDigest()})
+	_, err = r.Records.Clear(ctx, &nodev1.ClearRequest{Vm: o.GetVm(), Repository: repository,
+		Digest: o.GetSnapshot().GetDigest()})
 	return records(err)
 }
 

@@ -51,7 +51,8 @@ func TestRestIsDeleted(t *testing.T) {
 		{Tag: "hold", Digest: "sha256:3", UID: uid, Generation: 9, Hold: true},
 		{Tag: "foreign", Digest: "sha256:f", UID: "other"},
 	}
-	debt := &nodev1.Owed{Vm: vm, Uid: uid, Payer: "n1", Snapshot: &nodev1.SnapshotRef{Repository: "r/" + uid, Digest: record.RestOf(uid, "")}}
+	debt := &nodev1.Owed{Vm: vm, Uid: uid, Payer: "n1", Snapshot: &nodev1.SnapshotRef{Repository: "r/" + uid,
+		Digest: record.RestOf(uid, "")}}
 	paying := &oneDebt{RecordsService: e.Records, debt: debt}
 	e.Records = paying
 	clean := func() error { return e.Clean(t.Context(), vm) }

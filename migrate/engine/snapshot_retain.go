@@ -94,7 +94,8 @@ func scheduled(rec *nodev1.Record) map[string]bool {
 func (r *retention) trim(ctx context.Context, rec *nodev1.Record) error {
 	var errs []error
 	for _, ref := range r.surplus(rec) {
-		_, err := r.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest(), Payer: r.deleter(ctx, ref)})
+		_, err := r.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest(),
+			Payer: r.deleter(ctx, ref)})
 		if err != nil && !errdefs.IsFailedPrecondition(err) {
 			errs = append(errs, records(err))
 		}
@@ -113,7 +114,9 @@ func (r *retention) deleter(ctx context.Context, ref *nodev1.SnapshotRef) string
 // Clean does the deletions that are pending for this node, of a VM, or of all if vm is nil. What cannot be
 // deleted stays pending; the error says why.
 func (r *retention) Clean(ctx context.Context, vm *nodev1.VM) error {
-	return r.clean(ctx, &nodev1.OwedRequest{Vm: vm, Payer: r.opts.Node}, func(o *nodev1.Owed) bool { return record.Deleter(o) == r.opts.Node })
+	return r.clean(ctx, &nodev1.OwedRequest{Vm: vm, Payer: r.opts.Node}, func(o *nodev1.Owed) bool {
+		return record.Deleter(o) == r.opts.Node
+	})
 }
 
 // clean does those pending deletions that answer a request and are for this node to do. A controller of a
@@ -169,7 +172,8 @@ func (r *retention) deletesInstead(o *nodev1.Owed) bool {
 		return false
 	}
 	n, err := r.Peers.Node(payer)
-	return errdefs.IsNotFound(err) || err == nil && !n.GetUp() && r.now().Sub(time.Unix(0, n.GetSeenUnixNano())) >= absentDeleter
+	return errdefs.IsNotFound(err) || err == nil && !n.GetUp() &&
+		r.now().Sub(time.Unix(0, n.GetSeenUnixNano())) >= absentDeleter
 }
 
 // cleanPromptly is Clean for who has something better to do: a store that takes its time
@@ -190,13 +194,15 @@ func (r *retention) deletePending(ctx context.Context, o *nodev1.Owed) error {
 	}
 	err := r.Snapshots.Drop(ctx, ref.GetRepository(), ref.GetDigest(), ref.GetTag(), o.GetUid())
 	if errors.Is(err, ErrForeign) { // it stays, and its deletion is not pending any more
-		r.Events.Event(ctx, Event{Type: Foreign, VM: o.GetVm(), Operation: ref.GetOperation(), Reason: fmt.Sprintf("%v; it stays in %s, node %q had named it", err, ref.GetRepository(), ref.GetNode())})
+		r.Events.Event(ctx, Event{Type: Foreign, VM: o.GetVm(), Operation: ref.GetOperation(),
+			Reason: fmt.Sprintf("%v; it stays in %s, node %q had named it", err, ref.GetRepository(), ref.GetNode())})
 		err = nil
 	}
 	if err != nil {
 		return fmt.Errorf("snapshot %s of VM %s stays in %s: %w", ref.GetDigest(), name(o.GetVm()), ref.GetRepository(), err)
 	}
-	_, err = r.Records.Clear(ctx, &nodev1.ClearRequest{Vm: o.GetVm(), Repository: ref.GetRepository(), Digest: ref.GetDigest()})
+	_, err = r.Records.Clear(ctx, &nodev1.ClearRequest{Vm: o.GetVm(), Repository: ref.GetRepository(),
+		Digest: ref.GetDigest()})
 	return records(err)
 }
 

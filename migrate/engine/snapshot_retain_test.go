@@ -54,7 +54,8 @@ func TestTagThatStays(t *testing.T) {
 		if op := resp.GetOperation(); err != nil || op.Phase != nodev1.Phase_PHASE_SUCCEEDED || !op.CleanupPending {
 			t.Fatalf("operation %v", op)
 		}
-		if owed := w.pendingDeletions(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != first || len(w.record().GetSnapshots()) != 1 {
+		if owed := w.pendingDeletions(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != first ||
+			len(w.record().GetSnapshots()) != 1 {
 			t.Fatalf("owed %v, record %v", owed, w.record())
 		}
 		pending := func() bool {
@@ -163,7 +164,8 @@ func sweepFails(t *testing.T, f fault) int {
 	if err := tend(); err != nil {
 		t.Fatalf("call %d fails with %v: the sweep after it: %v", f.call, f.err, err)
 	}
-	if rec := w.record(); len(rec.GetSnapshots()) != 1 || rec.GetSnapshots()[0].GetDigest() != rec.GetOwner().GetDigest() || len(w.pendingDeletions()) != 0 {
+	if rec := w.record(); len(rec.GetSnapshots()) != 1 ||
+		rec.GetSnapshots()[0].GetDigest() != rec.GetOwner().GetDigest() || len(w.pendingDeletions()) != 0 {
 		t.Fatalf("call %d fails with %v: record %v, owed %v", f.call, f.err, rec, w.pendingDeletions())
 	}
 	w.check(fmt.Sprintf("call %d", f.call))
@@ -181,7 +183,8 @@ func TestScan(t *testing.T) {
 	w.tags = []Leftover{
 		{Tag: "owner", Digest: rec.GetOwner().GetDigest(), UID: rec.GetUid()},
 		{Tag: "foreign", Digest: "sha256:f", UID: "other"},
-		{Tag: "later", Digest: "sha256:9", UID: rec.GetUid(), Generation: rec.GetGeneration() + 1, Operation: "z"}, // than the backup
+		// than the backup
+		{Tag: "later", Digest: "sha256:9", UID: rec.GetUid(), Generation: rec.GetGeneration() + 1, Operation: "z"},
 		{Tag: "left", Digest: "sha256:1", UID: rec.GetUid(), Operation: "x"},
 		{Tag: "hold", Digest: "sha256:2", UID: rec.GetUid(), Operation: "y", Hold: true},
 	}
@@ -266,7 +269,8 @@ func TestPrune(t *testing.T) {
 	e.opts.Retention.Keep = 3
 	w.rounds(e, 2)
 	w.broke("Drop", errdefs.ErrPermissionDenied)
-	if _, err := w.records.Trim(t.Context(), &nodev1.TrimRequest{Vm: vm, Digest: w.record().GetSnapshots()[0].GetDigest()}); err != nil {
+	if _, err := w.records.Trim(t.Context(),
+		&nodev1.TrimRequest{Vm: vm, Digest: w.record().GetSnapshots()[0].GetDigest()}); err != nil {
 		t.Fatal(err)
 	}
 	w.broke("Drop", nil)
@@ -339,7 +343,8 @@ func TestStoreThatHangs(t *testing.T) {
 	w.hang = map[string]bool{"Drop": true}
 	w.mu.Unlock()
 	w.rounds(e, 1)
-	if resp, err := w.records.Operation(t.Context(), &nodev1.OperationRequest{Id: "r0-1"}); err != nil || !resp.GetOperation().GetCleanupPending() || len(w.pendingDeletions()) != 1 {
+	if resp, err := w.records.Operation(t.Context(), &nodev1.OperationRequest{Id: "r0-1"}); err != nil ||
+		!resp.GetOperation().GetCleanupPending() || len(w.pendingDeletions()) != 1 {
 		t.Errorf("operation %v, %v, owed %v", resp.GetOperation(), err, w.pendingDeletions())
 	}
 }

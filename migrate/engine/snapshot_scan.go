@@ -120,7 +120,8 @@ func (r *retention) leftovers(ctx context.Context, vm *nodev1.VM) (found []lefto
 				first = r.now()
 			}
 			seen[key] = first
-			found = append(found, leftover{Leftover: t, rec: rec, repository: repository, due: known && r.now().Sub(first) >= r.opts.Retention.Grace})
+			found = append(found, leftover{Leftover: t, rec: rec, repository: repository, due: known &&
+				r.now().Sub(first) >= r.opts.Retention.Grace})
 		}
 	}
 	// The watch of a VM that was passed over goes on: with a checkpoint each few minutes, an
@@ -138,7 +139,8 @@ func (r *retention) leftovers(ctx context.Context, vm *nodev1.VM) (found []lefto
 // is never touched, wherever it lies, nor one of a generation that the record has not
 // reached: the records are those of a backup then, and it may be all there is of the VM.
 func named(rec *nodev1.Record, t Leftover) bool {
-	if t.UID != rec.GetUid() || t.Generation > rec.GetGeneration() || record.Unknown(rec, t.Generation) || t.Digest == rec.GetOwner().GetDigest() || t.Digest == rec.GetLost() {
+	if t.UID != rec.GetUid() || t.Generation > rec.GetGeneration() || record.Unknown(rec, t.Generation) ||
+		t.Digest == rec.GetOwner().GetDigest() || t.Digest == rec.GetLost() {
 		return true
 	}
 	for _, ref := range rec.GetSnapshots() {
@@ -163,7 +165,8 @@ func (r *retention) remove(ctx context.Context, l leftover) error {
 		return err
 	}
 	if err := r.Snapshots.Drop(ctx, l.repository, l.Digest, l.Tag, l.UID); err != nil {
-		return fmt.Errorf("leftover %s (tag %s) of VM %s stays in %s: %w", l.Digest, l.Tag, name(rec.GetVm()), l.repository, err)
+		return fmt.Errorf("leftover %s (tag %s) of VM %s stays in %s: %w", l.Digest, l.Tag, name(rec.GetVm()),
+			l.repository, err)
 	}
 	delete(r.scan.since, watched{l.rec.GetUid(), l.repository, l.Digest})
 	return nil

@@ -91,14 +91,16 @@ func observe(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	case err != nil:
 		return err
 	case q.GetRecord() == recordFenced && mine:
-		return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_REVERTING, Reason: "the destination fenced itself before it ran the VM"})
+		return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_REVERTING,
+			Reason: "the destination fenced itself before it ran the VM"})
 	case q.GetRecord() == recordOwn && q.GetState() == stateStopped:
 		return e.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_DEST, "the VM ended at its destination after the commit")
 	case q.GetRecord() == recordOwn && q.GetAdopted() && mine: // its shim died, and containerd has no task to start
 		if q.GetState() == stateRunning {
 			return e.ran(ctx, op)
 		}
-		return fmt.Errorf("the successor of its shim takes the wake to its end, the VM is %s: %w", q.GetState(), errdefs.ErrUnavailable)
+		return fmt.Errorf("the successor of its shim takes the wake to its end, the VM is %s: %w", q.GetState(),
+			errdefs.ErrUnavailable)
 	}
 	if err := e.Tasks.Start(ctx, op.GetVm()); err != nil {
 		return err

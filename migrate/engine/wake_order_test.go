@@ -17,7 +17,8 @@ import (
 func TestWakeThatComesLate(t *testing.T) {
 	w := asleep(t)
 	n2, then := w.start("n2"), w.record()
-	order := &nodev1.WakeRequest{Vm: vm, Operation: "w", Digest: then.GetOwner().GetDigest(), Generation: then.GetGeneration(), Uid: then.GetUid()}
+	order := &nodev1.WakeRequest{Vm: vm, Operation: "w", Digest: then.GetOwner().GetDigest(),
+		Generation: then.GetGeneration(), Uid: then.GetUid()}
 	if _, err := n2.Wake(t.Context(), order); err != nil {
 		t.Fatal(err)
 	}

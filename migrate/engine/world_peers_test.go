@@ -38,7 +38,8 @@ func (s sides) Nodes() (all []*nodev1.NodeInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, name := range []string{"n1", "n2", "n3"} {
-		all = append(all, &nodev1.NodeInfo{Name: name, Up: true, Cordoned: s.cordoned == name, FreeBytes: uint64(i), Execs: name != "n3"})
+		all = append(all, &nodev1.NodeInfo{Name: name, Up: true, Cordoned: s.cordoned == name, FreeBytes: uint64(i),
+			Execs: name != "n3"})
 	}
 	return all
 }
@@ -111,7 +112,8 @@ func (s side) Abort(ctx context.Context, req *nodev1.PeerAbortRequest) (*machine
 }
 
 func (s side) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*nodev1.PeerState, error) {
-	return &nodev1.PeerState{}, s.n.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(), Digest: req.GetDigest(), Moved: true})
+	return &nodev1.PeerState{}, s.n.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(),
+		Digest: req.GetDigest(), Moved: true})
 }
 
 // Run lets the VM run as a shim does: after it has seen the commit.
@@ -153,7 +155,8 @@ func (s side) Discard(ctx context.Context, _ *nodev1.PeerRef) (*nodev1.PeerState
 }
 
 func (s side) Revert(ctx context.Context, req *nodev1.PeerRevertRequest) (*machinev1.RevertResponse, error) {
-	return s.n.Revert(ctx, req.GetVm(), &machinev1.RevertRequest{Ref: req.GetRef(), OwnerGeneration: req.GetOwnerGeneration()})
+	return s.n.Revert(ctx, req.GetVm(), &machinev1.RevertRequest{Ref: req.GetRef(),
+		OwnerGeneration: req.GetOwnerGeneration()})
 }
 
 func (s side) Query(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerState, error) {

@@ -13,7 +13,8 @@ type flaky struct {
 	world *world
 }
 
-func via[Q, R any](ctx context.Context, f *flaky, name string, method func(context.Context, Q) (R, error), req Q) (resp R, err error) {
+func via[Q, R any](ctx context.Context, f *flaky, name string, method func(context.Context, Q) (R, error),
+	req Q) (resp R, err error) {
 	failed := f.world.do(ctx, name, func() error { resp, err = method(context.WithoutCancel(ctx), req); return err })
 	return resp, failed
 }

@@ -41,7 +41,8 @@ func (k *tasks) Start(ctx context.Context, _ *nodev1.VM) error {
 			return err
 		}
 		op := rec.GetOperation()
-		if rec, err = k.records.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: k.node}}); err != nil {
+		if rec, err = k.records.Commit(ctx, &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(),
+			Generation: op.GetGeneration(), Owner: &nodev1.Owner{Node: k.node}}); err != nil {
 			return err
 		}
 		k.gens[k.node] = rec.GetGeneration()

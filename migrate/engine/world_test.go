@@ -94,7 +94,8 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	w := &world{t: t, records: controller.New(st), state: map[string]string{}, gens: map[string]uint64{}, ends: map[string]int{}, blobs: map[string]bool{}, always: map[string]error{}}
+	w := &world{t: t, records: controller.New(st), state: map[string]string{}, gens: map[string]uint64{},
+		ends: map[string]int{}, blobs: map[string]bool{}, always: map[string]error{}}
 	rec, err := w.records.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vm})
 	if err == nil {
 		_, err = w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n1", Generation: rec.Generation})
@@ -168,7 +169,8 @@ func (w *world) engine(node string) *Engine {
 	}
 	return New(Parts{
 		Peers:   peers,
-		Records: &flaky{RecordsService: w.records, world: w}, Machines: n, Observer: n, Tasks: (*tasks)(n), Departed: n, Snapshots: n, Events: Sinks{},
+		Records: &flaky{RecordsService: w.records, world: w}, Machines: n, Observer: n, Tasks: (*tasks)(n), Departed: n,
+		Snapshots: n, Events: Sinks{},
 	}, Options{
 		Node: node, Repository: func(rec *nodev1.Record) string { return "r/" + rec.Uid },
 		Operation: time.Minute, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, Patience: 50 * time.Millisecond,
@@ -186,7 +188,8 @@ func stale(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
 }
 
-func (n *machine) Capture(ctx context.Context, _ *nodev1.VM, req *machinev1.CaptureRequest) (resp *machinev1.CaptureResponse, err error) {
+func (n *machine) Capture(ctx context.Context, _ *nodev1.VM,
+	req *machinev1.CaptureRequest) (resp *machinev1.CaptureResponse, err error) {
 	err = n.do(ctx, "Capture", func() error {
 		if n.waitInside != nil {
 			close(n.waitInside)
@@ -197,7 +200,8 @@ func (n *machine) Capture(ctx context.Context, _ *nodev1.VM, req *machinev1.Capt
 			return ctx.Err()
 		}
 		switch {
-		case req.GetCheckpoint() && n.digest != "" && n.ref.GetOperation() == req.Ref.Operation: // made, and the VM has gone on
+		// made, and the VM has gone on
+		case req.GetCheckpoint() && n.digest != "" && n.ref.GetOperation() == req.Ref.Operation:
 		case n.state[n.node] == runs:
 			n.captures++
 			n.execs = req.GetExecs()
@@ -216,7 +220,8 @@ func (n *machine) Capture(ctx context.Context, _ *nodev1.VM, req *machinev1.Capt
 	return resp, err
 }
 
-func (n *machine) Vote(ctx context.Context, _ *nodev1.VM, req *machinev1.VoteRequest) (resp *machinev1.VoteResponse, err error) {
+func (n *machine) Vote(ctx context.Context, _ *nodev1.VM, req *machinev1.VoteRequest) (resp *machinev1.VoteResponse,
+	err error) {
 	err = n.do(ctx, "Vote", func() error {
 		if n.ref.GetOperation() != req.Ref.Operation || n.state[n.node] != paused && n.state[n.node] != stopped {
 			return stale("vote: VM is %s", n.state[n.node])
@@ -297,7 +302,8 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 }
 
 // Revert wants the record's word, as shims do.
-func (n *machine) Revert(ctx context.Context, _ *nodev1.VM, req *machinev1.RevertRequest) (*machinev1.RevertResponse, error) {
+func (n *machine) Revert(ctx context.Context, _ *nodev1.VM, req *machinev1.RevertRequest) (*machinev1.RevertResponse,
+	error) {
 	err := n.do(ctx, "Revert", func() error {
 		rec, err := n.records.Get(ctx, &nodev1.GetRequest{Vm: vm})
 		if err != nil || rec.GetOwner().GetNode() != n.node || rec.GetGeneration() != req.GetOwnerGeneration() {
@@ -350,7 +356,8 @@ func (n *machine) Drop(ctx context.Context, _, digest, tag, _ string) error {
 	})
 }
 
-func (n *machine) Collect(ctx context.Context, _ string, _ time.Duration, dry bool) (files int, bytes uint64, err error) {
+func (n *machine) Collect(ctx context.Context, _ string, _ time.Duration, dry bool) (files int, bytes uint64,
+	err error) {
 	err = n.do(ctx, "Collect", func() error {
 		files, bytes = n.files, uint64(n.files)
 		if !dry {

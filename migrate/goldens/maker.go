@@ -73,7 +73,8 @@ func (m *Maker) Golden(ctx context.Context, vm *nodev1.VM) string {
 		err = m.Shelf.Ready(ctx, d)
 	}
 	if err != nil {
-		slog.WarnContext(ctx, "golden snapshot is not used", "vm", vm.GetNamespace()+"/"+vm.GetId(), "digest", d, "reason", err)
+		slog.WarnContext(ctx, "golden snapshot is not used", "vm", vm.GetNamespace()+"/"+vm.GetId(), "digest", d,
+			"reason", err)
 		return ""
 	}
 	return d
@@ -96,7 +97,8 @@ func (m *Maker) find(ctx context.Context, vm *nodev1.VM) (string, error) {
 
 // Make boots an image, waits until it is ready, captures it and ends it. Nothing but the
 // snapshot stays, whatever fails.
-func (m *Maker) Make(ctx context.Context, order *nodev1.TemplateMakeRequest) (_ *nodev1.TemplateMakeResponse, err error) {
+func (m *Maker) Make(ctx context.Context, order *nodev1.TemplateMakeRequest) (_ *nodev1.TemplateMakeResponse,
+	err error) {
 	req := order.GetImage()
 	repository, err := m.Shelf.Repository()
 	if err != nil {
@@ -138,8 +140,10 @@ func (m *Maker) Make(ctx context.Context, order *nodev1.TemplateMakeRequest) (_ 
 	}
 	return &nodev1.TemplateMakeResponse{
 		Template: &nodev1.TemplateInfo{
-			Kind: nodev1.TemplateKind_TEMPLATE_KIND_IMAGE, Name: resp.GetDigest(), Image: req.GetImage(), ImageDigest: booted.Digest,
-			Vmm: q.GetVmm(), Kernel: q.GetKernel(), Memory: q.GetMemory(), Vcpus: q.GetVcpus(), CreatedUnixNano: time.Now().UnixNano(),
+			Kind: nodev1.TemplateKind_TEMPLATE_KIND_IMAGE, Name: resp.GetDigest(), Image: req.GetImage(),
+			ImageDigest: booted.Digest,
+			Vmm:         q.GetVmm(), Kernel: q.GetKernel(), Memory: q.GetMemory(), Vcpus: q.GetVcpus(),
+			CreatedUnixNano: time.Now().UnixNano(),
 		},
 		Repository: repository, ReadyMs: uint64(took.Milliseconds()), TookMs: uint64(time.Since(begun).Milliseconds()),
 		ResidentBytes: resp.GetResidentBytes(), PushedBytes: resp.GetPushedBytes(),

@@ -86,13 +86,16 @@ func newMaker(fail string) (*node, *Maker) {
 // Any call may fail while a golden snapshot is made: its VM and the record of that VM go. A
 // snapshot is claimed only if there is one. Its table is never worth an error.
 func TestMakeFailsAtEachCall(t *testing.T) {
-	for _, fail := range []string{"", "repository", "boot", "ready", "query", "capture", "abort", "table", "unboot", "remove"} {
+	for _, fail := range []string{"", "repository", "boot", "ready", "query", "capture", "abort", "table", "unboot",
+		"remove"} {
 		n, m := newMaker(fail)
-		resp, err := m.Make(t.Context(), &nodev1.TemplateMakeRequest{Image: &nodev1.GoldenRequest{Namespace: "default", Image: "web:1", TimeoutMs: 60_000}})
+		resp, err := m.Make(t.Context(), &nodev1.TemplateMakeRequest{Image: &nodev1.GoldenRequest{Namespace: "default",
+			Image: "web:1", TimeoutMs: 60_000}})
 		if fine := fail == "" || fail == "table"; fine != (err == nil) {
 			t.Errorf("%s fails: %v", fail, err)
 		}
-		if err == nil && (resp.GetTemplate().GetName() != "sha256:1" || resp.GetPushedBytes() != 5 || resp.GetRepository() != "reg/vms/golden") {
+		if err == nil && (resp.GetTemplate().GetName() != "sha256:1" || resp.GetPushedBytes() != 5 ||
+			resp.GetRepository() != "reg/vms/golden") {
 			t.Errorf("%s fails: %v", fail, resp)
 		}
 		if len(n.left) > 0 || fail != "repository" && len(n.removed) != 1 {
@@ -110,7 +113,8 @@ func TestSweep(t *testing.T) {
 	mine, other := &nodev1.VM{Namespace: "default", Id: "template-1"}, &nodev1.VM{Namespace: "default", Id: "golden-2"}
 	n.left = []*nodev1.VM{mine, other}
 	m.own(mine, true)
-	if err := m.Sweep(t.Context()); err != nil || len(n.left) != 1 || n.left[0] != mine || !slices.Equal(n.removed, []string{"golden-2"}) {
+	if err := m.Sweep(t.Context()); err != nil || len(n.left) != 1 || n.left[0] != mine ||
+		!slices.Equal(n.removed, []string{"golden-2"}) {
 		t.Errorf("left %v, removed %v, %v", n.left, n.removed, err)
 	}
 	m.own(mine, false)

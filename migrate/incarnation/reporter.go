@@ -49,7 +49,8 @@ func NewReporter(node, dir string, store nodev1.StoreService, held func() ([]*no
 		err = json.Unmarshal(data, &r.known)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s, which says what store of records this node has seen (without it the node takes any store for the newest): %w", r.path, err)
+		return nil, fmt.Errorf("read %s, which says what store of records this node has seen (without it the node takes "+
+			"any store for the newest): %w", r.path, err)
 	}
 	return r, nil
 }
@@ -119,7 +120,8 @@ func (r *Reporter) Ask(ctx context.Context, rec *nodev1.Record) error {
 	if err != nil {
 		return err
 	}
-	return r.counts(&nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() || state.GetBehind() != nil})
+	return r.counts(&nodev1.AnnounceResponse{Incarnation: state.GetIncarnation(), Closed: state.GetWaiting() ||
+		state.GetBehind() != nil})
 }
 
 // counts says why the records do not count, by what the controller said of their store.
@@ -130,7 +132,8 @@ func (r *Reporter) counts(now *nodev1.AnnounceResponse) error {
 	wrong := ""
 	switch {
 	case now.GetIncarnation() < known.Seen:
-		wrong = fmt.Sprintf("the records are of incarnation %d, this node has seen %d: they are an old copy", now.GetIncarnation(), known.Seen)
+		wrong = fmt.Sprintf("the records are of incarnation %d, this node has seen %d: they are an old copy",
+			now.GetIncarnation(), known.Seen)
 	case now.GetClosed():
 		wrong = "the store of the records was put back from a copy (godwit controller status)"
 	case now.GetIncarnation() != known.Reported:

@@ -24,13 +24,16 @@ func RestoreOrdered(ctx context.Context, dir string, store nodev1.StoreService) 
 		return err
 	}
 	state, err := store.Restore(ctx, &nodev1.RestoreRequest{Retire: order.Retire})
-	for end := time.Now().Add(cluster.Silence + cluster.Interval); errors.Is(err, controller.ErrUnchecked) && ctx.Err() == nil && time.Now().Before(end); {
+	for end := time.Now().Add(cluster.Silence + cluster.Interval); errors.Is(err, controller.ErrUnchecked) &&
+		ctx.Err() == nil && time.Now().Before(end); {
 		retry.Sleep(ctx, againAtStart) // one that was stopped counts as up until it is silent
 		state, err = store.Restore(ctx, &nodev1.RestoreRequest{Retire: order.Retire})
 	}
 	if err != nil {
-		return fmt.Errorf("restore the store at the start, as godwit controller restore --at-start has ordered (give the order again to change it): %w", err)
+		return fmt.Errorf("restore the store at the start, as godwit controller restore --at-start has ordered (give the "+
+			"order again to change it): %w", err)
 	}
-	slog.WarnContext(ctx, "the store of the records was put back: no record changes until all nodes have reported", "incarnation", state.GetIncarnation(), "missing", state.GetMissing())
+	slog.WarnContext(ctx, "the store of the records was put back: no record changes until all nodes have reported",
+		"incarnation", state.GetIncarnation(), "missing", state.GetMissing())
 	return done()
 }

@@ -49,7 +49,8 @@ func OpenWatermark(ctx context.Context, cfg *config.Config, whole *controller.In
 		err = json.Unmarshal(data, &known)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("read %s, which says how far the store of the records was (remove it if the store was not put back from a copy): %w", m.path, err)
+		return nil, fmt.Errorf("read %s, which says how far the store of the records was (remove it if the store was not "+
+			"put back from a copy): %w", m.path, err)
 	}
 	if known.Store == m.store {
 		m.seen = known.Mark

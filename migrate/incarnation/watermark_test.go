@@ -31,7 +31,9 @@ func TestStartOnAnOldCopy(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		m, err := OpenWatermark(t.Context(), cfg, controller.NewIncarnations(st, st, "a", func() []string { return nil }, nil))
+		m, err := OpenWatermark(t.Context(), cfg, controller.NewIncarnations(st, st, "a", func() []string {
+			return nil
+		}, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +42,8 @@ func TestStartOnAnOldCopy(t *testing.T) {
 			t.Fatalf("behind: %v, want %v: %v", state.GetBehind(), behind, err)
 		}
 		if claim != "" {
-			if _, err := controller.New(st).Ensure(t.Context(), &nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "ns", Id: claim}}); err != nil {
+			if _, err := controller.New(st).Ensure(t.Context(),
+				&nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "ns", Id: claim}}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -23,7 +23,8 @@ func TestCommand(t *testing.T) {
 	if got, err := os.ReadFile(said); err != nil || string(got) != "n1 n1 n1:7444\n" {
 		t.Errorf("it was told %q: %v", got, err)
 	}
-	if err := Command(command("echo the power stays on >&2; exit 3"))(t.Context(), node); err == nil || !strings.Contains(err.Error(), "the power stays on") {
+	if err := Command(command("echo the power stays on >&2; exit 3"))(t.Context(), node); err == nil ||
+		!strings.Contains(err.Error(), "the power stays on") {
 		t.Errorf("status 3: %v", err)
 	}
 	if err := Command([]string{"/not/there"})(t.Context(), node); err == nil {
@@ -44,7 +45,8 @@ func TestCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); lives(strings.TrimSpace(string(text))); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); lives(strings.TrimSpace(string(text))); time.Sleep(
+		10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("process %s, which it has started, outlives it", text)
 		}

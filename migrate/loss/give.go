@@ -27,7 +27,8 @@ type order struct {
 
 // give fences a node, or, once it is fenced, orders its VMs elsewhere, from their newest
 // snapshots. Where most nodes are silent, it is rather this one that is cut off.
-func (w *Watcher) give(ctx context.Context, n *nodev1.NodeInfo, vms []*nodev1.Record, most bool) (fenced bool, err error) {
+func (w *Watcher) give(ctx context.Context, n *nodev1.NodeInfo, vms []*nodev1.Record, most bool) (fenced bool,
+	err error) {
 	k := w.nodes[n.GetName()]
 	ready, under := w.restorable(vms)
 	switch {
@@ -114,7 +115,9 @@ func (w *Watcher) order(ctx context.Context, n *nodev1.NodeInfo, ready []*nodev1
 		}
 	}
 	ready = slices.DeleteFunc(ready, func(rec *nodev1.Record) bool { return w.clock().Before(k.orders[key(rec)].again) })
-	slices.SortStableFunc(ready, func(a, b *nodev1.Record) int { return cmp.Compare(k.orders[key(a)].count, k.orders[key(b)].count) })
+	slices.SortStableFunc(ready, func(a, b *nodev1.Record) int {
+		return cmp.Compare(k.orders[key(a)].count, k.orders[key(b)].count)
+	})
 	var errs []error
 	for _, rec := range ready[:min(len(ready), max(0, room))] {
 		if !w.still(n) {
@@ -137,12 +140,14 @@ func (w *Watcher) recover(ctx context.Context, rec *nodev1.Record, o *order) err
 	if err == nil {
 		o.to = to
 		err = w.ask(ctx, &nodev1.RecoverRequest{
-			Vm: rec.GetVm(), To: to, Fenced: true, Digest: s.GetDigest(), LostNode: transition.InHand(rec), Generation: rec.GetGeneration(),
+			Vm: rec.GetVm(), To: to, Fenced: true, Digest: s.GetDigest(), LostNode: transition.InHand(rec),
+			Generation: rec.GetGeneration(),
 		})
 	}
 	switch {
 	case err == nil:
-		return w.event(ctx, moves.Recovering, rec, to, fmt.Sprintf("from %s, %v old: what came after it ended with node %s", s.GetDigest(), w.age(s), lost))
+		return w.event(ctx, moves.Recovering, rec, to, fmt.Sprintf("from %s, %v old: what came after it ended with node %s",
+			s.GetDigest(), w.age(s), lost))
 	case o.failed == err.Error():
 		return nil
 	}

@@ -118,9 +118,11 @@ func TestCapturedIsNewest(t *testing.T) {
 func TestWakeOfALostDestination(t *testing.T) {
 	w, watcher := newWorld(t, "a", "b", "c", "d", "e")
 	for _, id := range []string{"1", "2", "3", "4", "5"} {
-		w.owns("b", id, time.Hour).Operation = &nodev1.Operation{Kind: nodev1.Kind_KIND_WAKE, Destination: "b", Phase: nodev1.Phase_PHASE_COMMITTED}
+		w.owns("b", id, time.Hour).Operation = &nodev1.Operation{Kind: nodev1.Kind_KIND_WAKE, Destination: "b",
+			Phase: nodev1.Phase_PHASE_COMMITTED}
 	}
-	w.owns("b", "6", time.Hour).Operation = &nodev1.Operation{Kind: nodev1.Kind_KIND_WAKE, Destination: "c", Phase: nodev1.Phase_PHASE_TRANSFERRING}
+	w.owns("b", "6", time.Hour).Operation = &nodev1.Operation{Kind: nodev1.Kind_KIND_WAKE, Destination: "c",
+		Phase: nodev1.Phase_PHASE_TRANSFERRING}
 	w.pass(watcher, time.Minute)
 	w.pass(watcher, 5*time.Minute, "b", "c")
 	if len(w.ordered) != parallel {

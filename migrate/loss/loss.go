@@ -238,7 +238,8 @@ func (w *Watcher) tell(ctx context.Context, n *nodev1.NodeInfo, vms []*nodev1.Re
 	for _, rec := range vms {
 		can := "it has no snapshot: it lives or ends with that node"
 		if k := transition.Kept(rec); k != nil {
-			can = fmt.Sprintf("node %s holds it as it was at the switch-over of its move: godwit recover --from-source", k.GetNode())
+			can = fmt.Sprintf("node %s holds it as it was at the switch-over of its move: godwit recover --from-source",
+				k.GetNode())
 		} else if s := newest(rec); s != nil {
 			can = fmt.Sprintf("its newest snapshot is %s, %v old", s.GetDigest(), w.age(s))
 		}
@@ -254,7 +255,8 @@ func (w *Watcher) tell(ctx context.Context, n *nodev1.NodeInfo, vms []*nodev1.Re
 func (w *Watcher) event(ctx context.Context, kind string, rec *nodev1.Record, to, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()
-	return w.Cluster.Append(ctx, &nodev1.MoveEvent{Type: kind, Vm: rec.GetVm(), Source: rec.GetOwner().GetNode(), Destination: to, Reason: reason})
+	return w.Cluster.Append(ctx, &nodev1.MoveEvent{Type: kind, Vm: rec.GetVm(), Source: rec.GetOwner().GetNode(),
+		Destination: to, Reason: reason})
 }
 
 func newest(rec *nodev1.Record) *nodev1.SnapshotRef {

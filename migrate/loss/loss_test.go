@@ -44,7 +44,10 @@ func newWorld(t *testing.T, names ...string) (*world, *Watcher) {
 	for _, name := range names {
 		w.nodes[name] = &nodev1.NodeInfo{Name: name}
 	}
-	watcher := &Watcher{Self: names[0], After: time.Minute, Cluster: w, Records: w, Mover: w, Fence: w.fence, Now: func() time.Time { return w.clock }}
+	watcher := &Watcher{Self: names[0], After: time.Minute, Cluster: w, Records: w, Mover: w, Fence: w.fence,
+		Now: func() time.Time {
+			return w.clock
+		}}
 	return w, watcher
 }
 
@@ -81,7 +84,8 @@ func (w *world) pass(watcher *Watcher, d time.Duration, silent ...string) {
 func (w *world) Nodes() (all []*nodev1.NodeInfo) {
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
 		n := w.nodes[name]
-		all = append(all, &nodev1.NodeInfo{Name: name, SeenUnixNano: n.GetSeenUnixNano(), Up: n.GetUp(), Cordoned: n.GetCordoned()})
+		all = append(all, &nodev1.NodeInfo{Name: name, SeenUnixNano: n.GetSeenUnixNano(), Up: n.GetUp(),
+			Cordoned: n.GetCordoned()})
 	}
 	return all
 }
@@ -189,7 +193,8 @@ func TestNewest(t *testing.T) {
 	rec := w.records[0]
 	rec.Operation = nil // the wake has failed
 	w.pass(watcher, time.Minute, "b")
-	w.want([]string{"b"}, []string{"new-slept", "new-slept"}, "NodeLost slept", "NodeLost never", "Recovering slept", "Recovering slept")
+	w.want([]string{"b"}, []string{"new-slept", "new-slept"}, "NodeLost slept", "NodeLost never", "Recovering slept",
+		"Recovering slept")
 }
 
 // A fence that fails gives nothing away, is told once, and asked again. A fence that has
@@ -200,7 +205,8 @@ func TestFenceThatFails(t *testing.T) {
 	w.fails = errors.New("no answer")
 	w.pass(watcher, time.Minute)
 	w.pass(watcher, 3*time.Minute, "b")
-	if len(w.fenced) < 3 || len(w.fenced) > 9 || len(w.ordered) > 0 || len(w.events) != 2 || !strings.Contains(w.events[1].GetReason(), "no answer") {
+	if len(w.fenced) < 3 || len(w.fenced) > 9 || len(w.ordered) > 0 || len(w.events) != 2 ||
+		!strings.Contains(w.events[1].GetReason(), "no answer") {
 		t.Fatalf("fenced %q, ordered %q, told %v", w.fenced, w.ordered, w.events)
 	}
 	w.fails, w.fenced, w.events = nil, nil, nil

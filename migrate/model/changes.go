@@ -1,11 +1,13 @@
 package model
 
 var recordNames = map[record]string{
-	none: "", own: "OWN", sending: "SENDING", prepared: "PREPARED", released: "RELEASED", incoming: "INCOMING", ready: "READY", fenced: "FENCED",
+	none: "", own: "OWN", sending: "SENDING", prepared: "PREPARED", released: "RELEASED", incoming: "INCOMING",
+	ready: "READY", fenced: "FENCED",
 }
 
 var phaseNames = map[phase]string{
-	idle: "idle", preparing: "preparing", aborting: "aborting", committed: "committed", reverting: "reverting", cleaning: "cleaning",
+	idle: "idle", preparing: "preparing", aborting: "aborting", committed: "committed", reverting: "reverting",
+	cleaning:  "cleaning",
 	succeeded: "succeeded", lostAtDest: "lost_at_dest", lostAtSrc: "lost_at_src",
 }
 

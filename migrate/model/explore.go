@@ -41,7 +41,8 @@ func Explore(m Mutation) Result {
 			}
 		})
 	}
-	result := Result{States: len(reached), Stuck: len(reached) - len(settling(reached, before)), Violations: map[string][]string{}}
+	result := Result{States: len(reached), Stuck: len(reached) - len(settling(reached, before)),
+		Violations: map[string][]string{}}
 	for name, hit := range broken {
 		result.Violations[name] = trace(reached, hit)
 	}

@@ -13,8 +13,9 @@ type Mutation string
 
 // The mutations. None is the protocol as it is.
 const (
-	None                       Mutation = ""
-	NativeResume               Mutation = "ch-native"                     // the destination resumes by itself; its OK can be lost
+	None Mutation = ""
+	// the destination resumes by itself; its OK can be lost
+	NativeResume               Mutation = "ch-native"
 	NoFreeze                   Mutation = "no-freeze"                     // the vote leaves the source able to resume
 	CommitWithoutVote          Mutation = "commit-without-source-vote"    // Ready is enough
 	RunNotFenced               Mutation = "run-not-fenced-by-attempt"     // Run meets the Ready of another attempt
@@ -135,7 +136,8 @@ func (s set) add(k kind, number uint8) set { return s.with(message{kind: k, numb
 func (s set) each(do func(message)) {
 	for i := range int(kinds) * maxGeneration * maxGeneration {
 		if s[i/64]&(1<<(i%64)) != 0 {
-			do(message{kind: kind(i / maxGeneration / maxGeneration), number: uint8(i / maxGeneration % maxGeneration), renewed: uint8(i % maxGeneration)})
+			do(message{kind: kind(i / maxGeneration / maxGeneration), number: uint8(i / maxGeneration % maxGeneration),
+				renewed: uint8(i % maxGeneration)})
 		}
 	}
 }

@@ -34,7 +34,8 @@ func TestHandOver(t *testing.T) {
 				t.Logf("%s: %s", name, Trace(labels))
 			}
 			if shortest != tt.shortest || len(got.Violations) != len(tt.broken) {
-				t.Errorf("first violation after %d steps, %d in all; want %d, %v", shortest, len(got.Violations), tt.shortest, tt.broken)
+				t.Errorf("first violation after %d steps, %d in all; want %d, %v", shortest, len(got.Violations),
+					tt.shortest, tt.broken)
 			}
 			for _, name := range tt.broken {
 				if got.Violations[name] == nil {

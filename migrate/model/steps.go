@@ -25,7 +25,8 @@ func controller(s State, m Mutation, next take) {
 	case idle:
 		if s.owner == 0 && a < maxAttempts && s.source.record == own && s.source.vmm == run {
 			s.attempt++
-			next("C.start", s.order(preparing, message{kind: prepareDestination, number: a + 1}, message{kind: send, number: a + 1}))
+			next("C.start", s.order(preparing, message{kind: prepareDestination, number: a + 1},
+				message{kind: send, number: a + 1}))
 		}
 	case preparing:
 		if (s.facts.has(isPrepared, a) || m == CommitWithoutVote) && s.facts.has(isReady, a) {

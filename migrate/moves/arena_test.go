@@ -55,15 +55,18 @@ func newArena(t *testing.T, policy controller.Policy) *arena {
 		t.Fatal(err)
 	}
 	first := load(t, dir)
-	a.moves = &Service{Self: "first", Records: records, Engine: orders{records}, Cluster: a.members, Pull: policy.Pull, Peer: func(node string) (nodev1.PeerService, error) {
-		if p := a.peers[node]; p != nil {
-			return p, nil
-		}
-		return nil, errdefs.ErrUnavailable
-	}}
+	a.moves = &Service{Self: "first", Records: records, Engine: orders{records}, Cluster: a.members, Pull: policy.Pull,
+		Peer: func(node string) (nodev1.PeerService, error) {
+			if p := a.peers[node]; p != nil {
+				return p, nil
+			}
+			return nil, errdefs.ErrUnavailable
+		}}
 	port := serve(t, func(ctx context.Context, srv *ttrpc.Server, l net.Listener) error {
 		nodev1.RegisterRecordsService(srv, records)
-		nodev1.RegisterStoreService(srv, controller.NewIncarnations(a.store, a.store, "first", func() []string { return []string{"victim", "rogue", "third"} }, nil))
+		nodev1.RegisterStoreService(srv, controller.NewIncarnations(a.store, a.store, "first", func() []string {
+			return []string{"victim", "rogue", "third"}
+		}, nil))
 		nodev1.RegisterMovesService(srv, a.moves)
 		return controller.ServeTLS(ctx, srv, l, first, authority)
 	})
@@ -83,7 +86,8 @@ func newArena(t *testing.T, policy controller.Policy) *arena {
 		nodev1.RegisterPeerService(srv, nil) // whoever is let through crashes it
 		return controller.ServePeer(ctx, srv, l, victim)
 	})
-	a.rogue, a.peer, a.order = connect(t, port, rogue.Client()), connect(t, peer, rogue.ClientOf("victim")), connect(t, peer, first.ClientOf("victim"))
+	a.rogue, a.peer, a.order = connect(t, port, rogue.Client()), connect(t, peer, rogue.ClientOf("victim")),
+		connect(t, peer, first.ClientOf("victim"))
 	a.seen = record.Remote([]string{port}, rogue.Client())
 	t.Cleanup(func() { _ = a.seen.Close() })
 	return a
@@ -146,27 +150,34 @@ func (a *arena) fill(t *testing.T, records *controller.Service) {
 		must(records.Ensure(mine, &nodev1.EnsureRequest{Vm: named(id)}))
 		rec := must(records.Own(mine, &nodev1.OwnRequest{Vm: named(id), Node: "victim"}))
 		a.uids[id] = rec.GetUid()
-		op := &nodev1.Operation{Id: "h-" + id, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Generation: 1, Source: "victim", Repository: "reg/vms/" + rec.GetUid(), Tag: "t"}
+		op := &nodev1.Operation{Id: "h-" + id, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Generation: 1, Source: "victim",
+			Repository: "reg/vms/" + rec.GetUid(), Tag: "t"}
 		switch id {
 		case "run":
 			continue
 		case "moving":
-			op = &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: 1, Source: "victim", Destination: "third"}
+			op = &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: 1, Source: "victim",
+				Destination: "third"}
 			must(records.Open(t.Context(), &nodev1.OpenRequest{Vm: named(id), Operation: op}))
 			continue
 		}
 		must(records.Open(mine, &nodev1.OpenRequest{Vm: named(id), Operation: op}))
-		ref := &nodev1.AdvanceRequest{Vm: named(id), Operation: op.GetId(), Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: dig(id)}
+		ref := &nodev1.AdvanceRequest{Vm: named(id), Operation: op.GetId(), Attempt: 1, Generation: 1,
+			Phase: nodev1.Phase_PHASE_SWITCHING, Digest: dig(id)}
 		must(records.Advance(mine, ref))
 		if id == "busy" {
 			continue
 		}
 		receipt := record.Receipt{Operation: op.GetId(), Attempt: 1, Generation: 1, Digest: dig(id), Stopped: true}.String()
-		must(records.Commit(mine, &nodev1.CommitRequest{Vm: named(id), Operation: op.GetId(), Attempt: 1, Generation: 1, Owner: &nodev1.Owner{Digest: dig(id)}, Receipt: receipt}))
-		must(records.Advance(mine, &nodev1.AdvanceRequest{Vm: named(id), Operation: op.GetId(), Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_CLEANING}))
-		must(records.Finish(mine, &nodev1.FinishRequest{Vm: named(id), Operation: op.GetId(), Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_SUCCEEDED}))
+		must(records.Commit(mine, &nodev1.CommitRequest{Vm: named(id), Operation: op.GetId(), Attempt: 1, Generation: 1,
+			Owner: &nodev1.Owner{Digest: dig(id)}, Receipt: receipt}))
+		must(records.Advance(mine, &nodev1.AdvanceRequest{Vm: named(id), Operation: op.GetId(), Attempt: 1, Generation: 1,
+			Phase: nodev1.Phase_PHASE_CLEANING}))
+		must(records.Finish(mine, &nodev1.FinishRequest{Vm: named(id), Operation: op.GetId(), Attempt: 1, Generation: 1,
+			Phase: nodev1.Phase_PHASE_SUCCEEDED}))
 	}
-	if _, err := records.Remove(mine, &nodev1.RemoveRequest{Vm: named("owes"), Force: true, DropSnapshots: true}); err != nil {
+	if _, err := records.Remove(mine, &nodev1.RemoveRequest{Vm: named("owes"), Force: true,
+		DropSnapshots: true}); err != nil {
 		t.Fatal(err)
 	}
 }

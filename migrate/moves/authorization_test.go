@@ -94,46 +94,71 @@ func (a *arena) attacks() map[string][]proto.Message {
 			&nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "default", Id: strings.Repeat("a", 77)}},
 		},
 		"Records.Own": {
-			&nodev1.OwnRequest{Vm: run, Node: "rogue", Generation: g}, &nodev1.OwnRequest{Vm: run, Node: "victim", Generation: g},
+			&nodev1.OwnRequest{Vm: run, Node: "rogue", Generation: g}, &nodev1.OwnRequest{Vm: run, Node: "victim",
+				Generation: g},
 			&nodev1.OwnRequest{Vm: sleeps, Node: "rogue", Generation: 2},
 		},
 		"Records.Open": {
-			&nodev1.OpenRequest{Vm: run, Operation: with(wake, func(op *nodev1.Operation) { op.Generation, op.Digest = g, dig("run") }), ForceDigest: dig("run")},
-			&nodev1.OpenRequest{Vm: run, Operation: with(wake, func(op *nodev1.Operation) { op.Generation, op.Digest = g, dig("run") }), ForceDigest: dig("run"), LostNode: "victim"},
-			&nodev1.OpenRequest{Vm: run, Operation: &nodev1.Operation{Id: "h", Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "victim", Generation: g}},
-			&nodev1.OpenRequest{Vm: run, Operation: &nodev1.Operation{Id: "h", Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "rogue", Generation: g}},
-			&nodev1.OpenRequest{Vm: run, Operation: &nodev1.Operation{Id: "c", Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Source: "rogue", Generation: g}},
-			&nodev1.OpenRequest{Vm: run, Operation: &nodev1.Operation{Id: "mm", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "victim", Destination: "rogue", Generation: g}},
-			&nodev1.OpenRequest{Vm: sleeps, Operation: with(wake, func(op *nodev1.Operation) { op.Generation, op.Destination = 2, "third" })},
+			&nodev1.OpenRequest{Vm: run, Operation: with(wake, func(op *nodev1.Operation) {
+				op.Generation, op.Digest = g, dig("run")
+			}), ForceDigest: dig("run")},
+			&nodev1.OpenRequest{Vm: run, Operation: with(wake, func(op *nodev1.Operation) {
+				op.Generation, op.Digest = g, dig("run")
+			}), ForceDigest: dig("run"), LostNode: "victim"},
+			&nodev1.OpenRequest{Vm: run, Operation: &nodev1.Operation{Id: "h", Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1,
+				Source: "victim", Generation: g}},
+			&nodev1.OpenRequest{Vm: run, Operation: &nodev1.Operation{Id: "h", Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1,
+				Source: "rogue", Generation: g}},
+			&nodev1.OpenRequest{Vm: run, Operation: &nodev1.Operation{Id: "c", Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1,
+				Source: "rogue", Generation: g}},
+			&nodev1.OpenRequest{Vm: run, Operation: &nodev1.Operation{Id: "mm", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1,
+				Source: "victim", Destination: "rogue", Generation: g}},
+			&nodev1.OpenRequest{Vm: sleeps, Operation: with(wake, func(op *nodev1.Operation) {
+				op.Generation, op.Destination = 2, "third"
+			})},
 		},
 		"Records.Advance": {
 			&nodev1.AdvanceRequest{Vm: busy, Operation: "h-busy", Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_ABORTING},
-			&nodev1.AdvanceRequest{Vm: moving, Operation: "m", Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_ABORTING, Retarget: "rogue"},
+			&nodev1.AdvanceRequest{Vm: moving, Operation: "m", Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_ABORTING,
+				Retarget: "rogue"},
 		},
-		"Records.Commit": {&nodev1.CommitRequest{Vm: busy, Operation: "h-busy", Attempt: 1, Generation: g, Owner: &nodev1.Owner{Digest: dig("busy")}}},
-		"Records.Retry":  {&nodev1.RetryRequest{Vm: moving, Operation: "m", Attempt: 1, Generation: g}},
-		"Records.Finish": {&nodev1.FinishRequest{Vm: busy, Operation: "h-busy", Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_FAILED}},
-		"Records.Disown": {&nodev1.DisownRequest{Vm: run, Node: "victim", Generation: g}, &nodev1.DisownRequest{Vm: run, Node: "rogue", Generation: g}},
+		"Records.Commit": {&nodev1.CommitRequest{Vm: busy, Operation: "h-busy", Attempt: 1, Generation: g,
+			Owner: &nodev1.Owner{Digest: dig("busy")}}},
+		"Records.Retry": {&nodev1.RetryRequest{Vm: moving, Operation: "m", Attempt: 1, Generation: g}},
+		"Records.Finish": {&nodev1.FinishRequest{Vm: busy, Operation: "h-busy", Attempt: 1, Generation: g,
+			Phase: nodev1.Phase_PHASE_FAILED}},
+		"Records.Disown": {&nodev1.DisownRequest{Vm: run, Node: "victim", Generation: g},
+			&nodev1.DisownRequest{Vm: run, Node: "rogue", Generation: g}},
 		"Records.Schedule": {
-			&nodev1.ScheduleRequest{Vm: run, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}}, &nodev1.ScheduleRequest{Vm: sleeps, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}},
+			&nodev1.ScheduleRequest{Vm: run, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}},
+			&nodev1.ScheduleRequest{Vm: sleeps, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}},
 		},
-		"Records.Delete":  {&nodev1.DeleteRequest{Vm: run, Deletion: &nodev1.Deletion{Id: "d"}}, &nodev1.DeleteRequest{Vm: run, Cancel: true}},
+		"Records.Delete": {&nodev1.DeleteRequest{Vm: run, Deletion: &nodev1.Deletion{Id: "d"}},
+			&nodev1.DeleteRequest{Vm: run, Cancel: true}},
 		"Records.Reclaim": {&nodev1.ReclaimRequest{Vm: moving, Operation: "m", Generation: g, LostNode: "third"}},
 		"Records.Remove": {
-			&nodev1.RemoveRequest{Vm: run, Force: true, DropSnapshots: true}, &nodev1.RemoveRequest{Vm: sleeps, Force: true, DropSnapshots: true},
+			&nodev1.RemoveRequest{Vm: run, Force: true, DropSnapshots: true}, &nodev1.RemoveRequest{Vm: sleeps, Force: true,
+				DropSnapshots: true},
 			&nodev1.RemoveRequest{Vm: run, Force: true, LostNode: "victim"},
 		},
-		"Records.Trim":  {&nodev1.TrimRequest{Vm: sleeps, Digest: dig("sleeps")}, &nodev1.TrimRequest{Vm: run, Digest: dig("run")}},
-		"Records.Clear": {&nodev1.ClearRequest{Vm: named("owes"), Repository: "reg/vms/" + a.uids["owes"], Digest: dig("owes")}},
+		"Records.Trim": {&nodev1.TrimRequest{Vm: sleeps, Digest: dig("sleeps")},
+			&nodev1.TrimRequest{Vm: run, Digest: dig("run")}},
+		"Records.Clear": {&nodev1.ClearRequest{Vm: named("owes"), Repository: "reg/vms/" + a.uids["owes"],
+			Digest: dig("owes")}},
 
 		"Store.Restore": {&nodev1.RestoreRequest{}, &nodev1.RestoreRequest{Retire: []string{"victim"}}},
 		"Store.Retire":  {&nodev1.RetireRequest{Node: "victim"}},
-		"Store.Report":  {&nodev1.ReportRequest{Node: "victim", Held: []*nodev1.Held{{Vm: run, Uid: a.uids["run"], Generation: 9, Phase: "OWN"}}}},
+		"Store.Report": {&nodev1.ReportRequest{Node: "victim",
+			Held: []*nodev1.Held{{Vm: run, Uid: a.uids["run"], Generation: 9, Phase: "OWN"}}}},
 
-		"Moves.Migrate":  {&nodev1.MigrateRequest{Vm: run, To: "third"}, &nodev1.MigrateRequest{Vm: run}, &nodev1.MigrateRequest{Vm: moving, To: "rogue", Operation: "m"}},
-		"Moves.Abort":    {&nodev1.AbortRequest{Operation: "m"}},
-		"Moves.Recover":  {&nodev1.RecoverRequest{Vm: run, To: "third", Fenced: true}, &nodev1.RecoverRequest{Vm: run, To: "rogue", Fenced: true}, &nodev1.RecoverRequest{Vm: moving, FromSource: true, Fenced: true}},
-		"Moves.Wake":     {&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: sleeps}, On: "third"}, &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: run, LostNode: "victim", Force: true}}},
+		"Moves.Migrate": {&nodev1.MigrateRequest{Vm: run, To: "third"}, &nodev1.MigrateRequest{Vm: run},
+			&nodev1.MigrateRequest{Vm: moving, To: "rogue", Operation: "m"}},
+		"Moves.Abort": {&nodev1.AbortRequest{Operation: "m"}},
+		"Moves.Recover": {&nodev1.RecoverRequest{Vm: run, To: "third", Fenced: true},
+			&nodev1.RecoverRequest{Vm: run, To: "rogue", Fenced: true}, &nodev1.RecoverRequest{Vm: moving, FromSource: true,
+				Fenced: true}},
+		"Moves.Wake": {&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: sleeps}, On: "third"},
+			&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: run, LostNode: "victim", Force: true}}},
 		"Moves.Announce": {&nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "victim", Address: "192.0.2.1:1"}}},
 		"Moves.Cordon":   {&nodev1.CordonRequest{Node: "victim"}},
 		"Moves.Drain":    {&nodev1.DrainRequest{Node: "victim", To: "rogue"}},
@@ -143,11 +168,13 @@ func (a *arena) attacks() map[string][]proto.Message {
 // reads change nothing, whoever asks.
 func (a *arena) reads() map[string]proto.Message {
 	return map[string]proto.Message{
-		"Records.Get": &nodev1.GetRequest{Vm: named("run")}, "Records.List": &nodev1.ListRequest{}, "Records.Owed": &nodev1.OwedRequest{},
+		"Records.Get": &nodev1.GetRequest{Vm: named("run")}, "Records.List": &nodev1.ListRequest{},
+		"Records.Owed":      &nodev1.OwedRequest{},
 		"Records.Operation": &nodev1.OperationRequest{Id: "m"},
 		"Store.State":       &nodev1.StateRequest{},
-		"Moves.Get":         &nodev1.StatusRequest{Operation: "m"}, "Moves.List": &nodev1.MovesRequest{}, "Moves.Events": &nodev1.EventsRequest{},
-		"Moves.Nodes": &nodev1.NodesRequest{}, "Moves.Watch": nil, // Events, as a stream
+		"Moves.Get":         &nodev1.StatusRequest{Operation: "m"}, "Moves.List": &nodev1.MovesRequest{},
+		"Moves.Events": &nodev1.EventsRequest{},
+		"Moves.Nodes":  &nodev1.NodesRequest{}, "Moves.Watch": nil, // Events, as a stream
 	}
 }
 
@@ -220,7 +247,8 @@ func TestAuthorization(t *testing.T) {
 			}
 			for i, req := range tries {
 				err := ask(t.Context(), a.rogue, call, req)
-				if st, ok := status.FromError(err); err == nil || errdefs.IsUnavailable(err) || errdefs.IsNotImplemented(err) || errdefs.IsUnknown(err) || ok && st == nil {
+				if st, ok := status.FromError(err); err == nil || errdefs.IsUnavailable(err) || errdefs.IsNotImplemented(err) ||
+					errdefs.IsUnknown(err) || ok && st == nil {
 					t.Errorf("move.pull %s: %s, try %d: %v, want a refusal", pull, call, i, err)
 				}
 			}
@@ -245,7 +273,8 @@ func (a *arena) elsewhere(t *testing.T, call string) {
 // pulls bring a VM that was never the rogue's to it.
 func (a *arena) pulls() map[string][]proto.Message {
 	return map[string][]proto.Message{
-		"Records.Open":  {&nodev1.OpenRequest{Vm: named("sleeps"), Operation: &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "rogue", Generation: 2}}},
+		"Records.Open": {&nodev1.OpenRequest{Vm: named("sleeps"), Operation: &nodev1.Operation{Id: "w",
+			Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "rogue", Generation: 2}}},
 		"Moves.Migrate": {&nodev1.MigrateRequest{Vm: named("run"), To: "rogue"}},
 		"Moves.Wake":    {&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: named("sleeps")}, On: "rogue"}},
 		"Moves.Recover": {&nodev1.RecoverRequest{Vm: named("run"), To: "rogue", Fenced: true}},

@@ -55,7 +55,8 @@ func Refused(err error) bool {
 // holds up nothing that comes behind it; what fails is all told again.
 func (s *Service) hear(ctx context.Context, node string, all []*nodev1.MoveEvent) (refused error) {
 	if len(all) > MaxTold {
-		return fmt.Errorf("events of node %s: %d at once, at most %d: %w", node, len(all), MaxTold, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("events of node %s: %d at once, at most %d: %w", node, len(all), MaxTold,
+			errdefs.ErrInvalidArgument)
 	}
 	for _, said := range all {
 		switch err := s.hearOne(ctx, node, said); {
@@ -70,10 +71,12 @@ func (s *Service) hear(ctx context.Context, node string, all []*nodev1.MoveEvent
 
 func (s *Service) hearOne(ctx context.Context, node string, said *nodev1.MoveEvent) error {
 	if kind := said.GetType(); kind != moves.Outlived && kind != moves.Foreign {
-		return fmt.Errorf("event %q of node %s: only the controller tells of that: %w", kind, node, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("event %q of node %s: only the controller tells of that: %w", kind, node,
+			errdefs.ErrInvalidArgument)
 	}
 	if n := len(said.GetReason()); n > maxReason {
-		return fmt.Errorf("event %s of node %s: its reason has %d bytes, at most %d: %w", said.GetType(), node, n, maxReason, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("event %s of node %s: its reason has %d bytes, at most %d: %w", said.GetType(), node, n, maxReason,
+			errdefs.ErrInvalidArgument)
 	}
 	_, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: said.GetVm()})
 	if err != nil && (said.GetType() != moves.Foreign || !errdefs.IsNotFound(err)) { // pending deletions outlast their VM

@@ -29,16 +29,19 @@ func TestOneNodeFillsNoBoard(t *testing.T) {
 		t.Fatal(err)
 	}
 	says := func(node string, all ...*nodev1.MoveEvent) error {
-		_, err := s.Announce(controller.WithPeer(ctx, node), &nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: node}, Events: all})
+		_, err := s.Announce(controller.WithPeer(ctx, node), &nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: node},
+			Events: all})
 		return err
 	}
 	ended := func(vm *nodev1.VM, why string) *nodev1.MoveEvent {
 		return &nodev1.MoveEvent{Type: moves.Outlived, Vm: vm, Reason: why}
 	}
-	if err := s.Cluster.Append(ctx, &nodev1.MoveEvent{Type: moves.Started, Vm: known, Operation: "m", Source: "a"}); err != nil {
+	if err := s.Cluster.Append(ctx, &nodev1.MoveEvent{Type: moves.Started, Vm: known, Operation: "m",
+		Source: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := says("a", ended(&nodev1.VM{Namespace: "default", Id: "x"}, "it ran"), ended(known, "it ran")); !errdefs.IsNotFound(err) {
+	if err := says("a", ended(&nodev1.VM{Namespace: "default", Id: "x"}, "it ran"),
+		ended(known, "it ran")); !errdefs.IsNotFound(err) {
 		t.Errorf("of a VM that nobody knows: %v", err)
 	}
 	if err := says("a", ended(&nodev1.VM{Namespace: "default"}, "it ran")); !errdefs.IsInvalidArgument(err) {
@@ -61,7 +64,8 @@ func TestOneNodeFillsNoBoard(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.append(ctx, &nodev1.MoveEvent{Type: moves.NoCapacity, Vm: known, Operation: "w", Source: "a"}); !errdefs.IsResourceExhausted(err) {
+	if err := s.append(ctx, &nodev1.MoveEvent{Type: moves.NoCapacity, Vm: known, Operation: "w",
+		Source: "a"}); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("an order that fits no node: %v", err)
 	}
 	if err := says("b", ended(known, "it ran")); err != nil {

@@ -92,7 +92,8 @@ func (s *Service) turnAway(ctx context.Context, rec *nodev1.Record, node string)
 
 // sendAway orders a VM to another node. An operation that holds it comes first: it leaves
 // already, has just come, or is taken a snapshot of.
-func (s *Service) sendAway(ctx context.Context, rec *nodev1.Record, req *nodev1.DrainRequest) (*nodev1.StatusResponse, error) {
+func (s *Service) sendAway(ctx context.Context, rec *nodev1.Record, req *nodev1.DrainRequest) (*nodev1.StatusResponse,
+	error) {
 	status, err := s.Engine.Migrate(ctx, &nodev1.MigrateRequest{Vm: rec.GetVm(), To: req.GetTo(), Mode: req.GetMode()})
 	var held *record.HeldError
 	if errors.As(err, &held) && held.Record.GetOperation() != nil {

@@ -100,7 +100,8 @@ func (f *fleet) opens(op *nodev1.Operation, phase nodev1.Phase, retarget string)
 	advance := func(to nodev1.Phase, digest, retarget string) {
 		f.t.Helper()
 		_, err := f.Records.Advance(f.t.Context(), &nodev1.AdvanceRequest{
-			Vm: rec.GetVm(), Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Phase: to, Digest: digest, Retarget: retarget,
+			Vm: rec.GetVm(), Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Phase: to, Digest: digest,
+			Retarget: retarget,
 		})
 		if err != nil {
 			f.t.Fatal(err)
@@ -113,9 +114,11 @@ func (f *fleet) opens(op *nodev1.Operation, phase nodev1.Phase, retarget string)
 			owner = &nodev1.Owner{Digest: digest}
 		}
 		advance(nodev1.Phase_PHASE_SWITCHING, digest, "")
-		receipt := record.Receipt{Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Digest: digest, Stopped: true}
+		receipt := record.Receipt{Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Digest: digest,
+			Stopped: true}
 		if _, err := f.Records.Commit(f.t.Context(), &nodev1.CommitRequest{
-			Vm: rec.GetVm(), Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Owner: owner, Receipt: receipt.String(),
+			Vm: rec.GetVm(), Operation: op.GetId(), Attempt: 1, Generation: op.GetGeneration(), Owner: owner,
+			Receipt: receipt.String(),
 		}); err != nil {
 			f.t.Fatal(err)
 		}
@@ -128,7 +131,8 @@ func (f *fleet) opens(op *nodev1.Operation, phase nodev1.Phase, retarget string)
 // its commit; what is committed, wakes there, or is busy there is answered, to be followed. What
 // the node has nothing to do with is not.
 func TestDrainOfWhatComes(t *testing.T) {
-	const pending, transferring, committed, aborting = nodev1.Phase_PHASE_PENDING, nodev1.Phase_PHASE_TRANSFERRING, nodev1.Phase_PHASE_COMMITTED, nodev1.Phase_PHASE_ABORTING
+	const pending, transferring, committed, aborting = nodev1.Phase_PHASE_PENDING, nodev1.Phase_PHASE_TRANSFERRING,
+		nodev1.Phase_PHASE_COMMITTED, nodev1.Phase_PHASE_ABORTING
 	const move, checkpoint = nodev1.Kind_KIND_MIGRATE, nodev1.Kind_KIND_CHECKPOINT
 	f := newFleet(t)
 	for _, c := range []struct {
@@ -157,9 +161,12 @@ func TestDrainOfWhatComes(t *testing.T) {
 		if err != nil || len(resp.GetRefused()) > 0 {
 			t.Fatalf("%s: %v, %v", c.name, resp, err)
 		}
-		told := slices.ContainsFunc(resp.GetMoves(), func(m *nodev1.StatusResponse) bool { return m.GetOperation().GetId() == c.name })
+		told := slices.ContainsFunc(resp.GetMoves(), func(m *nodev1.StatusResponse) bool {
+			return m.GetOperation().GetId() == c.name
+		})
 		known, err := f.Records.Operation(t.Context(), &nodev1.OperationRequest{Id: c.name})
-		if op := known.GetOperation(); err != nil || told != c.told || op.GetCancelled() != c.off || c.off && op.GetRetarget() != "" {
+		if op := known.GetOperation(); err != nil || told != c.told || op.GetCancelled() != c.off || c.off &&
+			op.GetRetarget() != "" {
 			t.Errorf("%s: told %v, %v, %v", c.name, told, op, err)
 		}
 	}
@@ -200,14 +207,16 @@ func TestDrainThatCannotBe(t *testing.T) {
 		is   func(error) bool
 		says string
 	}{
-		"no such mode":   {&nodev1.DrainRequest{Node: "a", Mode: "warm"}, errdefs.IsInvalidArgument, `mode "warm"`},
-		"to nobody":      {&nodev1.DrainRequest{Node: "a", To: "nobody"}, errdefs.IsNotFound, `"nobody"`},
-		"to itself":      {&nodev1.DrainRequest{Node: "a", To: "a"}, errdefs.IsInvalidArgument, "name another"},
-		"to a cordoned":  {&nodev1.DrainRequest{Node: "a", To: "closed"}, errdefs.IsFailedPrecondition, "godwit uncordon closed"},
+		"no such mode": {&nodev1.DrainRequest{Node: "a", Mode: "warm"}, errdefs.IsInvalidArgument, `mode "warm"`},
+		"to nobody":    {&nodev1.DrainRequest{Node: "a", To: "nobody"}, errdefs.IsNotFound, `"nobody"`},
+		"to itself":    {&nodev1.DrainRequest{Node: "a", To: "a"}, errdefs.IsInvalidArgument, "name another"},
+		"to a cordoned": {&nodev1.DrainRequest{Node: "a", To: "closed"}, errdefs.IsFailedPrecondition,
+			"godwit uncordon closed"},
 		"of nobody":      {&nodev1.DrainRequest{Node: "nobody"}, errdefs.IsNotFound, `"nobody"`},
 		"of nobody to b": {&nodev1.DrainRequest{Node: "nobody", To: "b"}, errdefs.IsNotFound, `"nobody"`},
 	} {
-		for who, ctx := range map[string]context.Context{"host": t.Context(), "node": controller.WithPeer(t.Context(), c.req.GetNode())} {
+		for who, ctx := range map[string]context.Context{"host": t.Context(), "node": controller.WithPeer(t.Context(),
+			c.req.GetNode())} {
 			announce() // however slow the test is
 			if _, err := s.Drain(ctx, c.req); !c.is(err) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%s by the %s: %v, want %q", name, who, err, c.says)
@@ -231,7 +240,8 @@ func TestDrainThatCannotBe(t *testing.T) {
 // So is one to a node that has not been heard lately.
 func TestDrainToASilentNode(t *testing.T) {
 	s := &Service{Cluster: silent{}}
-	if _, err := s.Drain(t.Context(), &nodev1.DrainRequest{Node: "a", To: "b"}); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "not been heard") {
+	if _, err := s.Drain(t.Context(), &nodev1.DrainRequest{Node: "a", To: "b"}); !errdefs.IsUnavailable(err) ||
+		!strings.Contains(err.Error(), "not been heard") {
 		t.Errorf("drained: %v", err)
 	}
 }

@@ -32,7 +32,8 @@ type said struct {
 
 // NewJournal writes by append until Close.
 func NewJournal(append func(context.Context, *nodev1.MoveEvent) error) *Journal {
-	j := &Journal{append: append, queue: make(chan said, 1024), ends: make(chan struct{}), done: make(chan struct{}), said: map[string]string{}}
+	j := &Journal{append: append, queue: make(chan said, 1024), ends: make(chan struct{}), done: make(chan struct{}),
+		said: map[string]string{}}
 	go j.write()
 	return j
 }
@@ -72,8 +73,10 @@ func (j *Journal) write() {
 // types of the engine's events, as they are told.
 var types = map[engine.Type]string{
 	engine.Opened: moves.Started, engine.Switching: moves.Switching, engine.Committed: moves.Committed,
-	engine.Succeeded: moves.Succeeded, engine.Aborting: moves.Aborting, engine.Aborted: moves.Aborted, engine.Failed: moves.Failed,
-	engine.Lost: moves.Lost, engine.Retrying: moves.Retrying, engine.Retargeted: moves.Retargeted, engine.CleanupPending: moves.CleanupPending,
+	engine.Succeeded: moves.Succeeded, engine.Aborting: moves.Aborting, engine.Aborted: moves.Aborted,
+	engine.Failed: moves.Failed,
+	engine.Lost:   moves.Lost, engine.Retrying: moves.Retrying, engine.Retargeted: moves.Retargeted,
+	engine.CleanupPending: moves.CleanupPending,
 }
 
 // Event implements engine.Events.
@@ -110,7 +113,8 @@ func (j *Journal) Event(ctx context.Context, ev engine.Event) {
 func before(ev *nodev1.MoveEvent, op *nodev1.Operation) (all []*nodev1.MoveEvent) {
 	told := func(kind string) *nodev1.MoveEvent {
 		return &nodev1.MoveEvent{
-			Type: kind, Vm: ev.GetVm(), Operation: ev.GetOperation(), Attempt: op.GetAttempt(), Source: op.GetSource(), Destination: op.GetDestination(),
+			Type: kind, Vm: ev.GetVm(), Operation: ev.GetOperation(), Attempt: op.GetAttempt(), Source: op.GetSource(),
+			Destination: op.GetDestination(),
 		}
 	}
 	switch {

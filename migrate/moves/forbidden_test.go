@@ -33,7 +33,8 @@ var invalidUTF8 = strings.Repeat("\xff", len(spot))
 
 // forbidden is each kind of name that no call takes. A word that is no name may have dots and slashes.
 var forbidden = map[string]string{
-	"up": "../..", "escape": "a\x1b[2Jb", "nul": "a\x00b", "newline": "a\nb", "long": strings.Repeat("a", 1<<20), "utf-8": spot,
+	"up": "../..", "escape": "a\x1b[2Jb", "nul": "a\x00b", "newline": "a\nb", "long": strings.Repeat("a", 1<<20),
+	"utf-8": spot,
 }
 
 // Fields that are no names: what is said of them is cut, cleaned, kept as JSON or run in a guest
@@ -41,8 +42,10 @@ var forbidden = map[string]string{
 var (
 	free  = []string{"reason", "note", "obstacles", "error", "warning", "args", "ready", "after", "receipt", "outcome"}
 	names = []string{
-		"node", "source", "destination", "retarget", "lost_node", "home", "driver", "payer", "by", "on", "retire", "operation", "digest", "force_digest", "spent", "deletion",
-		"MigrateRequest.to", "RecoverRequest.to", "DrainRequest.to", "NodeInfo.name", "OperationRequest.id", "Operation.id", "Deletion.id", "DiffRequest.from", "DiffRequest.to",
+		"node", "source", "destination", "retarget", "lost_node", "home", "driver", "payer", "by", "on", "retire",
+		"operation", "digest", "force_digest", "spent", "deletion",
+		"MigrateRequest.to", "RecoverRequest.to", "DrainRequest.to", "NodeInfo.name", "OperationRequest.id", "Operation.id",
+		"Deletion.id", "DiffRequest.from", "DiffRequest.to",
 		"PeerReleaseRequest.owner", "GoldenRequest.namespace", "VM.id", "VM.namespace",
 	}
 	// filters take the name of any VM: one that is no name finds what a build before has made.
@@ -59,7 +62,8 @@ func listed(all []string, f protoreflect.FieldDescriptor) bool {
 }
 
 // strings finds every field of text below d: a path is what leads there.
-func stringsOf(d protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor, found *[][]protoreflect.FieldDescriptor) {
+func stringsOf(d protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor,
+	found *[][]protoreflect.FieldDescriptor) {
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
 		at := append(append([]protoreflect.FieldDescriptor(nil), path...), f)
@@ -104,7 +108,8 @@ func put(d protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor, 
 
 // vmIn names default/nobody where m has a VM, and fills in what a call needs.
 func vmIn(m protoreflect.Message) {
-	for name, value := range map[protoreflect.Name]string{"operation": "nope", "node": "rogue", "uid": "u", "digest": dig("none"), "to": "third", "from": dig("none"), "what": "w", "image": "i"} {
+	for name, value := range map[protoreflect.Name]string{"operation": "nope", "node": "rogue", "uid": "u",
+		"digest": dig("none"), "to": "third", "from": dig("none"), "what": "w", "image": "i"} {
 		f := m.Descriptor().Fields().ByName(name)
 		if f != nil && f.Kind() == protoreflect.StringKind && !f.IsList() {
 			if name == "to" && f.Parent().Name() == "DiffRequest" {
@@ -145,7 +150,9 @@ func (a *arena) serveLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	nodev1.RegisterRecordsService(srv, records)
-	nodev1.RegisterStoreService(srv, controller.NewIncarnations(a.store, a.store, "first", func() []string { return nil }, nil))
+	nodev1.RegisterStoreService(srv, controller.NewIncarnations(a.store, a.store, "first", func() []string {
+		return nil
+	}, nil))
 	nodev1.RegisterMovesService(srv, &Service{Self: "first", Records: records, Engine: e, Cluster: a.members})
 	cfg := config.Default()
 	cfg.Registry.Repository = "reg/vms"
@@ -236,7 +243,8 @@ func contains(all []string, s string) bool {
 	return false
 }
 
-func (a *arena) refuses(t *testing.T, client *ttrpc.Client, call, kind string, path []protoreflect.FieldDescriptor, req proto.Message) {
+func (a *arena) refuses(t *testing.T, client *ttrpc.Client, call, kind string, path []protoreflect.FieldDescriptor,
+	req proto.Message) {
 	t.Helper()
 	_, name, _ := strings.Cut(call, ": ")
 	err := ask(t.Context(), client, name, req)
@@ -256,17 +264,24 @@ func TestEmptyNames(t *testing.T) {
 	a.serveLocal(t)
 	before := a.all(t)
 	for call, fields := range map[string][]string{
-		"Records.Own": {"node"}, "Records.Disown": {"node"}, "Records.Operation": {"id"}, "Records.Advance": {"operation"}, "Records.Commit": {"operation"},
-		"Records.Finish": {"operation"}, "Records.Retry": {"operation"}, "Records.Reclaim": {"operation"}, "Records.Clear": {"digest"},
-		"Store.Retire": {"node"}, "Store.Report": {"node"}, "Moves.Get": {"operation"}, "Moves.Abort": {"operation"}, "Moves.Cordon": {"node"}, "Moves.Drain": {"node"},
-		"Node.Status": {"operation"}, "Node.Drop": {"digest"}, "Node.Inspect": {"digest"}, "Node.Verify": {"digest"}, "Node.Copy": {"digest", "to"}, "Node.Diff": {"from", "to"},
-		"Node.Golden": {"image"}, "Node.GoldenDrop": {"what"}, "Node.TemplateRemove": {"what"}, "Node.TemplatePush": {"what", "to"},
+		"Records.Own": {"node"}, "Records.Disown": {"node"}, "Records.Operation": {"id"}, "Records.Advance": {"operation"},
+		"Records.Commit": {"operation"},
+		"Records.Finish": {"operation"}, "Records.Retry": {"operation"}, "Records.Reclaim": {"operation"},
+		"Records.Clear": {"digest"},
+		"Store.Retire":  {"node"}, "Store.Report": {"node"}, "Moves.Get": {"operation"}, "Moves.Abort": {"operation"},
+		"Moves.Cordon": {"node"}, "Moves.Drain": {"node"},
+		"Node.Status": {"operation"}, "Node.Drop": {"digest"}, "Node.Inspect": {"digest"}, "Node.Verify": {"digest"},
+		"Node.Copy": {"digest", "to"}, "Node.Diff": {"from", "to"},
+		"Node.Golden": {"image"}, "Node.GoldenDrop": {"what"}, "Node.TemplateRemove": {"what"},
+		"Node.TemplatePush": {"what", "to"},
 	} {
 		a.wantsAll(t, call, fields)
 	}
 	for _, call := range []string{
-		"Records.Get", "Records.Ensure", "Records.Own", "Records.Open", "Records.Advance", "Records.Commit", "Records.Retry", "Records.Finish", "Records.Disown", "Records.Schedule",
-		"Records.Delete", "Records.Reclaim", "Records.Remove", "Records.Trim", "Records.Clear", "Moves.Migrate", "Moves.Recover", "Node.Hibernate", "Node.Wake", "Node.Checkpoint",
+		"Records.Get", "Records.Ensure", "Records.Own", "Records.Open", "Records.Advance", "Records.Commit", "Records.Retry",
+		"Records.Finish", "Records.Disown", "Records.Schedule",
+		"Records.Delete", "Records.Reclaim", "Records.Remove", "Records.Trim", "Records.Clear", "Moves.Migrate",
+		"Moves.Recover", "Node.Hibernate", "Node.Wake", "Node.Checkpoint",
 		"Node.Schedule", "Node.Delete", "Node.Recorded", "Node.Forget", "Node.Snapshots",
 	} {
 		a.wantsAll(t, call, []string{"vm.namespace", "vm.id"})
@@ -300,7 +315,8 @@ func TestOldNamesGo(t *testing.T) {
 	a := newArena(t, controller.Policy{})
 	a.serveLocal(t)
 	old := &nodev1.VM{Namespace: "default", Id: "a\x1b[2J/../b"}
-	if _, err := a.store.Apply(t.Context(), old, 0, transition.Change{Record: &nodev1.Record{Vm: old, Uid: "u", Generation: 1}}); err != nil {
+	if _, err := a.store.Apply(t.Context(), old, 0,
+		transition.Change{Record: &nodev1.Record{Vm: old, Uid: "u", Generation: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	if text := a.all(t); !strings.Contains(text, `\x1b[2J/../b`) && !strings.Contains(text, `\033[2J/../b`) {
@@ -309,7 +325,8 @@ func TestOldNamesGo(t *testing.T) {
 	if err := ask(t.Context(), a.local, "Node.Recorded", &nodev1.GetRequest{Vm: old}); err != nil {
 		t.Error(err)
 	}
-	if err := ask(t.Context(), a.local, "Node.Forget", &nodev1.ForgetRequest{Vm: old, Force: true, KeepSnapshots: true}); err != nil {
+	if err := ask(t.Context(), a.local, "Node.Forget", &nodev1.ForgetRequest{Vm: old, Force: true,
+		KeepSnapshots: true}); err != nil {
 		t.Error(err)
 	}
 	if err := ask(t.Context(), a.local, "Records.Get", &nodev1.GetRequest{Vm: old}); !errdefs.IsInvalidArgument(err) {

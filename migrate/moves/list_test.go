@@ -28,7 +28,8 @@ func (wordy) Status(_ context.Context, id string) (*nodev1.StatusResponse, error
 	opened := int64(0)
 	_, err := fmt.Sscanf(id, "op%d", &opened)
 	return &nodev1.StatusResponse{Settled: true, Operation: &nodev1.Operation{
-		Id: id, Kind: nodev1.Kind_KIND_MIGRATE, OpenedUnixNano: opened, Reason: strings.Repeat("x", 4096), Vm: &nodev1.VM{Namespace: "ns", Id: id},
+		Id: id, Kind: nodev1.Kind_KIND_MIGRATE, OpenedUnixNano: opened, Reason: strings.Repeat("x", 4096),
+		Vm: &nodev1.VM{Namespace: "ns", Id: id},
 	}}, err
 }
 
@@ -42,7 +43,8 @@ func TestManyMovesAreListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range all {
-		if err := board.Append(t.Context(), &nodev1.MoveEvent{Type: moves.Aborted, Operation: fmt.Sprintf("op%d", i+1)}); err != nil {
+		if err := board.Append(t.Context(), &nodev1.MoveEvent{Type: moves.Aborted,
+			Operation: fmt.Sprintf("op%d", i+1)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -63,10 +65,13 @@ func TestManyMovesAreListed(t *testing.T) {
 		}
 	}
 	old := new(nodev1.MovesResponse)
-	err = conn(t, &Service{Cluster: board, Records: controller.New(memory), Engine: wordy{}}).Call(t.Context(), "godwit.node.v1.Moves", "List", &nodev1.MovesRequest{Closed: true}, old)
+	err = conn(t, &Service{Cluster: board, Records: controller.New(memory), Engine: wordy{}}).Call(t.Context(),
+		"godwit.node.v1.Moves", "List", &nodev1.MovesRequest{Closed: true}, old)
 	n := len(old.GetMoves())
-	if err != nil || n < all/2 || n+int(old.GetOmitted()) != all || old.GetMoves()[n-1].GetOperation().GetId() != fmt.Sprintf("op%d", all) || proto.Size(old) > controller.MaxAnswer {
-		t.Errorf("a client of a build before: %d moves of %d bytes, %d left away: %v", n, proto.Size(old), old.GetOmitted(), err)
+	if err != nil || n < all/2 || n+int(old.GetOmitted()) != all ||
+		old.GetMoves()[n-1].GetOperation().GetId() != fmt.Sprintf("op%d", all) || proto.Size(old) > controller.MaxAnswer {
+		t.Errorf("a client of a build before: %d moves of %d bytes, %d left away: %v", n, proto.Size(old), old.GetOmitted(),
+			err)
 	}
 	if !slices.IsSortedFunc(old.GetMoves(), func(a, b *nodev1.StatusResponse) int {
 		return int(a.GetOperation().GetOpenedUnixNano() - b.GetOperation().GetOpenedUnixNano())

@@ -22,7 +22,8 @@ func TestManyEventsAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range all {
-		if err := members.Append(t.Context(), &nodev1.MoveEvent{Type: moves.Retrying, Operation: "op", Reason: strings.Repeat("x", 4096)}); err != nil {
+		if err := members.Append(t.Context(), &nodev1.MoveEvent{Type: moves.Retrying, Operation: "op",
+			Reason: strings.Repeat("x", 4096)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -48,7 +48,8 @@ func (h *hearing) Announce(_ context.Context, req *nodev1.AnnounceRequest) (*nod
 // heard, some at a time; nothing else of what it does is told so. What the controller
 // refuses holds up nothing behind it.
 func TestNodeTellsWhatItEnded(t *testing.T) {
-	for third, last := range map[error]int{nil: 0, errdefs.ErrNotFound: 0, errdefs.ErrResourceExhausted: 0, errdefs.ErrPermissionDenied: 1} {
+	for third, last := range map[error]int{nil: 0, errdefs.ErrNotFound: 0, errdefs.ErrResourceExhausted: 0,
+		errdefs.ErrPermissionDenied: 1} {
 		tells(t, third, last)
 	}
 }

@@ -64,7 +64,9 @@ func driven(t *testing.T) (*arena, *driver, stand) {
 	a := newArena(t, controller.Policy{Repositories: []string{"reg/vms"}, Pull: controller.PullController})
 	s := stand{created: make(chan string, 8)}
 	parts := engine.Parts{Records: a.seen, Tasks: s, Snapshots: s, Observer: s, Machines: s, Events: s}
-	e := engine.New(parts, engine.Options{Node: "rogue", Repository: func(rec *nodev1.Record) string { return "reg/vms/" + rec.GetUid() }})
+	e := engine.New(parts, engine.Options{Node: "rogue", Repository: func(rec *nodev1.Record) string {
+		return "reg/vms/" + rec.GetUid()
+	}})
 	t.Cleanup(e.Close)
 	d := &driver{Engine: e}
 	a.peers = map[string]nodev1.PeerService{"rogue": d}
@@ -101,7 +103,8 @@ func TestControllerOpensAndANodeDrives(t *testing.T) {
 			if _, err := d.Engine.Wake(t.Context(), &nodev1.WakeRequest{Vm: named("sleeps")}); !errdefs.IsPermissionDenied(err) {
 				t.Fatalf("by itself: %v", err)
 			}
-			status, err := a.moves.Wake(t.Context(), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: named("sleeps"), Operation: "w"}, On: "rogue"})
+			status, err := a.moves.Wake(t.Context(),
+				&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: named("sleeps"), Operation: "w"}, On: "rogue"})
 			if op := status.GetOperation(); err != nil || op.GetId() != "w" || op.GetDestination() != "rogue" {
 				t.Fatalf("%v, %v", status, err)
 			}
@@ -117,7 +120,9 @@ func TestControllerOpensAndANodeDrives(t *testing.T) {
 			if op := <-s.created; op != "w" || len(s.created) != 0 {
 				t.Errorf("created by %q, and %d more", op, len(s.created))
 			}
-			if again, err := a.moves.Wake(t.Context(), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: named("sleeps"), Operation: "w"}, On: "rogue"}); err != nil || again.GetOperation().GetId() != "w" {
+			if again, err := a.moves.Wake(t.Context(),
+				&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: named("sleeps"), Operation: "w"}, On: "rogue"}); err != nil ||
+				again.GetOperation().GetId() != "w" {
 				t.Errorf("once more: %v, %v", again, err)
 			}
 		})
@@ -160,8 +165,11 @@ func TestForcedWakeFromANodeThatNeverWas(t *testing.T) {
 	t.Run("the controller's host", func(t *testing.T) {
 		a, _, s := driven(t)
 		ghost(t, a.store)
-		parts := engine.Parts{Records: controller.New(a.store).Under(a.policy), Tasks: s, Snapshots: s, Observer: s, Machines: s, Events: s}
-		e := engine.New(parts, engine.Options{Node: "first", Repository: func(rec *nodev1.Record) string { return rec.GetRepository() }})
+		parts := engine.Parts{Records: controller.New(a.store).Under(a.policy), Tasks: s, Snapshots: s, Observer: s,
+			Machines: s, Events: s}
+		e := engine.New(parts, engine.Options{Node: "first", Repository: func(rec *nodev1.Record) string {
+			return rec.GetRepository()
+		}})
 		t.Cleanup(e.Close)
 		if _, err := e.Wake(t.Context(), force); err != nil {
 			t.Fatal(err)

@@ -42,18 +42,24 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 	}
 	k := transition.Kept(rec)
 	switch {
-	case req.GetLostNode() != "" && req.GetLostNode() != lost, req.GetGeneration() != 0 && req.GetGeneration() != rec.GetGeneration():
-		return nil, fmt.Errorf("%s from node %s at generation %d: node %q has it by now, at generation %d: %w", call, req.GetLostNode(), req.GetGeneration(), lost, rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+	case req.GetLostNode() != "" && req.GetLostNode() != lost, req.GetGeneration() != 0 &&
+		req.GetGeneration() != rec.GetGeneration():
+		return nil, fmt.Errorf("%s from node %s at generation %d: node %q has it by now, at generation %d: %w", call,
+			req.GetLostNode(), req.GetGeneration(), lost, rec.GetGeneration(), errdefs.ErrFailedPrecondition)
 	case k != nil && req.GetDigest() == "":
-		return nil, fmt.Errorf("%s: node %s still holds it as it was at the switch-over, newer than any snapshot: take it back (--from-source), or name the snapshot that shall count (--digest): %w", call, k.GetNode(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("%s: node %s still holds it as it was at the switch-over, newer than any snapshot: take it "+
+			"back (--from-source), or name the snapshot that shall count (--digest): %w", call, k.GetNode(),
+			errdefs.ErrFailedPrecondition)
 	case lost == "" && record.IsLost(rec):
 		return nil, fmt.Errorf("%s: no node owns it: %s: %w", call, record.LostText(rec), errdefs.ErrFailedPrecondition)
 	case lost == "":
 		return nil, fmt.Errorf("%s: no node owns it: %w", call, errdefs.ErrFailedPrecondition)
 	case i < 0:
-		return nil, fmt.Errorf("%s: node %s has it, and there is no such snapshot of it: it lives or ends with that node: %w", call, lost, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("%s: node %s has it, and there is no such snapshot of it: it lives or ends with that node: %w",
+			call, lost, errdefs.ErrNotFound)
 	}
-	resp := &nodev1.RecoverResponse{Digest: refs[i].GetDigest(), CreatedUnixNano: refs[i].GetCreatedUnixNano(), LostNode: lost}
+	resp := &nodev1.RecoverResponse{Digest: refs[i].GetDigest(), CreatedUnixNano: refs[i].GetCreatedUnixNano(),
+		LostNode: lost}
 	if !req.GetFenced() {
 		return resp, nil // what would be done
 	}
@@ -69,7 +75,8 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 
 // wake opens the wake here, as a node may not take a VM from another one, and has its
 // destination drive it.
-func (s *Service) wake(ctx context.Context, req *nodev1.RecoverRequest, rec *nodev1.Record, digest string) (*nodev1.StatusResponse, error) {
+func (s *Service) wake(ctx context.Context, req *nodev1.RecoverRequest, rec *nodev1.Record,
+	digest string) (*nodev1.StatusResponse, error) {
 	peer, err := s.Peer(req.GetTo())
 	if err != nil {
 		return nil, err
@@ -78,48 +85,57 @@ func (s *Service) wake(ctx context.Context, req *nodev1.RecoverRequest, rec *nod
 		return nil, err // nobody would drive it
 	}
 	id := cmp.Or(req.GetOperation(), uuid.NewString())
-	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: rec.GetGeneration(), Destination: req.GetTo(), Digest: digest, Managed: true}
+	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: rec.GetGeneration(),
+		Destination: req.GetTo(), Digest: digest, Managed: true}
 	open := &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op, ForceDigest: digest, LostNode: transition.InHand(rec)}
 	if rec, err = s.Records.Open(ctx, open); err != nil {
 		return nil, err
 	}
-	return peer.Wake(ctx, &nodev1.WakeRequest{Vm: req.GetVm(), Operation: id, Digest: digest, Generation: rec.GetGeneration(), Uid: rec.GetUid()})
+	return peer.Wake(ctx, &nodev1.WakeRequest{Vm: req.GetVm(), Operation: id, Digest: digest,
+		Generation: rec.GetGeneration(), Uid: rec.GetUid()})
 }
 
 // reclaim gives a VM that its live move has lost back to the source of that move. Its
 // destination is fenced first: by its own word that nothing runs there, or by the caller's.
-func (s *Service) reclaim(ctx context.Context, req *nodev1.RecoverRequest, rec *nodev1.Record, call string) (*nodev1.RecoverResponse, error) {
+func (s *Service) reclaim(ctx context.Context, req *nodev1.RecoverRequest, rec *nodev1.Record,
+	call string) (*nodev1.RecoverResponse, error) {
 	k := transition.Kept(rec)
 	if k == nil {
-		return nil, fmt.Errorf("%s from its source: no live move has lost it, or nothing is left at its source: %w", call, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("%s from its source: no live move has lost it, or nothing is left at its source: %w", call,
+			errdefs.ErrFailedPrecondition)
 	}
 	if err := authorize(ctx, call, k.GetNode(), k.GetDestination()); err != nil {
 		return nil, err
 	}
 	ctx = controller.WithoutPeer(ctx)
-	ref := &nodev1.PeerRef{Vm: req.GetVm(), Ref: &machinev1.Ref{Operation: k.GetOperation(), Attempt: k.GetAttempt(), Generation: k.GetGeneration()}}
+	ref := &nodev1.PeerRef{Vm: req.GetVm(), Ref: &machinev1.Ref{Operation: k.GetOperation(), Attempt: k.GetAttempt(),
+		Generation: k.GetGeneration()}}
 	source, err := s.holder(ctx, ref, k, call)
 	if err != nil {
 		return nil, err
 	}
-	resp := &nodev1.RecoverResponse{Digest: k.GetDigest(), CreatedUnixNano: k.GetStoppedUnixNano(), LostNode: k.GetDestination(), Source: k.GetNode()}
+	resp := &nodev1.RecoverResponse{Digest: k.GetDigest(), CreatedUnixNano: k.GetStoppedUnixNano(),
+		LostNode: k.GetDestination(), Source: k.GetNode()}
 	if !req.GetFenced() {
 		return resp, nil
 	}
 	if err := s.fenced(ctx, ref, k.GetDestination(), call); err != nil {
 		return nil, err
 	}
-	rec, err = s.Records.Reclaim(ctx, &nodev1.ReclaimRequest{Vm: req.GetVm(), Operation: k.GetOperation(), Generation: rec.GetGeneration(), LostNode: k.GetDestination()})
+	rec, err = s.Records.Reclaim(ctx, &nodev1.ReclaimRequest{Vm: req.GetVm(), Operation: k.GetOperation(),
+		Generation: rec.GetGeneration(), LostNode: k.GetDestination()})
 	if err != nil {
 		return nil, err
 	}
 	// From here on the source does it by itself too, once it looks at the record.
-	_, err = source.Revert(ctx, &nodev1.PeerRevertRequest{Vm: req.GetVm(), Ref: ref.GetRef(), OwnerGeneration: rec.GetGeneration()})
+	_, err = source.Revert(ctx, &nodev1.PeerRevertRequest{Vm: req.GetVm(), Ref: ref.GetRef(),
+		OwnerGeneration: rec.GetGeneration()})
 	return resp, err
 }
 
 // holder is the source, which says that it holds the VM.
-func (s *Service) holder(ctx context.Context, ref *nodev1.PeerRef, k *nodev1.Kept, call string) (nodev1.PeerService, error) {
+func (s *Service) holder(ctx context.Context, ref *nodev1.PeerRef, k *nodev1.Kept, call string) (nodev1.PeerService,
+	error) {
 	source, err := s.Peer(k.GetNode())
 	if err != nil {
 		return nil, err
@@ -129,7 +145,8 @@ func (s *Service) holder(ctx context.Context, ref *nodev1.PeerRef, k *nodev1.Kep
 		return nil, err
 	}
 	holds := state.GetMachine().GetRef()
-	if !state.GetKnown() || state.GetMachine().GetRecord() != "PREPARED" || holds.GetOperation() != k.GetOperation() || holds.GetAttempt() != k.GetAttempt() {
+	if !state.GetKnown() || state.GetMachine().GetRecord() != "PREPARED" || holds.GetOperation() != k.GetOperation() ||
+		holds.GetAttempt() != k.GetAttempt() {
 		return nil, fmt.Errorf("%s: node %s does not hold it any more: %w", call, k.GetNode(), errdefs.ErrDataLoss)
 	}
 	return source, nil

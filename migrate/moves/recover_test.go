@@ -60,13 +60,17 @@ func newLost(t *testing.T) *lostCluster {
 	st, members := newCluster(t)
 	records, ctx := controller.New(st), t.Context()
 	c := &lostCluster{vm: &nodev1.VM{Namespace: "default", Id: "web"}, b: &holder{records: records}}
-	c.a = &holder{state: &machinev1.QueryResponse{Record: "PREPARED", Ref: &machinev1.Ref{Operation: "m", Attempt: 1, Generation: 1}}}
-	c.Service = &Service{Records: records, Engine: orders{records}, Cluster: members, Peer: func(node string) (nodev1.PeerService, error) {
-		return map[string]*holder{"a": c.a, "b": c.b}[node], nil
-	}}
+	c.a = &holder{state: &machinev1.QueryResponse{Record: "PREPARED", Ref: &machinev1.Ref{Operation: "m", Attempt: 1,
+		Generation: 1}}}
+	c.Service = &Service{Records: records, Engine: orders{records}, Cluster: members,
+		Peer: func(node string) (nodev1.PeerService, error) {
+			return map[string]*holder{"a": c.a, "b": c.b}[node], nil
+		}}
 	digest := record.StreamPrefix + "aa"
-	receipt := record.Receipt{Operation: "m", Attempt: 1, Generation: 1, Digest: digest, Stopped: true, StopAt: time.Now().Add(-time.Minute).UnixNano()}
-	op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "a", Destination: "b", Generation: 1}
+	receipt := record.Receipt{Operation: "m", Attempt: 1, Generation: 1, Digest: digest, Stopped: true,
+		StopAt: time.Now().Add(-time.Minute).UnixNano()}
+	op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "a", Destination: "b",
+		Generation: 1}
 	_, err := records.Ensure(ctx, &nodev1.EnsureRequest{Vm: c.vm})
 	if err == nil {
 		_, err = records.Own(ctx, &nodev1.OwnRequest{Vm: c.vm, Node: "a"})
@@ -75,10 +79,12 @@ func newLost(t *testing.T) *lostCluster {
 		_, err = records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm, Operation: op})
 	}
 	if err == nil {
-		_, err = records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "m", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest, Receipt: receipt.String()})
+		_, err = records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "m", Attempt: 1, Generation: 1,
+			Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest, Receipt: receipt.String()})
 	}
 	if err == nil {
-		_, err = records.Commit(ctx, &nodev1.CommitRequest{Vm: c.vm, Operation: "m", Attempt: 1, Generation: 1, Owner: &nodev1.Owner{Node: "b"}})
+		_, err = records.Commit(ctx, &nodev1.CommitRequest{Vm: c.vm, Operation: "m", Attempt: 1, Generation: 1,
+			Owner: &nodev1.Owner{Node: "b"}})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +94,8 @@ func newLost(t *testing.T) *lostCluster {
 
 func (c *lostCluster) lose(t *testing.T) {
 	t.Helper()
-	_, err := c.Records.Finish(t.Context(), &nodev1.FinishRequest{Vm: c.vm, Operation: "m", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_LOST_AT_DEST})
+	_, err := c.Records.Finish(t.Context(), &nodev1.FinishRequest{Vm: c.vm, Operation: "m", Attempt: 1, Generation: 1,
+		Phase: nodev1.Phase_PHASE_LOST_AT_DEST})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,20 +123,33 @@ func TestRecoverFromSource(t *testing.T) {
 		before  func(*lostCluster)
 		refused func(error) bool
 	}{
-		"lost, and it says so":            {func(c *lostCluster) { c.lose(t); c.up(t, "b") }, nil},
-		"lost, its record is not OWN":     {func(c *lostCluster) { c.lose(t); c.b.state = &machinev1.QueryResponse{Record: "READY"} }, nil},
-		"gone, and called fenced":         {func(c *lostCluster) { c.b.silent = true }, nil},
-		"it runs":                         {func(c *lostCluster) { c.b.state = &machinev1.QueryResponse{Record: "OWN", State: "running"} }, errdefs.IsFailedPrecondition},
-		"up, and does not answer":         {func(c *lostCluster) { c.lose(t); c.up(t, "b"); c.b.silent = true }, errdefs.IsUnavailable},
-		"the source has it no more":       {func(c *lostCluster) { c.lose(t); c.a.state = nil }, errdefs.IsDataLoss},
-		"the source holds something else": {func(c *lostCluster) { c.lose(t); c.a.state.Ref.Operation = "other" }, errdefs.IsDataLoss},
+		"lost, and it says so": {func(c *lostCluster) { c.lose(t); c.up(t, "b") }, nil},
+		"lost, its record is not OWN": {func(c *lostCluster) {
+			c.lose(t)
+			c.b.state = &machinev1.QueryResponse{Record: "READY"}
+		}, nil},
+		"gone, and called fenced": {func(c *lostCluster) { c.b.silent = true }, nil},
+		"it runs": {func(c *lostCluster) {
+			c.b.state = &machinev1.QueryResponse{Record: "OWN", State: "running"}
+		}, errdefs.IsFailedPrecondition},
+		"up, and does not answer": {func(c *lostCluster) {
+			c.lose(t)
+			c.up(t, "b")
+			c.b.silent = true
+		}, errdefs.IsUnavailable},
+		"the source has it no more": {func(c *lostCluster) { c.lose(t); c.a.state = nil }, errdefs.IsDataLoss},
+		"the source holds something else": {func(c *lostCluster) {
+			c.lose(t)
+			c.a.state.Ref.Operation = "other"
+		}, errdefs.IsDataLoss},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newLost(t)
 			tt.before(c)
 			back.Vm = c.vm
 			ask := &nodev1.RecoverRequest{Vm: c.vm, FromSource: true}
-			if resp, err := c.Recover(t.Context(), ask); c.a.state != nil && c.a.state.Ref.Operation == "m" && (err != nil || resp.GetSource() != "a" || c.a.reverted != 0) {
+			if resp, err := c.Recover(t.Context(), ask); c.a.state != nil && c.a.state.Ref.Operation == "m" &&
+				(err != nil || resp.GetSource() != "a" || c.a.reverted != 0) {
 				t.Fatalf("what would be done: %v, %v", resp, err)
 			}
 			_, err := c.Recover(t.Context(), back)
@@ -154,7 +174,8 @@ func TestRecoverFromSource(t *testing.T) {
 	if _, err := c.Recover(controller.WithPeer(t.Context(), "c"), back); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("ordered by a node that has no part in it: %v", err)
 	}
-	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "a", Fenced: true}); !errdefs.IsFailedPrecondition(err) {
+	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "a",
+		Fenced: true}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("an older snapshot in place of what the source holds: %v", err)
 	}
 }
@@ -175,7 +196,8 @@ func TestRecoverOfNobodys(t *testing.T) {
 		}
 	}
 	refused("--from-source")
-	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, FromSource: true, Fenced: true}); err != nil || c.a.reverted != 4 {
+	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, FromSource: true, Fenced: true}); err != nil ||
+		c.a.reverted != 4 {
 		t.Errorf("taken back: %v, under %d", err, c.a.reverted)
 	}
 
@@ -195,29 +217,37 @@ func (c *lostCluster) sleepsLost(t *testing.T) {
 	}
 	if err == nil {
 		receipt := record.Receipt{Operation: "h", Attempt: 1, Generation: 3, Digest: "sha256:bb", Stopped: true}
-		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: "sha256:bb", Receipt: receipt.String()})
+		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3,
+			Phase: nodev1.Phase_PHASE_SWITCHING, Digest: "sha256:bb", Receipt: receipt.String()})
 	}
 	if err == nil {
-		_, err = c.Records.Commit(ctx, &nodev1.CommitRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3, Owner: &nodev1.Owner{Digest: "sha256:bb"}})
+		_, err = c.Records.Commit(ctx, &nodev1.CommitRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3,
+			Owner: &nodev1.Owner{Digest: "sha256:bb"}})
 	}
 	if err == nil {
-		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3, Phase: nodev1.Phase_PHASE_CLEANING})
+		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3,
+			Phase: nodev1.Phase_PHASE_CLEANING})
 	}
 	if err == nil {
-		_, err = c.Records.Finish(ctx, &nodev1.FinishRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3, Phase: nodev1.Phase_PHASE_SUCCEEDED})
+		_, err = c.Records.Finish(ctx, &nodev1.FinishRequest{Vm: c.vm, Operation: "h", Attempt: 1, Generation: 3,
+			Phase: nodev1.Phase_PHASE_SUCCEEDED})
 	}
-	w := &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "b", Generation: 4, Digest: "sha256:bb"}
+	w := &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "b", Generation: 4,
+		Digest: "sha256:bb"}
 	if err == nil {
 		_, err = c.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm, Operation: w})
 	}
 	if err == nil {
-		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "w", Attempt: 1, Generation: 4, Phase: nodev1.Phase_PHASE_SWITCHING})
+		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "w", Attempt: 1, Generation: 4,
+			Phase: nodev1.Phase_PHASE_SWITCHING})
 	}
 	if err == nil {
-		_, err = c.Records.Commit(ctx, &nodev1.CommitRequest{Vm: c.vm, Operation: "w", Attempt: 1, Generation: 4, Owner: &nodev1.Owner{Node: "b"}})
+		_, err = c.Records.Commit(ctx, &nodev1.CommitRequest{Vm: c.vm, Operation: "w", Attempt: 1, Generation: 4,
+			Owner: &nodev1.Owner{Node: "b"}})
 	}
 	if err == nil {
-		_, err = c.Records.Finish(ctx, &nodev1.FinishRequest{Vm: c.vm, Operation: "w", Attempt: 1, Generation: 4, Phase: nodev1.Phase_PHASE_LOST_AT_DEST})
+		_, err = c.Records.Finish(ctx, &nodev1.FinishRequest{Vm: c.vm, Operation: "w", Attempt: 1, Generation: 4,
+			Phase: nodev1.Phase_PHASE_LOST_AT_DEST})
 	}
 	if err == nil {
 		_, err = c.Records.Disown(ctx, &nodev1.DisownRequest{Vm: c.vm, Node: "b", Generation: 5})
@@ -243,7 +273,8 @@ func TestRecoverOpensTheWake(t *testing.T) {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	rec, err := c.Records.Get(ctx, &nodev1.GetRequest{Vm: c.vm})
-	if w := c.b.woken; err != nil || w.GetOperation() != "w" || w.GetLostNode() != "" || w.GetGeneration() != rec.GetGeneration() || w.GetUid() != rec.GetUid() {
+	if w := c.b.woken; err != nil || w.GetOperation() != "w" || w.GetLostNode() != "" ||
+		w.GetGeneration() != rec.GetGeneration() || w.GetUid() != rec.GetUid() {
 		t.Errorf("ordered %v of %v, %v", w, rec, err)
 	}
 }
@@ -254,10 +285,13 @@ func (c *lostCluster) asleep(t *testing.T) {
 	ctx := t.Context()
 	_, err := c.Records.Reclaim(ctx, &nodev1.ReclaimRequest{Vm: c.vm, Operation: "m", Generation: 2, LostNode: "b"})
 	if err == nil {
-		_, err = c.Records.Open(ctx, &nodev1.OpenRequest{Vm: c.vm, Operation: &nodev1.Operation{Id: "cp", Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Source: "a", Generation: 3}})
+		_, err = c.Records.Open(ctx,
+			&nodev1.OpenRequest{Vm: c.vm, Operation: &nodev1.Operation{Id: "cp", Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1,
+				Source: "a", Generation: 3}})
 	}
 	if err == nil {
-		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "cp", Attempt: 1, Generation: 3, Phase: nodev1.Phase_PHASE_SWITCHING, Digest: "sha256:aa"})
+		_, err = c.Records.Advance(ctx, &nodev1.AdvanceRequest{Vm: c.vm, Operation: "cp", Attempt: 1, Generation: 3,
+			Phase: nodev1.Phase_PHASE_SWITCHING, Digest: "sha256:aa"})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +311,8 @@ func TestRecoverFromWhoWasFenced(t *testing.T) {
 			t.Errorf("%s: %v, ordered %v", name, err, c.b.woken)
 		}
 	}
-	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "b", Fenced: true, LostNode: "a", Generation: 3}); err != nil || c.b.woken == nil {
+	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "b", Fenced: true, LostNode: "a",
+		Generation: 3}); err != nil || c.b.woken == nil {
 		t.Errorf("as it was: %v", err)
 	}
 }
@@ -294,7 +329,8 @@ func TestRecoverFromAWakeThatIsLost(t *testing.T) {
 		}
 		return known(node)
 	}
-	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "b", Fenced: true, Operation: "w"}); err != nil {
+	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "b", Fenced: true,
+		Operation: "w"}); err != nil {
 		t.Fatal(err)
 	}
 	order := &nodev1.RecoverRequest{Vm: c.vm, To: "c", Fenced: true, Operation: "w2"}
@@ -306,7 +342,8 @@ func TestRecoverFromAWakeThatIsLost(t *testing.T) {
 	if _, err := c.Cluster.Cordon(t.Context(), "c", false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Recover(t.Context(), order); err == nil || !strings.Contains(err.Error(), "cordoned (godwit uncordon c)") {
+	if _, err := c.Recover(t.Context(), order); err == nil ||
+		!strings.Contains(err.Error(), "cordoned (godwit uncordon c)") {
 		t.Fatalf("to a node that takes none, which is said first: %v", err)
 	}
 	c.Cluster = quiet{c.Cluster} // silent again

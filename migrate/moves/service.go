@@ -69,7 +69,8 @@ func authorize(ctx context.Context, what string, nodes ...string) error {
 	if !remote || peer != "" && slices.Contains(nodes, peer) {
 		return nil
 	}
-	return fmt.Errorf("%s: node %s takes no part in it; order it on one of %q or on the controller: %w", what, peer, nodes, errdefs.ErrPermissionDenied)
+	return fmt.Errorf("%s: node %s takes no part in it; order it on one of %q or on the controller: %w", what, peer, nodes,
+		errdefs.ErrPermissionDenied)
 }
 
 // Migrate implements nodev1.MovesService.
@@ -111,7 +112,8 @@ func ownOutput(node, to, uri string) error {
 	if node == to || uri == "" || uri == "null://" {
 		return nil
 	}
-	return fmt.Errorf("stdio %q: it is not for node %s to say where output goes on node %s: leave it away, so that stdio_uri of that node holds, or order this there or on the controller's node: %w",
+	return fmt.Errorf("stdio %q: it is not for node %s to say where output goes on node %s: leave it away, so that "+
+		"stdio_uri of that node holds, or order this there or on the controller's node: %w",
 		uri, node, to, errdefs.ErrPermissionDenied)
 }
 
@@ -153,7 +155,8 @@ func (s *Service) Abort(ctx context.Context, req *nodev1.AbortRequest) (*nodev1.
 	case p == nodev1.Phase_PHASE_ABORTED:
 		return status, nil
 	case status.GetSettled() || p >= nodev1.Phase_PHASE_COMMITTED && p != nodev1.Phase_PHASE_ABORTING:
-		return nil, fmt.Errorf("abort operation %s: too late, it is %s; move the VM back: %w", op.GetId(), p, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("abort operation %s: too late, it is %s; move the VM back: %w", op.GetId(), p,
+			errdefs.ErrFailedPrecondition)
 	}
 	reason := req.GetReason()
 	if reason == "" {

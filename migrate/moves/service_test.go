@@ -58,7 +58,8 @@ func TestWhoMayOrder(t *testing.T) {
 	if _, err := records.Own(ctx, &nodev1.OwnRequest{Vm: vm, Node: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	open := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "a", Destination: "b", Generation: 1}
+	open := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "a", Destination: "b",
+		Generation: 1}
 	if _, err := records.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: open}); err != nil {
 		t.Fatal(err)
 	}
@@ -94,14 +95,17 @@ func TestWhoMayOrder(t *testing.T) {
 		}
 	}
 	for who, ctx := range map[string]context.Context{"the host": ctx, "its source": controller.WithPeer(ctx, "a")} {
-		if _, err := s.Migrate(ctx, &nodev1.MigrateRequest{Vm: vm, To: "b", Stdio: map[string]string{"the host": "file:///x", "its source": "null://"}[who]}); err != nil {
+		if _, err := s.Migrate(ctx, &nodev1.MigrateRequest{Vm: vm, To: "b", Stdio: map[string]string{"the host": "file:///x",
+			"its source": "null://"}[who]}); err != nil {
 			t.Errorf("by %s: %v", who, err)
 		}
 	}
-	if _, err := s.Announce(controller.WithPeer(ctx, "a"), &nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "b"}}); !errdefs.IsPermissionDenied(err) {
+	if _, err := s.Announce(controller.WithPeer(ctx, "a"),
+		&nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "b"}}); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("a node speaks for another: %v", err)
 	}
-	if _, err := s.Announce(controller.WithPeer(ctx, "a"), &nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "a", Controller: true}}); err != nil {
+	if _, err := s.Announce(controller.WithPeer(ctx, "a"),
+		&nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "a", Controller: true}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range members.Nodes() {
@@ -109,10 +113,12 @@ func TestWhoMayOrder(t *testing.T) {
 			t.Errorf("a node makes itself a controller: %v", n)
 		}
 	}
-	if _, err := s.Drain(controller.WithPeer(ctx, "a"), &nodev1.DrainRequest{Node: "b"}); !errdefs.IsPermissionDenied(err) {
+	if _, err := s.Drain(controller.WithPeer(ctx, "a"), &nodev1.DrainRequest{Node: "b"}); !errdefs.IsPermissionDenied(
+		err) {
 		t.Errorf("a node drains another: %v", err)
 	}
-	if _, err := s.Recover(controller.WithPeer(ctx, "c"), &nodev1.RecoverRequest{Vm: vm, To: "b", Fenced: true}); !errdefs.IsPermissionDenied(err) {
+	if _, err := s.Recover(controller.WithPeer(ctx, "c"), &nodev1.RecoverRequest{Vm: vm, To: "b",
+		Fenced: true}); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("a node recovers for another: %v", err)
 	}
 	if _, err := s.Recover(ctx, &nodev1.RecoverRequest{Vm: vm, To: "c", Fenced: true}); !errdefs.IsNotFound(err) {
@@ -125,11 +131,13 @@ func TestWhoMayOrder(t *testing.T) {
 func TestOutlivedIsTold(t *testing.T) {
 	st, members := newCluster(t)
 	s, a := &Service{Cluster: members, Records: controller.New(st)}, controller.WithPeer(t.Context(), "a")
-	if _, err := s.Records.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}}); err != nil {
+	if _, err := s.Records.Ensure(t.Context(),
+		&nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}}); err != nil {
 		t.Fatal(err)
 	}
 	said := func(kind, why string) *nodev1.MoveEvent {
-		return &nodev1.MoveEvent{Type: kind, Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Reason: why, Operation: "m", Source: "b", Id: 9}
+		return &nodev1.MoveEvent{Type: kind, Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Reason: why, Operation: "m",
+			Source: "b", Id: 9}
 	}
 	announce := func(all ...*nodev1.MoveEvent) error {
 		_, err := s.Announce(a, &nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "a"}, Events: all})

@@ -20,7 +20,8 @@ const tellBound = 10 * time.Second
 
 // ends are the events of moves that are settled.
 var ends = map[nodev1.Phase]string{
-	nodev1.Phase_PHASE_SUCCEEDED: moves.Succeeded, nodev1.Phase_PHASE_FAILED: moves.Failed, nodev1.Phase_PHASE_ABORTED: moves.Aborted,
+	nodev1.Phase_PHASE_SUCCEEDED: moves.Succeeded, nodev1.Phase_PHASE_FAILED: moves.Failed,
+	nodev1.Phase_PHASE_ABORTED:      moves.Aborted,
 	nodev1.Phase_PHASE_LOST_AT_DEST: moves.Lost, nodev1.Phase_PHASE_LOST_AT_SRC: moves.Lost,
 }
 

@@ -22,11 +22,13 @@ func TestTellsWhatCameBefore(t *testing.T) {
 		last engine.Type
 		want []string
 	}{
-		"nothing was told":         {nil, engine.Succeeded, whole},
-		"the switch-over was":      {[]engine.Type{engine.Switching}, engine.Succeeded, whole},
-		"both were":                {[]engine.Type{engine.Switching, engine.Switching, engine.Committed}, engine.Succeeded, whole},
-		"the commit is told":       {nil, engine.Committed, whole[:2]},
-		"it comes to nothing":      {[]engine.Type{engine.Switching}, engine.Aborted, []string{moves.Switching, moves.Aborted}},
+		"nothing was told":    {nil, engine.Succeeded, whole},
+		"the switch-over was": {[]engine.Type{engine.Switching}, engine.Succeeded, whole},
+		"both were": {[]engine.Type{engine.Switching, engine.Switching, engine.Committed}, engine.Succeeded,
+			whole},
+		"the commit is told": {nil, engine.Committed, whole[:2]},
+		"it comes to nothing": {[]engine.Type{engine.Switching}, engine.Aborted,
+			[]string{moves.Switching, moves.Aborted}},
 		"lost behind the commit":   {nil, engine.Lost, []string{moves.Switching, moves.Committed, moves.Lost}},
 		"said again behind itself": {[]engine.Type{engine.Succeeded}, engine.Succeeded, whole},
 	} {
@@ -79,7 +81,8 @@ func TestTellsWhatCameBeforeAnEnd(t *testing.T) {
 	for _, ev := range members.Events(t.Context(), 0, 0) {
 		got[ev.GetOperation()] = append(got[ev.GetOperation()], ev.GetType())
 	}
-	if !slices.Equal(got["m"], []string{moves.Switching, moves.Committed, moves.Failed}) || !slices.Equal(got["n"], []string{moves.Failed}) {
+	if !slices.Equal(got["m"], []string{moves.Switching, moves.Committed, moves.Failed}) ||
+		!slices.Equal(got["n"], []string{moves.Failed}) {
 		t.Errorf("told %v", got)
 	}
 }

@@ -47,7 +47,8 @@ func TestTell(t *testing.T) {
 		}
 		records := controller.New(st)
 		s := &Service{Records: records, Cluster: members}
-		op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "a", Destination: "b", Generation: 1}
+		op := &nodev1.Operation{Id: "m", Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Source: "a", Destination: "b",
+			Generation: 1}
 		_, err = records.Ensure(ctx, &nodev1.EnsureRequest{Vm: vm})
 		if err == nil {
 			_, err = records.Own(ctx, &nodev1.OwnRequest{Vm: vm, Node: "a"})
@@ -83,11 +84,13 @@ func TestTell(t *testing.T) {
 		tell(nil)
 		tell(nil)
 		told("MigrationStarted")
-		req := &nodev1.AdvanceRequest{Vm: vm, Operation: "m", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_ABORTING, Reason: "why"}
+		req := &nodev1.AdvanceRequest{Vm: vm, Operation: "m", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_ABORTING,
+			Reason: "why"}
 		if _, err := records.Advance(ctx, req); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := records.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: "m", Attempt: 1, Generation: 1, Phase: nodev1.Phase_PHASE_FAILED}); err != nil {
+		if _, err := records.Finish(ctx, &nodev1.FinishRequest{Vm: vm, Operation: "m", Attempt: 1, Generation: 1,
+			Phase: nodev1.Phase_PHASE_FAILED}); err != nil {
 			t.Fatal(err)
 		}
 		tell(nil)

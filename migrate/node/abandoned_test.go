@@ -35,10 +35,11 @@ func TestForgetWithoutARecord(t *testing.T) {
 	for _, phase := range []string{"PREPARED", "OWN", "READY", ""} {
 		for _, force := range []bool{false, true} {
 			var released []*machinev1.ReleaseRequest
-			s := &Service{Config: &config.Config{Node: "a"}, Records: controller.New(storetest.NewMemory()), Shims: only{phase: phase}, Release: func(_ context.Context, _ *nodev1.VM, req *machinev1.ReleaseRequest) error {
-				released = append(released, req)
-				return nil
-			}}
+			s := &Service{Config: &config.Config{Node: "a"}, Records: controller.New(storetest.NewMemory()),
+				Shims: only{phase: phase}, Release: func(_ context.Context, _ *nodev1.VM, req *machinev1.ReleaseRequest) error {
+					released = append(released, req)
+					return nil
+				}}
 			_, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm, Force: force})
 			if phase == "PREPARED" && force {
 				if err != nil || len(released) != 1 || released[0].GetRef().GetAttempt() != 2 {

@@ -19,14 +19,16 @@ func (s *Service) Forget(ctx context.Context, req *nodev1.ForgetRequest) (*nodev
 	if lost := req.GetLostNode(); err == nil && lost != "" && s.Up != nil {
 		var up bool
 		if up, err = s.Up(ctx, lost); err == nil && up {
-			err = fmt.Errorf("remove VM %s: lost_node: node %s is heard: end the VM there, or move it: %w", key(req.GetVm()), lost, errdefs.ErrFailedPrecondition)
+			err = fmt.Errorf("remove VM %s: lost_node: node %s is heard: end the VM there, or move it: %w", key(req.GetVm()),
+				lost, errdefs.ErrFailedPrecondition)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	order := &nodev1.RemoveRequest{
-		Vm: req.GetVm(), Uid: rec.GetUid(), Force: req.GetForce(), DropSnapshots: !req.GetKeepSnapshots(), LostNode: req.GetLostNode(), Payer: s.Config.Node,
+		Vm: req.GetVm(), Uid: rec.GetUid(), Force: req.GetForce(), DropSnapshots: !req.GetKeepSnapshots(),
+		LostNode: req.GetLostNode(), Payer: s.Config.Node,
 	}
 	if s.Place != nil {
 		order.Repository = s.Place(rec)
@@ -50,7 +52,8 @@ func (s *Service) Drop(ctx context.Context, req *nodev1.DropRequest) (*nodev1.Dr
 	if vm == nil {
 		return nil, fmt.Errorf("snapshot %s: no record lists it: %w", req.GetDigest(), errdefs.ErrNotFound)
 	}
-	if _, err := s.Records.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: req.GetDigest(), Payer: s.Config.Node}); err != nil {
+	if _, err := s.Records.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: req.GetDigest(),
+		Payer: s.Config.Node}); err != nil {
 		return nil, err
 	}
 	return &nodev1.DropResponse{Warning: s.clean(ctx, vm)}, nil

@@ -26,7 +26,8 @@ func (d *deleter) Delete(_ context.Context, req *nodev1.DeleteRequest) (*nodev1.
 func TestDeleteNeedsAStore(t *testing.T) {
 	d := &deleter{}
 	stands := &nodev1.Record{Vm: vm("x"), Owner: &nodev1.Owner{Node: "n"}, Deletion: &nodev1.Deletion{Id: "d", Tries: 2}}
-	s := &Service{Config: &config.Config{Node: "n"}, Engine: d, Shims: shims{}, Records: &records{list: []*nodev1.Record{stands}}}
+	s := &Service{Config: &config.Config{Node: "n"}, Engine: d, Shims: shims{},
+		Records: &records{list: []*nodev1.Record{stands}}}
 	order := &nodev1.DeleteRequest{Vm: vm("x"), Deletion: &nodev1.Deletion{Id: "d"}}
 	if _, err := s.Delete(t.Context(), order); !errdefs.IsFailedPrecondition(err) || len(d.asked) != 0 {
 		t.Errorf("without a store: %v, asked %v", err, d.asked)
@@ -38,10 +39,12 @@ func TestDeleteNeedsAStore(t *testing.T) {
 	if _, err := s.Delete(t.Context(), order); err != nil || len(d.asked) != 2 {
 		t.Errorf("with a store: %v, asked %v", err, d.asked)
 	}
-	if rec, err := s.Recorded(t.Context(), &nodev1.GetRequest{Vm: vm("x")}); err != nil || rec.GetDeletion().GetTries() != 2 {
+	if rec, err := s.Recorded(t.Context(), &nodev1.GetRequest{Vm: vm("x")}); err != nil ||
+		rec.GetDeletion().GetTries() != 2 {
 		t.Errorf("%v, %v", rec, err)
 	}
-	if list, err := s.VMs(t.Context(), &nodev1.VMsRequest{}); err != nil || len(list.GetVms()) != 1 || list.GetVms()[0].GetDeletion().GetTries() != 2 {
+	if list, err := s.VMs(t.Context(), &nodev1.VMsRequest{}); err != nil || len(list.GetVms()) != 1 ||
+		list.GetVms()[0].GetDeletion().GetTries() != 2 {
 		t.Errorf("%v, %v", list, err)
 	}
 }

@@ -53,7 +53,8 @@ func NamesFinding(doubles interface {
 }) Finding {
 	return func(context.Context) (string, error) {
 		if twice := doubles.Refused(refusedFor); len(twice) > 0 {
-			return "", fmt.Errorf("two machines use the name %q, and one of them was refused: %w", twice, errdefs.ErrAlreadyExists)
+			return "", fmt.Errorf("two machines use the name %q, and one of them was refused: %w", twice,
+				errdefs.ErrAlreadyExists)
 		}
 		return "no second machine was refused lately", nil
 	}

@@ -27,11 +27,16 @@ func TestForgetOfALostNode(t *testing.T) {
 		"unknown": {err: errdefs.ErrUnavailable, want: errdefs.IsUnavailable},
 	} {
 		st := storetest.NewMemory()
-		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: &nodev1.Record{Vm: vm, Uid: "u", Owner: &nodev1.Owner{Node: "ghost"}, Generation: 1}}); err != nil {
+		if _, err := st.Apply(t.Context(), vm, 0,
+			transition.Change{Record: &nodev1.Record{Vm: vm, Uid: "u", Owner: &nodev1.Owner{Node: "ghost"},
+				Generation: 1}}); err != nil {
 			t.Fatal(err)
 		}
 		records := controller.New(st)
-		s := &Service{Config: &config.Config{Node: "first"}, Records: records, Up: func(_ context.Context, node string) (bool, error) { return c.up && node == "ghost", c.err }}
+		s := &Service{Config: &config.Config{Node: "first"}, Records: records,
+			Up: func(_ context.Context, node string) (bool, error) {
+				return c.up && node == "ghost", c.err
+			}}
 		_, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm, Force: true, KeepSnapshots: true, LostNode: "ghost"})
 		if !c.want(err) {
 			t.Errorf("%s: %v", name, err)

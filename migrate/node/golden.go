@@ -36,7 +36,8 @@ func (s *Service) GoldenDrop(ctx context.Context, req *nodev1.GoldenDropRequest)
 func goldenOf(list []*nodev1.TemplateInfo) (all []*nodev1.GoldenInfo) {
 	for _, t := range list {
 		all = append(all, &nodev1.GoldenInfo{
-			Digest: t.GetName(), Tag: t.GetTag(), Image: t.GetImageDigest(), Name: t.GetImage(), Vmm: t.GetVmm(), Kernel: t.GetKernel(),
+			Digest: t.GetName(), Tag: t.GetTag(), Image: t.GetImageDigest(), Name: t.GetImage(), Vmm: t.GetVmm(),
+			Kernel: t.GetKernel(),
 			Memory: t.GetMemory(), Vcpus: t.GetVcpus(), CreatedUnixNano: t.GetCreatedUnixNano(), Bytes: t.GetBytes(),
 		})
 	}

@@ -70,11 +70,13 @@ func held(path string) (*nodev1.Held, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read journal %s: %w: %w", path, err, errdefs.ErrDataLoss)
 	case j.Version != version.Journal:
-		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", path, j.Version, version.Journal, errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", path, j.Version, version.Journal,
+			errdefs.ErrNotImplemented)
 	case j.Spec.UID == "" && (j.Phase == "FENCED" || j.Phase == "RELEASED"):
 		return nil, nil
 	}
 	return &nodev1.Held{
-		Uid: j.Spec.UID, Generation: j.Generation, Phase: j.Phase, Operation: j.Operation, Attempt: j.Attempt, Digest: j.Digest, Repository: j.Repository,
+		Uid: j.Spec.UID, Generation: j.Generation, Phase: j.Phase, Operation: j.Operation, Attempt: j.Attempt,
+		Digest: j.Digest, Repository: j.Repository,
 	}, nil
 }

@@ -41,7 +41,8 @@ func TestHeld(t *testing.T) {
 	}
 	want := []*nodev1.Held{
 		{Vm: &nodev1.VM{Namespace: "ns", Id: "a"}, Uid: "u", Generation: 7, Phase: "OWN"},
-		{Vm: &nodev1.VM{Namespace: "ns", Id: "b"}, Uid: "v", Generation: 3, Phase: "PREPARED", Operation: "op", Attempt: 2, Digest: "sha256:d", Repository: "r"},
+		{Vm: &nodev1.VM{Namespace: "ns", Id: "b"}, Uid: "v", Generation: 3, Phase: "PREPARED", Operation: "op", Attempt: 2,
+			Digest: "sha256:d", Repository: "r"},
 	}
 	got, err := m.Held()
 	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" || err != nil {

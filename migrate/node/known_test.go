@@ -104,13 +104,21 @@ func TestKnown(t *testing.T) {
 		known   bool
 		unknown bool
 	}{
-		"nothing":                     {func(*testing.T, *Machines) {}, false, false},
-		"a directory without journal": {func(t *testing.T, m *Machines) { put(t, filepath.Join(m.Config.VMDir("ns", "vm"), "adopt.log")) }, false, false},
-		"a journal":                   {func(t *testing.T, m *Machines) { put(t, filepath.Join(m.Config.VMDir("ns", "vm"), "node.json")) }, true, false},
-		"RAM alone":                   {func(t *testing.T, m *Machines) { put(t, m.Config.RAMFile("ns", "vm")) }, true, false},
-		"no state directory":          {func(_ *testing.T, m *Machines) { m.Config.StateDir += "/away" }, false, true},
-		"no RAM directory":            {func(_ *testing.T, m *Machines) { m.Config.RAMDir += "/away" }, false, true},
-		"a namespace that is a file":  {func(t *testing.T, m *Machines) { put(t, filepath.Join(m.Config.VMsDir(), "ns")) }, false, true},
+		"nothing": {func(*testing.T, *Machines) {}, false, false},
+		"a directory without journal": {func(t *testing.T, m *Machines) {
+			put(t, filepath.Join(m.Config.VMDir("ns", "vm"), "adopt.log"))
+		}, false, false},
+		"a journal": {func(t *testing.T, m *Machines) {
+			put(t, filepath.Join(m.Config.VMDir("ns", "vm"), "node.json"))
+		}, true, false},
+		"RAM alone": {func(t *testing.T, m *Machines) {
+			put(t, m.Config.RAMFile("ns", "vm"))
+		}, true, false},
+		"no state directory": {func(_ *testing.T, m *Machines) { m.Config.StateDir += "/away" }, false, true},
+		"no RAM directory":   {func(_ *testing.T, m *Machines) { m.Config.RAMDir += "/away" }, false, true},
+		"a namespace that is a file": {func(t *testing.T, m *Machines) {
+			put(t, filepath.Join(m.Config.VMsDir(), "ns"))
+		}, false, true},
 	} {
 		m := empty(t)
 		tt.make(t, m)

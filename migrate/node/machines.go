@@ -67,7 +67,8 @@ func (m *Machines) Query(ctx context.Context, vm *nodev1.VM) (resp *machinev1.Qu
 }
 
 // Capture pauses the VM and pushes it.
-func (m *Machines) Capture(ctx context.Context, vm *nodev1.VM, req *machinev1.CaptureRequest) (resp *machinev1.CaptureResponse, err error) {
+func (m *Machines) Capture(ctx context.Context, vm *nodev1.VM,
+	req *machinev1.CaptureRequest) (resp *machinev1.CaptureResponse, err error) {
 	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
 		resp, err = s.Capture(ctx, req)
 		return err
@@ -76,7 +77,8 @@ func (m *Machines) Capture(ctx context.Context, vm *nodev1.VM, req *machinev1.Ca
 }
 
 // Vote stops the VMM for good, or until Abort.
-func (m *Machines) Vote(ctx context.Context, vm *nodev1.VM, req *machinev1.VoteRequest) (resp *machinev1.VoteResponse, err error) {
+func (m *Machines) Vote(ctx context.Context, vm *nodev1.VM, req *machinev1.VoteRequest) (resp *machinev1.VoteResponse,
+	err error) {
 	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
 		resp, err = s.Vote(ctx, req)
 		return err
@@ -118,7 +120,8 @@ func (m *Machines) EndSuperseded(ctx context.Context, vm *nodev1.VM, generation 
 }
 
 // Offer asks what a destination must be able to take.
-func (m *Machines) Offer(ctx context.Context, vm *nodev1.VM, req *machinev1.OfferRequest) (resp *machinev1.OfferResponse, err error) {
+func (m *Machines) Offer(ctx context.Context, vm *nodev1.VM,
+	req *machinev1.OfferRequest) (resp *machinev1.OfferResponse, err error) {
 	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
 		resp, err = s.Offer(ctx, req)
 		return err
@@ -127,7 +130,8 @@ func (m *Machines) Offer(ctx context.Context, vm *nodev1.VM, req *machinev1.Offe
 }
 
 // Send streams the VM to its destination.
-func (m *Machines) Send(ctx context.Context, vm *nodev1.VM, req *machinev1.SendRequest) (resp *machinev1.SendResponse, err error) {
+func (m *Machines) Send(ctx context.Context, vm *nodev1.VM, req *machinev1.SendRequest) (resp *machinev1.SendResponse,
+	err error) {
 	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
 		resp, err = s.Send(ctx, req)
 		return err
@@ -136,7 +140,8 @@ func (m *Machines) Send(ctx context.Context, vm *nodev1.VM, req *machinev1.SendR
 }
 
 // Incoming asks how a source reaches the destination here.
-func (m *Machines) Incoming(ctx context.Context, vm *nodev1.VM, req *machinev1.IncomingRequest) (resp *machinev1.IncomingResponse, err error) {
+func (m *Machines) Incoming(ctx context.Context, vm *nodev1.VM,
+	req *machinev1.IncomingRequest) (resp *machinev1.IncomingResponse, err error) {
 	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
 		resp, err = s.Incoming(ctx, req)
 		return err
@@ -145,7 +150,8 @@ func (m *Machines) Incoming(ctx context.Context, vm *nodev1.VM, req *machinev1.I
 }
 
 // Revert gives the VM back to this node after the controller has committed that.
-func (m *Machines) Revert(ctx context.Context, vm *nodev1.VM, req *machinev1.RevertRequest) (resp *machinev1.RevertResponse, err error) {
+func (m *Machines) Revert(ctx context.Context, vm *nodev1.VM,
+	req *machinev1.RevertRequest) (resp *machinev1.RevertResponse, err error) {
 	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
 		resp, err = s.Revert(ctx, req)
 		return err

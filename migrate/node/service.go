@@ -185,7 +185,8 @@ func (s *Service) checkOrder(vm *nodev1.VM) error {
 		return fmt.Errorf("vm: namespace and id are needed: %w", errdefs.ErrInvalidArgument)
 	}
 	if !s.Config.HasStore() {
-		return fmt.Errorf("VM %s/%s: no registry.repository and no registry.layout is configured on node %s: %w", vm.GetNamespace(), vm.GetId(), s.Config.Node, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("VM %s/%s: no registry.repository and no registry.layout is configured on node %s: %w",
+			vm.GetNamespace(), vm.GetId(), s.Config.Node, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

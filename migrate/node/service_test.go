@@ -147,9 +147,11 @@ func TestVMsJoinsRecordsAndShims(t *testing.T) {
 			{Vm: vm("read"), Owner: &nodev1.Owner{Node: "a"}, Operation: &nodev1.Operation{Kind: nodev1.Kind_KIND_CHECKPOINT}},
 		}},
 		Shims: shims{
-			"here": {State: "running", Memory: 1 << 20}, "leaving": {State: "paused"}, "silent": nil, "asleep": {State: "stopped"},
-			"kept-here": {State: "voted", Memory: 1 << 20}, "lost-here": {State: "stopped"}, "lost-silent": nil, "moved": {State: "voted"},
-			"back": {State: "running"}, "read": {State: "capturing"},
+			"here": {State: "running", Memory: 1 << 20}, "leaving": {State: "paused"}, "silent": nil,
+			"asleep":    {State: "stopped"},
+			"kept-here": {State: "voted", Memory: 1 << 20}, "lost-here": {State: "stopped"}, "lost-silent": nil,
+			"moved": {State: "voted"},
+			"back":  {State: "running"}, "read": {State: "capturing"},
 		},
 	}
 	resp, err := s.VMs(t.Context(), &nodev1.VMsRequest{})
@@ -157,14 +159,17 @@ func TestVMsJoinsRecordsAndShims(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"here": "running", "asleep": "hibernated", "leaving": "hibernating", "there": "owned", "gone": "stopped", "lost": "lost", "silent": "unknown",
-		"lost-there": "lost", "kept-here": "lost", "lost-here": "lost", "lost-silent": "lost", "moved": "owned", "back": "running", "read": "capturing",
+		"here": "running", "asleep": "hibernated", "leaving": "hibernating", "there": "owned", "gone": "stopped",
+		"lost": "lost", "silent": "unknown",
+		"lost-there": "lost", "kept-here": "lost", "lost-here": "lost", "lost-silent": "lost", "moved": "owned",
+		"back": "running", "read": "capturing",
 	}
 	if diff := cmp.Diff(want, statusOf(resp)); diff != "" {
 		t.Errorf("VMs (-want +got):\n%s", diff)
 	}
 	for _, info := range resp.GetVms() {
-		if id := info.GetVm().GetId(); info.GetStatus() == "lost" && !strings.Contains(info.GetNote(), "godwit rm --force default/"+id) {
+		if id := info.GetVm().GetId(); info.GetStatus() == "lost" &&
+			!strings.Contains(info.GetNote(), "godwit rm --force default/"+id) {
 			t.Errorf("%s is lost, and its note is %q", id, info.GetNote())
 		}
 		if info.GetVm().GetId() == "kept-here" && info.GetMemory() != 1<<20 {
@@ -223,7 +228,8 @@ func TestAShimsFieldsReachTheList(t *testing.T) {
 }
 
 func TestVMsWithoutController(t *testing.T) {
-	s := &Service{Config: &config.Config{Node: "a"}, Records: &records{err: errors.New("controller is away")}, Shims: shims{"here": {State: "running"}}}
+	s := &Service{Config: &config.Config{Node: "a"}, Records: &records{err: errors.New("controller is away")},
+		Shims: shims{"here": {State: "running"}}}
 	resp, err := s.VMs(t.Context(), &nodev1.VMsRequest{Namespace: "default"})
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +252,8 @@ func TestOrdersNeedAStore(t *testing.T) {
 	if _, err := s.Wake(t.Context(), &nodev1.WakeRequest{Vm: vm("x"), Force: true}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("Wake by force without a digest = %v, want InvalidArgument", err)
 	}
-	if _, err := s.Hibernate(t.Context(), &nodev1.HibernateRequest{Vm: &nodev1.VM{Id: "x"}}); !errdefs.IsInvalidArgument(err) {
+	if _, err := s.Hibernate(t.Context(), &nodev1.HibernateRequest{Vm: &nodev1.VM{Id: "x"}}); !errdefs.IsInvalidArgument(
+		err) {
 		t.Errorf("Hibernate without a namespace = %v, want InvalidArgument", err)
 	}
 }
@@ -254,10 +261,14 @@ func TestOrdersNeedAStore(t *testing.T) {
 // R4: the write that ends the record notes the pending deletions; one that cannot be deleted now
 // is a warning.
 func TestForget(t *testing.T) {
-	rec := &nodev1.Record{Vm: vm("x"), Uid: "u", Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r", Tag: "g1-a"}}}
+	rec := &nodev1.Record{Vm: vm("x"), Uid: "u",
+		Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r", Tag: "g1-a"}}}
 	recs, eng := &records{list: []*nodev1.Record{rec}}, &cleaner{err: errors.New("403")}
-	s := &Service{Config: &config.Config{Node: "n1"}, Records: recs, Engine: eng, Place: func(rec *nodev1.Record) string { return "r/" + rec.GetUid() }}
-	if _, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x")}); !errdefs.IsFailedPrecondition(err) || len(eng.cleaned) != 0 {
+	s := &Service{Config: &config.Config{Node: "n1"}, Records: recs, Engine: eng, Place: func(rec *nodev1.Record) string {
+		return "r/" + rec.GetUid()
+	}}
+	if _, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x")}); !errdefs.IsFailedPrecondition(err) ||
+		len(eng.cleaned) != 0 {
 		t.Errorf("Forget of a VM with state = %v, cleaned %v; want FailedPrecondition and nothing cleaned", err, eng.cleaned)
 	}
 	resp, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x"), Force: true, KeepSnapshots: true})
@@ -266,7 +277,8 @@ func TestForget(t *testing.T) {
 	}
 	resp, err = s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm("x"), Force: true})
 	if err != nil || resp.GetWarning() == "" || !recs.drop || len(eng.cleaned) != 1 || recs.place != "r/u" {
-		t.Errorf("Forget with a registry that refuses = %v, warning %q, owed %v; want success with a warning", err, resp.GetWarning(), recs.drop)
+		t.Errorf("Forget with a registry that refuses = %v, warning %q, owed %v; want success with a warning", err,
+			resp.GetWarning(), recs.drop)
 	}
 }
 
@@ -276,7 +288,8 @@ func TestDrop(t *testing.T) {
 	rec := &nodev1.Record{Vm: vm("x"), Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", Repository: "r"}}}
 	recs, eng := &records{list: []*nodev1.Record{rec}}, &cleaner{err: errors.New("405")}
 	s := &Service{Config: &config.Config{Node: "n1"}, Records: recs, Engine: eng}
-	if _, err := s.Drop(t.Context(), &nodev1.DropRequest{Digest: "sha256:2"}); !errdefs.IsNotFound(err) || len(recs.trimmed) != 0 {
+	if _, err := s.Drop(t.Context(), &nodev1.DropRequest{Digest: "sha256:2"}); !errdefs.IsNotFound(err) ||
+		len(recs.trimmed) != 0 {
 		t.Errorf("Drop of an unknown digest = %v, trimmed %v", err, recs.trimmed)
 	}
 	resp, err := s.Drop(t.Context(), &nodev1.DropRequest{Digest: "sha256:1"})
@@ -285,7 +298,8 @@ func TestDrop(t *testing.T) {
 	}
 	eng.cleaned = nil
 	s.Records = &inUse{records: recs}
-	if _, err := s.Drop(t.Context(), &nodev1.DropRequest{Digest: "sha256:1"}); !errdefs.IsFailedPrecondition(err) || len(eng.cleaned) != 0 {
+	if _, err := s.Drop(t.Context(), &nodev1.DropRequest{Digest: "sha256:1"}); !errdefs.IsFailedPrecondition(err) ||
+		len(eng.cleaned) != 0 {
 		t.Errorf("Drop of one in use = %v, cleaned %v", err, eng.cleaned)
 	}
 }
@@ -302,8 +316,9 @@ func TestCleanupPendingShows(t *testing.T) {
 		return &nodev1.Owed{Vm: vm(id), Snapshot: &nodev1.SnapshotRef{Digest: "sha256:" + id}}
 	}
 	s := &Service{
-		Records: &records{list: []*nodev1.Record{{Vm: vm("a"), Owner: &nodev1.Owner{Node: "n"}}}, owed: []*nodev1.Owed{owed("a"), owed("gone"), owed("gone")}},
-		Shims:   shims{},
+		Records: &records{list: []*nodev1.Record{{Vm: vm("a"), Owner: &nodev1.Owner{Node: "n"}}},
+			owed: []*nodev1.Owed{owed("a"), owed("gone"), owed("gone")}},
+		Shims: shims{},
 	}
 	resp, err := s.VMs(t.Context(), &nodev1.VMsRequest{})
 	if err != nil {
@@ -342,13 +357,15 @@ func TestInspectFindsTheRepository(t *testing.T) {
 	if _, err := s.Verify(t.Context(), &nodev1.VerifyRequest{Digest: "sha256:2", Repository: "other"}); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Diff(t.Context(), &nodev1.DiffRequest{From: "sha256:1", To: "sha256:2", ToRepository: "other"}); err != nil {
+	if _, err := s.Diff(t.Context(), &nodev1.DiffRequest{From: "sha256:1", To: "sha256:2",
+		ToRepository: "other"}); err != nil {
 		t.Error(err)
 	}
 	if d := s.Snapshot.(*snapshots).diffed; d.GetFromRepository() != "r" || d.GetToRepository() != "other" {
 		t.Errorf("Diff of %v", d)
 	}
-	if resp, err := s.Copy(t.Context(), &nodev1.CopyRequest{Digest: "sha256:1", To: "elsewhere"}); err != nil || resp.GetTag() != "r" {
+	if resp, err := s.Copy(t.Context(), &nodev1.CopyRequest{Digest: "sha256:1", To: "elsewhere"}); err != nil ||
+		resp.GetTag() != "r" {
 		t.Errorf("Copy = %v, %v", resp, err)
 	}
 	if diff := cmp.Diff([]string{"r@sha256:1", "other@sha256:2"}, s.Snapshot.(*snapshots).verified); diff != "" {

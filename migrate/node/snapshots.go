@@ -24,7 +24,8 @@ func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (
 		for _, ref := range rec.GetSnapshots() {
 			resp.Snapshots = append(resp.Snapshots, &nodev1.SnapshotInfo{
 				Vm: rec.GetVm(), Uid: rec.GetUid(), Digest: ref.GetDigest(), Tag: ref.GetTag(), Repository: ref.GetRepository(),
-				Generation: ref.GetGeneration(), Operation: ref.GetOperation(), CreatedUnixNano: ref.GetCreatedUnixNano(), Bytes: ref.GetBytes(),
+				Generation: ref.GetGeneration(), Operation: ref.GetOperation(), CreatedUnixNano: ref.GetCreatedUnixNano(),
+				Bytes: ref.GetBytes(),
 				Owner: rec.GetOwner().GetDigest() == ref.GetDigest(), Spent: slices.Contains(rec.GetSpent(), ref.GetDigest()),
 				Checkpoint: ref.GetCheckpoint(), Use: transition.InUse(rec, ref.GetDigest()),
 			})
@@ -58,7 +59,8 @@ func pendingInfo(o *nodev1.Owed) *nodev1.SnapshotInfo {
 	ref := o.GetSnapshot()
 	return &nodev1.SnapshotInfo{
 		Vm: o.GetVm(), Uid: o.GetUid(), Digest: ref.GetDigest(), Tag: ref.GetTag(), Repository: ref.GetRepository(),
-		Generation: ref.GetGeneration(), Operation: ref.GetOperation(), CreatedUnixNano: ref.GetCreatedUnixNano(), Bytes: ref.GetBytes(), Owed: true,
+		Generation: ref.GetGeneration(), Operation: ref.GetOperation(), CreatedUnixNano: ref.GetCreatedUnixNano(),
+		Bytes: ref.GetBytes(), Owed: true,
 	}
 }
 
@@ -99,7 +101,8 @@ func (s *Service) repositoryOf(ctx context.Context, req interface {
 	}
 	r := holder(records, req.GetDigest())
 	if r == "" {
-		return "", fmt.Errorf("snapshot %s: no record knows it; name its repository: %w", req.GetDigest(), errdefs.ErrNotFound)
+		return "", fmt.Errorf("snapshot %s: no record knows it; name its repository: %w", req.GetDigest(),
+			errdefs.ErrNotFound)
 	}
 	return r, nil
 }
@@ -117,10 +120,12 @@ func holder(records []*nodev1.Record, digest string) string {
 
 // Diff compares two snapshots.
 func (s *Service) Diff(ctx context.Context, req *nodev1.DiffRequest) (_ *nodev1.DiffResponse, err error) {
-	if req.FromRepository, err = s.repositoryOf(ctx, &nodev1.VerifyRequest{Digest: req.GetFrom(), Repository: req.GetFromRepository()}); err != nil {
+	if req.FromRepository, err = s.repositoryOf(ctx, &nodev1.VerifyRequest{Digest: req.GetFrom(),
+		Repository: req.GetFromRepository()}); err != nil {
 		return nil, err
 	}
-	if req.ToRepository, err = s.repositoryOf(ctx, &nodev1.VerifyRequest{Digest: req.GetTo(), Repository: req.GetToRepository()}); err != nil {
+	if req.ToRepository, err = s.repositoryOf(ctx, &nodev1.VerifyRequest{Digest: req.GetTo(),
+		Repository: req.GetToRepository()}); err != nil {
 		return nil, err
 	}
 	return s.Snapshot.Diff(ctx, req)

@@ -63,7 +63,8 @@ func (s *Service) Templates(ctx context.Context, req *nodev1.TemplatesRequest) (
 const defaultReady = 5 * 60 * 1000
 
 // TemplateMake makes one.
-func (s *Service) TemplateMake(ctx context.Context, req *nodev1.TemplateMakeRequest) (*nodev1.TemplateMakeResponse, error) {
+func (s *Service) TemplateMake(ctx context.Context, req *nodev1.TemplateMakeRequest) (*nodev1.TemplateMakeResponse,
+	error) {
 	of, err := s.ofKind(req.GetKind())
 	if err != nil {
 		return nil, err
@@ -87,7 +88,8 @@ func (s *Service) TemplateMake(ctx context.Context, req *nodev1.TemplateMakeRequ
 
 // TemplateRemove deletes those of a name: of a boot the key, of an image its name, its digest,
 // or the digest of the golden snapshot.
-func (s *Service) TemplateRemove(ctx context.Context, req *nodev1.TemplateRemoveRequest) (*nodev1.TemplateRemoveResponse, error) {
+func (s *Service) TemplateRemove(ctx context.Context,
+	req *nodev1.TemplateRemoveRequest) (*nodev1.TemplateRemoveResponse, error) {
 	resp := &nodev1.TemplateRemoveResponse{}
 	err := s.each(ctx, req.GetKind(), req.GetWhat(), func(of Templates, t *nodev1.TemplateInfo) error {
 		if err := of.Remove(ctx, t); err != nil {
@@ -103,7 +105,8 @@ func (s *Service) TemplateRemove(ctx context.Context, req *nodev1.TemplateRemove
 }
 
 // TemplatePush brings those of a name elsewhere.
-func (s *Service) TemplatePush(ctx context.Context, req *nodev1.TemplatePushRequest) (*nodev1.TemplatePushResponse, error) {
+func (s *Service) TemplatePush(ctx context.Context, req *nodev1.TemplatePushRequest) (*nodev1.TemplatePushResponse,
+	error) {
 	resp := &nodev1.TemplatePushResponse{}
 	err := s.each(ctx, req.GetKind(), req.GetWhat(), func(of Templates, t *nodev1.TemplateInfo) error {
 		pushed, err := of.Push(ctx, t, req.GetTo())
@@ -121,7 +124,8 @@ func (s *Service) TemplatePush(ctx context.Context, req *nodev1.TemplatePushRequ
 
 // each does something with every template of a name. A name is of one kind only. So a kind that
 // cannot be asked is an error where the other kind has none of that name, and is never absence.
-func (s *Service) each(ctx context.Context, kind nodev1.TemplateKind, what string, do func(Templates, *nodev1.TemplateInfo) error) error {
+func (s *Service) each(ctx context.Context, kind nodev1.TemplateKind, what string,
+	do func(Templates, *nodev1.TemplateInfo) error) error {
 	kinds := []nodev1.TemplateKind{kind}
 	if kind == anyKind {
 		kinds[0] = bootKind
@@ -157,5 +161,6 @@ func (s *Service) each(ctx context.Context, kind nodev1.TemplateKind, what strin
 	if unknown != nil {
 		return fmt.Errorf("template %s: %w", strings.TrimSpace(what), unknown)
 	}
-	return fmt.Errorf("template %s: none has that name, digest or image (godwit template ls lists them): %w", strings.TrimSpace(what), errdefs.ErrNotFound)
+	return fmt.Errorf("template %s: none has that name, digest or image (godwit template ls lists them): %w",
+		strings.TrimSpace(what), errdefs.ErrNotFound)
 }

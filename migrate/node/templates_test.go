@@ -24,7 +24,8 @@ type shelf struct {
 
 func (s *shelf) Make(_ context.Context, req *nodev1.TemplateMakeRequest) (*nodev1.TemplateMakeResponse, error) {
 	s.made = req
-	return &nodev1.TemplateMakeResponse{Template: &nodev1.TemplateInfo{Name: "sha256:1", ImageDigest: "sha256:image"}, ReadyMs: 5, Repository: "r"}, s.err
+	return &nodev1.TemplateMakeResponse{Template: &nodev1.TemplateInfo{Name: "sha256:1", ImageDigest: "sha256:image"},
+		ReadyMs: 5, Repository: "r"}, s.err
 }
 
 func (s *shelf) List(context.Context) ([]*nodev1.TemplateInfo, error) { return s.list, s.err }
@@ -43,7 +44,8 @@ func (s *shelf) Push(_ context.Context, t *nodev1.TemplateInfo, to string) (*nod
 func shelves(withStore bool) (*Service, *shelf, *shelf) {
 	boots := &shelf{list: []*nodev1.TemplateInfo{{Kind: bootKind, Name: "aa"}, {Kind: bootKind, Name: "bb"}}}
 	goldens := &shelf{list: []*nodev1.TemplateInfo{
-		{Kind: imageKind, Name: "sha256:1", ImageDigest: "sha256:image", Image: "web:1"}, {Kind: imageKind, Name: "sha256:2", ImageDigest: "sha256:image", Image: "web:1"},
+		{Kind: imageKind, Name: "sha256:1", ImageDigest: "sha256:image", Image: "web:1"},
+		{Kind: imageKind, Name: "sha256:2", ImageDigest: "sha256:image", Image: "web:1"},
 		{Kind: imageKind, Name: "sha256:3", ImageDigest: "sha256:other"},
 	}}
 	cfg := &config.Config{}
@@ -80,7 +82,8 @@ func TestTemplatesByName(t *testing.T) {
 			t.Errorf("%v %q: done %v, want %v", c.kind, c.what, got, want)
 		}
 		for _, err := range []error{err, again} {
-			if (err == nil) != (c.want != nil) || err != nil && (!errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "godwit template ls")) {
+			if (err == nil) != (c.want != nil) || err != nil &&
+				(!errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "godwit template ls")) {
 				t.Errorf("%v %q: %v", c.kind, c.what, err)
 			}
 		}
@@ -96,7 +99,8 @@ func TestTemplatesAreListed(t *testing.T) {
 		resp, err := s.Templates(t.Context(), &nodev1.TemplatesRequest{Kind: kind})
 		return fmt.Sprintf("%d %q %v", len(resp.GetTemplates()), resp.GetWarning(), err)
 	}
-	for kind, want := range map[nodev1.TemplateKind]string{anyKind: `5 "" <nil>`, bootKind: `2 "" <nil>`, imageKind: `3 "" <nil>`} {
+	for kind, want := range map[nodev1.TemplateKind]string{anyKind: `5 "" <nil>`, bootKind: `2 "" <nil>`,
+		imageKind: `3 "" <nil>`} {
 		if got := count(kind); got != want {
 			t.Errorf("%v: %s, want %s", kind, got, want)
 		}
@@ -124,21 +128,26 @@ func TestTemplatesAreListed(t *testing.T) {
 func TestTemplateIsMade(t *testing.T) {
 	s, boots, goldens := shelves(true)
 	for _, bad := range []*nodev1.TemplateMakeRequest{
-		{}, {Kind: imageKind}, {Kind: imageKind, Image: &nodev1.GoldenRequest{Image: "web:1"}}, {Kind: imageKind, Image: &nodev1.GoldenRequest{Namespace: "default"}},
+		{}, {Kind: imageKind}, {Kind: imageKind, Image: &nodev1.GoldenRequest{Image: "web:1"}},
+		{Kind: imageKind, Image: &nodev1.GoldenRequest{Namespace: "default"}},
 	} {
-		if _, err := s.TemplateMake(t.Context(), bad); !errdefs.IsInvalidArgument(err) || goldens.made != nil || boots.made != nil {
+		if _, err := s.TemplateMake(t.Context(), bad); !errdefs.IsInvalidArgument(err) || goldens.made != nil ||
+			boots.made != nil {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}
-	image := &nodev1.TemplateMakeRequest{Kind: imageKind, Image: &nodev1.GoldenRequest{Namespace: "default", Image: "web:1"}}
+	image := &nodev1.TemplateMakeRequest{Kind: imageKind, Image: &nodev1.GoldenRequest{Namespace: "default",
+		Image: "web:1"}}
 	if _, err := s.TemplateMake(t.Context(), image); err != nil || goldens.made.GetImage().GetTimeoutMs() == 0 {
 		t.Errorf("%v, %v", goldens.made, err)
 	}
-	if _, err := s.TemplateMake(t.Context(), &nodev1.TemplateMakeRequest{Kind: bootKind}); err != nil || boots.made == nil {
+	if _, err := s.TemplateMake(t.Context(), &nodev1.TemplateMakeRequest{Kind: bootKind}); err != nil ||
+		boots.made == nil {
 		t.Errorf("%v, %v", boots.made, err)
 	}
 	boots.err = errdefs.ErrNotImplemented
-	if _, err := s.TemplateMake(t.Context(), &nodev1.TemplateMakeRequest{Kind: bootKind}); !errors.Is(err, errdefs.ErrNotImplemented) {
+	if _, err := s.TemplateMake(t.Context(), &nodev1.TemplateMakeRequest{Kind: bootKind}); !errors.Is(err,
+		errdefs.ErrNotImplemented) {
 		t.Errorf("what its kind refuses: %v", err)
 	}
 }
@@ -147,18 +156,22 @@ func TestTemplateIsMade(t *testing.T) {
 func TestGoldenOfTheReleaseBefore(t *testing.T) {
 	s, boots, goldens := shelves(true)
 	list, err := s.GoldenList(t.Context(), &nodev1.GoldenListRequest{})
-	if err != nil || len(list.GetGolden()) != 3 || list.GetGolden()[0].GetDigest() != "sha256:1" || list.GetGolden()[0].GetName() != "web:1" || list.GetGolden()[0].GetImage() != "sha256:image" {
+	if err != nil || len(list.GetGolden()) != 3 || list.GetGolden()[0].GetDigest() != "sha256:1" ||
+		list.GetGolden()[0].GetName() != "web:1" || list.GetGolden()[0].GetImage() != "sha256:image" {
 		t.Errorf("list: %v, %v", list, err)
 	}
 	made, err := s.Golden(t.Context(), &nodev1.GoldenRequest{Namespace: "default", Image: "web:1"})
-	if err != nil || made.GetDigest() != "sha256:1" || made.GetImage() != "sha256:image" || made.GetReadyMs() != 5 || made.GetRepository() != "r" {
+	if err != nil || made.GetDigest() != "sha256:1" || made.GetImage() != "sha256:image" || made.GetReadyMs() != 5 ||
+		made.GetRepository() != "r" {
 		t.Errorf("made: %v, %v", made, err)
 	}
 	dropped, err := s.GoldenDrop(t.Context(), &nodev1.GoldenDropRequest{What: "web:1"})
-	if err != nil || len(dropped.GetDropped()) != 2 || !slices.Equal(goldens.done, []string{"rm sha256:1", "rm sha256:2"}) {
+	if err != nil || len(dropped.GetDropped()) != 2 ||
+		!slices.Equal(goldens.done, []string{"rm sha256:1", "rm sha256:2"}) {
 		t.Errorf("dropped: %v, %v", dropped, err)
 	}
-	if _, err := s.GoldenDrop(t.Context(), &nodev1.GoldenDropRequest{What: "aa"}); !errdefs.IsNotFound(err) || boots.done != nil {
+	if _, err := s.GoldenDrop(t.Context(), &nodev1.GoldenDropRequest{What: "aa"}); !errdefs.IsNotFound(err) ||
+		boots.done != nil {
 		t.Errorf("the name of a boot's template: %v", err)
 	}
 }

@@ -116,7 +116,8 @@ const owned = "owned"
 // destination's by name until somebody decides: lost comes first.
 func recorded(rec *nodev1.Record) *nodev1.VMInfo {
 	info := &nodev1.VMInfo{
-		Vm: rec.GetVm(), Uid: rec.GetUid(), Owner: rec.GetOwner(), Generation: rec.GetGeneration(), Operation: rec.GetOperation(), Deletion: rec.GetDeletion(),
+		Vm: rec.GetVm(), Uid: rec.GetUid(), Owner: rec.GetOwner(), Generation: rec.GetGeneration(),
+		Operation: rec.GetOperation(), Deletion: rec.GetDeletion(),
 	}
 	switch {
 	case moves(rec):

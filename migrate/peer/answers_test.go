@@ -123,7 +123,8 @@ func byName(p nodev1.PeerService) map[string]answer {
 	return map[string]answer{
 		"Check": row(p.Check, &nodev1.PeerCheckRequest{}), "Prepare": row(p.Prepare, &nodev1.PeerPrepareRequest{}),
 		"Run": row(p.Run, ref), "Discard": row(p.Discard, ref), "Query": row(p.Query, ref), "Offer": row(p.Offer, ref),
-		"Send": row(p.Send, &nodev1.PeerSendRequest{}), "Capture": row(p.Capture, &nodev1.PeerCaptureRequest{}), "Vote": row(p.Vote, ref),
+		"Send": row(p.Send, &nodev1.PeerSendRequest{}), "Capture": row(p.Capture, &nodev1.PeerCaptureRequest{}),
+		"Vote":  row(p.Vote, ref),
 		"Abort": row(p.Abort, &nodev1.PeerAbortRequest{}), "Revert": row(p.Revert, &nodev1.PeerRevertRequest{}),
 		"Release": row(p.Release, &nodev1.PeerReleaseRequest{}), "Wake": row(p.Wake, &nodev1.WakeRequest{}),
 	}
@@ -156,7 +157,8 @@ func TestAnswersAreBounded(t *testing.T) {
 			}
 		}
 		if c, ok := resp.(*nodev1.PeerCheckResponse); ok && len(strings.Join(c.GetObstacles(), "; ")) > 10000 {
-			t.Errorf("the obstacles are %d bytes together, for one reason of a record", len(strings.Join(c.GetObstacles(), "; ")))
+			t.Errorf("the obstacles are %d bytes together, for one reason of a record",
+				len(strings.Join(c.GetObstacles(), "; ")))
 		}
 	}
 	if seen < 50 {
@@ -172,10 +174,12 @@ func TestErrorsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, err := range map[string]error{"a text": fmt.Errorf("%s: %w", hostile, errdefs.ErrFailedPrecondition), "a record": st.Err()} {
+	for name, err := range map[string]error{"a text": fmt.Errorf("%s: %w", hostile, errdefs.ErrFailedPrecondition),
+		"a record": st.Err()} {
 		p, _, _ := liar(t, err)
 		_, err := asked(t, p, "Query")
-		if !errdefs.IsFailedPrecondition(err) || len(err.Error()) > 5000 || visible.Text(err.Error()) != err.Error() || !strings.Contains(err.Error(), `a\x1b[2J`) {
+		if !errdefs.IsFailedPrecondition(err) || len(err.Error()) > 5000 || visible.Text(err.Error()) != err.Error() ||
+			!strings.Contains(err.Error(), `a\x1b[2J`) {
 			t.Errorf("%s: %d bytes, %.100q", name, len(err.Error()), err)
 		}
 	}

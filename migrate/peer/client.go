@@ -72,7 +72,8 @@ func (p *Peers) Peer(node string) (nodev1.PeerService, error) {
 	case info.GetAddress() == "":
 		return nil, fmt.Errorf("node %s has no peer listener (peer.listen): %w", node, errdefs.ErrFailedPrecondition)
 	case p.TLS == nil:
-		return nil, fmt.Errorf("reach node %s: this node has no certificate (godwit node init): %w", node, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("reach node %s: this node has no certificate (godwit node init): %w", node,
+			errdefs.ErrFailedPrecondition)
 	}
 	return &remote{peers: p, node: node, address: info.GetAddress()}, nil
 }
@@ -179,7 +180,8 @@ var silence = link.Gone
 
 // on makes one call. What the node itself has answered is bounded and clean, an error keeps its class;
 // anything else is a LinkError.
-func on[Q any, R proto.Message](ctx context.Context, r *remote, method func(nodev1.PeerService, context.Context, Q) (R, error), req Q) (resp R, err error) {
+func on[Q any, R proto.Message](ctx context.Context, r *remote, method func(nodev1.PeerService, context.Context, Q) (R,
+	error), req Q) (resp R, err error) {
 	c, err := r.peers.connect(ctx, target{r.node, r.address})
 	if err != nil {
 		return resp, &engine.LinkError{Node: r.node, Err: err}

@@ -30,7 +30,9 @@ func (several) Leads(string, string) bool { return true }
 
 func peers(t *testing.T, as *pki.Identity, all several) *Peers {
 	t.Helper()
-	p := &Peers{Registry: all, Self: "first", TLS: func(name string) (*tls.Config, error) { return as.ClientOf(name), nil }}
+	p := &Peers{Registry: all, Self: "first", TLS: func(name string) (*tls.Config, error) {
+		return as.ClientOf(name), nil
+	}}
 	t.Cleanup(func() { _ = p.Close() })
 	return p
 }

@@ -31,7 +31,8 @@ func (s *Server) Vote(ctx context.Context, req *nodev1.PeerRef) (*machinev1.Vote
 
 // Revert implements nodev1.PeerService.
 func (s *Server) Revert(ctx context.Context, req *nodev1.PeerRevertRequest) (*machinev1.RevertResponse, error) {
-	return s.Machines.Revert(ctx, req.GetVm(), &machinev1.RevertRequest{Ref: req.GetRef(), OwnerGeneration: req.GetOwnerGeneration()})
+	return s.Machines.Revert(ctx, req.GetVm(), &machinev1.RevertRequest{Ref: req.GetRef(),
+		OwnerGeneration: req.GetOwnerGeneration()})
 }
 
 // Wake implements nodev1.PeerService.

@@ -103,7 +103,8 @@ func (noTask) Start(context.Context, *nodev1.VM) error           { return errdef
 func TestSuccessorRunsAMovedVM(t *testing.T) {
 	ref := &machinev1.Ref{Operation: "op", Attempt: 1}
 	for state, runs := range map[string]bool{"starting": false, "running": true} {
-		s := &Server{Node: "n1", Tasks: noTask{}, Machines: &shims{query: &machinev1.QueryResponse{State: state, Record: "OWN", Adopted: true, Ref: ref}}}
+		s := &Server{Node: "n1", Tasks: noTask{},
+			Machines: &shims{query: &machinev1.QueryResponse{State: state, Record: "OWN", Adopted: true, Ref: ref}}}
 		resp, err := s.Run(t.Context(), &nodev1.PeerRef{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Ref: ref})
 		if resp.GetRunning() != runs || !runs && !errdefs.IsUnavailable(err) {
 			t.Errorf("%s: %v, %v", state, resp, err)
@@ -141,9 +142,11 @@ func TestRunStartsFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tasks := &starts{err: c.start}
-			s := &Server{Node: "n1", Tasks: tasks, Machines: &shims{query: &machinev1.QueryResponse{State: c.state, Record: c.record, Ref: ref}}}
+			s := &Server{Node: "n1", Tasks: tasks,
+				Machines: &shims{query: &machinev1.QueryResponse{State: c.state, Record: c.record, Ref: ref}}}
 			resp, err := s.Run(t.Context(), &nodev1.PeerRef{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Ref: ref})
-			if resp.GetRunning() != c.runs || resp.GetFenced() != c.fenced || (err != nil) != (c.class != nil) || c.class != nil && !c.class(err) {
+			if resp.GetRunning() != c.runs || resp.GetFenced() != c.fenced || (err != nil) != (c.class != nil) ||
+				c.class != nil && !c.class(err) {
 				t.Errorf("%v, %v", resp, err)
 			}
 			if (tasks.asked > 0) != (c.start != nil) {
@@ -166,7 +169,9 @@ func TestWhoTalksToWhom(t *testing.T) {
 	l := listen(t)
 	go func() { _ = controller.ServePeer(t.Context(), srv, l, node) }()
 	reach := func(as *pki.Identity) *Peers {
-		p := &Peers{Registry: nodes{l.Addr().String()}, Self: "first", TLS: func(name string) (*tls.Config, error) { return as.ClientOf(name), nil }}
+		p := &Peers{Registry: nodes{l.Addr().String()}, Self: "first", TLS: func(name string) (*tls.Config, error) {
+			return as.ClientOf(name), nil
+		}}
 		t.Cleanup(func() { _ = p.Close() })
 		return p
 	}
@@ -211,7 +216,8 @@ func (undone) Clear(context.Context, *nodev1.VM, engine.Restore) error { return 
 // ends all the same, at once.
 func TestDiscardLeavesAFence(t *testing.T) {
 	s := &Server{Node: "n1", Tasks: undone{}, Machines: &shims{gone: true}}
-	state, err := s.Discard(t.Context(), &nodev1.PeerRef{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Ref: &machinev1.Ref{Operation: "m", Attempt: 1}})
+	state, err := s.Discard(t.Context(), &nodev1.PeerRef{Vm: &nodev1.VM{Namespace: "default", Id: "web"},
+		Ref: &machinev1.Ref{Operation: "m", Attempt: 1}})
 	if err != nil || !state.GetKnown() {
 		t.Errorf("%v, %v", state, err)
 	}
@@ -255,18 +261,22 @@ func TestLateRelease(t *testing.T) {
 		rec   *nodev1.Record
 		late  bool
 	}{
-		"voted":         {&machinev1.QueryResponse{Record: "PREPARED", Ref: ref}, nil, false},
-		"once more":     {&machinev1.QueryResponse{Record: "RELEASED", Ref: ref}, nil, false},
-		"it runs here":  {&machinev1.QueryResponse{Record: "OWN", Generation: 5}, nil, true},
-		"it arrives":    {&machinev1.QueryResponse{Record: "READY", Ref: &machinev1.Ref{Operation: "back", Attempt: 1}}, nil, true},
-		"next attempt":  {&machinev1.QueryResponse{Record: "PREPARED", Ref: &machinev1.Ref{Operation: "m", Attempt: 2}}, nil, true},
-		"gone":          {nil, &nodev1.Record{Owner: &nodev1.Owner{Node: "b"}}, false},
-		"gone, comes":   {nil, &nodev1.Record{Owner: &nodev1.Owner{Node: "b"}, Operation: &nodev1.Operation{Destination: "a"}}, true},
+		"voted":        {&machinev1.QueryResponse{Record: "PREPARED", Ref: ref}, nil, false},
+		"once more":    {&machinev1.QueryResponse{Record: "RELEASED", Ref: ref}, nil, false},
+		"it runs here": {&machinev1.QueryResponse{Record: "OWN", Generation: 5}, nil, true},
+		"it arrives": {&machinev1.QueryResponse{Record: "READY", Ref: &machinev1.Ref{Operation: "back", Attempt: 1}},
+			nil, true},
+		"next attempt": {&machinev1.QueryResponse{Record: "PREPARED", Ref: &machinev1.Ref{Operation: "m", Attempt: 2}},
+			nil, true},
+		"gone": {nil, &nodev1.Record{Owner: &nodev1.Owner{Node: "b"}}, false},
+		"gone, comes": {nil, &nodev1.Record{Owner: &nodev1.Owner{Node: "b"},
+			Operation: &nodev1.Operation{Destination: "a"}}, true},
 		"gone, is back": {nil, &nodev1.Record{Owner: &nodev1.Owner{Node: "a"}}, true},
 	} {
 		l := &left{rec: tt.rec}
 		s := &Server{Node: "a", Records: l, Departed: l, Machines: &releasing{shims{query: tt.query}, l}}
-		_, err := s.Release(t.Context(), &nodev1.PeerReleaseRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Ref: ref, Digest: "stream:1", Owner: "b"})
+		_, err := s.Release(t.Context(), &nodev1.PeerReleaseRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Ref: ref,
+			Digest: "stream:1", Owner: "b"})
 		if errdefs.IsFailedPrecondition(err) != tt.late || (l.marked == 0) != tt.late || (l.released == 0) != tt.late {
 			t.Errorf("%s: %v, marked %d times, released %d", name, err, l.marked, l.released)
 		}

@@ -35,7 +35,8 @@ func TestPrepareWantsTheOrderedSnapshot(t *testing.T) {
 		"no answer":        {shims{gone: true}, errdefs.IsUnavailable},
 	} {
 		s := &Server{Node: "n1", Tasks: madeBefore{}, Machines: &c.shims}
-		if _, err := s.Prepare(t.Context(), &nodev1.PeerPrepareRequest{Vm: vm, Ref: ref, Digest: "sha256:2", Repository: "r/u"}); !c.want(err) {
+		if _, err := s.Prepare(t.Context(), &nodev1.PeerPrepareRequest{Vm: vm, Ref: ref, Digest: "sha256:2",
+			Repository: "r/u"}); !c.want(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -103,7 +103,8 @@ func (s *Server) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*
 func (s *Server) prepared(ctx context.Context, req *nodev1.PeerPrepareRequest) error {
 	q, err := s.Machines.Query(ctx, req.GetVm())
 	if err == nil && q.GetDigest() != req.GetDigest() {
-		err = fmt.Errorf("it was made from snapshot %q, ordered is %s: %w", q.GetDigest(), req.GetDigest(), errdefs.ErrFailedPrecondition)
+		err = fmt.Errorf("it was made from snapshot %q, ordered is %s: %w", q.GetDigest(), req.GetDigest(),
+			errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		return fmt.Errorf("task of VM %s for operation %s: %w", key(req.GetVm()), req.GetRef().GetOperation(), err)
@@ -157,21 +158,25 @@ func (s *Server) ran(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerRunR
 		return s.runs(ctx, req.GetVm()), nil
 	}
 	q, err := s.Machines.Query(ctx, req.GetVm())
-	mine := q.GetRef().GetOperation() == req.GetRef().GetOperation() && q.GetRef().GetAttempt() == req.GetRef().GetAttempt()
+	mine := q.GetRef().GetOperation() == req.GetRef().GetOperation() &&
+		q.GetRef().GetAttempt() == req.GetRef().GetAttempt()
 	switch {
 	case errdefs.IsNotFound(err):
-		return nil, fmt.Errorf("VM %s is gone from node %s, its destination: %w", key(req.GetVm()), s.Node, errdefs.ErrDataLoss)
+		return nil, fmt.Errorf("VM %s is gone from node %s, its destination: %w", key(req.GetVm()), s.Node,
+			errdefs.ErrDataLoss)
 	case err != nil:
 		return nil, err
 	case q.GetRecord() == recordFenced && mine:
 		return &nodev1.PeerRunResponse{Fenced: true}, nil
 	case q.GetRecord() == recordOwn && q.GetState() == stateStopped:
-		return nil, fmt.Errorf("VM %s ended on node %s, its destination, after the commit: %w", key(req.GetVm()), s.Node, errdefs.ErrDataLoss)
+		return nil, fmt.Errorf("VM %s ended on node %s, its destination, after the commit: %w", key(req.GetVm()), s.Node,
+			errdefs.ErrDataLoss)
 	case q.GetRecord() == recordOwn && q.GetAdopted() && mine: // its shim died, and containerd has no task to start
 		if q.GetState() == stateRunning {
 			return &nodev1.PeerRunResponse{Running: true}, nil
 		}
-		return nil, fmt.Errorf("the successor of VM %s's shim takes the move to its end, the VM is %s: %w", key(req.GetVm()), q.GetState(), errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("the successor of VM %s's shim takes the move to its end, the VM is %s: %w", key(req.GetVm()),
+			q.GetState(), errdefs.ErrUnavailable)
 	}
 	return nil, nil
 }
@@ -179,11 +184,13 @@ func (s *Server) ran(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerRunR
 // Discard implements nodev1.PeerService: the records let the attempt run nowhere any more. A
 // container object that was here before is marked as that of a VM which is elsewhere.
 func (s *Server) Discard(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerState, error) {
-	if err := s.Tasks.Undo(ctx, req.GetVm(), restoreOf(req.GetRef(), record.StreamPrefix+req.GetRef().GetOperation())); err != nil {
+	if err := s.Tasks.Undo(ctx, req.GetVm(),
+		restoreOf(req.GetRef(), record.StreamPrefix+req.GetRef().GetOperation())); err != nil {
 		return nil, err
 	}
 	state, err := s.Query(ctx, req)
-	if errdefs.IsUnavailable(err) { // what is left is a fence, whose shim has ended with the task: no call waits for the next one
+	// what is left is a fence, whose shim has ended with the task: no call waits for the next one
+	if errdefs.IsUnavailable(err) {
 		return &nodev1.PeerState{Known: true}, nil
 	}
 	return state, err
@@ -221,7 +228,8 @@ func (s *Server) container(ctx context.Context, vm *nodev1.VM) (nodev1.Presence,
 func (s *Server) Abort(ctx context.Context, req *nodev1.PeerAbortRequest) (*machinev1.AbortResponse, error) {
 	err := s.Machines.Abort(ctx, req.GetVm(), &machinev1.AbortRequest{Ref: req.GetRef(), Reason: req.GetReason()})
 	if errdefs.IsFailedPrecondition(err) {
-		if q, qerr := s.Machines.Query(ctx, req.GetVm()); qerr == nil && q.GetRecord() == recordOwn && q.GetState() != stateAborting {
+		if q, qerr := s.Machines.Query(ctx, req.GetVm()); qerr == nil && q.GetRecord() == recordOwn &&
+			q.GetState() != stateAborting {
 			err = nil
 		}
 	}
@@ -239,7 +247,8 @@ func (s *Server) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	err = s.Machines.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(), Digest: req.GetDigest(), Moved: true})
+	err = s.Machines.Release(ctx, req.GetVm(), &machinev1.ReleaseRequest{Ref: req.GetRef(), Digest: req.GetDigest(),
+		Moved: true})
 	if err != nil && !errdefs.IsNotFound(err) {
 		return nil, err
 	}
@@ -256,9 +265,11 @@ func (s *Server) left(ctx context.Context, req *nodev1.PeerReleaseRequest) (*mac
 	call := fmt.Sprintf("release VM %s for operation %s", key(req.GetVm()), req.GetRef().GetOperation())
 	q, err := s.Machines.Query(ctx, req.GetVm())
 	if err == nil {
-		mine := q.GetRef().GetOperation() == req.GetRef().GetOperation() && q.GetRef().GetAttempt() == req.GetRef().GetAttempt()
+		mine := q.GetRef().GetOperation() == req.GetRef().GetOperation() &&
+			q.GetRef().GetAttempt() == req.GetRef().GetAttempt()
 		if !mine || q.GetRecord() != recordPrepared && q.GetRecord() != recordReleased {
-			return nil, fmt.Errorf("%s: node %s has it as %s of operation %q: %w", call, s.Node, q.GetRecord(), q.GetRef().GetOperation(), errdefs.ErrFailedPrecondition)
+			return nil, fmt.Errorf("%s: node %s has it as %s of operation %q: %w", call, s.Node, q.GetRecord(),
+				q.GetRef().GetOperation(), errdefs.ErrFailedPrecondition)
 		}
 		return q, nil
 	}
@@ -272,7 +283,8 @@ func (s *Server) left(ctx context.Context, req *nodev1.PeerReleaseRequest) (*mac
 	case err != nil:
 		return nil, err
 	case rec.GetOwner().GetNode() == s.Node || rec.GetOperation().GetDestination() == s.Node:
-		return nil, fmt.Errorf("%s: it is node %s's again, or on its way there: %w", call, s.Node, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("%s: it is node %s's again, or on its way there: %w", call, s.Node,
+			errdefs.ErrFailedPrecondition)
 	}
 	return nil, nil
 }

@@ -38,8 +38,9 @@ func Init(dir, node string, addresses []string) error {
 		return err
 	}
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: "godwit cluster CA"}, NotBefore: time.Now().Add(-skew), NotAfter: time.Now().Add(validCA),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
+		Subject: pkix.Name{CommonName: "godwit cluster CA"}, NotBefore: time.Now().Add(-skew),
+		NotAfter: time.Now().Add(validCA),
+		IsCA:     true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := sign(template, template, key.Public(), key)
 	if err != nil {
@@ -84,7 +85,8 @@ func OpenAuthority(dir string) (*Authority, error) {
 			return &Authority{dir: dir, cert: cert, key: key}, nil
 		}
 	}
-	return nil, fmt.Errorf("%s holds no certificate of the key %s: %w", filepath.Join(dir, fileCA), filepath.Join(dir, fileCAKey), errdefs.ErrInvalidArgument)
+	return nil, fmt.Errorf("%s holds no certificate of the key %s: %w", filepath.Join(dir, fileCA),
+		filepath.Join(dir, fileCAKey), errdefs.ErrInvalidArgument)
 }
 
 // issueOwn makes the certificate of the authority's own node, the controller.

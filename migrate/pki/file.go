@@ -35,7 +35,8 @@ func refuse(dir string, names ...string) error {
 		path := filepath.Join(dir, name)
 		_, err := os.Lstat(path)
 		if err == nil {
-			return fmt.Errorf("%s is there; remove it first if this node is to get a new one: %w", path, errdefs.ErrAlreadyExists)
+			return fmt.Errorf("%s is there; remove it first if this node is to get a new one: %w", path,
+				errdefs.ErrAlreadyExists)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("look for %s: %w", path, err)
@@ -84,7 +85,8 @@ func readCerts(path string) (certs []*x509.Certificate, err error) {
 	}
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != typeCert {
-			return nil, fmt.Errorf("%s holds a PEM block %q, where only %q belongs: %w", path, block.Type, typeCert, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("%s holds a PEM block %q, where only %q belongs: %w", path, block.Type, typeCert,
+				errdefs.ErrInvalidArgument)
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
@@ -94,7 +96,8 @@ func readCerts(path string) (certs []*x509.Certificate, err error) {
 	}
 	// The decoder passes over what it cannot read.
 	if n := bytes.Count(data, []byte("-----BEGIN ")); n == 0 || n != len(certs) {
-		return nil, fmt.Errorf("%s holds %d readable PEM blocks %q of %d: %w", path, len(certs), typeCert, n, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s holds %d readable PEM blocks %q of %d: %w", path, len(certs), typeCert, n,
+			errdefs.ErrInvalidArgument)
 	}
 	return certs, nil
 }

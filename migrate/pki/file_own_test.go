@@ -73,15 +73,23 @@ func TestOwnCARefused(t *testing.T) {
 		atServer       bool
 		says           []string
 	}{
-		"another node":              {load(t, beta).Server(false), a.ClientOf("gamma"), false, []string{`node "beta", not "gamma"`, "peer.advertise", "godwit://node/gamma"}},
-		"a node for the controller": {load(t, beta).Server(false), a.Client(), false, []string{"godwit://controller/NAME", "tls.cert"}},
-		"an expired server":         {load(t, old).Server(false), a.ClientOf("old"), false, []string{"godwit://node/old", "valid from", "renew it in tls.cert", "godwit node join"}},
-		"an expired client":         {a.Server(false), load(t, old).ClientOf("alpha"), false, []string{"valid from", "renew it in tls.cert", old.Cert}},
-		"one that shows it":         {a.Server(false), bare(old, 2), true, []string{"valid from", "renew it in tls.cert"}},
-		"a server of another CA":    {load(t, foreign).Server(false), a.ClientOf("beta"), false, []string{`issued by "elsewhere"`, "leads to no CA in tls.ca"}},
-		"a client of another CA":    {a.Server(false), bare(foreign, 1), true, []string{`issued by "elsewhere"`, "leads to no CA in tls.ca"}},
-		"a server without its CA's": {bare(beta, 1), a.ClientOf("beta"), false, []string{`issued by "machines"`, "tls.ca", "intermediate certificates behind the node's own in tls.cert"}},
-		"a client without its CA's": {a.Server(false), bare(beta, 1), true, []string{`issued by "machines"`, "intermediate certificates"}},
+		"another node": {load(t, beta).Server(false), a.ClientOf("gamma"), false,
+			[]string{`node "beta", not "gamma"`, "peer.advertise", "godwit://node/gamma"}},
+		"a node for the controller": {load(t, beta).Server(false), a.Client(), false, []string{"godwit://controller/NAME",
+			"tls.cert"}},
+		"an expired server": {load(t, old).Server(false), a.ClientOf("old"), false,
+			[]string{"godwit://node/old", "valid from", "renew it in tls.cert", "godwit node join"}},
+		"an expired client": {a.Server(false), load(t, old).ClientOf("alpha"), false,
+			[]string{"valid from", "renew it in tls.cert", old.Cert}},
+		"one that shows it": {a.Server(false), bare(old, 2), true, []string{"valid from", "renew it in tls.cert"}},
+		"a server of another CA": {load(t, foreign).Server(false), a.ClientOf("beta"), false,
+			[]string{`issued by "elsewhere"`, "leads to no CA in tls.ca"}},
+		"a client of another CA": {a.Server(false), bare(foreign, 1), true,
+			[]string{`issued by "elsewhere"`, "leads to no CA in tls.ca"}},
+		"a server without its CA's": {bare(beta, 1), a.ClientOf("beta"), false, []string{`issued by "machines"`, "tls.ca",
+			"intermediate certificates behind the node's own in tls.cert"}},
+		"a client without its CA's": {a.Server(false), bare(beta, 1), true,
+			[]string{`issued by "machines"`, "intermediate certificates"}},
 	} {
 		m := meet(t, c.server, c.client)
 		err := m.refused
@@ -112,10 +120,13 @@ func TestOwnCAFiles(t *testing.T) {
 		spoil    func(*testing.T, pki.Files)
 		says     []string
 	}{
-		"no name":         {leaf("https://example.org/"), root, nil, []string{"tls.cert", "names no node", "godwit://node/NAME"}},
-		"no client":       {server, root, nil, []string{"tls.cert", "serverAuth and clientAuth"}},
-		"of another CA":   {leaf("godwit://node/alpha"), other, nil, []string{"tls.cert", "leads to no CA in tls.ca"}},
-		"no intermediate": {leaf("godwit://node/alpha"), root, func(t *testing.T, f pki.Files) { first(t, f.Cert) }, []string{"tls.cert", "intermediate certificates behind"}},
+		"no name": {leaf("https://example.org/"), root, nil, []string{"tls.cert", "names no node",
+			"godwit://node/NAME"}},
+		"no client":     {server, root, nil, []string{"tls.cert", "serverAuth and clientAuth"}},
+		"of another CA": {leaf("godwit://node/alpha"), other, nil, []string{"tls.cert", "leads to no CA in tls.ca"}},
+		"no intermediate": {leaf("godwit://node/alpha"), root, func(t *testing.T, f pki.Files) {
+			first(t, f.Cert)
+		}, []string{"tls.cert", "intermediate certificates behind"}},
 		"half a bundle": {leaf("godwit://node/alpha"), root, func(t *testing.T, f pki.Files) {
 			put(t, f.CA, append(inPEM(root.cert), "-----BEGIN CERTIFICATE-----\nMIIB"...))
 		}, []string{"tls.ca", "1 readable", "of 2"}},
@@ -126,7 +137,9 @@ func TestOwnCAFiles(t *testing.T) {
 			}
 			put(t, f.CA, slices.Concat(inPEM(root.cert), key))
 		}, []string{"tls.ca", "PRIVATE KEY"}},
-		"no CA": {leaf("godwit://node/alpha"), root, func(t *testing.T, f pki.Files) { put(t, f.CA, nil) }, []string{"tls.ca", "0 readable"}},
+		"no CA": {leaf("godwit://node/alpha"), root, func(t *testing.T, f pki.Files) {
+			put(t, f.CA, nil)
+		}, []string{"tls.ca", "0 readable"}},
 	} {
 		f := files(t)
 		equip(t, f, c.template, between, c.trusts)

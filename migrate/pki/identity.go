@@ -79,7 +79,8 @@ func (f Files) load() (*material, error) {
 		return nil, fmt.Errorf("tls.ca: %w", err)
 	}
 	if info, err := os.Stat(f.Key); err == nil && info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("tls.key: key %s: mode %s lets others read it; chmod 600: %w", f.Key, info.Mode().Perm(), errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("tls.key: key %s: mode %s lets others read it; chmod 600: %w", f.Key, info.Mode().Perm(),
+			errdefs.ErrPermissionDenied)
 	}
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
@@ -128,7 +129,8 @@ func (id *Identity) Server(join bool) *tls.Config {
 	base := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert}
 	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		m := id.current()
-		config := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{m.cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: m.pool}
+		config := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{m.cert},
+			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: m.pool}
 		if join && slices.Contains(hello.SupportedProtos, JoinProtocol) {
 			config.ClientAuth, config.NextProtos = tls.NoClientCert, []string{JoinProtocol}
 		}
@@ -162,7 +164,8 @@ func (id *Identity) ClientOf(node string) *tls.Config {
 			return fmt.Errorf("the server is not node %q: %w", node, err)
 		}
 		if name != node {
-			return fmt.Errorf("the server is node %q, not %q: mend peer.advertise of node %s, or give it a certificate with the URI %s (tls.cert): %w",
+			return fmt.Errorf("the server is node %q, not %q: mend peer.advertise of node %s, or give it a certificate with "+
+				"the URI %s (tls.cert): %w",
 				name, node, node, uri(nodeHost, node), errdefs.ErrUnauthenticated)
 		}
 		return nil
@@ -178,7 +181,8 @@ func (id *Identity) verifyController(state tls.ConnectionState) error {
 	if err != nil {
 		err = explained(leaf, err)
 	} else if !IsController(leaf) {
-		err = fmt.Errorf("the certificate of %q has no URI godwit://%s/NAME (tls.cert there)", leaf.Subject.CommonName, controllerHost)
+		err = fmt.Errorf("the certificate of %q has no URI godwit://%s/NAME (tls.cert there)", leaf.Subject.CommonName,
+			controllerHost)
 	}
 	if err != nil {
 		return fmt.Errorf("the server is not the cluster's controller: %w: %w", err, errdefs.ErrUnauthenticated)

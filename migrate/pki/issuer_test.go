@@ -30,7 +30,8 @@ type issuer struct {
 
 func newIssuer(t *testing.T, name string, by *issuer) *issuer {
 	t.Helper()
-	template := &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, Subject: pkix.Name{CommonName: name}}
+	template := &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		Subject: pkix.Name{CommonName: name}}
 	cert, key := issue(t, template, by)
 	i := &issuer{cert: cert, key: key}
 	if by != nil {
@@ -129,7 +130,8 @@ func equip(t *testing.T, files pki.Files, template *x509.Certificate, by *issuer
 func files(t *testing.T) pki.Files {
 	t.Helper()
 	dir := t.TempDir()
-	return pki.Files{CA: filepath.Join(dir, "roots.pem"), Cert: filepath.Join(dir, "tls.pem"), Key: filepath.Join(dir, "tls-key.pem")}
+	return pki.Files{CA: filepath.Join(dir, "roots.pem"), Cert: filepath.Join(dir, "tls.pem"),
+		Key: filepath.Join(dir, "tls-key.pem")}
 }
 
 func load(t *testing.T, f pki.Files) *pki.Identity {

@@ -38,7 +38,8 @@ func uri(host, node string) *url.URL {
 func NodeOf(cert *x509.Certificate) (string, error) {
 	node, err := named(cert, nodeHost)
 	if err != nil {
-		return "", fmt.Errorf("the certificate of %q names no node: issue one with the URI %s://%s/NAME as a subject alternative name for tls.cert: %w", cert.Subject.CommonName, scheme, nodeHost, err)
+		return "", fmt.Errorf("the certificate of %q names no node: issue one with the URI %s://%s/NAME as a subject "+
+			"alternative name for tls.cert: %w", cert.Subject.CommonName, scheme, nodeHost, err)
 	}
 	return node, nil
 }

@@ -77,7 +77,8 @@ func TestInitKeepsWhatIsThere(t *testing.T) {
 	if string(before) != string(after) {
 		t.Fatal("the CA's key has changed")
 	}
-	for name, want := range map[string]os.FileMode{"ca.key": 0o600, "node.key": 0o600, "ca.crt": 0o644, "node.crt": 0o644, ".": 0o700} {
+	for name, want := range map[string]os.FileMode{"ca.key": 0o600, "node.key": 0o600, "ca.crt": 0o644, "node.crt": 0o644,
+		".": 0o700} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: mode %v (%v), want %v", name, info.Mode().Perm(), err, want)
@@ -128,7 +129,8 @@ func TestJoinRefused(t *testing.T) {
 		want                 error
 	}{
 		{"expired", address, token(t, dir, "second", -time.Minute), errdefs.ErrUnauthenticated},
-		{"of another cluster, to its own fingerprint's server", address, token(t, otherDir, "second", time.Minute), errdefs.ErrUnauthenticated},
+		{"of another cluster, to its own fingerprint's server", address, token(t, otherDir, "second", time.Minute),
+			errdefs.ErrUnauthenticated},
 		{"to another cluster", otherAddress, good, errdefs.ErrUnauthenticated},
 		{"no token", address, "hello", errdefs.ErrInvalidArgument},
 		{"cut", address, good[:len(good)/2], errdefs.ErrInvalidArgument},
@@ -222,7 +224,8 @@ func TestReload(t *testing.T) {
 func TestNodeIsNoController(t *testing.T) {
 	dir, address := cluster(t)
 	into := t.TempDir()
-	if _, err := pki.Join(t.Context(), into, address, token(t, dir, "rogue", time.Minute), []string{"127.0.0.1"}); err != nil {
+	if _, err := pki.Join(t.Context(), into, address, token(t, dir, "rogue", time.Minute),
+		[]string{"127.0.0.1"}); err != nil {
 		t.Fatal(err)
 	}
 	first, err := pki.Load(pki.In(dir))

@@ -103,7 +103,8 @@ func (a *Authority) check(t token, now time.Time) error {
 		return fmt.Errorf("join token of node %q was not made by this cluster: %w", t.Node, errdefs.ErrUnauthenticated)
 	}
 	if now.Unix() > t.Expires {
-		return fmt.Errorf("join token of node %s has expired at %s; make a new one: %w", t.Node, time.Unix(t.Expires, 0).UTC().Format(time.RFC3339), errdefs.ErrUnauthenticated)
+		return fmt.Errorf("join token of node %s has expired at %s; make a new one: %w", t.Node,
+			time.Unix(t.Expires, 0).UTC().Format(time.RFC3339), errdefs.ErrUnauthenticated)
 	}
 	return nil
 }

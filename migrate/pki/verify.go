@@ -17,7 +17,8 @@ func verify(chain []*x509.Certificate, pool *x509.CertPool, usage x509.ExtKeyUsa
 	for _, cert := range chain[1:] {
 		between.AddCert(cert)
 	}
-	_, err := chain[0].Verify(x509.VerifyOptions{Roots: pool, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{usage}, CurrentTime: at})
+	_, err := chain[0].Verify(x509.VerifyOptions{Roots: pool, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{usage},
+		CurrentTime: at})
 	return err
 }
 
@@ -29,16 +30,19 @@ func explained(leaf *x509.Certificate, err error) error {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert == leaf:
 		return outdated(leaf, err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
-		return fmt.Errorf("the certificate of %q is not for this: issue one with the extended key usages serverAuth and clientAuth for tls.cert: %w", leaf.Subject.CommonName, err)
+		return fmt.Errorf("the certificate of %q is not for this: issue one with the extended key usages serverAuth and "+
+			"clientAuth for tls.cert: %w", leaf.Subject.CommonName, err)
 	case errors.As(err, &unknown):
-		return fmt.Errorf("the certificate of %q, issued by %q, leads to no CA in tls.ca: put that CA into tls.ca, and the intermediate certificates behind the node's own in tls.cert: %w",
+		return fmt.Errorf("the certificate of %q, issued by %q, leads to no CA in tls.ca: put that CA into tls.ca, and "+
+			"the intermediate certificates behind the node's own in tls.cert: %w",
 			leaf.Subject.CommonName, leaf.Issuer.CommonName, err)
 	}
 	return fmt.Errorf("the certificate of %q: %w", leaf.Subject.CommonName, err)
 }
 
 func outdated(leaf *x509.Certificate, err error) error {
-	return fmt.Errorf("the certificate of %q is valid from %s to %s: renew it in tls.cert there (godwit node join, or your own CA): %w",
+	return fmt.Errorf("the certificate of %q is valid from %s to %s: renew it in tls.cert there (godwit node join, or "+
+		"your own CA): %w",
 		leaf.Subject.CommonName, leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339), err)
 }
 
@@ -72,5 +76,6 @@ func Refusal(err error) error {
 	if !errors.As(err, &bad) || len(bad.UnverifiedCertificates) == 0 {
 		return err
 	}
-	return fmt.Errorf("the client is no node of the cluster: %w: %w", explained(bad.UnverifiedCertificates[0], bad.Err), errdefs.ErrUnauthenticated)
+	return fmt.Errorf("the client is no node of the cluster: %w: %w", explained(bad.UnverifiedCertificates[0], bad.Err),
+		errdefs.ErrUnauthenticated)
 }

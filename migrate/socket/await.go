@@ -83,7 +83,8 @@ func refusing(why error) (*ttrpc.Server, error) {
 
 // served are all services that a daemon may have.
 func served() (all []protoreflect.ServiceDescriptor) {
-	for _, file := range []protoreflect.FileDescriptor{nodev1.File_node_v1_node_proto, nodev1.File_node_v1_moves_proto, nodev1.File_node_v1_store_proto} {
+	for _, file := range []protoreflect.FileDescriptor{nodev1.File_node_v1_node_proto, nodev1.File_node_v1_moves_proto,
+		nodev1.File_node_v1_store_proto} {
 		for i := range file.Services().Len() {
 			all = append(all, file.Services().Get(i))
 		}

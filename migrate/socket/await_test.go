@@ -25,7 +25,8 @@ func TestWaitsForTheStore(t *testing.T) {
 	ask := func() {
 		client := record.Local(socket)
 		defer client.Close()
-		if _, err := client.List(t.Context(), &nodev1.ListRequest{}); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "controller.etcd.endpoints") {
+		if _, err := client.List(t.Context(), &nodev1.ListRequest{}); !errdefs.IsUnavailable(err) ||
+			!strings.Contains(err.Error(), "controller.etcd.endpoints") {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -45,7 +46,9 @@ func TestWaitsForTheStore(t *testing.T) {
 	if !errdefs.IsUnavailable(err) {
 		t.Errorf("told to end: %v", err)
 	}
-	if _, err = Await(t.Context(), socket, func(context.Context) (string, error) { return "", errdefs.ErrNotImplemented }); !errors.Is(err, errdefs.ErrNotImplemented) {
+	if _, err = Await(t.Context(), socket, func(context.Context) (string, error) {
+		return "", errdefs.ErrNotImplemented
+	}); !errors.Is(err, errdefs.ErrNotImplemented) {
 		t.Errorf("a store of another version: %v", err)
 	}
 }
@@ -74,7 +77,8 @@ func TestRefusesEachCall(t *testing.T) {
 			m := service.Methods().Get(i)
 			calls++
 			if m.IsStreamingServer() || m.IsStreamingClient() {
-				stream, serr := client.NewStream(t.Context(), &ttrpc.StreamDesc{StreamingServer: true}, string(service.FullName()), string(m.Name()), &emptypb.Empty{})
+				stream, serr := client.NewStream(t.Context(), &ttrpc.StreamDesc{StreamingServer: true}, string(service.FullName()),
+					string(m.Name()), &emptypb.Empty{})
 				if serr != nil {
 					t.Fatal(serr)
 				}

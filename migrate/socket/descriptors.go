@@ -26,7 +26,8 @@ const (
 const turnAwayBound = time.Second
 
 // noDescriptors is what it is told.
-const noDescriptors = "godwitd has no free file descriptors: raise LimitNOFILE of its service and restart it (systemctl restart godwitd); its VMs run on"
+const noDescriptors = "godwitd has no free file descriptors: raise LimitNOFILE of its service and restart it " +
+	"(systemctl restart godwitd); its VMs run on"
 
 // turnAway answers the first call of a connection that there are no descriptors for it, and closes it.
 // Nothing of the call was done, and the daemon may do it later: Unavailable.
@@ -49,7 +50,8 @@ func answerUnavailable(conn net.Conn) error {
 	if head[8] != ttrpcRequest || size > ttrpcMost {
 		return nil
 	}
-	if _, err := io.CopyN(io.Discard, conn, int64(size)); err != nil { // or the answer would be lost with what was not read
+	// or the answer would be lost with what was not read
+	if _, err := io.CopyN(io.Discard, conn, int64(size)); err != nil {
 		return err
 	}
 	data, err := proto.Marshal(&ttrpc.Response{Status: status.New(codes.Unavailable, noDescriptors).Proto()})

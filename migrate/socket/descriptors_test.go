@@ -46,7 +46,8 @@ func TestNoDescriptorsIsSaid(t *testing.T) {
 		t.Errorf("without: %v", err)
 	}
 	records := record.Local(socket)
-	if _, err := records.Get(t.Context(), &nodev1.GetRequest{}); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "LimitNOFILE") {
+	if _, err := records.Get(t.Context(), &nodev1.GetRequest{}); !errdefs.IsUnavailable(err) ||
+		!strings.Contains(err.Error(), "LimitNOFILE") {
 		t.Errorf("of the records: %v", err)
 	}
 	_ = records.Close()

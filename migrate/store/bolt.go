@@ -99,7 +99,8 @@ func prepare(tx *bolt.Tx) error {
 			return fmt.Errorf("version %.20q, this build knows %d: %w", v, version.Records, errdefs.ErrNotImplemented)
 		}
 	}
-	for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed, bucketPending, bucketNotes, bucketIndex, bucketMeta} {
+	for _, name := range [][]byte{bucketRecords, bucketOperations, bucketClosed, bucketPending, bucketNotes, bucketIndex,
+		bucketMeta} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
@@ -137,7 +138,8 @@ func (b *Bolt) Load(_ context.Context, vm *nodev1.VM, asked transition.Asked) (t
 }
 
 // Apply implements Store.
-func (b *Bolt) Apply(_ context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error) {
+func (b *Bolt) Apply(_ context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record,
+	error) {
 	var rec *nodev1.Record
 	err := b.update(func(tx *bolt.Tx) error {
 		now, err := current(tx, vm, version, change)

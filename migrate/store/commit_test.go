@@ -153,7 +153,8 @@ func TestAnIndexThatABuildBeforeWrotePastIsMadeAnew(t *testing.T) {
 		t.Errorf("opened again: %d records of n1, index kept: %t", find("n1"), marked())
 	}
 	old := func(tx *bolt.Tx) error { // as the build before writes
-		return errors.Join(put(tx, bucketRecords, key(vm), owned("n2")), put(tx, bucketPending, pendingKey(vm, "r", "d"), &nodev1.Owed{Vm: vm, Snapshot: &nodev1.SnapshotRef{Repository: "r", Digest: "d", Node: "n3"}}))
+		return errors.Join(put(tx, bucketRecords, key(vm), owned("n2")), put(tx, bucketPending, pendingKey(vm, "r", "d"),
+			&nodev1.Owed{Vm: vm, Snapshot: &nodev1.SnapshotRef{Repository: "r", Digest: "d", Node: "n3"}}))
 	}
 	if err := st.db.Update(old); err != nil {
 		t.Fatal(err)

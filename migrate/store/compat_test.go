@@ -59,20 +59,24 @@ func TestStoreOfVersion1(t *testing.T) {
 			if n := len(rec.ProtoReflect().GetUnknown()); n > 0 {
 				t.Errorf("record %s: %d bytes of unknown fields", rec.GetVm().GetId(), n)
 			}
-			got = append(got, rec.GetVm().GetId()+" "+rec.GetUid()+" "+rec.GetOwner().GetNode()+rec.GetOwner().GetDigest()[:min(10, len(rec.GetOwner().GetDigest()))]+" "+rec.GetOperation().GetPhase().String())
+			got = append(got, rec.GetVm().GetId()+" "+rec.GetUid()+" "+rec.GetOwner().GetNode()+rec.GetOwner().
+				GetDigest()[:min(10, len(rec.GetOwner().GetDigest()))]+" "+rec.GetOperation().GetPhase().String())
 		}
 		want := []string{
-			"runs uid-runs a PHASE_UNSPECIFIED", "sleeps uid-sleeps sha256:e3b PHASE_UNSPECIFIED", "wakes uid-wakes sha256:e3b PHASE_TRANSFERRING",
+			"runs uid-runs a PHASE_UNSPECIFIED", "sleeps uid-sleeps sha256:e3b PHASE_UNSPECIFIED",
+			"wakes uid-wakes sha256:e3b PHASE_TRANSFERRING",
 		}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("records (-want +got):\n%s", d)
 		}
 		op, err := st.Operation(t.Context(), "op-hibernate")
-		if err != nil || op.GetKind() != nodev1.Kind_KIND_HIBERNATE || op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || op.GetReceipt() == "" {
+		if err != nil || op.GetKind() != nodev1.Kind_KIND_HIBERNATE || op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED ||
+			op.GetReceipt() == "" {
 			t.Errorf("closed operation: %v, %v", op, err)
 		}
 		sleeps := all[1]
-		if refs := sleeps.GetSnapshots(); len(refs) != 1 || refs[0].GetTag() != "g3" || refs[0].GetBytes() != 123456 || len(sleeps.GetSpent()) != 1 {
+		if refs := sleeps.GetSnapshots(); len(refs) != 1 || refs[0].GetTag() != "g3" || refs[0].GetBytes() != 123456 ||
+			len(sleeps.GetSpent()) != 1 {
 			t.Errorf("snapshots %v, spent %v", refs, sleeps.GetSpent())
 		}
 		next := proto.CloneOf(sleeps)

@@ -75,12 +75,14 @@ func OpenEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 // prepare writes the version of a store that is new.
 func (e *Etcd) prepare(ctx context.Context) error {
 	mine, key := strconv.Itoa(version.Records), e.prefix+"version"
-	resp, err := e.txn(ctx, []etcd.Cmp{etcd.Compare(etcd.CreateRevision(key), "=", 0)}, []etcd.Op{etcd.OpPut(key, mine)}, []etcd.Op{etcd.OpGet(key)})
+	resp, err := e.txn(ctx, []etcd.Cmp{etcd.Compare(etcd.CreateRevision(key), "=", 0)}, []etcd.Op{etcd.OpPut(key, mine)},
+		[]etcd.Op{etcd.OpGet(key)})
 	if err != nil || resp.Succeeded {
 		return err
 	}
 	if v := value(resp, 0); string(v) != mine {
-		return fmt.Errorf("%s in etcd is of version %.20q, this build knows %s: %w", e.prefix, v, mine, errdefs.ErrNotImplemented)
+		return fmt.Errorf("%s in etcd is of version %.20q, this build knows %s: %w", e.prefix, v, mine,
+			errdefs.ErrNotImplemented)
 	}
 	return nil
 }

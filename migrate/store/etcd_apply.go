@@ -19,7 +19,8 @@ import (
 // Apply implements Store. Each change of the VM's record changes its revision, which the
 // transaction compares. Another VM can only take the operation's id meanwhile, which it compares
 // too.
-func (e *Etcd) Apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error) {
+func (e *Etcd) Apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record,
+	error) {
 	rec, err := e.apply(ctx, vm, version, change)
 	if err != nil {
 		return nil, fmt.Errorf("store record of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
@@ -27,7 +28,8 @@ func (e *Etcd) Apply(ctx context.Context, vm *nodev1.VM, version uint64, change 
 	return rec, nil
 }
 
-func (e *Etcd) apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error) {
+func (e *Etcd) apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record,
+	error) {
 	for {
 		ifs, then, err := e.changes(ctx, vm, version, change)
 		if err != nil {
@@ -64,7 +66,8 @@ func nested(ops []etcd.Op) (all []etcd.Op) {
 }
 
 // changes answers the transaction that makes change, as far as it may be made now.
-func (e *Etcd) changes(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (ifs []etcd.Cmp, then []etcd.Op, err error) {
+func (e *Etcd) changes(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (ifs []etcd.Cmp,
+	then []etcd.Op, err error) {
 	record, op := e.key("records", key(vm)), change.Record.GetOperation()
 	resp, err := e.txn(ctx, nil, []etcd.Op{
 		etcd.OpGet(record),
@@ -103,7 +106,8 @@ func (e *Etcd) changes(ctx context.Context, vm *nodev1.VM, version uint64, chang
 		w.put(e.operation(closed.GetId()), closed)
 		history := kvs(resp, 2)
 		w.forget(history[:max(0, len(history)+1-Kept)])
-		w.then = append(w.then, etcd.OpPut(e.key("closed", binary.BigEndian.AppendUint64(prefix(vm), version)), closed.GetId()))
+		w.then = append(w.then, etcd.OpPut(e.key("closed", binary.BigEndian.AppendUint64(prefix(vm), version)),
+			closed.GetId()))
 	}
 	if op != nil {
 		w.open(op, kvs(resp, 1))

@@ -78,7 +78,8 @@ func (e *Etcd) failed(ctx context.Context, err error) error {
 		class = errdefs.ErrFailedPrecondition
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("etcd at %s (controller.etcd.endpoints) does not answer within %v: %w", e.endpoints, etcdBound, class)
+		return fmt.Errorf("etcd at %s (controller.etcd.endpoints) does not answer within %v: %w", e.endpoints,
+			etcdBound, class)
 	}
 	return fmt.Errorf("ask etcd at %s: %w: %w", e.endpoints, class, err)
 }

@@ -47,7 +47,8 @@ func (e *Etcd) Find(ctx context.Context, which Which) (found Found, err error) {
 	has := which.has()
 	also := []etcd.Op{etcd.OpGet(e.prefix + keyState)}
 	if which.Deleter != "" {
-		also = append(also, etcd.OpGet(e.key("index", []byte(deleterName(which.Deleter))), etcd.WithPrefix(), etcd.WithCountOnly()))
+		also = append(also, etcd.OpGet(e.key("index", []byte(deleterName(which.Deleter))), etcd.WithPrefix(),
+			etcd.WithCountOnly()))
 	}
 	entries, err := e.indexed(ctx, which.names(), also...)
 	if err == nil {

@@ -64,7 +64,8 @@ func TestEtcdIndexBehindABuildBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	state.Record.Owner.Node = "n3"
-	if _, err := st.Apply(t.Context(), state.Record.GetVm(), state.Record.GetVersion(), transition.Change{Record: state.Record}); err != nil {
+	if _, err := st.Apply(t.Context(), state.Record.GetVm(), state.Record.GetVersion(),
+		transition.Change{Record: state.Record}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.Found(t, st, store.Which{Node: "n1"})

@@ -43,7 +43,8 @@ func newCluster(t *testing.T, n int, flags ...string) []*member {
 	members, names := make([]*member, n), make([]string, n)
 	for i := range members {
 		name := fmt.Sprintf("m%d", i)
-		members[i] = &member{t: t, flags: flags, name: name, dir: t.TempDir(), url: "http://" + freeAddress(t), peers: "http://" + freeAddress(t)}
+		members[i] = &member{t: t, flags: flags, name: name, dir: t.TempDir(), url: "http://" + freeAddress(t),
+			peers: "http://" + freeAddress(t)}
 		names[i] = name + "=" + members[i].peers
 	}
 	for _, m := range members {
@@ -75,7 +76,8 @@ func (m *member) start() {
 	}
 	m.cmd = exec.Command(binary, append(m.flags, "--name", m.name, "--data-dir", filepath.Join(m.dir, "data"),
 		"--listen-client-urls", m.url, "--advertise-client-urls", m.url, "--listen-peer-urls", m.peers,
-		"--initial-advertise-peer-urls", m.peers, "--initial-cluster", m.cluster, "--heartbeat-interval", "50", "--election-timeout", "500")...)
+		"--initial-advertise-peer-urls", m.peers, "--initial-cluster", m.cluster, "--heartbeat-interval", "50",
+		"--election-timeout", "500")...)
 	m.cmd.Stdout, m.cmd.Stderr, m.cmd.SysProcAttr = m.log, m.log, &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if err := m.cmd.Start(); err != nil {
 		m.t.Fatalf("start etcd (make tools builds it): %v", err)
@@ -138,11 +140,13 @@ func TestEtcd(t *testing.T) {
 func TestEtcdRefuses(t *testing.T) {
 	members := newCluster(t, 1)
 	connect(t, "/v/", members).Close()
-	put := exec.Command("curl", "-sf", members[0].url+"/v3/kv/put", "-d", `{"key":"L3YvdmVyc2lvbg==","value":"OTk="}`) // /v/version 99
+	// /v/version 99
+	put := exec.Command("curl", "-sf", members[0].url+"/v3/kv/put", "-d", `{"key":"L3YvdmVyc2lvbg==","value":"OTk="}`)
 	if out, err := put.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if _, err := store.OpenEtcd(t.Context(), store.EtcdConfig{Endpoints: urls(members), Prefix: "/v/"}); !errdefs.IsNotImplemented(err) {
+	if _, err := store.OpenEtcd(t.Context(), store.EtcdConfig{Endpoints: urls(members),
+		Prefix: "/v/"}); !errdefs.IsNotImplemented(err) {
 		t.Errorf("version 99: %v", err)
 	}
 	if _, err := store.OpenEtcd(t.Context(), store.EtcdConfig{Endpoints: []string{"ftp://x y"}}); err == nil {
@@ -151,7 +155,8 @@ func TestEtcdRefuses(t *testing.T) {
 	st := connect(t, "/other/", members)
 	defer st.Close()
 	members[0].kill()
-	if _, err := st.List(t.Context(), "", 0); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "controller.etcd.endpoints") {
+	if _, err := st.List(t.Context(), "", 0); !errdefs.IsUnavailable(err) ||
+		!strings.Contains(err.Error(), "controller.etcd.endpoints") {
 		t.Errorf("no etcd: %v", err)
 	}
 }
@@ -208,7 +213,8 @@ func TestEtcdMembersDie(t *testing.T) {
 		st := connect(t, "/d/", members)
 		defer st.Close()
 		note := func(in change, called time.Time, out seen) {
-			op := porcupine.Operation{ClientId: w, Input: in, Call: called.UnixNano(), Output: out, Return: time.Now().UnixNano()}
+			op := porcupine.Operation{ClientId: w, Input: in, Call: called.UnixNano(), Output: out,
+				Return: time.Now().UnixNano()}
 			if out.unknown { // it may be made at any later time
 				op.Return = math.MaxInt64
 			}
@@ -226,7 +232,8 @@ func TestEtcdMembersDie(t *testing.T) {
 				note(change{read: true}, called, seen{generation: s.Record.GetGeneration()})
 				in := change{from: s.Record.GetGeneration()}
 				called = time.Now()
-				_, err = st.Apply(t.Context(), vm, s.Record.GetVersion(), transition.Change{Record: &nodev1.Record{Vm: vm, Generation: in.from + 1}})
+				_, err = st.Apply(t.Context(), vm, s.Record.GetVersion(),
+					transition.Change{Record: &nodev1.Record{Vm: vm, Generation: in.from + 1}})
 				note(in, called, seen{made: err == nil, unknown: err != nil && !errdefs.IsConflict(err)})
 				if err == nil {
 					made.Add(1)
@@ -237,7 +244,8 @@ func TestEtcdMembersDie(t *testing.T) {
 	for range 4 {
 		victim := members[rand.IntN(len(members))]
 		victim.kill()
-		for from, deadline := made.Load(), time.Now().Add(time.Minute); made.Load() < from+10; time.Sleep(10 * time.Millisecond) {
+		for from, deadline := made.Load(), time.Now().Add(time.Minute); made.Load() < from+10; time.Sleep(
+			10 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("two members of three took no change")
 			}

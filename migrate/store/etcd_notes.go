@@ -25,7 +25,8 @@ func (e *Etcd) Note(ctx context.Context, kind, key string, value []byte) error {
 // NoteNew implements Notes.
 func (e *Etcd) NoteNew(ctx context.Context, kind, key string, value []byte) error {
 	k := e.key("notes", []byte(kind+"/"+key))
-	resp, err := e.txn(ctx, []etcd.Cmp{etcd.Compare(etcd.CreateRevision(k), "=", 0)}, []etcd.Op{etcd.OpPut(k, string(value))}, nil)
+	resp, err := e.txn(ctx, []etcd.Cmp{etcd.Compare(etcd.CreateRevision(k), "=", 0)},
+		[]etcd.Op{etcd.OpPut(k, string(value))}, nil)
 	if err == nil && !resp.Succeeded {
 		err = errdefs.ErrAlreadyExists
 	}

@@ -49,7 +49,9 @@ func TestEtcdPutBack(t *testing.T) {
 		for range 2 {
 			st := connect(t, "/p/", members)
 			t.Cleanup(func() { _ = st.Close() })
-			all = append(all, whole{controller.New(st), controller.NewIncarnations(st, st, "c1", func() []string { return []string{"a", "b", "c1"} }, now)})
+			all = append(all, whole{controller.New(st), controller.NewIncarnations(st, st, "c1", func() []string {
+				return []string{"a", "b", "c1"}
+			}, now)})
 		}
 		return all
 	}
@@ -69,7 +71,8 @@ func TestEtcdPutBack(t *testing.T) {
 	}
 	members[0].start()
 	both = open()
-	if _, err = both[1].Disown(t.Context(), &nodev1.DisownRequest{Vm: vm, Node: "a", Generation: rec.GetGeneration()}); err != nil {
+	if _, err = both[1].Disown(t.Context(), &nodev1.DisownRequest{Vm: vm, Node: "a",
+		Generation: rec.GetGeneration()}); err != nil {
 		t.Fatal(err)
 	}
 	onB, err := both[0].Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "b", Generation: rec.GetGeneration() + 1})
@@ -115,7 +118,8 @@ func TestEtcdPutBack(t *testing.T) {
 		t.Fatalf("%v, %v", got, err)
 	}
 	next, err := both[1].Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "b", Generation: got.GetGeneration()})
-	if err != nil || !record.Follows(next, got.GetGeneration()) || next.GetGeneration() <= record.Floor(next.GetIncarnation()) {
+	if err != nil || !record.Follows(next, got.GetGeneration()) ||
+		next.GetGeneration() <= record.Floor(next.GetIncarnation()) {
 		t.Errorf("%v, %v", next, err)
 	}
 }

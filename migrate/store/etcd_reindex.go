@@ -161,7 +161,9 @@ func (e *Etcd) again(ctx context.Context, i *item) (*item, error) {
 	names, err := entriesOf(i.kind, kvs(resp, 0))
 	now := *i
 	if now.revision, now.entries = revision(kvs(resp, 0)), names; i.gone {
-		now.entries = slices.DeleteFunc(slices.Clone(i.entries), func(entry string) bool { return slices.Contains(names, entry) })
+		now.entries = slices.DeleteFunc(slices.Clone(i.entries), func(entry string) bool {
+			return slices.Contains(names, entry)
+		})
 	}
 	if err != nil || len(now.entries) == 0 {
 		return nil, err

@@ -47,7 +47,8 @@ func (e *Etcd) space(ctx context.Context) (string, error) {
 	used := fmt.Sprintf("%d of %d MiB are used", status.DbSize>>20, quota>>20)
 	switch {
 	case len(alarms.Alarms) > 0:
-		return used, fmt.Errorf("etcd has raised %v and refuses changes; %s: %w", alarms.Alarms[0].GetAlarm(), used, errdefs.ErrResourceExhausted)
+		return used, fmt.Errorf("etcd has raised %v and refuses changes; %s: %w", alarms.Alarms[0].GetAlarm(), used,
+			errdefs.ErrResourceExhausted)
 	case !compacted && 2*status.DbSize > quota:
 		return used, fmt.Errorf("nobody compacts this etcd, and %s: %w", used, errdefs.ErrFailedPrecondition)
 	case 5*status.DbSize > 4*quota:

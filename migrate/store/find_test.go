@@ -22,7 +22,8 @@ func TestFindOfManyUIDs(t *testing.T) {
 	const few, many = 20, 200
 	for i := range many {
 		vm := &nodev1.VM{Namespace: "ns", Id: fmt.Sprint("v", i)}
-		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: &nodev1.Record{Vm: vm, Uid: fmt.Sprint("u", i)}}); err != nil {
+		if _, err := st.Apply(t.Context(), vm, 0,
+			transition.Change{Record: &nodev1.Record{Vm: vm, Uid: fmt.Sprint("u", i)}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -26,7 +26,8 @@ const optionsURL = "godwit.dev/config"
 // container loads the container object of the VM, or makes one from its Spec: no image,
 // no snapshotter, since the disks come out of the snapshot. Either way its runtime spec
 // names the namespace that was made for it.
-func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, netns string, intent record.Intent) (containerd.Container, error) {
+func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, netns string,
+	intent record.Intent) (containerd.Container, error) {
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if err == nil {
 		return container, c.adapt(ctx, container, netns, intent)
@@ -42,7 +43,8 @@ func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, ne
 	return c.containerd.NewContainer(ctx, vm.GetId(),
 		containerd.WithSpec(runtimeSpec),
 		containerd.WithRuntime(c.config.Containerd.Runtime, options),
-		containerd.WithContainerLabels(map[string]string{LabelManaged: "true", labelNew: "true", labelOrder: orderMark(intent)}),
+		containerd.WithContainerLabels(map[string]string{LabelManaged: "true", labelNew: "true",
+			labelOrder: orderMark(intent)}),
 	)
 }
 
@@ -150,11 +152,13 @@ func edit(obj *containers.Container, change func(*specs.Spec)) error {
 // wrote it has taken such things out as well.
 func runtimeSpec(sp *spec.Spec, netns string) (*oci.Spec, error) {
 	if sp.Container == nil || sp.Container.OCI == nil {
-		return nil, fmt.Errorf("VM %s/%s is a VM disk: its wake through containerd: %w", sp.Namespace, sp.ID, errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("VM %s/%s is a VM disk: its wake through containerd: %w", sp.Namespace, sp.ID,
+			errdefs.ErrNotImplemented)
 	}
 	s := sp.Clone().Container.OCI
 	if s.Process == nil || s.Linux == nil {
-		return nil, fmt.Errorf("spec of VM %s/%s: container has no process or no linux part: %w", sp.Namespace, sp.ID, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("spec of VM %s/%s: container has no process or no linux part: %w", sp.Namespace, sp.ID,
+			errdefs.ErrInvalidArgument)
 	}
 	s.Hooks = nil
 	s.Root = &specs.Root{Path: "rootfs", Readonly: s.Root != nil && s.Root.Readonly}

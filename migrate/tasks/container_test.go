@@ -33,11 +33,13 @@ func TestRuntimeSpecLeavesTheHostAlone(t *testing.T) {
 			{Destination: "/d", Type: "ext4", Source: "/dev/sda"},
 		},
 		Annotations: map[string]string{
-			spec.AnnotationPrefix + "memory": "1GiB", spec.AnnotationDigest: "sha256:aa", "io.kubernetes.cri.sandbox-id": "x", "other/hook": "/bin/evil",
+			spec.AnnotationPrefix + "memory": "1GiB", spec.AnnotationDigest: "sha256:aa", "io.kubernetes.cri.sandbox-id": "x",
+			"other/hook": "/bin/evil",
 		},
 		Linux: &specs.Linux{
 			CgroupsPath: "/system.slice", Devices: []specs.LinuxDevice{{Path: "/dev/sda"}},
-			Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace, Path: "/proc/1/ns/pid"}, {Type: specs.NetworkNamespace, Path: "/proc/1/ns/net"}},
+			Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace, Path: "/proc/1/ns/pid"},
+				{Type: specs.NetworkNamespace, Path: "/proc/1/ns/net"}},
 		},
 	}}}
 	before := sp.Clone()
@@ -127,7 +129,8 @@ func TestMarksOfAContainer(t *testing.T) {
 	if err := stop(obj, digest, "", "/own"); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]string{"user": "x", LabelDigest: digest, labelStopped: "true"}, obj.Labels); diff != "" {
+	if diff := cmp.Diff(map[string]string{"user": "x", LabelDigest: digest, labelStopped: "true"},
+		obj.Labels); diff != "" {
 		t.Errorf("labels of a VM that sleeps (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{"user": "x", spec.AnnotationDigest: digest}, annotations(t, obj)); diff != "" {
@@ -173,7 +176,8 @@ func TestNerdctlConnectsItsContainers(t *testing.T) {
 		spec specs.Spec
 		want bool
 	}{
-		"nerdctl": {specs.Spec{Annotations: networks, Hooks: hooks}, true}, "no hooks": {specs.Spec{Annotations: networks}, false}, "not nerdctl": {specs.Spec{Hooks: hooks}, false},
+		"nerdctl": {specs.Spec{Annotations: networks, Hooks: hooks}, true}, "no hooks": {specs.Spec{Annotations: networks},
+			false}, "not nerdctl": {specs.Spec{Hooks: hooks}, false},
 	} {
 		if got := connects(&c.spec); got != c.want {
 			t.Errorf("%s: %v", name, got)

@@ -43,7 +43,8 @@ func (s *slowEnd) Get(_ context.Context, _ *tasksapi.GetRequest, _ ...grpc.CallO
 	return &tasksapi.GetResponse{Process: &tasktypes.Process{ID: "vm", Pid: 7, Status: s.status()}}, nil
 }
 
-func (s *slowEnd) Wait(ctx context.Context, _ *tasksapi.WaitRequest, _ ...grpc.CallOption) (*tasksapi.WaitResponse, error) {
+func (s *slowEnd) Wait(ctx context.Context, _ *tasksapi.WaitRequest, _ ...grpc.CallOption) (*tasksapi.WaitResponse,
+	error) {
 	select {
 	case <-s.ended:
 		return &tasksapi.WaitResponse{ExitStatus: 137}, nil
@@ -60,7 +61,8 @@ func (s *slowEnd) Kill(context.Context, *tasksapi.KillRequest, ...grpc.CallOptio
 	return &emptypb.Empty{}, nil
 }
 
-func (s *slowEnd) Delete(context.Context, *tasksapi.DeleteTaskRequest, ...grpc.CallOption) (*tasksapi.DeleteResponse, error) {
+func (s *slowEnd) Delete(context.Context, *tasksapi.DeleteTaskRequest, ...grpc.CallOption) (*tasksapi.DeleteResponse,
+	error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.status() != tasktypes.Status_STOPPED {
@@ -75,7 +77,8 @@ func (s *slowEnd) Delete(context.Context, *tasksapi.DeleteTaskRequest, ...grpc.C
 func TestDeleteOfACreatedTask(t *testing.T) {
 	for _, refuses := range []bool{false, true} {
 		end := &slowEnd{refuses: refuses, ended: make(chan struct{})}
-		client, err := containerd.New("", containerd.WithServices(containerd.WithTaskClient(end), containerd.WithContainerStore(store{})))
+		client, err := containerd.New("", containerd.WithServices(containerd.WithTaskClient(end),
+			containerd.WithContainerStore(store{})))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,7 +50,8 @@ func (c *Client) MarkDeparted(ctx context.Context, vm *nodev1.VM, created int64,
 	}
 	switch {
 	case errors.Is(err, errRecreated):
-		slog.WarnContext(ctx, "container is younger than the task of the VM that leaves, and stays as it is", "namespace", vm.GetNamespace(), "vm", vm.GetId())
+		slog.WarnContext(ctx, "container is younger than the task of the VM that leaves, and stays as it is", "namespace",
+			vm.GetNamespace(), "vm", vm.GetId())
 	case err != nil && !errdefs.IsNotFound(err):
 		return fmt.Errorf("label container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
 	}
@@ -109,7 +110,8 @@ func (c *Client) RemoveDeparted(ctx context.Context, vm *nodev1.VM, digest strin
 
 // marked is the container of a VM that left, as MarkDeparted has marked it; errRecreated: another one. Its
 // labels come with either.
-func (c *Client) marked(ctx context.Context, vm *nodev1.VM, digest, owner string) (containerd.Container, map[string]string, error) {
+func (c *Client) marked(ctx context.Context, vm *nodev1.VM, digest, owner string) (containerd.Container,
+	map[string]string, error) {
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if err != nil {
 		return nil, nil, err

@@ -114,7 +114,8 @@ func (c *Client) Boot(ctx context.Context, vm *nodev1.VM, req *nodev1.GoldenRequ
 	container, err := c.containerd.NewContainer(ctx, vm.GetId(),
 		containerd.WithImage(img), containerd.WithSnapshotter(snapshotter), containerd.WithNewSnapshot(vm.GetId(), img),
 		containerd.WithNewSpec(oci.WithImageConfigArgs(img, req.GetArgs()), oci.WithAnnotations(req.GetAnnotations())),
-		containerd.WithRuntime(c.config.Containerd.Runtime, &runtimeoptions.Options{TypeUrl: optionsURL, ConfigPath: c.configPath}),
+		containerd.WithRuntime(c.config.Containerd.Runtime, &runtimeoptions.Options{TypeUrl: optionsURL,
+			ConfigPath: c.configPath}),
 		containerd.WithContainerLabels(map[string]string{labelTemplate: "true", labelStopped: "true"}),
 	)
 	if err != nil {
@@ -131,7 +132,8 @@ func (c *Client) Boot(ctx context.Context, vm *nodev1.VM, req *nodev1.GoldenRequ
 
 // Unboot removes what Boot has made of a VM, whatever of it there is.
 func (c *Client) Unboot(ctx context.Context, vm *nodev1.VM) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(namespaces.WithNamespace(ctx, vm.GetNamespace())), undoTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(namespaces.WithNamespace(ctx, vm.GetNamespace())),
+		undoTimeout)
 	defer cancel()
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if errdefs.IsNotFound(err) {
@@ -179,7 +181,8 @@ const endsWithin = 2 * time.Second
 // Ready returns when the VM says that it is ready: a command in it succeeds, the one of
 // the request, of the image's label, or of its health check. Where there is none settled
 // is asked instead.
-func (c *Client) Ready(ctx context.Context, b *Booted, command string, settled func(context.Context) (bool, error)) error {
+func (c *Client) Ready(ctx context.Context, b *Booted, command string, settled func(context.Context) (bool,
+	error)) error {
 	ctx = namespaces.WithNamespace(ctx, b.VM.GetNamespace())
 	probe := b.probe
 	if command != "" {
@@ -200,7 +203,8 @@ func (c *Client) Ready(ctx context.Context, b *Booted, command string, settled f
 			return nil
 		}
 		if ctx.Err() != nil { // it ends the waits for the task and its execs, too: they say nothing now
-			return fmt.Errorf("not ready in time (asked: %s; last answer: %s; see --ready and --timeout): %w", orSettled(probe), last, context.Cause(ctx))
+			return fmt.Errorf("not ready in time (asked: %s; last answer: %s; see --ready and --timeout): %w", orSettled(probe),
+				last, context.Cause(ctx))
 		}
 		next := tick.C
 		if err != nil {
@@ -214,7 +218,8 @@ func (c *Client) Ready(ctx context.Context, b *Booted, command string, settled f
 				}
 				return fmt.Errorf("wait for the container's end: %w", err)
 			}
-			return fmt.Errorf("the container ended with status %d before it was ready: %w", status.ExitCode(), errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("the container ended with status %d before it was ready: %w", status.ExitCode(),
+				errdefs.ErrFailedPrecondition)
 		case <-next:
 			if err != nil {
 				return err

@@ -13,7 +13,8 @@ func TestMarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for label, want := range map[string]bool{"godwit.dev/template": true, "godwit.dev/golden": true, "godwit.dev/stopped": false} {
+	for label, want := range map[string]bool{"godwit.dev/template": true, "godwit.dev/golden": true,
+		"godwit.dev/stopped": false} {
 		got := filter.Match(filters.AdapterFunc(func(path []string) (string, bool) {
 			return "true", len(path) == 2 && path[0] == "labels" && path[1] == label
 		}))

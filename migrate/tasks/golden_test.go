@@ -13,8 +13,9 @@ func TestProbeOfImage(t *testing.T) {
 		`{}`: nil,
 		`{"config":{"Labels":{"dev.godwit.ready":"/bin/up -x"},"Healthcheck":{"Test":["CMD","/bin/no"]}}}`: {"/bin/up", "-x"},
 		`{"config":{"Healthcheck":{"Test":["CMD","/bin/up","-x"]}}}`:                                       {"/bin/up", "-x"},
-		`{"config":{"Healthcheck":{"Test":["CMD-SHELL","up | grep x"]}}}`:                                  {"/bin/sh", "-c", "up | grep x"},
-		`{"config":{"Healthcheck":{"Test":["NONE"]}}}`:                                                     nil,
+		`{"config":{"Healthcheck":{"Test":["CMD-SHELL","up | grep x"]}}}`: {"/bin/sh", "-c",
+			"up | grep x"},
+		`{"config":{"Healthcheck":{"Test":["NONE"]}}}`: nil,
 	} {
 		if got, err := probeIn([]byte(config)); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, %v", config, got, err)

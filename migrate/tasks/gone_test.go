@@ -95,7 +95,8 @@ func (p process) Get(context.Context, *tasksapi.GetRequest, ...grpc.CallOption) 
 	return &tasksapi.GetResponse{Process: p.of.task}, errgrpc.ToGRPC(p.of.do("get task", p.of.task != nil))
 }
 
-func (p process) Wait(ctx context.Context, _ *tasksapi.WaitRequest, _ ...grpc.CallOption) (*tasksapi.WaitResponse, error) {
+func (p process) Wait(ctx context.Context, _ *tasksapi.WaitRequest, _ ...grpc.CallOption) (*tasksapi.WaitResponse,
+	error) {
 	p.of.mu.Lock()
 	stopped := p.of.task.GetStatus() == tasktypes.Status_STOPPED
 	p.of.mu.Unlock()
@@ -105,7 +106,8 @@ func (p process) Wait(ctx context.Context, _ *tasksapi.WaitRequest, _ ...grpc.Ca
 	return &tasksapi.WaitResponse{}, ctx.Err()
 }
 
-func (p process) Delete(context.Context, *tasksapi.DeleteTaskRequest, ...grpc.CallOption) (*tasksapi.DeleteResponse, error) {
+func (p process) Delete(context.Context, *tasksapi.DeleteTaskRequest, ...grpc.CallOption) (*tasksapi.DeleteResponse,
+	error) {
 	if err := p.of.do("delete task", p.of.task != nil); err != nil {
 		return nil, errgrpc.ToGRPC(err)
 	}
@@ -122,13 +124,15 @@ func (o *objects) made(t *testing.T, at int64, status tasktypes.Status, labels m
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.object = &containers.Container{ID: "vm", CreatedAt: time.Unix(0, at), Labels: maps.Clone(labels), Spec: spec, Snapshotter: "s", SnapshotKey: "vm"}
+	o.object = &containers.Container{ID: "vm", CreatedAt: time.Unix(0, at), Labels: maps.Clone(labels), Spec: spec,
+		Snapshotter: "s", SnapshotKey: "vm"}
 	o.task, o.rootfs = &tasktypes.Process{ID: "vm", Pid: 7, Status: status}, true
 }
 
 func (o *objects) client(t *testing.T, n *networks) *Client {
 	t.Helper()
-	c, err := containerd.New("", containerd.WithServices(containerd.WithTaskClient(process{of: o}), containerd.WithContainerStore(o),
+	c, err := containerd.New("", containerd.WithServices(containerd.WithTaskClient(process{of: o}),
+		containerd.WithContainerStore(o),
 		containerd.WithSnapshotters(map[string]snapshots.Snapshotter{"s": files{of: o}})))
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +198,8 @@ func TestLeaves(t *testing.T) {
 			cni.held["ns-vm "] = true
 			o.leaves(t, c, owner, created, nil)
 			if gone := owner == ""; o.task != nil || len(cni.held) != 0 || (o.object == nil) != gone || o.rootfs == gone {
-				t.Errorf("owner %q, call %d fails: task %v, leases %v, object %v, root file system %v", owner, o.fails, o.task, cni.held, o.object, o.rootfs)
+				t.Errorf("owner %q, call %d fails: task %v, leases %v, object %v, root file system %v", owner, o.fails, o.task,
+					cni.held, o.object, o.rootfs)
 			}
 			if owner != "" && (o.object.Labels[LabelNode] != owner || o.object.Labels[LabelDigest] != asleepIn) {
 				t.Errorf("owner %q, call %d fails: labels %v", owner, o.fails, o.object.Labels)
@@ -214,7 +219,8 @@ func TestLeaves(t *testing.T) {
 func TestMadeAnew(t *testing.T) {
 	for _, owner := range []string{"", "n2"} {
 		for _, status := range []tasktypes.Status{tasktypes.Status_RUNNING, tasktypes.Status_STOPPED} {
-			for _, labels := range []map[string]string{nil, {"theirs": "x", labelStopped: "true"}, {LabelDigest: "sha256:2", labelStopped: "true"}, {labelOrder: "wake/1"}} {
+			for _, labels := range []map[string]string{nil, {"theirs": "x", labelStopped: "true"},
+				{LabelDigest: "sha256:2", labelStopped: "true"}, {labelOrder: "wake/1"}} {
 				for _, late := range []bool{false, true} {
 					each(t, func(o *objects, c *Client, cni *fakeCNI) {
 						var was containers.Container
@@ -234,8 +240,10 @@ func TestMadeAnew(t *testing.T) {
 							anew()
 							o.leaves(t, c, owner, taskMade, nil)
 						}
-						if o.object == nil || !maps.Equal(o.object.Labels, labels) || o.object.Spec != was.Spec || o.task == nil || !o.rootfs || len(cni.held) != 1 || slices.Contains(o.calls, "delete task") {
-							t.Errorf("owner %q, %v, labels %v, marked before %v, call %d fails: object %v, task %v, root file system %v, leases %v",
+						if o.object == nil || !maps.Equal(o.object.Labels, labels) || o.object.Spec != was.Spec || o.task == nil ||
+							!o.rootfs || len(cni.held) != 1 || slices.Contains(o.calls, "delete task") {
+							t.Errorf("owner %q, %v, labels %v, marked before %v, call %d fails: object %v, task %v, root file system %v, "+
+								"leases %v",
 								owner, status, labels, late, o.fails, o.object, o.task, o.rootfs, cni.held)
 						}
 						if _, err := os.Stat(path); (err == nil) != (labels[labelOrder] != "") {

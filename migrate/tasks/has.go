@@ -39,7 +39,8 @@ func (c *Client) Busy(ctx context.Context, vm *nodev1.VM) (bool, error) {
 
 // process is the task's as its shim describes it; nil: there is none.
 func (c *Client) process(ctx context.Context, vm *nodev1.VM) (*task.Process, error) {
-	resp, err := c.containerd.TaskService().Get(namespaces.WithNamespace(ctx, vm.GetNamespace()), &tasks.GetRequest{ContainerID: vm.GetId()})
+	resp, err := c.containerd.TaskService().Get(namespaces.WithNamespace(ctx, vm.GetNamespace()),
+		&tasks.GetRequest{ContainerID: vm.GetId()})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
 		return nil, nil
 	}

@@ -47,7 +47,8 @@ func (n *networks) obstacle(nic spec.NIC) (string, error) {
 			}
 		}
 		if mtu > 0 && mtu < nic.MTU {
-			return fmt.Sprintf("the guest's MTU is %d, CNI network %q gives %d (mtu of its plugin %s, in cni.conf_dir)", nic.MTU, made.Config.Name, mtu, by), nil
+			return fmt.Sprintf("the guest's MTU is %d, CNI network %q gives %d (mtu of its plugin %s, in cni.conf_dir)", nic.MTU,
+				made.Config.Name, mtu, by), nil
 		}
 	}
 	return "", nil

@@ -22,7 +22,8 @@ func TestConnectWantsTheMTU(t *testing.T) {
 	n, f := newFake(t)
 	f.mtu = 1400
 	err := n.connect(t.Context(), vm, nics)
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "the guest's MTU is 1500, interface eth0 has 1400") {
+	if !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "the guest's MTU is 1500, interface eth0 has 1400") {
 		t.Errorf("a smaller MTU: %v", err)
 	}
 	if err := n.undo(t.Context(), vm); err != nil || len(n.made()) > 0 || len(f.held) > 0 {
@@ -58,7 +59,8 @@ func TestNetworkObstacle(t *testing.T) {
 		{`{"type": "bridge", "mtu": 0}`, ""},
 		{`{"type": "bridge", "mtu": 1500}`, ""},
 		{`{"type": "bridge", "mtu": 9000}`, ""},
-		{`{"type": "bridge", "mtu": 1400}`, `the guest's MTU is 1500, CNI network "pods" gives 1400 (mtu of its plugin bridge, in cni.conf_dir)`},
+		{`{"type": "bridge", "mtu": 1400}`,
+			`the guest's MTU is 1500, CNI network "pods" gives 1400 (mtu of its plugin bridge, in cni.conf_dir)`},
 		{`{"type": "bridge", "mtu": 1400}, {"type": "firewall"}`, "gives 1400"},
 		{`{"type": "bridge", "mtu": 1400}, {"type": "tuning", "mtu": 1500}`, ""},
 		{`{"type": "bridge", "mtu": 1500}, {"type": "tuning", "mtu": 1300}`, "gives 1300 (mtu of its plugin tuning"},

@@ -80,7 +80,8 @@ func (n *networks) made() (all []string) {
 	return all
 }
 
-var nics = []spec.NIC{{ID: "net0", MAC: "02:00:00:00:00:01", MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}}
+var nics = []spec.NIC{{ID: "net0", MAC: "02:00:00:00:00:01", MTU: 1500,
+	Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}}
 
 // Names that join to the same text share no namespace; what one order undoes is
 // not the other VM's.

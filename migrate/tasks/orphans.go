@@ -103,7 +103,8 @@ func (c *Client) deleted(ctx context.Context, told <-chan *events.Envelope, fail
 			vm := &nodev1.VM{Namespace: e.Namespace, Id: gone.ID}
 			go func() {
 				if err := c.orphan(ctx, vm); err != nil && ctx.Err() == nil {
-					slog.WarnContext(ctx, "network of a deleted container is kept for now", "vm", vm.GetNamespace()+"/"+vm.GetId(), "error", err)
+					slog.WarnContext(ctx, "network of a deleted container is kept for now", "vm", vm.GetNamespace()+"/"+vm.GetId(),
+						"error", err)
 				}
 			}()
 		case err := <-failed:

@@ -83,7 +83,8 @@ func TestOrphans(t *testing.T) {
 	if err := c.Orphans(t.Context()); err != nil || k.asked > 0 {
 		t.Fatalf("nothing made: %v, asked %d times", err, k.asked)
 	}
-	for _, vm := range []*nodev1.VM{{Namespace: "a", Id: "kept"}, {Namespace: "a", Id: "gone"}, {Namespace: "b", Id: "kept"}} {
+	for _, vm := range []*nodev1.VM{{Namespace: "a", Id: "kept"}, {Namespace: "a", Id: "gone"},
+		{Namespace: "b", Id: "kept"}} {
 		if err := n.connect(t.Context(), vm, nics); err != nil {
 			t.Fatal(err)
 		}

@@ -67,10 +67,12 @@ type SpecOf func(ctx context.Context, repository, digest string) (*spec.Spec, er
 // New returns a client of the containerd that the config names. It does not wait for
 // it: containerd may start after godwitd, and restart under it.
 func New(cfg *config.Config, configPath string, spec SpecOf) (*Client, error) {
-	c, err := containerd.New(cfg.Containerd.Address, containerd.WithTimeout(dialTimeout), containerd.WithDefaultRuntime(cfg.Containerd.Runtime),
+	c, err := containerd.New(cfg.Containerd.Address, containerd.WithTimeout(dialTimeout),
+		containerd.WithDefaultRuntime(cfg.Containerd.Runtime),
 		containerd.WithExtraDialOpts(append(failpoint.Client(), grpc.WithContextDialer(dial))))
 	if err != nil {
-		return nil, fmt.Errorf("connect to containerd at %s (containerd.address): %w: %w", cfg.Containerd.Address, errdefs.ErrUnavailable, err)
+		return nil, fmt.Errorf("connect to containerd at %s (containerd.address): %w: %w", cfg.Containerd.Address,
+			errdefs.ErrUnavailable, err)
 	}
 	return &Client{containerd: c, config: cfg, configPath: configPath, spec: spec, networks: newNetworks(cfg)}, nil
 }
@@ -145,7 +147,8 @@ func (c *Client) create(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, order
 	if err != nil {
 		return err
 	}
-	_, err = container.NewTask(ctx, creator, func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
+	_, err = container.NewTask(ctx, creator, func(_ context.Context, _ *containerd.Client,
+		info *containerd.TaskInfo) error {
 		info.Options = options
 		return nil
 	})
@@ -306,7 +309,8 @@ func (c *Client) stdio(vm *nodev1.VM, uri string, terminal bool) (cio.Creator, e
 	switch u.Scheme {
 	case "file", "binary", "fifo":
 	default:
-		return nil, fmt.Errorf("stdio_uri %q: scheme %q is not file, binary or fifo: %w", uri, u.Scheme, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("stdio_uri %q: scheme %q is not file, binary or fifo: %w", uri, u.Scheme,
+			errdefs.ErrInvalidArgument)
 	}
 	if terminal {
 		return cio.TerminalLogURI(u), nil

@@ -56,7 +56,8 @@ func (c *Client) unmake(ctx context.Context, vm *nodev1.VM, order engine.Restore
 	}
 	if !kill {
 		if busy, err := c.Busy(ctx, vm); busy || err != nil {
-			return cmp.Or(err, fmt.Errorf("the task of operation %s has not ended: %w", order.Intent.Operation, errdefs.ErrFailedPrecondition))
+			return cmp.Or(err, fmt.Errorf("the task of operation %s has not ended: %w", order.Intent.Operation,
+				errdefs.ErrFailedPrecondition))
 		}
 	}
 	if err := c.deleteTask(ctx, vm, kill); err != nil {
@@ -97,7 +98,8 @@ func (c *Client) deleteTask(ctx context.Context, vm *nodev1.VM, kill bool) error
 		killed = !errdefs.IsFailedPrecondition(err)
 	}
 	status, serr := task.Status(ctx)
-	if exited != nil && serr == nil && status.Status != containerd.Stopped && (killed || status.Status != containerd.Created) {
+	if exited != nil && serr == nil && status.Status != containerd.Stopped &&
+		(killed || status.Status != containerd.Created) {
 		select {
 		case <-exited:
 		case <-ctx.Done():

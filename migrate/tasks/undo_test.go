@@ -21,10 +21,11 @@ func TestClear(t *testing.T) {
 		gone   bool
 		refuse bool
 	}{
-		"ended":                 {tasktypes.Status_STOPPED, ours, true, false},
-		"runs":                  {tasktypes.Status_RUNNING, ours, false, true},
-		"waits for its start":   {tasktypes.Status_CREATED, ours, false, true},
-		"of another order":      {tasktypes.Status_STOPPED, map[string]string{labelOrder: "w/2", labelNew: "true"}, false, false},
+		"ended":               {tasktypes.Status_STOPPED, ours, true, false},
+		"runs":                {tasktypes.Status_RUNNING, ours, false, true},
+		"waits for its start": {tasktypes.Status_CREATED, ours, false, true},
+		"of another order": {tasktypes.Status_STOPPED, map[string]string{labelOrder: "w/2", labelNew: "true"},
+			false, false},
 		"of nobody's order":     {tasktypes.Status_STOPPED, nil, false, false},
 		"made before by others": {tasktypes.Status_STOPPED, map[string]string{labelOrder: "w/1"}, false, false},
 	} {

@@ -31,10 +31,12 @@ func admit(rec *nodev1.Record, op *nodev1.Operation, req *nodev1.OpenRequest, ca
 	}
 	forced := force != "" && force == op.GetDigest()
 	if force != "" && !forced {
-		return fmt.Errorf("%s: forced digest %s is not the wanted %s: %w", call, force, op.GetDigest(), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%s: forced digest %s is not the wanted %s: %w", call, force, op.GetDigest(),
+			errdefs.ErrInvalidArgument)
 	}
 	if op.GetDigest() != owner.GetDigest() && !forced {
-		return fmt.Errorf("%s: the VM's newest state is %s, not %s: %w", call, owner.GetDigest(), op.GetDigest(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s: the VM's newest state is %s, not %s: %w", call, owner.GetDigest(), op.GetDigest(),
+			errdefs.ErrFailedPrecondition)
 	}
 	if slices.Contains(rec.GetSpent(), op.GetDigest()) && !forced {
 		return fmt.Errorf("%s: snapshot %s is spent: %w", call, op.GetDigest(), errdefs.ErrFailedPrecondition)

@@ -106,9 +106,11 @@ func checkReceipt(op *nodev1.Operation, call string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", call, err)
 	}
-	fits := r.Operation == op.GetId() && r.Attempt == op.GetAttempt() && r.Generation == op.GetGeneration() && r.Digest == op.GetDigest()
+	fits := r.Operation == op.GetId() && r.Attempt == op.GetAttempt() && r.Generation == op.GetGeneration() &&
+		r.Digest == op.GetDigest()
 	if !fits || !r.Stopped && op.GetKind() != nodev1.Kind_KIND_CHECKPOINT {
-		return fmt.Errorf("%s: receipt %s is not of this attempt, generation and digest with the VM stopped: %w", call, op.GetReceipt(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s: receipt %s is not of this attempt, generation and digest with the VM stopped: %w", call,
+			op.GetReceipt(), errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

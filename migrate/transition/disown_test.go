@@ -17,7 +17,8 @@ func TestDisownOfWhatIsMissing(t *testing.T) {
 	owned := &nodev1.Record{Vm: vm, Uid: "u", Owner: &nodev1.Owner{Node: "n1"}, Generation: gen, Version: 4}
 	req := &nodev1.DisownRequest{Vm: vm, Node: "n1", Generation: gen, Uid: "u", Missing: true}
 	said, err := transition.Disown(transition.State{Record: owned}, req)
-	if err != nil || !said.Record.GetMissing() || said.Record.GetOwner().GetNode() != "n1" || said.Record.GetGeneration() != gen {
+	if err != nil || !said.Record.GetMissing() || said.Record.GetOwner().GetNode() != "n1" ||
+		said.Record.GetGeneration() != gen {
 		t.Fatalf("%v, %v", said.Record, err)
 	}
 	now := proto.CloneOf(said.Record)
@@ -30,10 +31,12 @@ func TestDisownOfWhatIsMissing(t *testing.T) {
 		t.Errorf("a look under version 4: %v", err)
 	}
 	late.Version = 5
-	if c, err := transition.Disown(transition.State{Record: now}, late); err != nil || c.Record.GetOwner() != nil || c.Record.GetMissing() {
+	if c, err := transition.Disown(transition.State{Record: now}, late); err != nil || c.Record.GetOwner() != nil ||
+		c.Record.GetMissing() {
 		t.Errorf("a look under version 5: %v, %v", c.Record, err)
 	}
-	c, err := transition.Own(transition.State{Record: now}, &nodev1.OwnRequest{Vm: vm, Node: "n1", Generation: gen, Uid: "u"})
+	c, err := transition.Own(transition.State{Record: now}, &nodev1.OwnRequest{Vm: vm, Node: "n1", Generation: gen,
+		Uid: "u"})
 	if err != nil || c.Record.GetMissing() || c.Record.GetGeneration() != gen+1 {
 		t.Errorf("claimed anew: %v, %v", c.Record, err)
 	}

@@ -44,7 +44,8 @@ func LeftByEnded(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 func noteEnded(s State, req *nodev1.TrimRequest, now time.Time) (*Change, error) {
 	rec, digest := s.Record, req.GetSpent()
 	refuse := func(why string, args ...any) (*Change, error) {
-		return nil, fmt.Errorf("trim spent snapshot %s of VM %s: %s: %w", digest, name(rec.GetVm()), fmt.Sprintf(why, args...), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("trim spent snapshot %s of VM %s: %s: %w", digest, name(rec.GetVm()),
+			fmt.Sprintf(why, args...), errdefs.ErrFailedPrecondition)
 	}
 	if !slices.ContainsFunc(LeftByEnded(rec), func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == digest }) {
 		return refuse("it is none that a VM which has ended has left")

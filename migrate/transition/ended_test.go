@@ -15,9 +15,11 @@ import (
 // left is the record of a VM that woke from a snapshot, took a checkpoint and has ended.
 func left(edit func(*nodev1.Record)) transition.State {
 	rec := &nodev1.Record{
-		Vm: vm, Uid: "u", Generation: gen, Spent: []string{digest, "sha256:point"}, Ended: &nodev1.Ended{Generation: gen, Node: "n1"},
+		Vm: vm, Uid: "u", Generation: gen, Spent: []string{digest, "sha256:point"}, Ended: &nodev1.Ended{Generation: gen,
+			Node: "n1"},
 		Snapshots: []*nodev1.SnapshotRef{
-			{Digest: digest, Repository: "r/u", Tag: "g5-b"}, {Digest: "sha256:point", Checkpoint: true}, {Digest: "sha256:unspent"},
+			{Digest: digest, Repository: "r/u", Tag: "g5-b"}, {Digest: "sha256:point", Checkpoint: true},
+			{Digest: "sha256:unspent"},
 		},
 	}
 	if edit != nil {
@@ -53,19 +55,28 @@ func TestTrimSpent(t *testing.T) {
 		"checkpoint":      {old, "sha256:point", time.Hour, "none that a VM"},
 		"unspent":         {old, "sha256:unspent", time.Hour, "none that a VM"},
 		"unknown":         {old, "sha256:x", time.Hour, "none that a VM"},
-		"runs":            {and(old, func(r *nodev1.Record) { r.Owner = &nodev1.Owner{Node: "n1"} }), digest, time.Hour, "none that a VM"},
-		"sleeps":          {and(old, func(r *nodev1.Record) { r.Owner = &nodev1.Owner{Digest: "sha256:unspent"} }), digest, time.Hour, "none that a VM"},
-		"lost":            {and(old, func(r *nodev1.Record) { r.Lost = digest }), digest, time.Hour, "none that a VM"},
-		"wakes":           {and(old, func(r *nodev1.Record) { r.Operation = &nodev1.Operation{Id: "o"} }), digest, time.Hour, "none that a VM"},
+		"runs": {and(old, func(r *nodev1.Record) {
+			r.Owner = &nodev1.Owner{Node: "n1"}
+		}), digest, time.Hour, "none that a VM"},
+		"sleeps": {and(old, func(r *nodev1.Record) {
+			r.Owner = &nodev1.Owner{Digest: "sha256:unspent"}
+		}), digest, time.Hour, "none that a VM"},
+		"lost": {and(old, func(r *nodev1.Record) { r.Lost = digest }), digest, time.Hour, "none that a VM"},
+		"wakes": {and(old, func(r *nodev1.Record) {
+			r.Operation = &nodev1.Operation{Id: "o"}
+		}), digest, time.Hour, "none that a VM"},
 	} {
-		got, err := transition.Trim(left(c.edit), &nodev1.TrimRequest{Vm: vm, Spent: c.digest, EndedMs: c.bound.Milliseconds(), Payer: "n2"}, now)
+		got, err := transition.Trim(left(c.edit), &nodev1.TrimRequest{Vm: vm, Spent: c.digest,
+			EndedMs: c.bound.Milliseconds(), Payer: "n2"}, now)
 		if c.refuse != "" {
-			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.refuse) || got.Record != nil || got.PendingDeletions != nil {
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.refuse) || got.Record != nil ||
+				got.PendingDeletions != nil {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
 			continue
 		}
-		if err != nil || len(got.Record.GetSnapshots()) != 2 || len(got.PendingDeletions) != 1 || got.PendingDeletions[0].GetSnapshot().GetDigest() != digest || got.PendingDeletions[0].GetPayer() != "n2" {
+		if err != nil || len(got.Record.GetSnapshots()) != 2 || len(got.PendingDeletions) != 1 ||
+			got.PendingDeletions[0].GetSnapshot().GetDigest() != digest || got.PendingDeletions[0].GetPayer() != "n2" {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
@@ -83,7 +94,8 @@ func TestEndIsNotedOnce(t *testing.T) {
 	} {
 		req := &nodev1.TrimRequest{Vm: vm, Spent: digest, EndedMs: time.Minute.Milliseconds()}
 		c, err := transition.Trim(left(edit), req, now)
-		if err != nil || len(c.PendingDeletions) != 0 || c.Record.GetEnded().GetSinceUnixNano() != now.UnixNano() || c.Record.GetEnded().GetGeneration() != gen || len(c.Record.GetSnapshots()) != 3 {
+		if err != nil || len(c.PendingDeletions) != 0 || c.Record.GetEnded().GetSinceUnixNano() != now.UnixNano() ||
+			c.Record.GetEnded().GetGeneration() != gen || len(c.Record.GetSnapshots()) != 3 {
 			t.Fatalf("%s: %v, %v", name, c, err)
 		}
 		if node := c.Record.GetEnded().GetNode(); (node == "n1") != (name == "by its owner") {
@@ -95,8 +107,10 @@ func TestEndIsNotedOnce(t *testing.T) {
 		}
 	}
 	owned := &nodev1.Record{Vm: vm, Uid: "u", Generation: gen, Owner: &nodev1.Owner{Node: "n1"}}
-	c, err := transition.Disown(transition.State{Record: owned}, &nodev1.DisownRequest{Vm: vm, Node: "n1", Generation: gen})
-	if err != nil || c.Record.GetEnded().GetNode() != "n1" || c.Record.GetEnded().GetGeneration() != c.Record.GetGeneration() {
+	c, err := transition.Disown(transition.State{Record: owned}, &nodev1.DisownRequest{Vm: vm, Node: "n1",
+		Generation: gen})
+	if err != nil || c.Record.GetEnded().GetNode() != "n1" ||
+		c.Record.GetEnded().GetGeneration() != c.Record.GetGeneration() {
 		t.Errorf("disowned: %v, %v", c, err)
 	}
 }

@@ -24,7 +24,8 @@ func Delete(s State, req *nodev1.DeleteRequest, now time.Time) (Change, error) {
 	case req.GetCancel():
 		return cancelDeletion(s, call)
 	case !operationID.MatchString(want.GetId()):
-		return Change{}, fmt.Errorf("%s: its id %q must match %s: %w", call, want.GetId(), operationID, errdefs.ErrInvalidArgument)
+		return Change{}, fmt.Errorf("%s: its id %q must match %s: %w", call, want.GetId(), operationID,
+			errdefs.ErrInvalidArgument)
 	case want.GetReason() != "":
 		if stands.GetId() != want.GetId() || rec.GetOperation().GetDeletion() == want.GetId() { // it was opened after all
 			return keep(s)

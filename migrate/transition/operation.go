@@ -29,13 +29,15 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		if sameOrder(s.Named, req) {
 			return keep(s)
 		}
-		return Change{}, fmt.Errorf("open operation %s on VM %s: the id is taken by a %s of VM %s: %w", want.GetId(), name(req.GetVm()), s.Named.GetKind(), name(s.Named.GetVm()), errdefs.ErrAlreadyExists)
+		return Change{}, fmt.Errorf("open operation %s on VM %s: the id is taken by a %s of VM %s: %w", want.GetId(),
+			name(req.GetVm()), s.Named.GetKind(), name(s.Named.GetVm()), errdefs.ErrAlreadyExists)
 	}
 	call := fmt.Sprintf("open operation %s on VM %s", want.GetId(), name(req.GetVm()))
 	switch {
 	case s.Record == nil:
 		return Change{}, missing(req.GetVm())
-	case s.Record.GetOperation() != nil && !supersedes(s.Record.GetOperation(), want) && !abandoned(s.Record.GetOperation(), req):
+	case s.Record.GetOperation() != nil && !supersedes(s.Record.GetOperation(), want) &&
+		!abandoned(s.Record.GetOperation(), req):
 		return Change{}, held(s.Record, call)
 	case s.Record.GetGeneration() != want.GetGeneration():
 		return Change{}, held(s.Record, fmt.Sprintf("%s at generation %d", call, want.GetGeneration()))
@@ -44,10 +46,12 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		Id: want.GetId(), Kind: want.GetKind(), Attempt: want.GetAttempt(), Phase: pending,
 		Source: want.GetSource(), Destination: want.GetDestination(), Generation: want.GetGeneration(),
 		Repository: want.GetRepository(), Tag: want.GetTag(), Digest: want.GetDigest(),
-		EndExecs: want.GetEndExecs(), PauseBudgetMs: want.GetPauseBudgetMs(), Stdio: want.GetStdio(), Managed: want.GetManaged(),
+		EndExecs: want.GetEndExecs(), PauseBudgetMs: want.GetPauseBudgetMs(), Stdio: want.GetStdio(),
+		Managed:     want.GetManaged(),
 		Concurrency: want.GetConcurrency(), Bandwidth: want.GetBandwidth(), Paused: want.GetPaused(),
 		Deletion: want.GetDeletion(),
-		Driver:   want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(), TimeoutMs: want.GetTimeoutMs(), AbortOn: want.GetAbortOn(),
+		Driver:   want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(),
+		TimeoutMs: want.GetTimeoutMs(), AbortOn: want.GetAbortOn(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
 	}
 	if err := cmp.Or(disputed(s.Record, req.GetForceDigest() != "", call), ordered(s.Record, op, call)); err != nil {
@@ -102,12 +106,14 @@ func checkOpen(req *nodev1.OpenRequest) error {
 		wrong = "kind is unknown"
 	case op.GetPhase() > pending:
 		wrong = "an operation opens as Pending"
-	case req.GetLostNode() != "" && (op.GetKind() != nodev1.Kind_KIND_WAKE || req.GetForceDigest() == "" || req.GetLostNode() == op.GetDestination()):
+	case req.GetLostNode() != "" && (op.GetKind() != nodev1.Kind_KIND_WAKE || req.GetForceDigest() == "" ||
+		req.GetLostNode() == op.GetDestination()):
 		wrong = "a lost node is for a forced wake on another one"
 	default:
 		return CheckVM(req.GetVm())
 	}
-	return fmt.Errorf("open operation %q on VM %s: %s: %w", op.GetId(), name(req.GetVm()), wrong, errdefs.ErrInvalidArgument)
+	return fmt.Errorf("open operation %q on VM %s: %s: %w", op.GetId(), name(req.GetVm()), wrong,
+		errdefs.ErrInvalidArgument)
 }
 
 // misplaced says what is wrong with source, destination and digest of an operation that
@@ -121,7 +127,8 @@ func misplaced(op *nodev1.Operation) string {
 		wrong = "a hibernate or checkpoint has no digest before its capture" // R1: only this attempt's own counts
 	case op.GetKind() == nodev1.Kind_KIND_WAKE && (op.GetSource() != "" || op.GetDestination() == ""):
 		wrong = "a wake has a destination and no source"
-	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && (op.GetSource() == "" || op.GetDestination() == "" || op.GetSource() == op.GetDestination()):
+	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && (op.GetSource() == "" || op.GetDestination() == "" ||
+		op.GetSource() == op.GetDestination()):
 		wrong = "a migrate has a source and another destination"
 	}
 	return wrong
@@ -145,7 +152,8 @@ func sameOrder(op *nodev1.Operation, req *nodev1.OpenRequest) bool {
 // known reports whether digest is of a hibernate or checkpoint of this VM.
 func known(rec *nodev1.Record, digest string) bool {
 	listed := func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == digest }
-	return digest == rec.GetLost() || slices.Contains(rec.GetSpent(), digest) || slices.ContainsFunc(rec.GetSnapshots(), listed)
+	return digest == rec.GetLost() || slices.Contains(rec.GetSpent(), digest) ||
+		slices.ContainsFunc(rec.GetSnapshots(), listed)
 }
 
 // locate says where the digest lies; what the record knows counts more than the caller.
@@ -271,7 +279,8 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	}
 	rec.Operation = nil
 	closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = req.GetPhase(), now.UnixNano(), req.GetCleanupPending()
-	if lost := closed.GetPhase() == lostAtDest || closed.GetPhase() == lostAtSrc; lost && rec.GetOwner().GetDigest() == "" {
+	if lost := closed.GetPhase() == lostAtDest || closed.GetPhase() == lostAtSrc; lost &&
+		rec.GetOwner().GetDigest() == "" {
 		rec.Lost, rec.Kept = newest(rec, closed), kept(closed)
 	}
 	if closed.GetReason() == "" {
@@ -309,9 +318,11 @@ func current(s State, r ref, call string) (*nodev1.Operation, error) {
 	case op == nil || !proto.Equal(op.GetVm(), r.GetVm()):
 		return nil, fmt.Errorf("%s: the VM has no such operation: %w", call, errdefs.ErrInvalidArgument)
 	case op.GetAttempt() != r.GetAttempt():
-		return nil, fmt.Errorf("%s: attempt %d is over, this is %d: %w", call, r.GetAttempt(), op.GetAttempt(), errdefs.ErrAborted)
+		return nil, fmt.Errorf("%s: attempt %d is over, this is %d: %w", call, r.GetAttempt(), op.GetAttempt(),
+			errdefs.ErrAborted)
 	case op.GetGeneration() != r.GetGeneration():
-		return nil, fmt.Errorf("%s: it was opened at generation %d, not %d: %w", call, op.GetGeneration(), r.GetGeneration(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("%s: it was opened at generation %d, not %d: %w", call, op.GetGeneration(), r.GetGeneration(),
+			errdefs.ErrFailedPrecondition)
 	case !Settled(op.GetPhase()) && s.Record.GetRivals():
 		return nil, held(s.Record, call)
 	case !Settled(op.GetPhase()) && s.Record.GetOperation().GetId() != op.GetId():

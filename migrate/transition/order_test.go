@@ -13,14 +13,16 @@ import (
 
 // became is what the records make of an operation: an order has none of it.
 var became = []protoreflect.Name{
-	"phase", "reason", "class", "opened_unix_nano", "closed_unix_nano", "committed_unix_nano", "started_unix_nano", "receipt",
+	"phase", "reason", "class", "opened_unix_nano", "closed_unix_nano", "committed_unix_nano", "started_unix_nano",
+	"receipt",
 	"outcome", "cleanup_pending", "cancelled", "note", "retarget", "wanted_mode", "attempts",
 }
 
 // What is ordered is in the record, whatever it is: Open names each field, and one that it does
 // not name would never reach a shim.
 func TestOrdersAreKept(t *testing.T) {
-	order := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_MIGRATE, Generation: gen, Source: "n1", Destination: "n2", Repository: "r", Mode: "live", Attempt: 1}
+	order := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_MIGRATE, Generation: gen, Source: "n1", Destination: "n2",
+		Repository: "r", Mode: "live", Attempt: 1}
 	m := order.ProtoReflect()
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -28,7 +30,8 @@ func TestOrdersAreKept(t *testing.T) {
 			set(m, f)
 		}
 	}
-	rec := &nodev1.Record{Vm: vm, Uid: "u", Generation: gen, Owner: &nodev1.Owner{Node: "n1"}, Version: 1, Deletion: &nodev1.Deletion{Id: "x"}}
+	rec := &nodev1.Record{Vm: vm, Uid: "u", Generation: gen, Owner: &nodev1.Owner{Node: "n1"}, Version: 1,
+		Deletion: &nodev1.Deletion{Id: "x"}}
 	change, err := transition.Open(transition.State{Record: rec}, &nodev1.OpenRequest{Vm: vm, Operation: order}, now)
 	if err != nil {
 		t.Fatal(err)

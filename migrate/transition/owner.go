@@ -72,7 +72,8 @@ func Disown(s State, req *nodev1.DisownRequest) (Change, error) {
 	}
 	switch v := req.GetVersion(); {
 	case v != 0 && v != rec.GetVersion():
-		return Change{}, fmt.Errorf("disown VM %s: version: node %s has looked at version %d of the record, which is at %d: look again: %w", name(rec.GetVm()), node, v, rec.GetVersion(), errdefs.ErrFailedPrecondition)
+		return Change{}, fmt.Errorf("disown VM %s: version: node %s has looked at version %d of the record, which is at "+
+			"%d: look again: %w", name(rec.GetVm()), node, v, rec.GetVersion(), errdefs.ErrFailedPrecondition)
 	case req.GetMissing() && rec.GetMissing():
 		return keep(s)
 	}
@@ -94,7 +95,8 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 		return keep(s)
 	case !sameUID(rec, req.GetUid()):
 		return Change{}, fresh(rec, "remove", req.GetUid(), rec.GetGeneration())
-	case rec.GetOperation() != nil, rec.GetRivals(), rec.GetOwner().GetNode() != "" && !record.IsLost(rec) && !gone(rec, req):
+	case rec.GetOperation() != nil, rec.GetRivals(), rec.GetOwner().GetNode() != "" && !record.IsLost(rec) &&
+		!gone(rec, req):
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm()))
 	case (rec.GetOwner().GetDigest() != "" || record.IsLost(rec)) && !req.GetForce():
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm())+" without force")
@@ -102,7 +104,8 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 	if !req.GetDropSnapshots() {
 		return Change{}, nil
 	}
-	return Change{PendingDeletions: append(pendingDeletions(rec, rec.GetSnapshots(), req.GetPayer(), now), rest(rec, req, now)...)}, nil
+	return Change{PendingDeletions: append(pendingDeletions(rec, rec.GetSnapshots(), req.GetPayer(), now),
+		rest(rec, req, now)...)}, nil
 }
 
 // gone reports whether req gives up a VM together with the node that owns it.

@@ -52,8 +52,10 @@ func (h *history) take(t *rapid.T, change transition.Change, err error) {
 	}
 	changed := !proto.Equal(before.GetOwner(), after.GetOwner())
 	again := !changed && after.GetOwner().GetNode() != "" && after.GetOperation() == nil // a boot after a boot
-	if grown := after.GetGeneration() - before.GetGeneration(); changed && grown != 1 || !changed && grown != 0 && !(again && grown == 1) {
-		t.Fatalf("owner %v to %v, generation %d to %d", before.GetOwner(), after.GetOwner(), before.GetGeneration(), after.GetGeneration())
+	if grown := after.GetGeneration() - before.GetGeneration(); changed && grown != 1 || !changed && grown != 0 &&
+		!(again && grown == 1) {
+		t.Fatalf("owner %v to %v, generation %d to %d", before.GetOwner(), after.GetOwner(), before.GetGeneration(),
+			after.GetGeneration())
 	}
 	if after.GetOwner().GetNode() != "" && after.GetOwner().GetDigest() != "" {
 		t.Fatalf("two owners: %v", after.GetOwner())
@@ -66,7 +68,8 @@ func (h *history) take(t *rapid.T, change transition.Change, err error) {
 	if changed {
 		h.lawful(t, before, after)
 	}
-	if boot := after.GetOperation() == nil && after.GetGeneration() > before.GetGeneration() && after.GetOwner().GetNode() != ""; boot && before.GetLost() != "" {
+	if boot := after.GetOperation() == nil && after.GetGeneration() > before.GetGeneration() &&
+		after.GetOwner().GetNode() != ""; boot && before.GetLost() != "" {
 		t.Fatalf("boot although %s was lost", before.GetLost())
 	}
 	h.rec = after
@@ -94,7 +97,8 @@ func (h *history) lawful(t *rapid.T, before, after *nodev1.Record) {
 // change by the rules, generations never repeat and settled operations stay settled.
 func TestAnyCallsInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := &history{rec: &nodev1.Record{Vm: vm, Uid: "uid"}, ops: map[string]*nodev1.Operation{}, owners: map[uint64]string{0: "nobody"}}
+		h := &history{rec: &nodev1.Record{Vm: vm, Uid: "uid"}, ops: map[string]*nodev1.Operation{},
+			owners: map[uint64]string{0: "nobody"}}
 		t.Repeat(map[string]func(*rapid.T){
 			"own": func(t *rapid.T) {
 				c, err := transition.Own(h.state(""), &nodev1.OwnRequest{Vm: vm, Node: node(t), Generation: h.generation(t)})
@@ -109,7 +113,9 @@ func TestAnyCallsInAnyOrder(t *testing.T) {
 			"commit":  h.commit,
 			"finish": func(t *rapid.T) {
 				op := h.pick(t)
-				c, err := transition.Finish(h.state(op.GetId()), &nodev1.FinishRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: rapid.SampledFrom(finishes).Draw(t, "phase")}, now)
+				c, err := transition.Finish(h.state(op.GetId()), &nodev1.FinishRequest{Vm: vm, Operation: op.GetId(),
+					Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: rapid.SampledFrom(finishes).Draw(t, "phase")},
+					now)
 				h.take(t, c, err)
 			},
 		})
@@ -136,7 +142,8 @@ func (h *history) pick(t *rapid.T) *nodev1.Operation {
 
 func (h *history) open(t *rapid.T) {
 	h.next++
-	op := &nodev1.Operation{Id: fmt.Sprintf("op%d", h.next), Attempt: 1, Generation: h.generation(t), Kind: rapid.SampledFrom([]nodev1.Kind{1, 2, 3}).Draw(t, "kind")}
+	op := &nodev1.Operation{Id: fmt.Sprintf("op%d", h.next), Attempt: 1, Generation: h.generation(t),
+		Kind: rapid.SampledFrom([]nodev1.Kind{1, 2, 3}).Draw(t, "kind")}
 	if op.Kind != nodev1.Kind_KIND_WAKE {
 		op.Source = node(t)
 	}
@@ -157,7 +164,8 @@ func (h *history) open(t *rapid.T) {
 
 func (h *history) advance(t *rapid.T) {
 	op := h.pick(t)
-	req := &nodev1.AdvanceRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: rapid.SampledFrom(advances).Draw(t, "phase")}
+	req := &nodev1.AdvanceRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(),
+		Phase: rapid.SampledFrom(advances).Draw(t, "phase")}
 	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
 		req.Digest = "sha256:" + op.GetId()
 	}
@@ -174,8 +182,10 @@ func (h *history) commit(t *rapid.T) {
 	if rapid.IntRange(0, 5).Draw(t, "wrong") == 0 {
 		owner = &nodev1.Owner{Node: node(t)}
 	}
-	receipt := record.Receipt{Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Digest: op.GetDigest(), Stopped: rapid.Bool().Draw(t, "stopped")}
-	c, err := transition.Commit(h.state(op.GetId()), &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: owner, Receipt: receipt.String()}, now)
+	receipt := record.Receipt{Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(),
+		Digest: op.GetDigest(), Stopped: rapid.Bool().Draw(t, "stopped")}
+	c, err := transition.Commit(h.state(op.GetId()), &nodev1.CommitRequest{Vm: vm, Operation: op.GetId(),
+		Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Owner: owner, Receipt: receipt.String()}, now)
 	// Without this operation's own receipt nothing is complete.
 	if err == nil && op.GetKind() != nodev1.Kind_KIND_WAKE && !receipt.Stopped && c.Record != h.rec {
 		t.Fatalf("commit of a source that has not voted")

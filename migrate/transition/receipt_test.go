@@ -41,7 +41,8 @@ func TestReceiptOfACommit(t *testing.T) {
 			t.Errorf("%s without a receipt: %v, %v", kind, change.Record, err)
 		}
 		change, err := commit(right.String())
-		if err != nil || change.Record.GetOperation().GetReceipt() != right.String() || change.Record.GetGeneration() != gen+1 {
+		if err != nil || change.Record.GetOperation().GetReceipt() != right.String() ||
+			change.Record.GetGeneration() != gen+1 {
 			t.Errorf("%s: %v, %v", kind, change.Record, err)
 		}
 	}

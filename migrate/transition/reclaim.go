@@ -32,8 +32,9 @@ func kept(op *nodev1.Operation) *nodev1.Kept {
 	}
 	r, _ := record.ParseReceipt(op.GetReceipt()) // it was judged by the commit
 	return &nodev1.Kept{
-		Node: op.GetSource(), Destination: op.GetDestination(), Operation: op.GetId(), Attempt: op.GetAttempt(), Generation: op.GetGeneration(),
-		Digest: op.GetDigest(), StoppedUnixNano: cmp.Or(r.StopAt, op.GetCommittedUnixNano()),
+		Node: op.GetSource(), Destination: op.GetDestination(), Operation: op.GetId(), Attempt: op.GetAttempt(),
+		Generation: op.GetGeneration(),
+		Digest:     op.GetDigest(), StoppedUnixNano: cmp.Or(r.StopAt, op.GetCommittedUnixNano()),
 	}
 }
 
@@ -45,7 +46,8 @@ func Reclaim(s State, req *nodev1.ReclaimRequest, now time.Time) (Change, error)
 		return Change{}, missing(req.GetVm())
 	}
 	call := fmt.Sprintf("take VM %s back from operation %s", name(rec.GetVm()), req.GetOperation())
-	if k := rec.GetKept(); k.GetReclaimed() && k.GetOperation() == req.GetOperation() && record.Follows(rec, req.GetGeneration()) {
+	if k := rec.GetKept(); k.GetReclaimed() && k.GetOperation() == req.GetOperation() &&
+		record.Follows(rec, req.GetGeneration()) {
 		return keep(s)
 	}
 	k, op := Kept(rec), rec.GetOperation()
@@ -55,7 +57,8 @@ func Reclaim(s State, req *nodev1.ReclaimRequest, now time.Time) (Change, error)
 	case op != nil && req.GetLostNode() != op.GetDestination():
 		return Change{}, held(rec, call+", whose destination is not called lost")
 	case rec.GetGeneration() != req.GetGeneration():
-		return Change{}, fmt.Errorf("%s at generation %d: it is at %d: %w", call, req.GetGeneration(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+		return Change{}, fmt.Errorf("%s at generation %d: it is at %d: %w", call, req.GetGeneration(), rec.GetGeneration(),
+			errdefs.ErrFailedPrecondition)
 	}
 	rec = edit(s)
 	closed := rec.Operation

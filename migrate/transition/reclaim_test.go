@@ -20,9 +20,11 @@ func TestReclaim(t *testing.T) {
 		s.Named.Digest, s.Named.CommittedUnixNano = record.StreamPrefix+"aa", 55
 		return s
 	}
-	kept := &nodev1.Kept{Node: "n1", Destination: "n2", Operation: "op", Attempt: 2, Generation: gen, Digest: record.StreamPrefix + "aa", StoppedUnixNano: 55}
+	kept := &nodev1.Kept{Node: "n1", Destination: "n2", Operation: "op", Attempt: 2, Generation: gen,
+		Digest: record.StreamPrefix + "aa", StoppedUnixNano: 55}
 	lose := func(s transition.State) transition.State {
-		c, err := transition.Finish(s, &nodev1.FinishRequest{Vm: vm, Operation: "op", Attempt: 2, Generation: gen, Phase: nodev1.Phase_PHASE_LOST_AT_DEST}, now)
+		c, err := transition.Finish(s, &nodev1.FinishRequest{Vm: vm, Operation: "op", Attempt: 2, Generation: gen,
+			Phase: nodev1.Phase_PHASE_LOST_AT_DEST}, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +47,8 @@ func TestReclaim(t *testing.T) {
 			t.Fatalf("%s: %v; or the state given was changed", name, err)
 		}
 		rec := c.Record
-		if rec.GetOwner().GetNode() != "n1" || rec.GetGeneration() != gen+2 || rec.GetOperation() != nil || record.IsLost(rec) || !rec.GetKept().GetReclaimed() {
+		if rec.GetOwner().GetNode() != "n1" || rec.GetGeneration() != gen+2 || rec.GetOperation() != nil ||
+			record.IsLost(rec) || !rec.GetKept().GetReclaimed() {
 			t.Errorf("%s: %v", name, rec)
 		}
 		if s.Record.GetOperation() != nil && c.Closed.GetPhase() != nodev1.Phase_PHASE_LOST_AT_DEST {
@@ -84,12 +87,15 @@ func TestKeptBesideAWake(t *testing.T) {
 	s.Record.Snapshots = []*nodev1.SnapshotRef{{Digest: digest}}
 	op := operation(nodev1.Kind_KIND_WAKE, 0)
 	op.Id, op.Destination, op.Generation = "new", "n3", gen+1
-	c, err := transition.Open(transition.State{Record: s.Record}, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest, LostNode: "n2"}, now)
+	c, err := transition.Open(transition.State{Record: s.Record}, &nodev1.OpenRequest{Vm: vm, Operation: op,
+		ForceDigest: digest, LostNode: "n2"}, now)
 	if err != nil || c.Record.GetKept().GetNode() != "n1" {
 		t.Fatalf("%v, %v", c.Record, err)
 	}
 	c.Record.Operation.Phase = nodev1.Phase_PHASE_SWITCHING
-	c, err = transition.Commit(transition.State{Record: c.Record, Named: c.Record.GetOperation()}, &nodev1.CommitRequest{Vm: vm, Operation: "new", Attempt: 2, Generation: gen + 1, Owner: &nodev1.Owner{Node: "n3"}}, now)
+	c, err = transition.Commit(transition.State{Record: c.Record, Named: c.Record.GetOperation()},
+		&nodev1.CommitRequest{Vm: vm, Operation: "new", Attempt: 2, Generation: gen + 1, Owner: &nodev1.Owner{Node: "n3"}},
+		now)
 	if err != nil || c.Record.GetKept() != nil {
 		t.Errorf("it has gone on elsewhere: %v, %v", c.Record.GetKept(), err)
 	}

@@ -33,12 +33,14 @@ func Trim(s State, req *nodev1.TrimRequest, now time.Time) (Change, error) {
 		return keep(s)
 	}
 	if use := InUse(rec, digest); use != "" {
-		return Change{}, fmt.Errorf("trim snapshot %s of VM %s: %s: %w", digest, name(rec.GetVm()), use, errdefs.ErrFailedPrecondition)
+		return Change{}, fmt.Errorf("trim snapshot %s of VM %s: %s: %w", digest, name(rec.GetVm()), use,
+			errdefs.ErrFailedPrecondition)
 	}
 	ref := rec.GetSnapshots()[i]
 	rec = edit(s)
 	rec.Snapshots = slices.DeleteFunc(rec.Snapshots, listed)
-	return Change{Record: rec, PendingDeletions: pendingDeletions(rec, []*nodev1.SnapshotRef{ref}, req.GetPayer(), now)}, nil
+	return Change{Record: rec, PendingDeletions: pendingDeletions(rec, []*nodev1.SnapshotRef{ref}, req.GetPayer(), now)},
+		nil
 }
 
 // Schedule sets when checkpoints are taken. It changes nothing else.
@@ -50,9 +52,11 @@ func Schedule(s State, req *nodev1.ScheduleRequest) (Change, error) {
 	case !sameUID(rec, req.GetUid()):
 		return Change{}, fresh(rec, "schedule checkpoints of", req.GetUid(), rec.GetGeneration())
 	case want.GetEveryMs() < 0 || want.GetEveryMs() > 0 && want.GetEveryMs() < MinEvery.Milliseconds():
-		return Change{}, fmt.Errorf("schedule checkpoints of VM %s: every %d ms: %v at least: %w", name(rec.GetVm()), want.GetEveryMs(), MinEvery, errdefs.ErrInvalidArgument)
+		return Change{}, fmt.Errorf("schedule checkpoints of VM %s: every %d ms: %v at least: %w", name(rec.GetVm()),
+			want.GetEveryMs(), MinEvery, errdefs.ErrInvalidArgument)
 	case want.GetEveryMs() > 0 && (want.GetKeep() == 0 || want.GetKeep() > MaxKept):
-		return Change{}, fmt.Errorf("schedule checkpoints of VM %s: keep %d: from 1 to %d: %w", name(rec.GetVm()), want.GetKeep(), MaxKept, errdefs.ErrInvalidArgument)
+		return Change{}, fmt.Errorf("schedule checkpoints of VM %s: keep %d: from 1 to %d: %w", name(rec.GetVm()),
+			want.GetKeep(), MaxKept, errdefs.ErrInvalidArgument)
 	}
 	if want.GetEveryMs() == 0 {
 		want = nil
@@ -80,7 +84,9 @@ func InUse(rec *nodev1.Record, digest string) string {
 		return "it owns the VM"
 	case digest == rec.GetLost():
 		return "it is what is left of the VM, which was lost"
-	case record.IsLost(rec) && slices.ContainsFunc(rec.GetSnapshots(), func(ref *nodev1.SnapshotRef) bool { return ref.GetFound() && ref.GetDigest() == digest }):
+	case record.IsLost(rec) && slices.ContainsFunc(rec.GetSnapshots(), func(ref *nodev1.SnapshotRef) bool {
+		return ref.GetFound() && ref.GetDigest() == digest
+	}):
 		return "it may be what is left of the VM, which was lost"
 	case op != nil && digest == op.GetDigest():
 		return "operation " + op.GetId() + " uses it"
@@ -92,9 +98,11 @@ func InUse(rec *nodev1.Record, digest string) string {
 	return ""
 }
 
-func pendingDeletions(rec *nodev1.Record, refs []*nodev1.SnapshotRef, payer string, now time.Time) (owed []*nodev1.Owed) {
+func pendingDeletions(rec *nodev1.Record, refs []*nodev1.SnapshotRef, payer string,
+	now time.Time) (owed []*nodev1.Owed) {
 	for _, ref := range refs {
-		owed = append(owed, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref, Payer: payer, SinceUnixNano: now.UnixNano()})
+		owed = append(owed, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref, Payer: payer,
+			SinceUnixNano: now.UnixNano()})
 	}
 	return owed
 }

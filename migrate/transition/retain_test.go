@@ -17,22 +17,26 @@ import (
 func TestRestoredOnceMore(t *testing.T) {
 	rec := listed(&nodev1.Record{
 		Owner: &nodev1.Owner{Digest: "sha256:old"}, Spent: []string{digest, "sha256:old"},
-		Operation: &nodev1.Operation{Id: "o", Vm: vm, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: gen, Phase: nodev1.Phase_PHASE_TRANSFERRING, Digest: digest, Destination: "n1"},
+		Operation: &nodev1.Operation{Id: "o", Vm: vm, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: gen,
+			Phase: nodev1.Phase_PHASE_TRANSFERRING, Digest: digest, Destination: "n1"},
 	})
-	c, err := transition.Commit(transition.State{Record: rec, Named: rec.Operation}, &nodev1.CommitRequest{Vm: vm, Operation: "o", Attempt: 1, Generation: gen, Owner: &nodev1.Owner{Node: "n1"}}, now)
+	c, err := transition.Commit(transition.State{Record: rec, Named: rec.Operation},
+		&nodev1.CommitRequest{Vm: vm, Operation: "o", Attempt: 1, Generation: gen, Owner: &nodev1.Owner{Node: "n1"}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rec = c.Record
 	rec.Operation = nil
-	if use := transition.InUse(rec, digest); !strings.Contains(use, "runs from it") || transition.InUse(rec, "sha256:old") != "" || len(rec.GetSpent()) != 2 {
+	if use := transition.InUse(rec, digest); !strings.Contains(use, "runs from it") ||
+		transition.InUse(rec, "sha256:old") != "" || len(rec.GetSpent()) != 2 {
 		t.Errorf("use %q, spent %v", use, rec.GetSpent())
 	}
 }
 
 func listed(rec *nodev1.Record) *nodev1.Record {
 	rec.Vm, rec.Uid, rec.Generation = vm, "u", gen
-	rec.Snapshots = []*nodev1.SnapshotRef{{Digest: "sha256:old", Repository: "r/u", Tag: "g1-a"}, {Digest: digest, Repository: "r/u", Tag: "g5-b"}}
+	rec.Snapshots = []*nodev1.SnapshotRef{{Digest: "sha256:old", Repository: "r/u", Tag: "g1-a"},
+		{Digest: digest, Repository: "r/u", Tag: "g5-b"}}
 	return rec
 }
 
@@ -47,12 +51,16 @@ func TestTrim(t *testing.T) {
 		{"owner", &nodev1.Record{Owner: &nodev1.Owner{Digest: digest}}, "owns the VM"},
 		{"lost", &nodev1.Record{Lost: digest}, "lost"},
 		{"parent", &nodev1.Record{Owner: &nodev1.Owner{Node: "n1"}, Spent: []string{"sha256:old", digest}}, "runs from it"},
-		{"operation", &nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}, Operation: &nodev1.Operation{Id: "o", Digest: digest, Phase: nodev1.Phase_PHASE_CLEANING}}, "operation o uses it"},
-		{"under way", &nodev1.Record{Owner: &nodev1.Owner{Node: "n1"}, Operation: &nodev1.Operation{Id: "o", Phase: nodev1.Phase_PHASE_TRANSFERRING}}, "operation o is under way"},
-		{"rollback", &nodev1.Record{Owner: &nodev1.Owner{Node: "n1"}, Operation: &nodev1.Operation{Id: "o", Phase: nodev1.Phase_PHASE_ABORTING}}, "operation o is under way"},
+		{"operation", &nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}, Operation: &nodev1.Operation{Id: "o",
+			Digest: digest, Phase: nodev1.Phase_PHASE_CLEANING}}, "operation o uses it"},
+		{"under way", &nodev1.Record{Owner: &nodev1.Owner{Node: "n1"}, Operation: &nodev1.Operation{Id: "o",
+			Phase: nodev1.Phase_PHASE_TRANSFERRING}}, "operation o is under way"},
+		{"rollback", &nodev1.Record{Owner: &nodev1.Owner{Node: "n1"}, Operation: &nodev1.Operation{Id: "o",
+			Phase: nodev1.Phase_PHASE_ABORTING}}, "operation o is under way"},
 		{"spent before", &nodev1.Record{Owner: &nodev1.Owner{Node: "n1"}, Spent: []string{digest, "sha256:old"}}, ""},
 		{"asleep since", &nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}, Spent: []string{digest}}, ""},
-		{"cleaning up", &nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}, Operation: &nodev1.Operation{Id: "o", Digest: "sha256:old", Phase: nodev1.Phase_PHASE_CLEANING}}, ""},
+		{"cleaning up", &nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}, Operation: &nodev1.Operation{Id: "o",
+			Digest: "sha256:old", Phase: nodev1.Phase_PHASE_CLEANING}}, ""},
 		{"nobody's", &nodev1.Record{}, ""},
 	} {
 		s := transition.State{Record: listed(tt.rec)}
@@ -67,22 +75,28 @@ func TestTrim(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || len(c.Record.GetSnapshots()) != 1 || len(c.PendingDeletions) != 1 || c.PendingDeletions[0].GetSnapshot().GetTag() != "g5-b" || c.PendingDeletions[0].GetUid() != "u" {
+		if err != nil || len(c.Record.GetSnapshots()) != 1 || len(c.PendingDeletions) != 1 ||
+			c.PendingDeletions[0].GetSnapshot().GetTag() != "g5-b" || c.PendingDeletions[0].GetUid() != "u" {
 			t.Errorf("%s: %v, %v", tt.name, c, err)
 		}
 	}
-	held := listed(&nodev1.Record{Owner: &nodev1.Owner{Digest: digest}, Operation: &nodev1.Operation{Id: "o", Digest: digest, Phase: nodev1.Phase_PHASE_SWITCHING}})
-	for _, lets := range []func(){nil, func() { held.Operation = nil }, func() { held.Owner = &nodev1.Owner{Digest: "sha256:new"} }} {
+	held := listed(&nodev1.Record{Owner: &nodev1.Owner{Digest: digest}, Operation: &nodev1.Operation{Id: "o",
+		Digest: digest, Phase: nodev1.Phase_PHASE_SWITCHING}})
+	for _, lets := range []func(){nil, func() {
+		held.Operation = nil
+	}, func() { held.Owner = &nodev1.Owner{Digest: "sha256:new"} }} {
 		if lets != nil {
 			lets()
 		}
 		c, err := transition.Trim(transition.State{Record: held}, &nodev1.TrimRequest{Vm: vm, Digest: digest}, now)
-		if last := held.GetOwner().GetDigest() != digest; last != (err == nil && len(c.PendingDeletions) == 1) || !last && !errdefs.IsFailedPrecondition(err) {
+		if last := held.GetOwner().GetDigest() != digest; last != (err == nil && len(c.PendingDeletions) == 1) || !last &&
+			!errdefs.IsFailedPrecondition(err) {
 			t.Errorf("held by %v and %v: %v, %v", held.GetOperation(), held.GetOwner(), c.PendingDeletions, err)
 		}
 	}
 	s := transition.State{Record: listed(&nodev1.Record{})}
-	if c, err := transition.Trim(s, &nodev1.TrimRequest{Vm: vm, Digest: "sha256:none"}, now); err != nil || c.Record != s.Record || c.PendingDeletions != nil {
+	if c, err := transition.Trim(s, &nodev1.TrimRequest{Vm: vm, Digest: "sha256:none"}, now); err != nil ||
+		c.Record != s.Record || c.PendingDeletions != nil {
 		t.Errorf("a snapshot that is not listed: %v, %v", c, err)
 	}
 }
@@ -90,7 +104,8 @@ func TestTrim(t *testing.T) {
 // The end of a record deletes its snapshots only if that is asked for.
 func TestRemoveOwes(t *testing.T) {
 	for _, drop := range []bool{false, true} {
-		c, err := transition.Remove(transition.State{Record: listed(&nodev1.Record{})}, &nodev1.RemoveRequest{Vm: vm, DropSnapshots: drop}, now)
+		c, err := transition.Remove(transition.State{Record: listed(&nodev1.Record{})},
+			&nodev1.RemoveRequest{Vm: vm, DropSnapshots: drop}, now)
 		if err != nil || c.Record != nil || (len(c.PendingDeletions) == 2) != drop || (len(c.PendingDeletions) == 0) == drop {
 			t.Errorf("drop %v: %v, %v", drop, c, err)
 		}

@@ -61,7 +61,8 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 		if d := rec.GetOwner().GetDigest(); d != "" {
 			spend(rec, d)
 		}
-		rec.Owner, rec.Generation, rec.Repository, rec.Home = &nodev1.Owner{Node: winner.Node}, winner.GetGeneration(), "", winner.Node
+		rec.Owner, rec.Generation, rec.Repository, rec.Home = &nodev1.Owner{Node: winner.Node}, winner.GetGeneration(), "",
+			winner.Node
 		rec.Lost, rec.Kept, rec.Conflict, rec.Rivals = "", nil, "", false
 	default:
 		closed = settleOperation(rec, nil, holders, now)
@@ -114,7 +115,8 @@ func choose(rec *nodev1.Record, holders []Holder) (winner *Holder, why string) {
 	}
 	switch {
 	case len(fit) == 0 && len(others) > 0:
-		return nil, fmt.Sprintf("node %s has another VM of that name (uid %s, generation %d), which the copy of the store does not know; end it there, or end this record (uid %s)",
+		return nil, fmt.Sprintf("node %s has another VM of that name (uid %s, generation %d), which the copy of the store "+
+			"does not know; end it there, or end this record (uid %s)",
 			others[0].Node, others[0].GetUid(), others[0].GetGeneration(), rec.GetUid())
 	case len(fit) == 0:
 		return nil, ""
@@ -126,10 +128,12 @@ func choose(rec *nodev1.Record, holders []Holder) (winner *Holder, why string) {
 // voted runs nothing, and waits to hear that the VM is elsewhere.
 func rivals(top Holder, others []Holder, copied uint64) string {
 	for _, h := range others {
-		if h.GetGeneration() < copied || h.GetPhase() == "PREPARED" && h.GetGeneration() < top.GetGeneration() && h.GetUid() == top.GetUid() {
+		if h.GetGeneration() < copied || h.GetPhase() == "PREPARED" && h.GetGeneration() < top.GetGeneration() &&
+			h.GetUid() == top.GetUid() {
 			continue
 		}
-		return fmt.Sprintf("nodes %s (generation %d) and %s (generation %d) both say that they have it; end it at the one that is wrong, or retire that node, then order godwit controller restore once more",
+		return fmt.Sprintf("nodes %s (generation %d) and %s (generation %d) both say that they have it; end it at the one "+
+			"that is wrong, or retire that node, then order godwit controller restore once more",
 			top.Node, top.GetGeneration(), h.Node, h.GetGeneration())
 	}
 	return ""
@@ -171,10 +175,12 @@ func absent(rec *nodev1.Record, holders []Holder, retired bool) {
 	at := rec.GetGeneration()
 	rec.Home = node
 	for _, h := range holders {
-		if h.Node != node || h.GetUid() != rec.GetUid() || h.GetPhase() != "RELEASED" || !strings.HasPrefix(h.GetDigest(), "sha256:") || !stores(rec, h.GetRepository()) {
+		if h.Node != node || h.GetUid() != rec.GetUid() || h.GetPhase() != "RELEASED" ||
+			!strings.HasPrefix(h.GetDigest(), "sha256:") || !stores(rec, h.GetRepository()) {
 			continue
 		}
-		op := &nodev1.Operation{Id: h.GetOperation(), Attempt: h.GetAttempt(), Kind: nodev1.Kind_KIND_HIBERNATE, Source: node, Digest: h.GetDigest(), Repository: h.GetRepository(), Generation: h.GetGeneration()}
+		op := &nodev1.Operation{Id: h.GetOperation(), Attempt: h.GetAttempt(), Kind: nodev1.Kind_KIND_HIBERNATE, Source: node,
+			Digest: h.GetDigest(), Repository: h.GetRepository(), Generation: h.GetGeneration()}
 		save(rec, op)
 		rec.Owner, rec.Repository = &nodev1.Owner{Digest: h.GetDigest()}, h.GetRepository()
 		rec.Generation = record.After(at, rec.GetIncarnation())
@@ -184,7 +190,8 @@ func absent(rec *nodev1.Record, holders []Holder, retired bool) {
 		rec.Lost = refs[len(refs)-1].GetDigest()
 	}
 	rec.Owner, rec.Repository, rec.Generation = nil, "", record.After(at, rec.GetIncarnation())
-	rec.Conflict = fmt.Sprintf("node %s had it when the copy of the store was made (generation %d), and says that it has it no more: it ended there, or sleeps in a snapshot that the copy does not know", node, at)
+	rec.Conflict = fmt.Sprintf("node %s had it when the copy of the store was made (generation %d), and says that it "+
+		"has it no more: it ended there, or sleeps in a snapshot that the copy does not know", node, at)
 }
 
 // stores reports whether snapshots of the VM lie in a repository by what the record knows itself:

@@ -52,11 +52,14 @@ func settle(t *testing.T, rec *nodev1.Record, retired []string, holders ...Holde
 // that goes on, or as what it was closed.
 func TestSettle(t *testing.T) {
 	a, b, sleeps := &nodev1.Owner{Node: "a"}, &nodev1.Owner{Node: "b"}, &nodev1.Owner{Digest: "sha256:d"}
-	hibernate := &nodev1.Operation{Id: "h", Vm: settled, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Phase: switching, Source: "a", Generation: 5, Digest: "sha256:e", Repository: "r"}
-	wake := &nodev1.Operation{Id: "w", Vm: settled, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Phase: transferring, Destination: "b", Generation: 5, Digest: "sha256:d", Repository: "r"}
+	hibernate := &nodev1.Operation{Id: "h", Vm: settled, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Phase: switching,
+		Source: "a", Generation: 5, Digest: "sha256:e", Repository: "r"}
+	wake := &nodev1.Operation{Id: "w", Vm: settled, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Phase: transferring,
+		Destination: "b", Generation: 5, Digest: "sha256:d", Repository: "r"}
 	woken := proto.CloneOf(wake)
 	woken.Phase, woken.Generation = committed, 4
-	move := &nodev1.Operation{Id: "m", Vm: settled, Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Phase: committed, Source: "a", Destination: "b", Generation: 4, Digest: "stream:x"}
+	move := &nodev1.Operation{Id: "m", Vm: settled, Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Phase: committed,
+		Source: "a", Destination: "b", Generation: 4, Digest: "stream:x"}
 	released := holder("a", 5, "RELEASED", hibernate)
 	released.Digest, released.Repository = "sha256:f", "r"
 	foreign := holder("a", 5, "RELEASED", hibernate)
@@ -71,42 +74,63 @@ func TestSettle(t *testing.T) {
 		retired []string
 		want    string
 	}{
-		"as the copy has it":                     {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil)}, nil, "a 5"},
-		"a newer claim of the same node":         {copyOf(a, nil), []Holder{holder("a", 7, "OWN", nil)}, nil, "a 7"},
-		"it went to b":                           {copyOf(a, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
-		"it went to b, and a has not heard":      {copyOf(a, nil), []Holder{holder("a", 5, "PREPARED", move), holder("b", 6, "OWN", nil)}, nil, "b 6"},
-		"it went to b, and a runs it too":        {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil), holder("b", 6, "OWN", nil)}, nil, "a 5 ! both say"},
-		"a retired, b runs it":                   {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil), holder("b", 6, "OWN", nil)}, []string{"a"}, "b 6"},
-		"b lies and is retired":                  {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil), holder("b", 6, "OWN", nil)}, []string{"b"}, "a 5"},
-		"b claims what nobody has given":         {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil), holder("b", 1<<60, "OWN", nil)}, nil, "a 5"},
-		"b runs what the copy knows to be old":   {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil), holder("b", 4, "OWN", nil)}, nil, "a 5"},
-		"a has it no more":                       {copyOf(a, nil), nil, nil, "nobody 6+ ! had it when the copy"},
-		"a is retired":                           {copyOf(a, nil), nil, []string{"a"}, "a 5"},
-		"a left it in a snapshot":                {slept, []Holder{released}, nil, "sha256:f 6+"},
-		"a names a repository of its own":        {copyOf(a, nil), []Holder{foreign}, nil, "nobody 6+ ! had it when the copy"},
-		"it sleeps":                              {copyOf(sleeps, nil), nil, nil, "sha256:d 5+"},
-		"it slept, and b runs it":                {copyOf(sleeps, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
-		"it slept, and b runs what is old":       {copyOf(sleeps, nil), []Holder{holder("b", 5, "OWN", nil)}, nil, "sha256:d 5+"},
-		"it slept, and two run it":               {copyOf(sleeps, nil), []Holder{holder("a", 6, "OWN", nil), holder("b", 8, "SENDING", nil)}, nil, "sha256:d 5+ ! both say"},
-		"nobody had it":                          {copyOf(nil, nil), nil, nil, "nobody 5+"},
-		"nobody had it, and b boots it":          {copyOf(nil, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
-		"another VM of that name":                {copyOf(a, nil), []Holder{other}, nil, "a 5 ! another VM of that name"},
-		"another VM of that name, and a has it":  {copyOf(a, nil), []Holder{other, holder("a", 5, "OWN", nil)}, nil, "a 5"},
-		"made behind the copy":                   {nil, []Holder{holder("b", 2, "OWN", nil)}, nil, "b 2"},
-		"made behind the copy, and gone":         {nil, nil, nil, "none"},
-		"made behind the copy, and two have it":  {nil, []Holder{holder("a", 1, "OWN", nil), holder("b", 2, "OWN", nil)}, nil, "nobody 0 ! both say"},
-		"a hibernate goes on":                    {copyOf(a, hibernate), []Holder{holder("a", 5, "PREPARED", hibernate)}, nil, "a 5 open PHASE_SWITCHING"},
-		"a hibernate is over":                    {copyOf(a, hibernate), []Holder{holder("a", 5, "OWN", nil)}, nil, "a 5 closed PHASE_FAILED"},
-		"a hibernate is over, and b runs it":     {copyOf(a, hibernate), []Holder{holder("b", 7, "OWN", nil)}, nil, "b 7 closed PHASE_FAILED"},
-		"a hibernate is over, and a has it not":  {copyOf(a, hibernate), nil, nil, "nobody 6+ ! had it when the copy lost sha256:e closed PHASE_FAILED"},
-		"a wake goes on":                         {copyOf(sleeps, wake), []Holder{holder("b", 5, "READY", wake)}, nil, "sha256:d 5 open PHASE_TRANSFERRING"},
-		"a wake is over":                         {copyOf(sleeps, wake), nil, nil, "sha256:d 5+ closed PHASE_FAILED"},
-		"a wake is over, and b runs it":          {copyOf(sleeps, wake), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6 closed PHASE_FAILED"},
-		"a wake that is committed has run":       {copyOf(b, woken), []Holder{holder("b", 5, "OWN", nil)}, nil, "b 5 closed PHASE_SUCCEEDED"},
-		"a wake that is committed has lost it":   {copyOf(b, woken), nil, nil, "nobody 6+ ! had it when the copy closed PHASE_LOST_AT_DEST"},
-		"a wake that is committed is about to":   {copyOf(b, woken), []Holder{holder("b", 4, "READY", woken)}, nil, "b 5 open PHASE_COMMITTED"},
-		"a move that is committed, a not heard":  {copyOf(b, move), []Holder{holder("a", 4, "PREPARED", move), holder("b", 5, "OWN", nil)}, nil, "b 5 open PHASE_COMMITTED"},
-		"a move that is committed, a has run it": {copyOf(b, move), []Holder{holder("a", 6, "OWN", nil)}, nil, "a 6 closed PHASE_LOST_AT_DEST"},
+		"as the copy has it":             {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil)}, nil, "a 5"},
+		"a newer claim of the same node": {copyOf(a, nil), []Holder{holder("a", 7, "OWN", nil)}, nil, "a 7"},
+		"it went to b":                   {copyOf(a, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
+		"it went to b, and a has not heard": {copyOf(a, nil), []Holder{holder("a", 5, "PREPARED", move),
+			holder("b", 6, "OWN", nil)}, nil, "b 6"},
+		"it went to b, and a runs it too": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
+			holder("b", 6, "OWN", nil)}, nil, "a 5 ! both say"},
+		"a retired, b runs it": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
+			holder("b", 6, "OWN", nil)}, []string{"a"}, "b 6"},
+		"b lies and is retired": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
+			holder("b", 6, "OWN", nil)}, []string{"b"}, "a 5"},
+		"b claims what nobody has given": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
+			holder("b", 1<<60, "OWN", nil)}, nil, "a 5"},
+		"b runs what the copy knows to be old": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
+			holder("b", 4, "OWN", nil)}, nil, "a 5"},
+		"a has it no more":        {copyOf(a, nil), nil, nil, "nobody 6+ ! had it when the copy"},
+		"a is retired":            {copyOf(a, nil), nil, []string{"a"}, "a 5"},
+		"a left it in a snapshot": {slept, []Holder{released}, nil, "sha256:f 6+"},
+		"a names a repository of its own": {copyOf(a, nil), []Holder{foreign}, nil,
+			"nobody 6+ ! had it when the copy"},
+		"it sleeps":               {copyOf(sleeps, nil), nil, nil, "sha256:d 5+"},
+		"it slept, and b runs it": {copyOf(sleeps, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
+		"it slept, and b runs what is old": {copyOf(sleeps, nil), []Holder{holder("b", 5, "OWN", nil)}, nil,
+			"sha256:d 5+"},
+		"it slept, and two run it": {copyOf(sleeps, nil), []Holder{holder("a", 6, "OWN", nil),
+			holder("b", 8, "SENDING", nil)}, nil, "sha256:d 5+ ! both say"},
+		"nobody had it":                         {copyOf(nil, nil), nil, nil, "nobody 5+"},
+		"nobody had it, and b boots it":         {copyOf(nil, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
+		"another VM of that name":               {copyOf(a, nil), []Holder{other}, nil, "a 5 ! another VM of that name"},
+		"another VM of that name, and a has it": {copyOf(a, nil), []Holder{other, holder("a", 5, "OWN", nil)}, nil, "a 5"},
+		"made behind the copy":                  {nil, []Holder{holder("b", 2, "OWN", nil)}, nil, "b 2"},
+		"made behind the copy, and gone":        {nil, nil, nil, "none"},
+		"made behind the copy, and two have it": {nil, []Holder{holder("a", 1, "OWN", nil), holder("b", 2, "OWN", nil)}, nil,
+			"nobody 0 ! both say"},
+		"a hibernate goes on": {copyOf(a, hibernate), []Holder{holder("a", 5, "PREPARED", hibernate)}, nil,
+			"a 5 open PHASE_SWITCHING"},
+		"a hibernate is over": {copyOf(a, hibernate), []Holder{holder("a", 5, "OWN", nil)}, nil,
+			"a 5 closed PHASE_FAILED"},
+		"a hibernate is over, and b runs it": {copyOf(a, hibernate), []Holder{holder("b", 7, "OWN", nil)}, nil,
+			"b 7 closed PHASE_FAILED"},
+		"a hibernate is over, and a has it not": {copyOf(a, hibernate), nil, nil,
+			"nobody 6+ ! had it when the copy lost sha256:e closed PHASE_FAILED"},
+		"a wake goes on": {copyOf(sleeps, wake), []Holder{holder("b", 5, "READY", wake)}, nil,
+			"sha256:d 5 open PHASE_TRANSFERRING"},
+		"a wake is over": {copyOf(sleeps, wake), nil, nil, "sha256:d 5+ closed PHASE_FAILED"},
+		"a wake is over, and b runs it": {copyOf(sleeps, wake), []Holder{holder("b", 6, "OWN", nil)}, nil,
+			"b 6 closed PHASE_FAILED"},
+		"a wake that is committed has run": {copyOf(b, woken), []Holder{holder("b", 5, "OWN", nil)}, nil,
+			"b 5 closed PHASE_SUCCEEDED"},
+		"a wake that is committed has lost it": {copyOf(b, woken), nil, nil,
+			"nobody 6+ ! had it when the copy closed PHASE_LOST_AT_DEST"},
+		"a wake that is committed is about to": {copyOf(b, woken), []Holder{holder("b", 4, "READY", woken)}, nil,
+			"b 5 open PHASE_COMMITTED"},
+		"a move that is committed, a not heard": {copyOf(b, move), []Holder{holder("a", 4, "PREPARED", move),
+			holder("b", 5, "OWN", nil)}, nil, "b 5 open PHASE_COMMITTED"},
+		"a move that is committed, a has run it": {copyOf(b, move), []Holder{holder("a", 6, "OWN", nil)}, nil,
+			"a 6 closed PHASE_LOST_AT_DEST"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec, closed := settle(t, c.rec, c.retired, c.holders...)
@@ -166,7 +190,8 @@ func TestSettleUnderAnOldName(t *testing.T) {
 	old := &nodev1.VM{Namespace: "ns", Id: "../x"}
 	rec := Lift(&nodev1.Record{Vm: old, Uid: "u", Owner: &nodev1.Owner{Digest: "sha256:d"}, Generation: 5}, incarnation)
 	s := State{Record: rec, Store: &nodev1.StoreState{Incarnation: incarnation}}
-	if c, err := Settle(s, old, nil, time.Unix(incarnation, 0)); err != nil || c.Record.GetOwner().GetDigest() != "sha256:d" {
+	if c, err := Settle(s, old, nil, time.Unix(incarnation, 0)); err != nil ||
+		c.Record.GetOwner().GetDigest() != "sha256:d" {
 		t.Errorf("%v, %v", c.Record, err)
 	}
 }
@@ -203,13 +228,15 @@ func TestSettleAnything(t *testing.T) {
 			if h.GetUid() != "u" || h.GetGeneration() >= record.Floor(incarnation) {
 				continue
 			}
-			if h.Has() && h.GetPhase() != "PREPARED" && h.GetGeneration() >= 5 && (h.GetGeneration() > 5 || h.Node == rec.GetOwner().GetNode()) {
+			if h.Has() && h.GetPhase() != "PREPARED" && h.GetGeneration() >= 5 &&
+				(h.GetGeneration() > 5 || h.Node == rec.GetOwner().GetNode()) {
 				runs++
 			}
 			if next := record.After(got.GetGeneration(), incarnation); next <= h.GetGeneration() {
 				t.Fatalf("history %d: the next generation is %d, %s reported %d", n, next, h.Node, h.GetGeneration())
 			}
-			if h.Node == got.GetOwner().GetNode() && !proto.Equal(got.GetOwner(), rec.GetOwner()) && (!h.Has() || h.GetGeneration() <= 5) {
+			if h.Node == got.GetOwner().GetNode() && !proto.Equal(got.GetOwner(), rec.GetOwner()) &&
+				(!h.Has() || h.GetGeneration() <= 5) {
 				t.Fatalf("history %d: %v became the owner by %v", n, got.GetOwner(), h)
 			}
 		}

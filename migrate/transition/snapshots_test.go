@@ -16,11 +16,14 @@ import (
 // holds: if the VM's node dies, nothing newer is left of it (I3).
 func TestSnapshotOfAFailedOperationIsListed(t *testing.T) {
 	stopped := now.Add(-time.Minute)
-	captured := record.Receipt{Operation: "op", Attempt: 2, Generation: gen, Digest: digest, StopAt: stopped.UnixNano(), TotalBytes: 5}
-	want := &nodev1.SnapshotRef{Digest: digest, Repository: "r", Tag: "t", Generation: gen, Operation: "op", CreatedUnixNano: stopped.UnixNano(), Bytes: 5, Checkpoint: true, Node: "n1"}
+	captured := record.Receipt{Operation: "op", Attempt: 2, Generation: gen, Digest: digest, StopAt: stopped.UnixNano(),
+		TotalBytes: 5}
+	want := &nodev1.SnapshotRef{Digest: digest, Repository: "r", Tag: "t", Generation: gen, Operation: "op",
+		CreatedUnixNano: stopped.UnixNano(), Bytes: 5, Checkpoint: true, Node: "n1"}
 	finish := func(phase nodev1.Phase) func(transition.State) (transition.Change, error) {
 		return func(s transition.State) (transition.Change, error) {
-			return transition.Finish(s, &nodev1.FinishRequest{Vm: vm, Operation: "op", Attempt: 2, Generation: gen, Phase: phase}, now)
+			return transition.Finish(s, &nodev1.FinishRequest{Vm: vm, Operation: "op", Attempt: 2, Generation: gen,
+				Phase: phase}, now)
 		}
 	}
 	ends := map[string]func(transition.State) (transition.Change, error){
@@ -28,7 +31,8 @@ func TestSnapshotOfAFailedOperationIsListed(t *testing.T) {
 		"its node is lost": func(s transition.State) (transition.Change, error) {
 			op := operation(nodev1.Kind_KIND_WAKE, 0)
 			op.Id = "new"
-			return transition.Open(transition.State{Record: s.Record}, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest, LostNode: "n1"}, now)
+			return transition.Open(transition.State{Record: s.Record}, &nodev1.OpenRequest{Vm: vm, Operation: op,
+				ForceDigest: digest, LostNode: "n1"}, now)
 		},
 	}
 	for _, kind := range []nodev1.Kind{nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_CHECKPOINT, nodev1.Kind_KIND_MIGRATE} {
@@ -49,7 +53,8 @@ func TestSnapshotOfAFailedOperationIsListed(t *testing.T) {
 	}
 	live := under(nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_ABORTING)
 	live.Named.Digest = record.StreamPrefix + "aa"
-	if change, err := ends["failed"](live); err != nil || len(change.Record.GetSnapshots()) != 0 || len(transition.Restorable(live.Record)) != 0 {
+	if change, err := ends["failed"](live); err != nil || len(change.Record.GetSnapshots()) != 0 ||
+		len(transition.Restorable(live.Record)) != 0 {
 		t.Errorf("a stream is listed: %v, %v", change.Record, err)
 	}
 }
@@ -62,7 +67,8 @@ func TestSnapshotOfAnAttemptIsListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if refs := change.Record.GetSnapshots(); len(refs) != 1 || refs[0].GetDigest() != digest || refs[0].GetCreatedUnixNano() != 77 {
+	if refs := change.Record.GetSnapshots(); len(refs) != 1 || refs[0].GetDigest() != digest ||
+		refs[0].GetCreatedUnixNano() != 77 {
 		t.Errorf("listed is %v", refs)
 	}
 }

@@ -82,7 +82,8 @@ func open(kind nodev1.Kind) func(transition.State) (transition.Change, error) {
 }
 
 func operation(kind nodev1.Kind, phase nodev1.Phase) *nodev1.Operation {
-	op := &nodev1.Operation{Id: "op", Vm: vm, Kind: kind, Attempt: 2, Phase: phase, Generation: gen, Repository: "r", Tag: "t", Digest: digest}
+	op := &nodev1.Operation{Id: "op", Vm: vm, Kind: kind, Attempt: 2, Phase: phase, Generation: gen, Repository: "r",
+		Tag: "t", Digest: digest}
 	if kind != nodev1.Kind_KIND_WAKE {
 		op.Source = "n1"
 	}
@@ -94,8 +95,10 @@ func operation(kind nodev1.Kind, phase nodev1.Phase) *nodev1.Operation {
 
 // advances and finishes are the calls about an operation, by phase.
 var (
-	advances = []nodev1.Phase{nodev1.Phase_PHASE_PREPARING, nodev1.Phase_PHASE_TRANSFERRING, nodev1.Phase_PHASE_SWITCHING, nodev1.Phase_PHASE_CLEANING, nodev1.Phase_PHASE_ABORTING, nodev1.Phase_PHASE_REVERTING}
-	finishes = []nodev1.Phase{nodev1.Phase_PHASE_SUCCEEDED, nodev1.Phase_PHASE_FAILED, nodev1.Phase_PHASE_ABORTED, nodev1.Phase_PHASE_LOST_AT_DEST, nodev1.Phase_PHASE_LOST_AT_SRC}
+	advances = []nodev1.Phase{nodev1.Phase_PHASE_PREPARING, nodev1.Phase_PHASE_TRANSFERRING, nodev1.Phase_PHASE_SWITCHING,
+		nodev1.Phase_PHASE_CLEANING, nodev1.Phase_PHASE_ABORTING, nodev1.Phase_PHASE_REVERTING}
+	finishes = []nodev1.Phase{nodev1.Phase_PHASE_SUCCEEDED, nodev1.Phase_PHASE_FAILED, nodev1.Phase_PHASE_ABORTED,
+		nodev1.Phase_PHASE_LOST_AT_DEST, nodev1.Phase_PHASE_LOST_AT_SRC}
 )
 
 // ref is how a call names the operation.
@@ -111,16 +114,19 @@ func inside(kind nodev1.Kind, r ref) []call {
 	var calls []call
 	for _, phase := range advances {
 		calls = append(calls, call{"Advance " + short(phase), func(s transition.State) (transition.Change, error) {
-			return transition.Advance(s, &nodev1.AdvanceRequest{Vm: vm, Operation: r.id, Attempt: r.attempt, Generation: r.generation, Phase: phase}, now)
+			return transition.Advance(s, &nodev1.AdvanceRequest{Vm: vm, Operation: r.id, Attempt: r.attempt,
+				Generation: r.generation, Phase: phase}, now)
 		}})
 	}
 	calls = append(calls, call{"Commit", func(s transition.State) (transition.Change, error) {
 		receipt := record.Receipt{Operation: "op", Attempt: 2, Generation: gen, Digest: digest, Stopped: true}
-		return transition.Commit(s, &nodev1.CommitRequest{Vm: vm, Operation: r.id, Attempt: r.attempt, Generation: r.generation, Owner: ownerAfter(kind), Receipt: receipt.String()}, now)
+		return transition.Commit(s, &nodev1.CommitRequest{Vm: vm, Operation: r.id, Attempt: r.attempt,
+			Generation: r.generation, Owner: ownerAfter(kind), Receipt: receipt.String()}, now)
 	}})
 	for _, phase := range finishes {
 		calls = append(calls, call{"Finish " + short(phase), func(s transition.State) (transition.Change, error) {
-			return transition.Finish(s, &nodev1.FinishRequest{Vm: vm, Operation: r.id, Attempt: r.attempt, Generation: r.generation, Phase: phase}, now)
+			return transition.Finish(s, &nodev1.FinishRequest{Vm: vm, Operation: r.id, Attempt: r.attempt,
+				Generation: r.generation, Phase: phase}, now)
 		}})
 	}
 	return calls
@@ -170,15 +176,19 @@ func atRest() (names []string, states map[string]transition.State) {
 	held.Named, done.Named = nil, nil // the calls of this table name no operation, or a new one
 	lost, lostAt := rec(nil), rec(&nodev1.Owner{Node: "n1"})
 	lost.Record.Lost, lostAt.Record.Lost = digest, digest
-	waking, given := under(nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_TRANSFERRING), under(nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_TRANSFERRING)
+	waking, given := under(nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_TRANSFERRING),
+		under(nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_TRANSFERRING)
 	waking.Named, given.Named = nil, nil
-	given.Record.Owner, given.Record.Snapshots = &nodev1.Owner{Node: "n1"}, []*nodev1.SnapshotRef{{Digest: digest}} // n1 was called lost
-	return []string{"absent", "nobody", "nobody, lost", "node n1", "node n1, lost", "node n2", "digest", "operation open", "hibernate of n1 committed", "wake to n2 open", "wake of n1's to n2 open"}, map[string]transition.State{
-		"absent": {}, "nobody": rec(nil), "node n1": rec(&nodev1.Owner{Node: "n1"}), "node n2": rec(&nodev1.Owner{Node: "n2"}),
-		"digest": rec(&nodev1.Owner{Digest: digest}), "operation open": held,
-		"nobody, lost": lost, "node n1, lost": lostAt, "hibernate of n1 committed": done,
-		"wake to n2 open": waking, "wake of n1's to n2 open": given,
-	}
+	// n1 was called lost
+	given.Record.Owner, given.Record.Snapshots = &nodev1.Owner{Node: "n1"}, []*nodev1.SnapshotRef{{Digest: digest}}
+	return []string{"absent", "nobody", "nobody, lost", "node n1", "node n1, lost", "node n2", "digest", "operation open",
+			"hibernate of n1 committed", "wake to n2 open", "wake of n1's to n2 open"}, map[string]transition.State{
+			"absent": {}, "nobody": rec(nil), "node n1": rec(&nodev1.Owner{Node: "n1"}),
+			"node n2": rec(&nodev1.Owner{Node: "n2"}),
+			"digest":  rec(&nodev1.Owner{Digest: digest}), "operation open": held,
+			"nobody, lost": lost, "node n1, lost": lostAt, "hibernate of n1 committed": done,
+			"wake to n2 open": waking, "wake of n1's to n2 open": given,
+		}
 }
 
 func short(p nodev1.Phase) string {
@@ -268,7 +278,8 @@ func table(t *testing.T, rows []string, states map[string]transition.State, call
 func tables(t *testing.T) map[string]string {
 	rows, states := atRest()
 	all := map[string]string{"owner": table(t, rows, states, outside)}
-	for name, kind := range map[string]nodev1.Kind{"hibernate": nodev1.Kind_KIND_HIBERNATE, "wake": nodev1.Kind_KIND_WAKE, "migrate": nodev1.Kind_KIND_MIGRATE, "checkpoint": nodev1.Kind_KIND_CHECKPOINT} {
+	for name, kind := range map[string]nodev1.Kind{"hibernate": nodev1.Kind_KIND_HIBERNATE, "wake": nodev1.Kind_KIND_WAKE,
+		"migrate": nodev1.Kind_KIND_MIGRATE, "checkpoint": nodev1.Kind_KIND_CHECKPOINT} {
 		var rows []string
 		states := map[string]transition.State{}
 		for p := nodev1.Phase_PHASE_PENDING; p <= nodev1.Phase_PHASE_LOST_AT_SRC; p++ {
@@ -321,7 +332,8 @@ func TestStaleCallsTouchNothing(t *testing.T) {
 		{"another generation", ref{"op", 2, gen - 1}, errdefs.ErrFailedPrecondition},
 		{"the generation after", ref{"op", 2, gen + 1}, errdefs.ErrFailedPrecondition},
 	}
-	for _, kind := range []nodev1.Kind{nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_WAKE, nodev1.Kind_KIND_MIGRATE, nodev1.Kind_KIND_CHECKPOINT} {
+	for _, kind := range []nodev1.Kind{nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_WAKE, nodev1.Kind_KIND_MIGRATE,
+		nodev1.Kind_KIND_CHECKPOINT} {
 		for phase := nodev1.Phase_PHASE_PENDING; phase <= nodev1.Phase_PHASE_LOST_AT_SRC; phase++ {
 			for _, tt := range tests {
 				s := under(kind, phase)

@@ -95,7 +95,8 @@ func CheckVM(vm *nodev1.VM) error {
 // made under such a name can still be read and removed.
 func CheckNamed(vm *nodev1.VM, rec *nodev1.Record) error {
 	err := CheckVM(vm)
-	if old := rec.GetVm(); err != nil && rec != nil && old.GetNamespace() == vm.GetNamespace() && old.GetId() == vm.GetId() {
+	if old := rec.GetVm(); err != nil && rec != nil && old.GetNamespace() == vm.GetNamespace() &&
+		old.GetId() == vm.GetId() {
 		return nil
 	}
 	return err
@@ -113,7 +114,8 @@ func held(rec *nodev1.Record, call string) error {
 // fresh checks that a call which names no operation was made for this record as it is.
 func fresh(rec *nodev1.Record, call, uid string, generation uint64) error {
 	if uid != "" && uid != rec.GetUid() {
-		return fmt.Errorf("%s VM %s: its uid is %s, not %s: %w", call, name(rec.GetVm()), rec.GetUid(), uid, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s VM %s: its uid is %s, not %s: %w", call, name(rec.GetVm()), rec.GetUid(), uid,
+			errdefs.ErrFailedPrecondition)
 	}
 	if generation != rec.GetGeneration() {
 		return held(rec, fmt.Sprintf("%s VM %s at generation %d", call, name(rec.GetVm()), generation))

@@ -15,7 +15,8 @@ import (
 // knows. winner is who has the VM: it runs from the snapshot that its journal names.
 func learn(rec *nodev1.Record, winner *Holder, holders []Holder, now time.Time) {
 	for _, h := range holders {
-		if !h.Has() && h.GetPhase() != "RELEASED" || h.GetUid() != rec.GetUid() || !strings.HasPrefix(h.GetDigest(), "sha256:") || !OwnRepository(rec, h.GetRepository()) {
+		if !h.Has() && h.GetPhase() != "RELEASED" || h.GetUid() != rec.GetUid() ||
+			!strings.HasPrefix(h.GetDigest(), "sha256:") || !OwnRepository(rec, h.GetRepository()) {
 			continue
 		}
 		listed := func(ref *nodev1.SnapshotRef) bool { return ref.GetDigest() == h.GetDigest() }
@@ -27,7 +28,8 @@ func learn(rec *nodev1.Record, winner *Holder, holders []Holder, now time.Time) 
 			spend(rec, h.GetDigest())
 		}
 		rec.Snapshots = slices.Insert(rec.Snapshots, 0, &nodev1.SnapshotRef{
-			Digest: h.GetDigest(), Repository: h.GetRepository(), Generation: h.GetGeneration(), Operation: h.GetOperation(), Node: h.Node,
+			Digest: h.GetDigest(), Repository: h.GetRepository(), Generation: h.GetGeneration(), Operation: h.GetOperation(),
+			Node:            h.Node,
 			CreatedUnixNano: now.UnixNano(), Checkpoint: !runs, Found: true,
 		})
 	}

@@ -67,7 +67,8 @@ var unknownServer = netip.MustParseAddr("169.254.1.1")
 func New(cfg Config) (*Server, error) {
 	mac, err := net.ParseMAC(cfg.NIC.MAC)
 	if err != nil || len(mac) != 6 {
-		return nil, fmt.Errorf("serve DHCP on %s: MAC %q: six bytes wanted: %w", cfg.NIC.ID, cfg.NIC.MAC, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("serve DHCP on %s: MAC %q: six bytes wanted: %w", cfg.NIC.ID, cfg.NIC.MAC,
+			errdefs.ErrInvalidArgument)
 	}
 	s := &Server{mac: mac, id: unknownServer, mtu: cfg.NIC.MTU, search: cfg.Search}
 	for _, p := range cfg.NIC.Addresses {
@@ -125,7 +126,8 @@ func (s *Server) describe(cfg Config) []dhcpv4.Option {
 		list = append(list, dhcpv4.OptDNS(servers...))
 	}
 	if len(cfg.Search) > 0 {
-		list = append(list, dhcpv4.OptDomainName(cfg.Search[0]), dhcpv4.OptDomainSearch(&rfc1035label.Labels{Labels: cfg.Search}))
+		list = append(list, dhcpv4.OptDomainName(cfg.Search[0]),
+			dhcpv4.OptDomainSearch(&rfc1035label.Labels{Labels: cfg.Search}))
 	}
 	if cfg.Hostname != "" {
 		list = append(list, dhcpv4.OptHostName(cfg.Hostname))
@@ -150,7 +152,8 @@ func (s *Server) routes(all []spec.Route) (out []*dhcpv4.Route, gateway netip.Ad
 	onLink := netip.IPv4Unspecified()
 	for _, r := range all {
 		to, via := r.Destination, r.Gateway.Unmap()
-		if r.IPv6 || to.IsValid() && !to.Addr().Is4() || via.IsValid() && !via.Is4() { // no option names an IPv6 gateway of IPv4
+		// no option names an IPv6 gateway of IPv4
+		if r.IPv6 || to.IsValid() && !to.Addr().Is4() || via.IsValid() && !via.Is4() {
 			continue
 		}
 		if !to.IsValid() {
@@ -237,7 +240,8 @@ func (s *Server) inform(req *dhcpv4.DHCPv4) (*dhcpv4.DHCPv4, error) {
 
 // refuse makes a guest that remembers another address ask anew.
 func (s *Server) refuse(req *dhcpv4.DHCPv4) (*dhcpv4.DHCPv4, error) {
-	m, err := dhcpv4.NewReplyFromRequest(req, dhcpv4.WithMessageType(dhcpv4.MessageTypeNak), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(s.id.AsSlice())))
+	m, err := dhcpv4.NewReplyFromRequest(req, dhcpv4.WithMessageType(dhcpv4.MessageTypeNak),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(s.id.AsSlice())))
 	if err == nil {
 		m.SetBroadcast()
 	}

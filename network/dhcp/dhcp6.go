@@ -95,7 +95,8 @@ func (s *Server) give(req, answer *dhcpv6.Message) {
 	for i, ia := range req.Options.IANA() {
 		out := &dhcpv6.OptIANA{IaId: ia.IaId, T1: always, T2: always}
 		if i > 0 {
-			out.Options.Add(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail, StatusMessage: "one association has all addresses"})
+			out.Options.Add(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail,
+				StatusMessage: "one association has all addresses"})
 			answer.AddOption(out)
 			continue
 		}

@@ -44,7 +44,8 @@ func addresses(m *dhcpv6.Message) (all []string) {
 func TestDHCPv6(t *testing.T) {
 	s := server(t)
 	advert, leases := s.Reply6(solicit(t, dhcpv6.MessageTypeSolicit))
-	if advert.MessageType != dhcpv6.MessageTypeAdvertise || leases != nil || !slices.Equal(addresses(advert), []string{"fd00::2"}) {
+	if advert.MessageType != dhcpv6.MessageTypeAdvertise || leases != nil ||
+		!slices.Equal(addresses(advert), []string{"fd00::2"}) {
 		t.Fatalf("advertise %s, leases %v", advert.Summary(), leases)
 	}
 	request, err := dhcpv6.NewRequestFromAdvertise(advert)
@@ -59,11 +60,13 @@ func TestDHCPv6(t *testing.T) {
 	if a := reply.Options.OneIANA().Options.Addresses()[0]; a.ValidLifetime != always || a.PreferredLifetime != always {
 		t.Errorf("lifetimes %v, %v", a.PreferredLifetime, a.ValidLifetime)
 	}
-	if dns := reply.Options.DNS(); len(dns) != 1 || dns[0].String() != "fd00::53" || !slices.Equal(reply.Options.DomainSearchList().Labels, config().Search) {
+	if dns := reply.Options.DNS(); len(dns) != 1 || dns[0].String() != "fd00::53" ||
+		!slices.Equal(reply.Options.DomainSearchList().Labels, config().Search) {
 		t.Errorf("names: %s", reply.Summary())
 	}
 	quick, leases := s.Reply6(solicit(t, dhcpv6.MessageTypeSolicit, dhcpv6.WithRapidCommit))
-	if quick.MessageType != dhcpv6.MessageTypeReply || quick.GetOneOption(dhcpv6.OptionRapidCommit) == nil || len(leases) != 1 {
+	if quick.MessageType != dhcpv6.MessageTypeReply || quick.GetOneOption(dhcpv6.OptionRapidCommit) == nil ||
+		len(leases) != 1 {
 		t.Errorf("rapid commit: %s, leases %v", quick.Summary(), leases)
 	}
 }
@@ -78,7 +81,8 @@ func TestAnotherAddress6(t *testing.T) {
 	}
 	own := dhcpv6.WithIANA(dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP("fd00::2")})
 	for want, mod := range map[iana.StatusCode]dhcpv6.Modifier{iana.StatusNotOnLink: other, iana.StatusSuccess: own} {
-		if m, leases := s.Reply6(solicit(t, dhcpv6.MessageTypeConfirm, mod)); m.Options.Status() == nil || m.Options.Status().StatusCode != want || leases != nil {
+		if m, leases := s.Reply6(solicit(t, dhcpv6.MessageTypeConfirm, mod)); m.Options.Status() == nil ||
+			m.Options.Status().StatusCode != want || leases != nil {
 			t.Errorf("confirm: %s, want %s", m.Summary(), want)
 		}
 	}
@@ -99,7 +103,8 @@ func TestSilence6(t *testing.T) {
 			t.Errorf("%s: answered %s", name, m.Summary())
 		}
 	}
-	for kind, leased := range map[dhcpv6.MessageType]bool{dhcpv6.MessageTypeRelease: false, dhcpv6.MessageTypeDecline: false, dhcpv6.MessageTypeInformationRequest: false, dhcpv6.MessageTypeRebind: true} {
+	for kind, leased := range map[dhcpv6.MessageType]bool{dhcpv6.MessageTypeRelease: false,
+		dhcpv6.MessageTypeDecline: false, dhcpv6.MessageTypeInformationRequest: false, dhcpv6.MessageTypeRebind: true} {
 		m, leases := s.Reply6(solicit(t, kind))
 		if m == nil || m.MessageType != dhcpv6.MessageTypeReply || (leases != nil) != leased {
 			t.Errorf("%s: %v, leases %v", kind, m, leases)
@@ -154,7 +159,8 @@ func readAdvert(t *testing.T, f []byte) (a advert) {
 		case 5:
 			a.MTU = binary.BigEndian.Uint32(o[4:])
 		case 3:
-			a.Prefixes = append(a.Prefixes, netip.PrefixFrom(netip.MustParseAddr(addr(o[16:32])), int(o[2])).String()+map[byte]string{0x80: " on link"}[o[3]])
+			a.Prefixes = append(a.Prefixes, netip.PrefixFrom(netip.MustParseAddr(addr(o[16:32])), int(o[2])).
+				String()+map[byte]string{0x80: " on link"}[o[3]])
 		case 24:
 			a.Routes = append(a.Routes, netip.PrefixFrom(netip.MustParseAddr(addr(o[8:24])), int(o[2])).String())
 		case 25:
@@ -198,14 +204,17 @@ func TestRouterAdvertisement(t *testing.T) {
 	}
 	on, dns := []string{"fd00::/64 on link", "fd79::/64 on link"}, []string{"fd00::53"}
 	want := []advert{
-		{From: "fe80::67:77ff:fe64:6863", Flags: 0xc0, Lifetime: 0xffff, MAC: "02:00:00:00:00:11", MTU: 1400, Prefixes: on, DNS: dns},
-		{From: "fe80::67:77ff:fe64:6864", Flags: 0xc0, MAC: "02:00:00:00:00:22", MTU: 1400, Prefixes: on, Routes: []string{"fd77::/48"}, DNS: dns},
+		{From: "fe80::67:77ff:fe64:6863", Flags: 0xc0, Lifetime: 0xffff, MAC: "02:00:00:00:00:11", MTU: 1400,
+			Prefixes: on, DNS: dns},
+		{From: "fe80::67:77ff:fe64:6864", Flags: 0xc0, MAC: "02:00:00:00:00:22", MTU: 1400, Prefixes: on,
+			Routes: []string{"fd77::/48"}, DNS: dns},
 		{From: "fe80::1", Flags: 0xc0, MTU: 1400, Prefixes: on, Routes: []string{"fd78::/48"}, DNS: dns},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("advertisements (-want +got):\n%s", diff)
 	}
-	for target, want := range map[string]string{"fe80::67:77ff:fe64:6863": "02:00:00:00:00:11", "fe80::67:77ff:fe64:6864": "02:00:00:00:00:22", "fe80::1": "", "fd00::1": ""} {
+	for target, want := range map[string]string{"fe80::67:77ff:fe64:6863": "02:00:00:00:00:11",
+		"fe80::67:77ff:fe64:6864": "02:00:00:00:00:22", "fe80::1": "", "fd00::1": ""} {
 		replies, _, err := s.Frame(ask6(netip.MustParseAddr(target)))
 		if err != nil || (len(replies) == 1) != (want != "") {
 			t.Errorf("who has %s: %d replies, %v", target, len(replies), err)
@@ -215,7 +224,8 @@ func TestRouterAdvertisement(t *testing.T) {
 			continue
 		}
 		body := replies[0][54:]
-		if body[0] != neighborAdvert || !valid6(replies[0][14:]) || net.HardwareAddr(body[26:32]).String() != want || body[4] != 0xe0 {
+		if body[0] != neighborAdvert || !valid6(replies[0][14:]) || net.HardwareAddr(body[26:32]).String() != want ||
+			body[4] != 0xe0 {
 			t.Errorf("who has %s: % x", target, body)
 		}
 	}
@@ -233,26 +243,30 @@ func TestFrames6(t *testing.T) {
 		udp := binary.BigEndian.AppendUint16(nil, ClientPort6)
 		udp = binary.BigEndian.AppendUint16(udp, ServerPort6)
 		udp = binary.BigEndian.AppendUint16(udp, uint16(8+len(data)))
-		return packet6(mac, allNodesMAC, guestLink, netip.MustParseAddr("ff02::1:2"), protoUDP, 64, 6, append(append(udp, 0, 0), data...))
+		return packet6(mac, allNodesMAC, guestLink, netip.MustParseAddr("ff02::1:2"), protoUDP, 64, 6,
+			append(append(udp, 0, 0), data...))
 	}
 	good := datagram(solicit(t, dhcpv6.MessageTypeRequest))
 	replies, leases, err := s.Frame(good)
-	if err != nil || len(replies) != 1 || len(leases) != 1 || !valid6(replies[0][14:]) || !slices.Equal(replies[0][:6], mac) {
+	if err != nil || len(replies) != 1 || len(leases) != 1 || !valid6(replies[0][14:]) ||
+		!slices.Equal(replies[0][:6], mac) {
 		t.Fatalf("request: %d replies, leases %v, %v", len(replies), leases, err)
 	}
 	if m, err := dhcpv6.MessageFromBytes(replies[0][62:]); err != nil || m.MessageType != dhcpv6.MessageTypeReply {
 		t.Errorf("body: %v, %v", m, err)
 	}
 	for name, change := range map[string]func([]byte) []byte{
-		"another MAC":  func(f []byte) []byte { f[11]++; return f },
-		"short":        func(f []byte) []byte { return f[:60] },
-		"longer":       func(f []byte) []byte { f[18] = 0xff; return f },
-		"not IPv6":     func(f []byte) []byte { f[14] = 0x45; return f },
-		"other port":   func(f []byte) []byte { f[57]++; return f },
-		"global":       func(f []byte) []byte { f[22] = 0x20; return f },
-		"no message":   func(f []byte) []byte { return f[:62] },
-		"routed query": func([]byte) []byte { return from(protoICMP6, 64, allNodes, []byte{RouterSolicit, 0, 0, 0, 0, 0, 0, 0}) },
-		"an advert":    func([]byte) []byte { return from(protoICMP6, 255, allNodes, make([]byte, 16)) },
+		"another MAC": func(f []byte) []byte { f[11]++; return f },
+		"short":       func(f []byte) []byte { return f[:60] },
+		"longer":      func(f []byte) []byte { f[18] = 0xff; return f },
+		"not IPv6":    func(f []byte) []byte { f[14] = 0x45; return f },
+		"other port":  func(f []byte) []byte { f[57]++; return f },
+		"global":      func(f []byte) []byte { f[22] = 0x20; return f },
+		"no message":  func(f []byte) []byte { return f[:62] },
+		"routed query": func([]byte) []byte {
+			return from(protoICMP6, 64, allNodes, []byte{RouterSolicit, 0, 0, 0, 0, 0, 0, 0})
+		},
+		"an advert": func([]byte) []byte { return from(protoICMP6, 255, allNodes, make([]byte, 16)) },
 	} {
 		if replies, leases, err := s.Frame(change(slices.Clone(good))); replies != nil || leases != nil || err != nil {
 			t.Errorf("%s: %d replies, %v, %v", name, len(replies), leases, err)

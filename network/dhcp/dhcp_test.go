@@ -19,10 +19,13 @@ func config() Config {
 	return Config{
 		NIC: spec.NIC{
 			ID: "net0", MAC: mac.String(), MTU: 1400,
-			Addresses: []netip.Prefix{netip.MustParsePrefix("fd00::2/64"), netip.MustParsePrefix("10.88.0.5/24"), netip.MustParsePrefix("10.88.0.6/24")},
-			Routes:    []spec.Route{{Gateway: netip.MustParseAddr("10.88.0.1")}, {IPv6: true, Gateway: netip.MustParseAddr("fd00::1")}},
+			Addresses: []netip.Prefix{netip.MustParsePrefix("fd00::2/64"), netip.MustParsePrefix("10.88.0.5/24"),
+				netip.MustParsePrefix("10.88.0.6/24")},
+			Routes: []spec.Route{{Gateway: netip.MustParseAddr("10.88.0.1")},
+				{IPv6: true, Gateway: netip.MustParseAddr("fd00::1")}},
 		},
-		Hostname: "web", DNS: []netip.Addr{netip.MustParseAddr("10.88.0.53"), netip.MustParseAddr("fd00::53")}, Search: []string{"example.org", "corp.example.org"},
+		Hostname: "web", DNS: []netip.Addr{netip.MustParseAddr("10.88.0.53"), netip.MustParseAddr("fd00::53")},
+		Search: []string{"example.org", "corp.example.org"},
 	}
 }
 
@@ -69,14 +72,19 @@ func TestOfferAndLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	ack, lease := s.ask(t, request)
-	if diff := cmp.Diff(&Lease{MAC: mac.String(), Address: netip.MustParsePrefix("10.88.0.5/24")}, lease, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(&Lease{MAC: mac.String(), Address: netip.MustParsePrefix("10.88.0.5/24")}, lease,
+		cmp.Comparer(func(a, b netip.Prefix) bool {
+			return a == b
+		})); diff != "" {
 		t.Errorf("lease (-want +got):\n%s", diff)
 	}
-	if ack.MessageType() != dhcpv4.MessageTypeAck || !ack.YourIPAddr.Equal(net.IPv4(10, 88, 0, 5)) || ack.SubnetMask().String() != "ffffff00" ||
+	if ack.MessageType() != dhcpv4.MessageTypeAck || !ack.YourIPAddr.Equal(net.IPv4(10, 88, 0, 5)) ||
+		ack.SubnetMask().String() != "ffffff00" ||
 		len(ack.Router()) != 1 || !ack.Router()[0].Equal(net.IPv4(10, 88, 0, 1)) || ack.ClasslessStaticRoute() != nil {
 		t.Errorf("address and route: %s", ack.Summary())
 	}
-	if len(ack.DNS()) != 1 || !ack.DNS()[0].Equal(net.IPv4(10, 88, 0, 53)) || ack.HostName() != "web" || ack.DomainName() != "example.org" ||
+	if len(ack.DNS()) != 1 || !ack.DNS()[0].Equal(net.IPv4(10, 88, 0, 53)) || ack.HostName() != "web" ||
+		ack.DomainName() != "example.org" ||
 		len(ack.DomainSearch().Labels) != 2 || string(ack.GetOneOption(dhcpv4.OptionInterfaceMTU)) != "\x05\x78" {
 		t.Errorf("names and MTU: %s", ack.Summary())
 	}
@@ -91,12 +99,14 @@ func TestAnotherAddress(t *testing.T) {
 	s := server(t)
 	other := net.IPv4(10, 77, 0, 9)
 	for name, req := range map[string]*dhcpv4.DHCPv4{
-		"after a reboot": discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(other))),
-		"to renew":       discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(other)),
-		"of nothing":     discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest)),
+		"after a reboot": discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
+			dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(other))),
+		"to renew":   discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(other)),
+		"of nothing": discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest)),
 	} {
 		nak, lease := s.ask(t, req)
-		if nak.MessageType() != dhcpv4.MessageTypeNak || lease != nil || !nak.IsBroadcast() || !nak.YourIPAddr.IsUnspecified() {
+		if nak.MessageType() != dhcpv4.MessageTypeNak || lease != nil || !nak.IsBroadcast() ||
+			!nak.YourIPAddr.IsUnspecified() {
 			t.Errorf("%s: %v, lease %v", name, nak, lease)
 		}
 	}
@@ -110,8 +120,9 @@ func TestAnotherAddress(t *testing.T) {
 func TestSilence(t *testing.T) {
 	s := server(t)
 	for name, req := range map[string]*dhcpv4.DHCPv4{
-		"another MAC":      discover(t, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 8})),
-		"another's offer":  discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 88, 0, 9)))),
+		"another MAC": discover(t, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 8})),
+		"another's offer": discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
+			dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 88, 0, 9)))),
 		"a release":        discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRelease)),
 		"a decline":        discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeDecline)),
 		"a server's offer": discover(t, func(m *dhcpv4.DHCPv4) { m.OpCode = dhcpv4.OpcodeBootReply }),
@@ -121,7 +132,8 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	inform := discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeInform), dhcpv4.WithClientIP(net.IPv4(10, 88, 0, 5)))
-	if m, lease := s.ask(t, inform); m.MessageType() != dhcpv4.MessageTypeAck || lease != nil || !m.YourIPAddr.IsUnspecified() || m.Options.Has(dhcpv4.OptionIPAddressLeaseTime) {
+	if m, lease := s.ask(t, inform); m.MessageType() != dhcpv4.MessageTypeAck || lease != nil ||
+		!m.YourIPAddr.IsUnspecified() || m.Options.Has(dhcpv4.OptionIPAddressLeaseTime) {
 		t.Errorf("inform: %v", m)
 	}
 }

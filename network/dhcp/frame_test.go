@@ -35,11 +35,13 @@ func TestFrames(t *testing.T) {
 		}
 		reply := replies[0]
 		to := net.IP(reply[30:34])
-		if want := map[bool]net.IP{false: net.IPv4(10, 88, 0, 5), true: net.IPv4bcast}[broadcast]; !to.Equal(want) || !slices.Equal(reply[:6], mac) {
+		if want := map[bool]net.IP{false: net.IPv4(10, 88, 0, 5), true: net.IPv4bcast}[broadcast]; !to.Equal(want) ||
+			!slices.Equal(reply[:6], mac) {
 			t.Errorf("broadcast %v: sent to %s at %x", broadcast, to, reply[:6])
 		}
 		if from := net.IP(reply[26:30]); !from.Equal(net.IPv4(10, 88, 0, 1)) || checksum(reply[14:34]) != 0 ||
-			int(binary.BigEndian.Uint16(reply[16:])) != len(reply)-14 || int(binary.BigEndian.Uint16(reply[38:])) != len(reply)-34 {
+			int(binary.BigEndian.Uint16(reply[16:])) != len(reply)-14 ||
+			int(binary.BigEndian.Uint16(reply[38:])) != len(reply)-34 {
 			t.Errorf("header % x from %s", reply[:42], from)
 		}
 		if m, err := dhcpv4.FromBytes(reply[42:]); err != nil || m.MessageType() != dhcpv4.MessageTypeOffer {

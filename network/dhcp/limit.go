@@ -68,7 +68,8 @@ func (s *Server) shorten6(m *dhcpv6.Message) {
 // fits refuses what no packet can tell.
 func (s *Server) fits() error {
 	if s.address.IsValid() {
-		m, err := dhcpv4.New(dhcpv4.WithMessageType(dhcpv4.MessageTypeAck), dhcpv4.WithOption(dhcpv4.OptIPAddressLeaseTime(forever)))
+		m, err := dhcpv4.New(dhcpv4.WithMessageType(dhcpv4.MessageTypeAck),
+			dhcpv4.WithOption(dhcpv4.OptIPAddressLeaseTime(forever)))
 		if err != nil {
 			return err
 		}
@@ -77,12 +78,14 @@ func (s *Server) fits() error {
 		}
 		s.shorten(m, m)
 		if n, room := len(m.ToBytes()), s.packet()-ipHeader-udpHeader; n > room {
-			return fmt.Errorf("the answer has %d bytes, a packet %d: give the interface fewer IPv4 routes: %w", n, room, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("the answer has %d bytes, a packet %d: give the interface fewer IPv4 routes: %w", n, room,
+				errdefs.ErrFailedPrecondition)
 		}
 	}
 	for _, r := range s.routers {
 		if n, room := len(s.advertisement(r)), s.packet()-ip6Header; n > room {
-			return fmt.Errorf("the advertisement of a router has %d bytes, a packet %d: give the interface fewer IPv6 addresses and routes: %w", n, room, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("the advertisement of a router has %d bytes, a packet %d: give the interface fewer IPv6 "+
+				"addresses and routes: %w", n, room, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil

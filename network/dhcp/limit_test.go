@@ -18,7 +18,8 @@ import (
 func domains(c *Config) {
 	c.Search = nil
 	for i := range 32 {
-		c.Search = append(c.Search, fmt.Sprintf("namespace-%02d.%s.svc.cluster-%02d.example.org", i, strings.Repeat("x", 30), i))
+		c.Search = append(c.Search, fmt.Sprintf("namespace-%02d.%s.svc.cluster-%02d.example.org", i, strings.Repeat("x", 30),
+			i))
 	}
 }
 

@@ -151,7 +151,8 @@ func readAnnotations(all map[string]string) (annotations, error) {
 	var a annotations
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if strings.HasPrefix(key, criPrefix) {
-			return a, fmt.Errorf("annotation %s: pods are not supported, run the container by ctr or nerdctl: %w", key, errdefs.ErrNotImplemented)
+			return a, fmt.Errorf("annotation %s: pods are not supported, run the container by ctr or nerdctl: %w", key,
+				errdefs.ErrNotImplemented)
 		}
 		name, ours := strings.CutPrefix(key, Prefix)
 		if !ours || key == spec.AnnotationDigest { // that one is this node's own mark
@@ -159,7 +160,8 @@ func readAnnotations(all map[string]string) (annotations, error) {
 		}
 		read, known := readers[name]
 		if !known {
-			return a, fmt.Errorf("annotation %s is unknown; known are %s: %w", key, strings.Join(Known(), ", "), errdefs.ErrInvalidArgument)
+			return a, fmt.Errorf("annotation %s is unknown; known are %s: %w", key, strings.Join(Known(), ", "),
+				errdefs.ErrInvalidArgument)
 		}
 		if err := read(&a, all[key]); err != nil {
 			return a, fmt.Errorf("annotation %s: %w", key, err)
@@ -170,7 +172,8 @@ func readAnnotations(all map[string]string) (annotations, error) {
 		a.honoured[key] = all[key]
 	}
 	if a.honoured[spec.AnnotationReadyTimeout] != "" && a.honoured[spec.AnnotationReady] == "" {
-		return a, fmt.Errorf("annotation %s: there is nothing to wait for without %s: %w", spec.AnnotationReadyTimeout, spec.AnnotationReady, errdefs.ErrInvalidArgument)
+		return a, fmt.Errorf("annotation %s: there is nothing to wait for without %s: %w", spec.AnnotationReadyTimeout,
+			spec.AnnotationReady, errdefs.ErrInvalidArgument)
 	}
 	return a, nil
 }

@@ -185,7 +185,8 @@ func (b *Bundle) stripHost(oci *specs.Spec) {
 // stripLabels takes away what would confine a process of the host.
 func stripLabels(p *specs.Process) (notes []string) {
 	if p.ApparmorProfile != "" {
-		notes = append(notes, fmt.Sprintf("AppArmor profile %s is not applied: it would confine a process of the host", p.ApparmorProfile))
+		notes = append(notes, fmt.Sprintf("AppArmor profile %s is not applied: it would confine a process of the host",
+			p.ApparmorProfile))
 		p.ApparmorProfile = ""
 	}
 	if p.SelinuxLabel != "" {

@@ -25,7 +25,8 @@ import (
 func generate(t *testing.T, opts ...oci.SpecOpts) *specs.Spec {
 	t.Helper()
 	ctx := namespaces.WithNamespace(t.Context(), "test")
-	s, err := oci.GenerateSpecWithPlatform(ctx, nil, "linux/amd64", &containers.Container{ID: "c1"}, append([]oci.SpecOpts{oci.WithProcessArgs("sh"), oci.WithDefaultUnixDevices}, opts...)...)
+	s, err := oci.GenerateSpecWithPlatform(ctx, nil, "linux/amd64", &containers.Container{ID: "c1"},
+		append([]oci.SpecOpts{oci.WithProcessArgs("sh"), oci.WithDefaultUnixDevices}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,8 @@ func load(t *testing.T, s *specs.Spec) (*Bundle, error) {
 }
 
 func bind(source, destination string, options ...string) oci.SpecOpts {
-	return oci.WithMounts([]specs.Mount{{Type: "bind", Source: source, Destination: destination, Options: append([]string{"rbind"}, options...)}})
+	return oci.WithMounts([]specs.Mount{{Type: "bind", Source: source, Destination: destination,
+		Options: append([]string{"rbind"}, options...)}})
 }
 
 func file(t *testing.T, text string) string {
@@ -76,7 +78,8 @@ func TestDefaultSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := b.Spec
-	if s.Memory != 512<<20 || s.VCPUs != 1 || s.Namespace != "test" || s.ID != "c1" || s.UID != "" || s.Version != spec.Version {
+	if s.Memory != 512<<20 || s.VCPUs != 1 || s.Namespace != "test" || s.ID != "c1" || s.UID != "" ||
+		s.Version != spec.Version {
 		t.Errorf("spec = %+v", s)
 	}
 	if b.NetNS != "" || b.HostNetwork || b.CgroupsPath != "/test/c1" || b.WritableSize != 8<<30 {
@@ -90,7 +93,8 @@ func TestDefaultSpec(t *testing.T) {
 	for _, m := range r.GetMounts() {
 		targets = append(targets, m.GetType()+" "+m.GetTarget())
 	}
-	want := []string{"proc /proc", "tmpfs /dev", "devpts /dev/pts", "tmpfs /dev/shm", "mqueue /dev/mqueue", "sysfs /sys", "tmpfs /run"}
+	want := []string{"proc /proc", "tmpfs /dev", "devpts /dev/pts", "tmpfs /dev/shm", "mqueue /dev/mqueue", "sysfs /sys",
+		"tmpfs /run"}
 	if d := cmp.Diff(want, targets); d != "" {
 		t.Errorf("mounts of the guest (-want +got):\n%s", d)
 	}
@@ -104,18 +108,19 @@ func TestDefaultSpec(t *testing.T) {
 func TestNoHostPathInSpec(t *testing.T) {
 	source := file(t, "127.0.0.1 localhost\n")
 	secret := filepath.Dir(source)
-	b, err := load(t, generate(t, bind(source, "/etc/hosts"), annotation("nerdctl/state-dir", secret), edit(func(s *specs.Spec) {
-		s.Root.Path = secret + "/rootfs"
-		s.Linux.CgroupsPath = secret + "/cgroup"
-		s.Process.ApparmorProfile, s.Process.SelinuxLabel = "nerdctl-default", "system_u:x"
-		s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActErrno}
-		s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: secret + "/hook"}}}
-		for i := range s.Linux.Namespaces {
-			if s.Linux.Namespaces[i].Type == specs.NetworkNamespace {
-				s.Linux.Namespaces[i].Path = secret + "/netns"
+	b, err := load(t, generate(t, bind(source, "/etc/hosts"), annotation("nerdctl/state-dir", secret),
+		edit(func(s *specs.Spec) {
+			s.Root.Path = secret + "/rootfs"
+			s.Linux.CgroupsPath = secret + "/cgroup"
+			s.Process.ApparmorProfile, s.Process.SelinuxLabel = "nerdctl-default", "system_u:x"
+			s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActErrno}
+			s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: secret + "/hook"}}}
+			for i := range s.Linux.Namespaces {
+				if s.Linux.Namespaces[i].Type == specs.NetworkNamespace {
+					s.Linux.Namespaces[i].Path = secret + "/netns"
+				}
 			}
-		}
-	})))
+		})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +131,8 @@ func TestNoHostPathInSpec(t *testing.T) {
 	if strings.Contains(string(data), secret) {
 		t.Errorf("the Spec holds a path of the host: %s", data)
 	}
-	if b.NetNS != secret+"/netns" || b.CgroupsPath != secret+"/cgroup" || len(b.Hooks[CreateRuntime]) != 1 || b.Copies[0].Source != source {
+	if b.NetNS != secret+"/netns" || b.CgroupsPath != secret+"/cgroup" || len(b.Hooks[CreateRuntime]) != 1 ||
+		b.Copies[0].Source != source {
 		t.Errorf("the bundle lost what only the host honours: %+v", b)
 	}
 	for _, word := range []string{"AppArmor", "SELinux", "device rules", "/etc/hosts"} {
@@ -173,7 +179,8 @@ func TestSize(t *testing.T) {
 }
 
 func TestAnnotationsAreHonoured(t *testing.T) {
-	own := map[string]string{Prefix + "vmm": "qemu", Prefix + "image": "sha256:1", Prefix + "writable-size": "1GiB", Prefix + "os": "linux"}
+	own := map[string]string{Prefix + "vmm": "qemu", Prefix + "image": "sha256:1", Prefix + "writable-size": "1GiB",
+		Prefix + "os": "linux"}
 	b, err := load(t, generate(t, oci.WithAnnotations(own), annotation("other/key", "x")))
 	if err != nil {
 		t.Fatal(err)
@@ -196,20 +203,26 @@ func TestRefused(t *testing.T) {
 		is   func(error) bool
 		want string
 	}{
-		{"unknown annotation", annotation(Prefix+"memroy", "1GiB"), errdefs.IsInvalidArgument, "known are godwit.dev/cmdline"},
+		{"unknown annotation", annotation(Prefix+"memroy", "1GiB"), errdefs.IsInvalidArgument,
+			"known are godwit.dev/cmdline"},
 		{"memory text", annotation(Prefix+"memory", "lots"), errdefs.IsInvalidArgument, "godwit.dev/memory"},
 		{"memory small", annotation(Prefix+"memory", "1MiB"), errdefs.IsInvalidArgument, "64MiB"},
 		{"vcpus", annotation(Prefix+"vcpus", "0"), errdefs.IsInvalidArgument, "godwit.dev/vcpus"},
 		{"vmm", annotation(Prefix+"vmm", "xen"), errdefs.IsInvalidArgument, "godwit.dev/vmm"},
 		{"volumes", annotation(Prefix+"volumes", "share"), errdefs.IsInvalidArgument, "godwit.dev/volumes"},
-		{"restore", annotation(Prefix+"restore", "later"), errdefs.IsInvalidArgument, "godwit.dev/restore: \"later\" is not one of eager, lazy, auto"},
+		{"restore", annotation(Prefix+"restore", "later"), errdefs.IsInvalidArgument,
+			"godwit.dev/restore: \"later\" is not one of eager, lazy, auto"},
 		{"ready", annotation(Prefix+"ready", " "), errdefs.IsInvalidArgument, "godwit.dev/ready: it is no command"},
 		{"notify", annotation(Prefix+"notify", `["sh"`), errdefs.IsInvalidArgument, "godwit.dev/notify"},
-		{"ready timeout", oci.WithAnnotations(map[string]string{Prefix + "ready": "/r", Prefix + "ready-timeout": "soon"}), errdefs.IsInvalidArgument, "godwit.dev/ready-timeout"},
-		{"ready timeout alone", annotation(Prefix+"ready-timeout", "30s"), errdefs.IsInvalidArgument, "without godwit.dev/ready"},
+		{"ready timeout", oci.WithAnnotations(map[string]string{Prefix + "ready": "/r", Prefix + "ready-timeout": "soon"}),
+			errdefs.IsInvalidArgument, "godwit.dev/ready-timeout"},
+		{"ready timeout alone", annotation(Prefix+"ready-timeout", "30s"), errdefs.IsInvalidArgument,
+			"without godwit.dev/ready"},
 		{"nic", annotation(Prefix+"nic", "keep"), errdefs.IsInvalidArgument, "godwit.dev/nic"},
-		{"os", annotation(Prefix+"os", "solaris"), errdefs.IsInvalidArgument, "godwit.dev/os: \"solaris\" is not one of linux, windows"},
-		{"pod", annotation("io.kubernetes.cri.container-type", "sandbox"), errdefs.IsNotImplemented, "io.kubernetes.cri.container-type"},
+		{"os", annotation(Prefix+"os", "solaris"), errdefs.IsInvalidArgument,
+			"godwit.dev/os: \"solaris\" is not one of linux, windows"},
+		{"pod", annotation("io.kubernetes.cri.container-type", "sandbox"), errdefs.IsNotImplemented,
+			"io.kubernetes.cri.container-type"},
 		{"no command", edit(func(s *specs.Spec) {
 			s.Process.Args = nil
 			s.Annotations = map[string]string{Prefix + "image": "alpine"}
@@ -221,14 +234,22 @@ func TestRefused(t *testing.T) {
 		{"host's proc", bind("/proc/self", "/data", "ro"), errdefs.IsNotImplemented, "/data"},
 		{"device", bind("/dev/null", "/data", "ro"), errdefs.IsNotImplemented, "/data"},
 		{"relative destination", bind(dir, "data", "ro"), errdefs.IsInvalidArgument, `"data"`},
-		{"nfs", oci.WithMounts([]specs.Mount{{Type: "nfs", Source: "h:/e", Destination: "/data"}}), errdefs.IsNotImplemented, `"nfs"`},
-		{"tmpcopyup", oci.WithMounts([]specs.Mount{{Type: "tmpfs", Source: "tmpfs", Destination: "/data", Options: []string{"tmpcopyup"}}}), errdefs.IsNotImplemented, "tmpcopyup"},
-		{"container hook", edit(func(s *specs.Spec) { s.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/h"}}} }), errdefs.IsNotImplemented, "hooks.startContainer"},
-		{"relative hook", edit(func(s *specs.Spec) { s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "h"}}} }), errdefs.IsInvalidArgument, "hooks.poststop[0].path"},
+		{"nfs", oci.WithMounts([]specs.Mount{{Type: "nfs", Source: "h:/e", Destination: "/data"}}), errdefs.IsNotImplemented,
+			`"nfs"`},
+		{"tmpcopyup", oci.WithMounts([]specs.Mount{{Type: "tmpfs", Source: "tmpfs", Destination: "/data",
+			Options: []string{"tmpcopyup"}}}), errdefs.IsNotImplemented, "tmpcopyup"},
+		{"container hook", edit(func(s *specs.Spec) {
+			s.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/h"}}}
+		}), errdefs.IsNotImplemented, "hooks.startContainer"},
+		{"relative hook", edit(func(s *specs.Spec) {
+			s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "h"}}}
+		}), errdefs.IsInvalidArgument, "hooks.poststop[0].path"},
 		{"host pid", oci.WithHostNamespace(specs.PIDNamespace), errdefs.IsNotImplemented, "--pid=host"},
 		{"host ipc", oci.WithHostNamespace(specs.IPCNamespace), errdefs.IsNotImplemented, "--ipc=host"},
 		{"host uts", oci.WithHostNamespace(specs.UTSNamespace), errdefs.IsNotImplemented, "--uts=host"},
-		{"swappiness", edit(func(s *specs.Spec) { s.Linux.Resources.Memory = &specs.LinuxMemory{Swappiness: new(uint64)} }), errdefs.IsNotImplemented, "memory.swappiness"},
+		{"swappiness", edit(func(s *specs.Spec) {
+			s.Linux.Resources.Memory = &specs.LinuxMemory{Swappiness: new(uint64)}
+		}), errdefs.IsNotImplemented, "memory.swappiness"},
 		{"no OOM killer", edit(func(s *specs.Spec) {
 			yes := true
 			s.Linux.Resources.Memory = &specs.LinuxMemory{DisableOOMKiller: &yes}
@@ -237,14 +258,25 @@ func TestRefused(t *testing.T) {
 			weight := uint16(100)
 			s.Linux.Resources.BlockIO = &specs.LinuxBlockIO{Weight: &weight}
 		}), errdefs.IsNotImplemented, "blockIO.weight"},
-		{"join pid", oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.PIDNamespace, Path: "/proc/1/ns/pid"}), errdefs.IsNotImplemented, "linux.namespaces pid"},
+		{"join pid", oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.PIDNamespace, Path: "/proc/1/ns/pid"}),
+			errdefs.IsNotImplemented, "linux.namespaces pid"},
 		{"user namespace", oci.WithUserNamespace([]specs.LinuxIDMapping{{Size: 1}}, nil), errdefs.IsNotImplemented, "user"},
-		{"host device", edit(func(s *specs.Spec) { s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c"}} }), errdefs.IsNotImplemented, "/dev/kvm"},
-		{"VFIO", edit(func(s *specs.Spec) { s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/vfio/12", Type: "c"}} }), errdefs.IsNotImplemented, "/dev/vfio/12"},
-		{"vDPA", edit(func(s *specs.Spec) { s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/vhost-vdpa-0", Type: "c"}} }), errdefs.IsNotImplemented, "/dev/vhost-vdpa-0"},
-		{"virtio-fs", oci.WithMounts([]specs.Mount{{Type: "virtiofs", Source: "tag", Destination: "/data"}}), errdefs.IsNotImplemented, `"virtiofs"`},
-		{"vhost-user", oci.WithMounts([]specs.Mount{{Type: "vhost-user-fs", Source: "/run/fs.sock", Destination: "/data"}}), errdefs.IsNotImplemented, `"vhost-user-fs"`},
-		{"rdt", edit(func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} }), errdefs.IsNotImplemented, "intelRdt"},
+		{"host device", edit(func(s *specs.Spec) {
+			s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c"}}
+		}), errdefs.IsNotImplemented, "/dev/kvm"},
+		{"VFIO", edit(func(s *specs.Spec) {
+			s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/vfio/12", Type: "c"}}
+		}), errdefs.IsNotImplemented, "/dev/vfio/12"},
+		{"vDPA", edit(func(s *specs.Spec) {
+			s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/vhost-vdpa-0", Type: "c"}}
+		}), errdefs.IsNotImplemented, "/dev/vhost-vdpa-0"},
+		{"virtio-fs", oci.WithMounts([]specs.Mount{{Type: "virtiofs", Source: "tag", Destination: "/data"}}),
+			errdefs.IsNotImplemented, `"virtiofs"`},
+		{"vhost-user", oci.WithMounts([]specs.Mount{{Type: "vhost-user-fs", Source: "/run/fs.sock", Destination: "/data"}}),
+			errdefs.IsNotImplemented, `"vhost-user-fs"`},
+		{"rdt", edit(func(s *specs.Spec) {
+			s.Linux.IntelRdt = &specs.LinuxIntelRdt{}
+		}), errdefs.IsNotImplemented, "intelRdt"},
 		{"huge pages", edit(func(s *specs.Spec) {
 			s.Linux.Resources.HugepageLimits = []specs.LinuxHugepageLimit{{Pagesize: "2MB", Limit: 1}}
 		}), errdefs.IsNotImplemented, "hugepageLimits 2MB"},
@@ -266,7 +298,9 @@ func TestHostNetwork(t *testing.T) {
 	if err != nil || !b.HostNetwork {
 		t.Errorf("a spec without network namespace: %+v, %v", b, err)
 	}
-	b, err = load(t, generate(t, edit(func(s *specs.Spec) { s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.MountNamespace}} })))
+	b, err = load(t, generate(t, edit(func(s *specs.Spec) {
+		s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.MountNamespace}}
+	})))
 	if err != nil || b.HostNetwork {
 		t.Errorf("a spec that isolates nothing but mounts: %+v, %v", b, err)
 	}

@@ -53,7 +53,8 @@ func (cs Copies) measure(mounts []specs.Mount) (int64, error) {
 				size += e.st.Size
 			}
 			if size > MaxCopies || count > MaxCopiedFiles {
-				return fmt.Errorf("mount %s: %s brings the bind mounts over %d MiB or %d files, the most that is copied into a VM: put the data into the image: %w",
+				return fmt.Errorf("mount %s: %s brings the bind mounts over %d MiB or %d files, the most that is copied into a "+
+					"VM: put the data into the image: %w",
 					c.Destination, c.Source, MaxCopies>>20, MaxCopiedFiles, errdefs.ErrResourceExhausted)
 			}
 			return nil
@@ -86,7 +87,8 @@ func (c Copy) walk(fn func(*entry) error) error {
 		case unix.S_IFREG, unix.S_IFDIR, unix.S_IFLNK:
 			return fn(e)
 		}
-		return refused("mount "+c.Destination, path.Join(c.Source, e.name)+" is neither a file, a directory nor a symbolic link")
+		return refused("mount "+c.Destination, path.Join(c.Source, e.name)+" is neither a file, a directory nor a "+
+			"symbolic link")
 	})
 	var failed *fs.PathError
 	if errors.As(err, &failed) {
@@ -204,7 +206,8 @@ func (b *batch) content(c Copy, e *entry, first *agentv1.File) error {
 			return fmt.Errorf("mount %s: %w", c.Destination, err)
 		}
 		if b.total += int64(n); b.total > MaxCopies {
-			return fmt.Errorf("mount %s: %s grew over %d MiB: %w", c.Destination, c.Source, MaxCopies>>20, errdefs.ErrResourceExhausted)
+			return fmt.Errorf("mount %s: %s grew over %d MiB: %w", c.Destination, c.Source, MaxCopies>>20,
+				errdefs.ErrResourceExhausted)
 		}
 		if n > 0 || offset == 0 {
 			f := &agentv1.File{

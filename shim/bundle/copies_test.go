@@ -43,7 +43,8 @@ func TestCopiesContent(t *testing.T) {
 	if _, err := rand.Read(big); err != nil {
 		t.Fatal(err)
 	}
-	for name, data := range map[string][]byte{"a/b/small": []byte("s"), "a/big": big, "exact": big[:batchBytes], "empty": nil} {
+	for name, data := range map[string][]byte{"a/b/small": []byte("s"), "a/big": big, "exact": big[:batchBytes],
+		"empty": nil} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -68,7 +69,8 @@ func TestCopiesContent(t *testing.T) {
 	}
 	got := receive(t, b.Copies)
 	for path, want := range map[string]string{
-		"/data": "", "/data/a": "", "/data/a/b/small": "s", "/data/a/big": string(big), "/data/exact": string(big[:batchBytes]),
+		"/data": "", "/data/a": "", "/data/a/b/small": "s", "/data/a/big": string(big),
+		"/data/exact": string(big[:batchBytes]),
 		"/data/empty": "", "/data/link": "a/big", "/etc/hosts": string(big[:batchBytes]),
 	} {
 		if data, ok := got[path]; !ok || data != want {
@@ -106,7 +108,8 @@ func TestCopiesRefuse(t *testing.T) {
 	if err := os.Truncate(huge, MaxCopies+1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load(t, generate(t, bind(huge, "/huge", "ro"))); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "/huge") {
+	if _, err := load(t, generate(t, bind(huge, "/huge", "ro"))); !errdefs.IsResourceExhausted(err) ||
+		!strings.Contains(err.Error(), "/huge") {
 		t.Errorf("Load = %v, want ResourceExhausted naming the mount", err)
 	}
 	if _, err := load(t, generate(t, bind(t.TempDir(), "/d"), annotation(Prefix+"volumes", "copy"))); err != nil {
@@ -131,9 +134,10 @@ func TestFitCopies(t *testing.T) {
 		disk        int64
 		fits        bool
 	}{
-		"larger disk":      {destination: "/data/file", disk: 3 << 20, fits: true},
-		"same size":        {destination: "/data/file", disk: 2 << 20},
-		"in a tmpfs":       {destination: "/tmp/a/file", mounts: []specs.Mount{{Destination: "/tmp/"}}, disk: 1 << 20, fits: true},
+		"larger disk": {destination: "/data/file", disk: 3 << 20, fits: true},
+		"same size":   {destination: "/data/file", disk: 2 << 20},
+		"in a tmpfs": {destination: "/tmp/a/file", mounts: []specs.Mount{{Destination: "/tmp/"}}, disk: 1 << 20,
+			fits: true},
 		"beside the tmpfs": {destination: "/tmpfile", mounts: []specs.Mount{{Destination: "/tmp"}}, disk: 1 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,7 +151,8 @@ func TestFitCopies(t *testing.T) {
 			}
 		})
 	}
-	for copied, room := range map[int64]int64{0: 0, 300: 0, 2 << 20: 128 << 20, 128 << 20: 128 << 20, 129 << 20: 256 << 20} {
+	for copied, room := range map[int64]int64{0: 0, 300: 0, 2 << 20: 128 << 20, 128 << 20: 128 << 20,
+		129 << 20: 256 << 20} {
 		if got := (&Bundle{copied: copied}).CopyRoom(); got != room {
 			t.Errorf("room for %d bytes: %d, want %d", copied, got, room)
 		}

@@ -26,7 +26,8 @@ func documented(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	fields := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-zA-Z0-9.\\[\\]]+)` \\| (honoured|refused|meaningless) \\|").FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-zA-Z0-9.\\[\\]]+)` \\| (honoured|refused|meaningless) \\|").
+		FindAllStringSubmatch(string(page), -1) {
 		if fields[m[1]] != "" {
 			t.Errorf("%s is documented twice", m[1])
 		}

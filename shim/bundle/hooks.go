@@ -50,10 +50,12 @@ func readHooks(h *specs.Hooks) (Hooks, error) {
 	for kind, list := range hooks {
 		for i, hook := range list {
 			if !filepath.IsAbs(hook.Path) {
-				return nil, fmt.Errorf("hooks.%s[%d].path: %q is not an absolute path: %w", kind, i, hook.Path, errdefs.ErrInvalidArgument)
+				return nil, fmt.Errorf("hooks.%s[%d].path: %q is not an absolute path: %w", kind, i, hook.Path,
+					errdefs.ErrInvalidArgument)
 			}
 			if hook.Timeout != nil && *hook.Timeout <= 0 {
-				return nil, fmt.Errorf("hooks.%s[%d].timeout: %d is not a number of seconds above 0: %w", kind, i, *hook.Timeout, errdefs.ErrInvalidArgument)
+				return nil, fmt.Errorf("hooks.%s[%d].timeout: %d is not a number of seconds above 0: %w", kind, i, *hook.Timeout,
+					errdefs.ErrInvalidArgument)
 			}
 		}
 	}

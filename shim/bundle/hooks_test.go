@@ -25,7 +25,8 @@ func TestHooksRunInOrderWithState(t *testing.T) {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(out)
-	if err != nil || !strings.HasPrefix(string(data), `hook {"ociVersion"`) || !strings.Contains(string(data), `"pid":7`) || !strings.HasSuffix(string(data), " two") {
+	if err != nil || !strings.HasPrefix(string(data), `hook {"ociVersion"`) ||
+		!strings.Contains(string(data), `"pid":7`) || !strings.HasSuffix(string(data), " two") {
 		t.Errorf("hooks wrote %q, %v", data, err)
 	}
 	if err := h.Run(t.Context(), Poststop, specs.State{}); err != nil {
@@ -58,7 +59,8 @@ func TestHookTimeout(t *testing.T) {
 }
 
 func TestHookQuotesEndOfStderr(t *testing.T) {
-	err := Hooks{Prestart: {sh("i=0; while [ $i -lt 900 ]; do echo 0123456789 >&2; i=$((i+1)); done; echo last >&2; exit 1")}}.Run(t.Context(), Prestart, specs.State{})
+	err := Hooks{Prestart: {sh("i=0; while [ $i -lt 900 ]; do echo 0123456789 >&2; i=$((i+1)); done; echo last >&2; " +
+		"exit 1")}}.Run(t.Context(), Prestart, specs.State{})
 	if err == nil || !strings.HasSuffix(err.Error(), "last") || len(err.Error()) > hookOutput+200 {
 		t.Errorf("error has %d bytes and ends %q", len(err.Error()), err.Error()[max(0, len(err.Error())-20):])
 	}

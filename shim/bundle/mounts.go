@@ -68,7 +68,8 @@ func refuseMount(m specs.Mount) error {
 		return nil // readCopy looks at its options
 	}
 	if !slices.Contains(guestTypes, m.Type) {
-		return refused(field, fmt.Sprintf("type %q is not made in the guest, which knows %s and copies of bind mounts", m.Type, strings.Join(guestTypes, ", ")))
+		return refused(field, fmt.Sprintf("type %q is not made in the guest, which knows %s and copies of bind mounts",
+			m.Type, strings.Join(guestTypes, ", ")))
 	}
 	return stage.CheckMount(stage.Mount{Type: m.Type, Source: m.Source, Target: m.Destination, Options: m.Options})
 }
@@ -98,7 +99,8 @@ func readCopy(m specs.Mount, copyVolumes bool) (Copy, error) {
 	case !info.IsDir():
 		return c, refused(field, fmt.Sprintf("%s is neither a file nor a directory", m.Source))
 	case !c.ReadOnly && !copyVolumes:
-		return c, refused(field, fmt.Sprintf("a VM cannot write to directory %s of the host: mount it read-only, or set annotation %svolumes=copy to give the VM a copy of its own", m.Source, Prefix))
+		return c, refused(field, fmt.Sprintf("a VM cannot write to directory %s of the host: mount it read-only, or set "+
+			"annotation %svolumes=copy to give the VM a copy of its own", m.Source, Prefix))
 	}
 	c.Source = source
 	return c, nil
@@ -122,6 +124,7 @@ func (b *Bundle) FitCopies(disk int64) error {
 	if b.copied == 0 || b.copied < disk {
 		return nil
 	}
-	return fmt.Errorf("bind mounts of %d MiB are copied to the VM's writable disk, which has %d MiB: put the data into the image or make the disk larger: %w",
+	return fmt.Errorf("bind mounts of %d MiB are copied to the VM's writable disk, which has %d MiB: put the data into "+
+		"the image or make the disk larger: %w",
 		b.copied>>20, disk>>20, errdefs.ErrResourceExhausted)
 }

@@ -47,7 +47,8 @@ func refuseProcess(oci *specs.Spec) error {
 		if name := oci.Annotations[Prefix+"image"]; name != "" {
 			image = "image " + name
 		}
-		return fmt.Errorf("process.args: %s has no entrypoint and the task names no command: %w", image, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("process.args: %s has no entrypoint and the task names no command: %w", image,
+			errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -62,7 +63,9 @@ func refuseLinux(oci *specs.Spec) error {
 	}
 	for _, d := range l.Devices {
 		if !guestDevice(d) {
-			return refused("linux.devices "+d.Path, "a device of the host is not passed to a VM, whose own have mode 0666 and belong to root: leave it out, and with --privileged add --security-opt privileged-without-host-devices")
+			return refused("linux.devices "+d.Path,
+				"a device of the host is not passed to a VM, whose own have mode 0666 and belong to root: leave it out, and "+
+					"with --privileged add --security-opt privileged-without-host-devices")
 		}
 	}
 	l.Devices = nil
@@ -84,7 +87,8 @@ func refuseLinux(oci *specs.Spec) error {
 
 // guestDevices are made by every guest; a spec may name them.
 var guestDevices = map[string][2]int64{
-	"/dev/null": {1, 3}, "/dev/zero": {1, 5}, "/dev/full": {1, 7}, "/dev/random": {1, 8}, "/dev/urandom": {1, 9}, "/dev/tty": {5, 0},
+	"/dev/null": {1, 3}, "/dev/zero": {1, 5}, "/dev/full": {1, 7}, "/dev/random": {1, 8}, "/dev/urandom": {1, 9},
+	"/dev/tty": {5, 0},
 }
 
 // guestDevice reports whether the guest's device of that name is what d describes.
@@ -118,14 +122,18 @@ func refuseResources(oci *specs.Spec) error {
 	}
 	rules := []rule{
 		{len(r.Rdma) > 0, "linux.resources.rdma", "a VM has no RDMA device of the host"},
-		{r.Network != nil && r.Network.ClassID != nil, "linux.resources.network.classID", "the guest's packets carry no class of the host"},
-		{r.Network != nil && len(r.Network.Priorities) > 0, "linux.resources.network.priorities", "the guest's packets carry no priority of the host"},
+		{r.Network != nil && r.Network.ClassID != nil, "linux.resources.network.classID",
+			"the guest's packets carry no class of the host"},
+		{r.Network != nil && len(r.Network.Priorities) > 0, "linux.resources.network.priorities",
+			"the guest's packets carry no priority of the host"},
 	}
 	for _, h := range r.HugepageLimits {
-		rules = append(rules, rule{h.Limit != 0, "linux.resources.hugepageLimits " + h.Pagesize, "a VM has no huge pages of the host"})
+		rules = append(rules, rule{h.Limit != 0, "linux.resources.hugepageLimits " + h.Pagesize,
+			"a VM has no huge pages of the host"})
 	}
 	if b := r.BlockIO; b != nil {
-		const device, alone = "it names a device of the host", "a VM's disks are shared with nobody that they could be weighed against"
+		const device, alone = "it names a device of the host",
+			"a VM's disks are shared with nobody that they could be weighed against"
 		rules = append(rules,
 			rule{positive(b.Weight), "linux.resources.blockIO.weight", alone},
 			rule{positive(b.LeafWeight), "linux.resources.blockIO.leafWeight", alone},
@@ -147,7 +155,8 @@ func refuseResources(oci *specs.Spec) error {
 			rule{positive(m.KernelTCP), "linux.resources.memory.kernelTCP", unified},
 			rule{m.Swappiness != nil, "linux.resources.memory.swappiness", unified},
 			rule{m.DisableOOMKiller != nil && *m.DisableOOMKiller, "linux.resources.memory.disableOOMKiller", unified},
-			rule{m.UseHierarchy != nil && !*m.UseHierarchy, "linux.resources.memory.useHierarchy", "it is always so in cgroup v2"})
+			rule{m.UseHierarchy != nil && !*m.UseHierarchy, "linux.resources.memory.useHierarchy",
+				"it is always so in cgroup v2"})
 	}
 	return firstRefused(rules)
 }
@@ -191,7 +200,8 @@ func (b *Bundle) refuseHostNamespaces(present map[specs.LinuxNamespaceType]bool)
 	b.HostNetwork = !present[specs.NetworkNamespace]
 	for _, t := range kinds {
 		if t != specs.NetworkNamespace && !present[t] {
-			return refused(fmt.Sprintf("linux.namespaces %s", t), fmt.Sprintf("the host's was asked for, such as by --%s=host, and a VM has its own kernel's: leave it out", t))
+			return refused(fmt.Sprintf("linux.namespaces %s", t),
+				fmt.Sprintf("the host's was asked for, such as by --%s=host, and a VM has its own kernel's: leave it out", t))
 		}
 	}
 	return nil

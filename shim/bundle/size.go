@@ -22,7 +22,8 @@ func memorySize(annotated, beside uint64, oci *specs.Spec, cfg *config.Config) (
 		size = uint64(cfg.VM.Memory)
 		if limit := memoryLimit(oci); limit > 0 {
 			if limit > uint64(config.MaxVM)-beside {
-				return 0, fmt.Errorf("linux.resources.memory.limit: %d bytes is more than a VM can have (%s): %w", limit, config.MaxVM, errdefs.ErrInvalidArgument)
+				return 0, fmt.Errorf("linux.resources.memory.limit: %d bytes is more than a VM can have (%s): %w", limit,
+					config.MaxVM, errdefs.ErrInvalidArgument)
 			}
 			size = max(limit+beside, uint64(config.MinVM))
 		}
@@ -57,7 +58,8 @@ func vcpuCount(annotated int, oci *specs.Spec) (int, error) {
 		n++
 	}
 	if n > maxVCPUs {
-		return 0, fmt.Errorf("linux.resources.cpu.quota: it asks for %d CPUs, a VM has at most %d: %w", n, maxVCPUs, errdefs.ErrInvalidArgument)
+		return 0, fmt.Errorf("linux.resources.cpu.quota: it asks for %d CPUs, a VM has at most %d: %w", n, maxVCPUs,
+			errdefs.ErrInvalidArgument)
 	}
 	return int(n), nil
 }

@@ -62,7 +62,8 @@ func TestCopyOfWhatIsSwapped(t *testing.T) {
 			dir, stop := swapped(t, other)
 			defer stop()
 			cs := Copies{{Source: dir, Destination: "/x"}}
-			inner := Copies{{Source: filepath.Join(dir, "place"), Destination: "/x"}, {Source: filepath.Join(dir, "place", "file"), Destination: "/y"}}
+			inner := Copies{{Source: filepath.Join(dir, "place"), Destination: "/x"},
+				{Source: filepath.Join(dir, "place", "file"), Destination: "/y"}}
 			for range 300 {
 				for _, cs := range []Copies{cs, inner} {
 					for r, err := range cs.Requests(t.Context()) {

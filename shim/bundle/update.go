@@ -104,7 +104,8 @@ func memoryFits(m *specs.LinuxMemory, vm *spec.Spec) error {
 		return nil
 	}
 	if fits := vm.Memory - min(guestOverhead, vm.Memory); uint64(*m.Limit) > fits {
-		return fmt.Errorf("linux.resources.memory.limit: %d bytes do not fit the VM, whose RAM of %d bytes does not grow: at most %d; create the container anew, with %smemory if it shall have room: %w",
+		return fmt.Errorf("linux.resources.memory.limit: %d bytes do not fit the VM, whose RAM of %d bytes does not grow: "+
+			"at most %d; create the container anew, with %smemory if it shall have room: %w",
 			*m.Limit, vm.Memory, fits, Prefix, errdefs.ErrInvalidArgument)
 	}
 	return nil
@@ -120,7 +121,8 @@ func (b *Bundle) cpuFits(c, merged *specs.LinuxCPU, vm *spec.Spec) error {
 	}
 	n, err := vcpuCount(0, &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{CPU: merged}}})
 	if err == nil && n > vm.VCPUs {
-		err = fmt.Errorf("linux.resources.cpu.quota: it asks for %d CPUs, the VM has %d and gets no more; create the container anew, with %svcpus if it shall have room: %w",
+		err = fmt.Errorf("linux.resources.cpu.quota: it asks for %d CPUs, the VM has %d and gets no more; create the "+
+			"container anew, with %svcpus if it shall have room: %w",
 			n, vm.VCPUs, Prefix, errdefs.ErrInvalidArgument)
 	}
 	return err

@@ -30,13 +30,16 @@ func TestReadUpdate(t *testing.T) {
 		{name: "no limit", update: `{"memory":{"limit":-1}}`, want: `{"memory":{"limit":-1}}`},
 		{name: "swap", update: `{"memory":{"swap":268435456}}`, want: `{"memory":{"limit":134217728,"swap":268435456}}`},
 		{name: "quota", update: `{"cpu":{"quota":60000}}`, want: `{"cpu":{"shares":100,"quota":60000,"period":50000}}`},
-		{name: "pids", update: `{"pids":{"limit":20},"unified":{"memory.high":"9","cpu.idle":"1"}}`, want: `{"pids":{"limit":20},"unified":{"cpu.idle":"1"}}`},
-		{name: "cpuset as before", update: `{"cpu":{"cpus":"0-1"}}`, want: `{"cpu":{"shares":100,"quota":100000,"period":50000}}`},
+		{name: "pids", update: `{"pids":{"limit":20},"unified":{"memory.high":"9","cpu.idle":"1"}}`,
+			want: `{"pids":{"limit":20},"unified":{"cpu.idle":"1"}}`},
+		{name: "cpuset as before", update: `{"cpu":{"cpus":"0-1"}}`,
+			want: `{"cpu":{"shares":100,"quota":100000,"period":50000}}`},
 		{name: "more memory", update: `{"memory":{"limit":134217729}}`, err: "memory.limit", is: errdefs.IsInvalidArgument},
 		{name: "more CPUs", update: `{"cpu":{"quota":150000}}`, err: "cpu.quota", is: errdefs.IsInvalidArgument},
 		{name: "cpuset", update: `{"cpu":{"cpus":"3"}}`, err: "cpu.cpus", is: errdefs.IsNotImplemented},
 		{name: "swappiness", update: `{"memory":{"swappiness":5}}`, err: "swappiness", is: errdefs.IsNotImplemented},
-		{name: "device", update: `{"blockIO":{"throttleReadBpsDevice":[{"major":8,"rate":1}]}}`, err: "blockIO", is: errdefs.IsNotImplemented},
+		{name: "device", update: `{"blockIO":{"throttleReadBpsDevice":[{"major":8,"rate":1}]}}`, err: "blockIO",
+			is: errdefs.IsNotImplemented},
 		{name: "realtime", update: `{"cpu":{"realtimeRuntime":5}}`, err: "realtime", is: errdefs.IsNotImplemented},
 		{name: "text", update: `{`, err: "resources", is: errdefs.IsInvalidArgument},
 	} {
@@ -69,12 +72,14 @@ func TestReadUpdate(t *testing.T) {
 // What confines a process of the host is left out of an exec and noted; whether it has a
 // terminal is the task's word.
 func TestExecProcess(t *testing.T) {
-	data, notes, err := ExecProcess([]byte(`{"args":["sh"],"cwd":"/","apparmorProfile":"nerdctl-default","selinuxLabel":"x","user":{"uid":5}}`), true)
+	data, notes, err := ExecProcess(
+		[]byte(`{"args":["sh"],"cwd":"/","apparmorProfile":"nerdctl-default","selinuxLabel":"x","user":{"uid":5}}`), true)
 	if err != nil || len(notes) != 2 {
 		t.Fatal(notes, err)
 	}
 	var p specs.Process
-	if err := json.Unmarshal(data, &p); err != nil || p.ApparmorProfile != "" || p.SelinuxLabel != "" || !p.Terminal || p.User.UID != 5 {
+	if err := json.Unmarshal(data, &p); err != nil || p.ApparmorProfile != "" || p.SelinuxLabel != "" || !p.Terminal ||
+		p.User.UID != 5 {
 		t.Errorf("%s, %v", data, err)
 	}
 }

@@ -27,7 +27,8 @@ type VMDisk struct {
 
 // asks reports whether annotations ask for a VM disk, whatever the image looks like.
 func (v VMDisk) asks() bool {
-	return v.OS == spec.OSWindows || v.Path != "" || v.Size != 0 || v.Boot != "" || v.Kernel != "" || v.Initrd != "" || v.Cmdline != ""
+	return v.OS == spec.OSWindows || v.Path != "" || v.Size != 0 || v.Boot != "" || v.Kernel != "" || v.Initrd != "" ||
+		v.Cmdline != ""
 }
 
 // readVMDisk says what is booted where the image is a VM disk: nil for one that is run as
@@ -129,7 +130,8 @@ func (b *Bundle) refuseForDisk(oci *specs.Spec) error {
 		return err
 	}
 	if len(p.Args) > 0 {
-		b.note("command %q is not run, and neither user, environment, capabilities nor limits of a process are applied: the system of the VM disk boots", strings.Join(p.Args, " "))
+		b.note("command %q is not run, and neither user, environment, capabilities nor limits of a process are applied: "+
+			"the system of the VM disk boots", strings.Join(p.Args, " "))
 	}
 	if l.Seccomp != nil {
 		b.note("seccomp profile is not applied: the VM is the boundary")

@@ -42,11 +42,14 @@ func TestVMDisk(t *testing.T) {
 		"container":            {false, nil, nil},
 		"linux in a container": {false, map[string]string{"os": "linux"}, nil},
 		"convention":           {true, nil, &VMDisk{OS: "linux", Boot: spec.BootUEFI}},
-		"named":                {false, map[string]string{"disk": "/a/b.raw"}, &VMDisk{Path: "/a/b.raw", OS: "linux", Boot: spec.BootUEFI}},
-		"windows":              {false, map[string]string{"os": "windows"}, &VMDisk{OS: "windows", Boot: spec.BootUEFI}},
-		"bios":                 {true, map[string]string{"firmware": "bios", "disk-size": "10GiB"}, &VMDisk{OS: "linux", Boot: spec.BootBIOS, Size: 10 << 30}},
+		"named": {false, map[string]string{"disk": "/a/b.raw"}, &VMDisk{Path: "/a/b.raw", OS: "linux",
+			Boot: spec.BootUEFI}},
+		"windows": {false, map[string]string{"os": "windows"}, &VMDisk{OS: "windows", Boot: spec.BootUEFI}},
+		"bios": {true, map[string]string{"firmware": "bios", "disk-size": "10GiB"},
+			&VMDisk{OS: "linux", Boot: spec.BootBIOS, Size: 10 << 30}},
 		"kernel": {true, map[string]string{"kernel": "/boot/vmlinuz", "initrd": "/boot/initrd", "cmdline": "root=/dev/vda"},
-			&VMDisk{OS: "linux", Boot: spec.BootKernel, Kernel: "/boot/vmlinuz", Initrd: "/boot/initrd", Cmdline: "root=/dev/vda"}},
+			&VMDisk{OS: "linux", Boot: spec.BootKernel, Kernel: "/boot/vmlinuz", Initrd: "/boot/initrd",
+				Cmdline: "root=/dev/vda"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := map[string]string{}
@@ -85,7 +88,8 @@ func TestVMDiskNeedsNoProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if notes := strings.Join(b.Notes, "\n"); b.Spec.Memory != 256<<20 || !strings.Contains(notes, `"sleep 1" is not run`) || !strings.Contains(notes, "seccomp") {
+	if notes := strings.Join(b.Notes, "\n"); b.Spec.Memory != 256<<20 ||
+		!strings.Contains(notes, `"sleep 1" is not run`) || !strings.Contains(notes, "seccomp") {
 		t.Errorf("memory %d, notes %q", b.Spec.Memory, b.Notes)
 	}
 	if err := b.Spec.Check(); err != nil {
@@ -123,10 +127,17 @@ func TestVMDiskRefusals(t *testing.T) {
 		{"ready", set("ready", "/r"), errdefs.IsNotImplemented, "godwit.dev/ready"},
 		{"notify", set("notify", "/n"), errdefs.IsNotImplemented, "godwit.dev/notify"},
 		{"bind mount", bind("/", "/data", "ro"), errdefs.IsNotImplemented, "mount /data"},
-		{"tmpfs", oci.WithMounts([]specs.Mount{{Type: "tmpfs", Source: "tmpfs", Destination: "/cache"}}), errdefs.IsNotImplemented, "mount /cache"},
-		{"read-only", edit(func(s *specs.Spec) { s.Root = &specs.Root{Readonly: true} }), errdefs.IsNotImplemented, "root.readonly"},
-		{"sysctl", edit(func(s *specs.Spec) { s.Linux.Sysctl = map[string]string{"a": "b"} }), errdefs.IsNotImplemented, "linux.sysctl"},
-		{"host device", edit(func(s *specs.Spec) { s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c"}} }), errdefs.IsNotImplemented, "/dev/kvm"},
+		{"tmpfs", oci.WithMounts([]specs.Mount{{Type: "tmpfs", Source: "tmpfs", Destination: "/cache"}}),
+			errdefs.IsNotImplemented, "mount /cache"},
+		{"read-only", edit(func(s *specs.Spec) {
+			s.Root = &specs.Root{Readonly: true}
+		}), errdefs.IsNotImplemented, "root.readonly"},
+		{"sysctl", edit(func(s *specs.Spec) {
+			s.Linux.Sysctl = map[string]string{"a": "b"}
+		}), errdefs.IsNotImplemented, "linux.sysctl"},
+		{"host device", edit(func(s *specs.Spec) {
+			s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c"}}
+		}), errdefs.IsNotImplemented, "/dev/kvm"},
 		{"host pid", oci.WithHostNamespace(specs.PIDNamespace), errdefs.IsNotImplemented, "--pid=host"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

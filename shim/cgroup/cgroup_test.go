@@ -101,7 +101,8 @@ func TestMakeCgroupV2(t *testing.T) {
 // A process leaves for the top of its hierarchy, and only if it is inside.
 func TestLeaveCgroup(t *testing.T) {
 	root := t.TempDir()
-	makeTree(t, root, map[string]string{"memory/cgroup.procs": "", "memory/default/cgroup.procs": "", "memory/default/vm/cgroup.procs": ""})
+	makeTree(t, root, map[string]string{"memory/cgroup.procs": "", "memory/default/cgroup.procs": "",
+		"memory/default/vm/cgroup.procs": ""})
 	dirs := []string{filepath.Join(root, "memory", "default", "vm")}
 	top := filepath.Join(root, "memory", "cgroup.procs")
 	if err := Leave(dirs, 7); err != nil || read(t, top) != "" {
@@ -122,10 +123,13 @@ func TestLeaveCgroup(t *testing.T) {
 func TestCost(t *testing.T) {
 	root := t.TempDir()
 	makeTree(t, root, map[string]string{
-		"v1/cpu/cgroup.procs": "", "v1/cpuacct/cpuacct.usage": "5000000\n", "v1/cpuacct/cpuacct.usage_percpu": "2000000 3000000 \n",
+		"v1/cpu/cgroup.procs": "", "v1/cpuacct/cpuacct.usage": "5000000\n",
+		"v1/cpuacct/cpuacct.usage_percpu": "2000000 3000000 \n",
 		"v1/memory/memory.usage_in_bytes": "1000\n", "v1/memory/memory.limit_in_bytes": "5000\n",
-		"v1/memory/memory.stat": "cache 700\nrss 200\n", "v1/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
-		"v2/cpu.stat": "usage_usec 5000\nuser_usec 1\n", "v2/memory.current": "1000\n", "v2/memory.max": "5000\n",
+		"v1/memory/memory.stat":        "cache 700\nrss 200\n",
+		"v1/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+		"v2/cpu.stat":                  "usage_usec 5000\nuser_usec 1\n", "v2/memory.current": "1000\n",
+		"v2/memory.max":  "5000\n",
 		"v2/memory.stat": "anon 200\nfile 700\n", "v2/memory.events": "low 0\noom 3\noom_kill 2\n",
 		"none/memory.max": "max\n",
 	})

@@ -39,16 +39,19 @@ func (f Figures) V2() *v2.Metrics {
 		},
 		Memory: &v2.MemoryStat{
 			Usage: f.usage(), UsageLimit: f.limit(), MaxUsage: f.peak(),
-			Anon: s["anon"], File: s["file"], KernelStack: s["kernel_stack"], Slab: s["slab"], Sock: s["sock"], Shmem: s["shmem"],
-			InactiveAnon: s["inactive_anon"], ActiveAnon: s["active_anon"], InactiveFile: s["inactive_file"], ActiveFile: s["active_file"],
-			Pgfault: s["pgfault"], Pgmajfault: s["pgmajfault"],
+			Anon: s["anon"], File: s["file"], KernelStack: s["kernel_stack"], Slab: s["slab"], Sock: s["sock"],
+			Shmem:        s["shmem"],
+			InactiveAnon: s["inactive_anon"], ActiveAnon: s["active_anon"], InactiveFile: s["inactive_file"],
+			ActiveFile: s["active_file"],
+			Pgfault:    s["pgfault"], Pgmajfault: s["pgmajfault"],
 		},
 		MemoryEvents: &v2.MemoryEvents{OomKill: g.GetOomKills()},
 		Io:           &v2.IOStat{},
 	}
 	for _, b := range g.GetIo() {
 		m.Io.Usage = append(m.Io.Usage, &v2.IOEntry{
-			Major: b.GetMajor(), Minor: b.GetMinor(), Rbytes: b.GetReadBytes(), Wbytes: b.GetWriteBytes(), Rios: b.GetReads(), Wios: b.GetWrites(),
+			Major: b.GetMajor(), Minor: b.GetMinor(), Rbytes: b.GetReadBytes(), Wbytes: b.GetWriteBytes(), Rios: b.GetReads(),
+			Wios: b.GetWrites(),
 		})
 	}
 	return m
@@ -61,9 +64,11 @@ func (f Figures) V1() *v1.Metrics {
 		Pids: &v1.PidsStat{Current: g.GetPidsCurrent(), Limit: g.GetPidsLimit()},
 		CPU: &v1.CPUStat{
 			Usage: &v1.CPUUsage{
-				Total: f.Cost.CPU * 1000, User: g.GetCpuUserUsec() * 1000, Kernel: g.GetCpuSystemUsec() * 1000, PerCPU: f.Cost.PerCPU,
+				Total: f.Cost.CPU * 1000, User: g.GetCpuUserUsec() * 1000, Kernel: g.GetCpuSystemUsec() * 1000,
+				PerCPU: f.Cost.PerCPU,
 			},
-			Throttling: &v1.Throttle{Periods: c["nr_periods"], ThrottledPeriods: c["nr_throttled"], ThrottledTime: c["throttled_usec"] * 1000},
+			Throttling: &v1.Throttle{Periods: c["nr_periods"], ThrottledPeriods: c["nr_throttled"],
+				ThrottledTime: c["throttled_usec"] * 1000},
 		},
 		Memory: &v1.MemoryStat{
 			Usage: &v1.MemoryEntry{Usage: f.usage(), Limit: f.limit(), Max: f.peak()},
@@ -78,8 +83,10 @@ func (f Figures) V1() *v1.Metrics {
 		entry := func(op string, n uint64) *v1.BlkIOEntry {
 			return &v1.BlkIOEntry{Op: op, Major: b.GetMajor(), Minor: b.GetMinor(), Value: n}
 		}
-		m.Blkio.IoServiceBytesRecursive = append(m.Blkio.IoServiceBytesRecursive, entry("Read", b.GetReadBytes()), entry("Write", b.GetWriteBytes()))
-		m.Blkio.IoServicedRecursive = append(m.Blkio.IoServicedRecursive, entry("Read", b.GetReads()), entry("Write", b.GetWrites()))
+		m.Blkio.IoServiceBytesRecursive = append(m.Blkio.IoServiceBytesRecursive, entry("Read", b.GetReadBytes()),
+			entry("Write", b.GetWriteBytes()))
+		m.Blkio.IoServicedRecursive = append(m.Blkio.IoServicedRecursive, entry("Read", b.GetReads()),
+			entry("Write", b.GetWrites()))
 	}
 	return m
 }

@@ -86,11 +86,13 @@ func TestEventsClose(t *testing.T) {
 		took   time.Duration
 		want   int
 	}{
-		"prompt":    {delay: time.Millisecond, took: 10 * time.Millisecond, want: 10},
-		"slow":      {delay: 2 * time.Second, took: eventsClose, want: 10},
-		"away":      {errs: []error{errdefs.ErrUnavailable}, before: time.Millisecond, took: 0, want: 10},
-		"away long": {delay: time.Second, errs: make20(errdefs.ErrUnavailable), before: 4500 * time.Millisecond, took: 1500 * time.Millisecond, want: 0},
-		"back":      {errs: []error{errdefs.ErrUnavailable, errdefs.ErrUnavailable}, before: eventRetry + time.Millisecond, took: 0, want: 10},
+		"prompt": {delay: time.Millisecond, took: 10 * time.Millisecond, want: 10},
+		"slow":   {delay: 2 * time.Second, took: eventsClose, want: 10},
+		"away":   {errs: []error{errdefs.ErrUnavailable}, before: time.Millisecond, took: 0, want: 10},
+		"away long": {delay: time.Second, errs: make20(errdefs.ErrUnavailable), before: 4500 * time.Millisecond,
+			took: 1500 * time.Millisecond, want: 0},
+		"back": {errs: []error{errdefs.ErrUnavailable, errdefs.ErrUnavailable}, before: eventRetry + time.Millisecond,
+			took: 0, want: 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

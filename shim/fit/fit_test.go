@@ -17,7 +17,8 @@ import (
 func TestMain(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.toml")
-	text := fmt.Sprintf("node = 'b'\nstate_dir = %q\nrun_dir = %q\nram_dir = %q\n[vmm]\nkind = 'cloud-hypervisor'\n", dir, dir, dir)
+	text := fmt.Sprintf("node = 'b'\nstate_dir = %q\nrun_dir = %q\nram_dir = %q\n[vmm]\nkind = 'cloud-hypervisor'\n",
+		dir, dir, dir)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,8 @@ func (d *drivers) pick(ctx context.Context, name string) (vmm.Driver, error) {
 	}
 	driver, ok := d.table[name]
 	if !ok {
-		return nil, fmt.Errorf("VMM %q, this build knows %s and %s: %w", name, cloudhypervisor.Name, qemu.Name, errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("VMM %q, this build knows %s and %s: %w", name, cloudhypervisor.Name, qemu.Name,
+			errdefs.ErrNotImplemented)
 	}
 	return driver, nil
 }

@@ -33,7 +33,8 @@ func TestPickFromConfig(t *testing.T) {
 		if tt.want != cloudhypervisor.Name {
 			continue
 		}
-		if _, err := driver.Probe(t.Context()); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "vmm.cloud_hypervisor") {
+		if _, err := driver.Probe(t.Context()); !errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), "vmm.cloud_hypervisor") {
 			t.Errorf("probe: %v", err)
 		}
 	}

@@ -67,13 +67,15 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 			return sandboxprocess.Start(ctx, self, ns, note)
 		},
 		Snapshots: func(cgroup []string) shim.Snapshots {
-			return &worker.Client{Command: []string{self, program.Worker}, Cgroup: cgroup, Cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
+			return &worker.Client{Command: []string{self, program.Worker}, Cgroup: cgroup,
+				Cache: cache.Open(cfg.PacksDir(), int64(cfg.Cache.Packs))}
 		},
 	}
 	if cfg.Template.Boot.Mode == "on" {
 		h.Templates = &template.Store{Dir: cfg.TemplatesDir()}
 	}
-	prober := tracking.Prober{Command: []string{self, tracking.Subcommand}, Remember: statcache.Cache{Path: cfg.FactsFile()}.Of}
+	prober := tracking.Prober{Command: []string{self, tracking.Subcommand},
+		Remember: statcache.Cache{Path: cfg.FactsFile()}.Of}
 	h.Lazy = tracking.Lazy{Prober: prober}
 	h.Tracking = func(ctx context.Context) tracking.Choice { return prober.Choose(ctx, cfg.Worker.Tracking) }
 	if cfg.UsesRecords() {
@@ -93,7 +95,8 @@ func (wires) FindGateways(ctx context.Context, netns string, links []network.Lin
 	return network.FindGateways(ctx, netns, links)
 }
 
-func (wires) Attach(ctx context.Context, netns string, owner network.Owner, links []network.Link) (shim.Attachment, error) {
+func (wires) Attach(ctx context.Context, netns string, owner network.Owner, links []network.Link) (shim.Attachment,
+	error) {
 	a, err := network.Attach(ctx, netns, owner, links)
 	if err != nil {
 		return nil, err
@@ -125,7 +128,8 @@ func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskS
 	if err != nil {
 		return nil, err
 	}
-	l, err := rootfs.Prepare(ctx, req.Mounts, rootfs.Paths{Cache: cache, Dir: req.Dir, WritableSize: req.WritableSize, Room: req.Room})
+	l, err := rootfs.Prepare(ctx, req.Mounts, rootfs.Paths{Cache: cache, Dir: req.Dir, WritableSize: req.WritableSize,
+		Room: req.Room})
 	if err != nil {
 		return nil, err
 	}

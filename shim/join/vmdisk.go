@@ -63,21 +63,25 @@ func firmwareFor(cfg *config.Config, name, boot string) (firmware, nvram string,
 	case cloudhypervisor.Name:
 		hypervisor = true
 	default:
-		return "", "", fmt.Errorf("VMM %q: this build boots a VM disk by %s and %s: %w", name, cloudhypervisor.Name, qemu.Name, errdefs.ErrNotImplemented)
+		return "", "", fmt.Errorf("VMM %q: this build boots a VM disk by %s and %s: %w", name, cloudhypervisor.Name,
+			qemu.Name, errdefs.ErrNotImplemented)
 	}
 	switch {
 	case boot == spec.BootKernel:
 		return "", "", nil
 	case boot == spec.BootBIOS && hypervisor:
-		return "", "", fmt.Errorf("godwit.dev/firmware: Cloud Hypervisor has no BIOS: use uefi or QEMU, %s: %w", kernel, errdefs.ErrFailedPrecondition)
+		return "", "", fmt.Errorf("godwit.dev/firmware: Cloud Hypervisor has no BIOS: use uefi or QEMU, %s: %w", kernel,
+			errdefs.ErrFailedPrecondition)
 	case boot == spec.BootBIOS:
 		return "", "", nil
 	case hypervisor && cfg.VMM.CloudHypervisorFirmware == "":
-		return "", "", fmt.Errorf("this node has no firmware for Cloud Hypervisor: set vmm.cloud_hypervisor_firmware, use QEMU, %s: %w", kernel, errdefs.ErrFailedPrecondition)
+		return "", "", fmt.Errorf("this node has no firmware for Cloud Hypervisor: set vmm.cloud_hypervisor_firmware, use "+
+			"QEMU, %s: %w", kernel, errdefs.ErrFailedPrecondition)
 	case hypervisor:
 		firmware, remedy = cfg.VMM.CloudHypervisorFirmware, "set vmm.cloud_hypervisor_firmware to a file that is there"
 	case cfg.VMM.Firmware == "" || cfg.VMM.FirmwareVars == "":
-		return "", "", fmt.Errorf("this node has no firmware for QEMU: set vmm.firmware and vmm.firmware_vars, %s: %w", kernel, errdefs.ErrFailedPrecondition)
+		return "", "", fmt.Errorf("this node has no firmware for QEMU: set vmm.firmware and vmm.firmware_vars, %s: %w",
+			kernel, errdefs.ErrFailedPrecondition)
 	default:
 		firmware, nvram = cfg.VMM.Firmware, cfg.VMM.FirmwareVars
 	}
@@ -86,7 +90,8 @@ func firmwareFor(cfg *config.Config, name, boot string) (firmware, nvram string,
 			continue
 		}
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return "", "", fmt.Errorf("this node has no firmware %s: %s, %s: %w", path, remedy, kernel, errdefs.ErrFailedPrecondition)
+			return "", "", fmt.Errorf("this node has no firmware %s: %s, %s: %w", path, remedy, kernel,
+				errdefs.ErrFailedPrecondition)
 		} else if err != nil {
 			return "", "", fmt.Errorf("firmware: %w", err)
 		}

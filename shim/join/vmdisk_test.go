@@ -27,15 +27,21 @@ func TestFirmwareFor(t *testing.T) {
 		firmware, nvram string
 		refused         []string
 	}{
-		"kernel":                             {vmm: cloudhypervisor.Name, boot: spec.BootKernel},
-		"UEFI":                               {vmm: cloudhypervisor.Name, boot: spec.BootUEFI, own: there, firmware: there},
-		"UEFI of QEMU":                       {vmm: qemu.Name, boot: spec.BootUEFI, code: there, vars: there, firmware: there, nvram: there},
-		"BIOS of QEMU":                       {vmm: qemu.Name, boot: spec.BootBIOS},
-		"BIOS of Cloud Hypervisor":           {vmm: cloudhypervisor.Name, boot: spec.BootBIOS, own: there, refused: []string{"godwit.dev/firmware", "use uefi or QEMU", byKernel}},
-		"no field of Cloud Hypervisor":       {vmm: cloudhypervisor.Name, boot: spec.BootUEFI, code: there, vars: there, refused: []string{"set vmm.cloud_hypervisor_firmware", byKernel}},
-		"no file of Cloud Hypervisor":        {vmm: cloudhypervisor.Name, boot: spec.BootUEFI, own: gone, refused: []string{gone, "vmm.cloud_hypervisor_firmware", byKernel}},
-		"no field of QEMU":                   {vmm: qemu.Name, boot: spec.BootUEFI, code: there, own: there, refused: []string{"set vmm.firmware and vmm.firmware_vars", byKernel}},
-		"no file of QEMU, for its variables": {vmm: qemu.Name, boot: spec.BootUEFI, code: there, vars: gone, refused: []string{gone, "ovmf", "vmm.firmware_vars", byKernel}},
+		"kernel": {vmm: cloudhypervisor.Name, boot: spec.BootKernel},
+		"UEFI":   {vmm: cloudhypervisor.Name, boot: spec.BootUEFI, own: there, firmware: there},
+		"UEFI of QEMU": {vmm: qemu.Name, boot: spec.BootUEFI, code: there, vars: there, firmware: there,
+			nvram: there},
+		"BIOS of QEMU": {vmm: qemu.Name, boot: spec.BootBIOS},
+		"BIOS of Cloud Hypervisor": {vmm: cloudhypervisor.Name, boot: spec.BootBIOS, own: there,
+			refused: []string{"godwit.dev/firmware", "use uefi or QEMU", byKernel}},
+		"no field of Cloud Hypervisor": {vmm: cloudhypervisor.Name, boot: spec.BootUEFI, code: there, vars: there,
+			refused: []string{"set vmm.cloud_hypervisor_firmware", byKernel}},
+		"no file of Cloud Hypervisor": {vmm: cloudhypervisor.Name, boot: spec.BootUEFI, own: gone,
+			refused: []string{gone, "vmm.cloud_hypervisor_firmware", byKernel}},
+		"no field of QEMU": {vmm: qemu.Name, boot: spec.BootUEFI, code: there, own: there,
+			refused: []string{"set vmm.firmware and vmm.firmware_vars", byKernel}},
+		"no file of QEMU, for its variables": {vmm: qemu.Name, boot: spec.BootUEFI, code: there, vars: gone,
+			refused: []string{gone, "ovmf", "vmm.firmware_vars", byKernel}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config.Default()
@@ -66,7 +72,8 @@ func TestFirmwareFor(t *testing.T) {
 func TestFirmwareForAnUnknownVMM(t *testing.T) {
 	for _, boot := range []string{spec.BootKernel, spec.BootBIOS, spec.BootUEFI} {
 		for _, name := range []string{"", "other"} {
-			if _, _, err := firmwareFor(config.Default(), name, boot); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), `VMM "`+name+`"`) {
+			if _, _, err := firmwareFor(config.Default(), name, boot); !errdefs.IsNotImplemented(err) ||
+				!strings.Contains(err.Error(), `VMM "`+name+`"`) {
 				t.Errorf("%q, %s: %v", name, boot, err)
 			}
 		}

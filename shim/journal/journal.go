@@ -110,7 +110,8 @@ func Read(dir string) (*Journal, error) {
 		return nil, fmt.Errorf("read journal %s: %w: %w", dir, err, errdefs.ErrDataLoss)
 	}
 	if j.Version != version.Journal {
-		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", dir, j.Version, version.Journal, errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", dir, j.Version, version.Journal,
+			errdefs.ErrNotImplemented)
 	}
 	return j, nil
 }

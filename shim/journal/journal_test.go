@@ -39,7 +39,8 @@ func TestJournalSurvivesACrash(t *testing.T) {
 // A journal that cannot be written says what is to be done.
 func TestJournalOnABadDisk(t *testing.T) {
 	for errno, is := range map[syscall.Errno]func(error) bool{
-		syscall.ENOSPC: errdefs.IsResourceExhausted, syscall.EDQUOT: errdefs.IsResourceExhausted, syscall.EROFS: errdefs.IsFailedPrecondition,
+		syscall.ENOSPC: errdefs.IsResourceExhausted, syscall.EDQUOT: errdefs.IsResourceExhausted,
+		syscall.EROFS: errdefs.IsFailedPrecondition,
 	} {
 		err := durable.DiskError(&os.PathError{Op: "write", Path: "/x", Err: errno})
 		if !is(err) || !strings.Contains(err.Error(), "state_dir") {
@@ -50,7 +51,8 @@ func TestJournalOnABadDisk(t *testing.T) {
 
 // What no shim has written is refused: an exec without an id would stand for init.
 func TestResumeIsChecked(t *testing.T) {
-	for _, all := range [][]MovedExec{{{Guest: "g"}}, {{ID: "e"}}, {{ID: "e", Guest: "g"}, {ID: "f", Guest: "g"}}, {{ID: "e", Guest: "g"}, {ID: "e", Guest: "h"}}} {
+	for _, all := range [][]MovedExec{{{Guest: "g"}}, {{ID: "e"}}, {{ID: "e", Guest: "g"}, {ID: "f", Guest: "g"}},
+		{{ID: "e", Guest: "g"}, {ID: "e", Guest: "h"}}} {
 		if err := (&Resume{Execs: all}).Check(); !errdefs.IsDataLoss(err) {
 			t.Errorf("%+v: %v", all, err)
 		}

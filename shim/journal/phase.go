@@ -29,7 +29,8 @@ func (p Phase) Destination() bool { return p == Incoming || p == Ready || p == F
 // BeginSending says that an operation holds the VM, and has nothing of it yet. patience is how long
 // the VM stands still for a controller that says nothing.
 func (j *Journal) BeginSending(operation string, attempt uint32, patience time.Duration) {
-	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move, j.Waking = Sending, operation, attempt, "", "", false, false
+	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move, j.Waking = Sending, operation, attempt, "", "",
+		false, false
 	j.Patience = patience.Milliseconds()
 	j.Armed = false // the first reader of the kernel's notes uses them up
 }

@@ -44,13 +44,16 @@ func TestPrewrite(t *testing.T) {
 		"a change before it": {change: (*Journal).Prepare, before: func(s *Store, _ string) error {
 			return s.Update(func(j *Journal) error { j.Digest = "d"; return nil })
 		}},
-		"a change that is refused before it": {change: (*Journal).Prepare, used: true, before: func(s *Store, _ string) error {
-			if err := s.Update(func(*Journal) error { return errFake }); !errors.Is(err, errFake) {
-				return err
-			}
-			return nil
+		"a change that is refused before it": {change: (*Journal).Prepare, used: true,
+			before: func(s *Store, _ string) error {
+				if err := s.Update(func(*Journal) error { return errFake }); !errors.Is(err, errFake) {
+					return err
+				}
+				return nil
+			}},
+		"it is gone": {change: (*Journal).Prepare, before: func(_ *Store, draft string) error {
+			return os.Rename(draft, draft+"x")
 		}},
-		"it is gone": {change: (*Journal).Prepare, before: func(_ *Store, draft string) error { return os.Rename(draft, draft+"x") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, dir := newStore(t)
@@ -71,7 +74,8 @@ func TestPrewrite(t *testing.T) {
 			if err := s.Update(func(j *Journal) error { c.change(j); return nil }); err != nil {
 				t.Fatal(err)
 			}
-			if j, err := Read(dir); err != nil || j.Phase != want.Phase || j.Digest != want.Digest || s.Load().Phase != want.Phase {
+			if j, err := Read(dir); err != nil || j.Phase != want.Phase || j.Digest != want.Digest ||
+				s.Load().Phase != want.Phase {
 				t.Errorf("journal %+v, %v; want %s of %q", j, err, want.Phase, want.Digest)
 			}
 			if used := inode(t, File(dir)) == draft; used != c.used {

@@ -65,10 +65,14 @@ func TestDown(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	for line, want := range map[string]mapping{
-		"00400000-00e78000 r-xp 00000000 fe:00 4711                       /usr/bin/a program": {0x400000, 0xe78000, true, "/usr/bin/a program"},
-		"00e78000-01a74000 r--p 00a78000 fe:00 4711  /usr/bin/p (deleted)":                    {0xe78000, 0x1a74000, true, "/usr/bin/p (deleted)"},
-		"01a74000-01b15000 rw-p 01674000 fe:00 4711  /usr/bin/p":                              {0x1a74000, 0x1b15000, false, "/usr/bin/p"},
-		"01b15000-01b16000 ---p 01674000 fe:00 4711  /usr/bin/p":                              {0x1b15000, 0x1b16000, false, "/usr/bin/p"},
+		"00400000-00e78000 r-xp 00000000 fe:00 4711                       /usr/bin/a program": {0x400000, 0xe78000, true,
+			"/usr/bin/a program"},
+		"00e78000-01a74000 r--p 00a78000 fe:00 4711  /usr/bin/p (deleted)": {0xe78000, 0x1a74000, true,
+			"/usr/bin/p (deleted)"},
+		"01a74000-01b15000 rw-p 01674000 fe:00 4711  /usr/bin/p": {0x1a74000, 0x1b15000, false,
+			"/usr/bin/p"},
+		"01b15000-01b16000 ---p 01674000 fe:00 4711  /usr/bin/p": {0x1b15000, 0x1b16000, false,
+			"/usr/bin/p"},
 	} {
 		if got, ok := parse(line); !ok || got != want {
 			t.Errorf("%s: %+v, want %+v", line, got, want)

@@ -29,10 +29,12 @@ type ID struct {
 var ErrUnknown = errors.New("whether it lives is not known")
 
 // errNoBoot is in the ErrUnknown of an ID without a boot whose pid and start time a process has.
-var errNoBoot = errors.New("an earlier build wrote it down without the boot of its host: look whether the process is the VM's")
+var errNoBoot = errors.New("an earlier build wrote it down without the boot of its host: look whether the process " +
+	"is the VM's")
 
 func unknown(pid int, err error) error {
-	return fmt.Errorf("process %d: %w: %w; free descriptors or memory of the host, and try again: %w", pid, ErrUnknown, err, errdefs.ErrUnavailable)
+	return fmt.Errorf("process %d: %w: %w; free descriptors or memory of the host, and try again: %w", pid, ErrUnknown,
+		err, errdefs.ErrUnavailable)
 }
 
 // Find names a process that runs now.

@@ -77,10 +77,12 @@ func pool(dir string, page uint64) (bool, error) {
 	}
 	ram, sized := Suits(&fs, page)
 	if !ram {
-		return false, fmt.Errorf("ram_dir %s: a file system of type %#x is mounted there; unmount it, or name another directory: %w", dir, fs.Type, errdefs.ErrFailedPrecondition)
+		return false, fmt.Errorf("ram_dir %s: a file system of type %#x is mounted there; unmount it, or name another "+
+			"directory: %w", dir, fs.Type, errdefs.ErrFailedPrecondition)
 	}
 	if !sized {
-		return false, fmt.Errorf("ram_dir %s: what is mounted there has no pages of %d bytes; end its VMs and unmount it: %w", dir, page, errdefs.ErrFailedPrecondition)
+		return false, fmt.Errorf("ram_dir %s: what is mounted there has no pages of %d bytes; end its VMs and unmount it: %w",
+			dir, page, errdefs.ErrFailedPrecondition)
 	}
 	return true, nil
 }

@@ -154,7 +154,8 @@ func checkUpper(dir string) (empty bool, err error) {
 			_, err := unix.Lgetxattr(path, name, nil)
 			switch {
 			case err == nil:
-				return fmt.Errorf("upperdir has %s with %s: it cannot become a disk; commit the container to an image first: %w", strings.TrimPrefix(path, dir), name, errdefs.ErrNotImplemented)
+				return fmt.Errorf("upperdir has %s with %s: it cannot become a disk; commit the container to an image first: %w",
+					strings.TrimPrefix(path, dir), name, errdefs.ErrNotImplemented)
 			case !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP):
 				return &os.PathError{Op: "getxattr", Path: path, Err: err}
 			}

@@ -73,7 +73,8 @@ func hashKey(kind string, parts ...string) string {
 
 // get returns the disk of key, built by build if it is not there. An empty key is
 // built every time. The disk is linked into linked before anybody can evict it.
-func (c *Cache) get(ctx context.Context, key, linked string, build func(w io.Writer, scratch string) error) (Disk, error) {
+func (c *Cache) get(ctx context.Context, key, linked string, build func(w io.Writer, scratch string) error) (Disk,
+	error) {
 	if key != "" {
 		unlock, err := c.lock(ctx, key[:2])
 		if err != nil {

@@ -217,7 +217,8 @@ func TestFileDigest(t *testing.T) {
 }
 
 func TestReadPlan(t *testing.T) {
-	ext4 := &types.Mount{Type: "mkfs/ext4", Source: "/s/5/rwlayer.img", Options: []string{"X-containerd.mkfs.fs=ext4", "X-containerd.mkfs.size=67108864", "rw", "loop"}}
+	ext4 := &types.Mount{Type: "mkfs/ext4", Source: "/s/5/rwlayer.img", Options: []string{"X-containerd.mkfs.fs=ext4",
+		"X-containerd.mkfs.size=67108864", "rw", "loop"}}
 	layer := func(n int) *types.Mount {
 		return &types.Mount{Type: "erofs", Source: fmt.Sprintf("/s/%d/layer.erofs", n), Options: []string{"ro", "loop"}}
 	}
@@ -230,16 +231,24 @@ func TestReadPlan(t *testing.T) {
 		mounts []*types.Mount
 		want   plan
 	}{
-		{"overlayfs", []*types.Mount{overlay("overlay", "index=off", "workdir=/s/3/work", "upperdir=/s/3/fs", "lowerdir=/s/2/fs:/s/1/fs")},
+		{"overlayfs", []*types.Mount{overlay("overlay", "index=off", "workdir=/s/3/work", "upperdir=/s/3/fs",
+			"lowerdir=/s/2/fs:/s/1/fs")},
 			plan{upper: "/s/3/fs", dirs: []string{"/s/2/fs", "/s/1/fs"}, writable: "/s/3/godwit-rw.ext4"}},
 		{"view", []*types.Mount{overlay("overlay", "lowerdir=/s/2/fs:/s/1/fs")}, plan{dirs: []string{"/s/2/fs", "/s/1/fs"}}},
-		{"native", []*types.Mount{{Type: "bind", Source: "/s/4", Options: []string{"rbind", "rw"}}}, plan{dirs: []string{"/s/4"}, unique: true}},
-		{"blockfile", []*types.Mount{{Type: "ext4", Source: "/s/4", Options: []string{"loop", "rw"}}}, plan{files: []image{{"/s/4", "ext4"}}}},
-		{"erofs with directory", []*types.Mount{layer(4), layer(3), layer(1), overlay("format/mkdir/overlay", "workdir=/s/5/work", "upperdir=/s/5/fs", "X-containerd.mkdir.path=/s/5/fs:0755", "lowerdir={{ overlay 0 2 }}")},
+		{"native", []*types.Mount{{Type: "bind", Source: "/s/4", Options: []string{"rbind", "rw"}}},
+			plan{dirs: []string{"/s/4"}, unique: true}},
+		{"blockfile", []*types.Mount{{Type: "ext4", Source: "/s/4", Options: []string{"loop", "rw"}}},
+			plan{files: []image{{"/s/4", "ext4"}}}},
+		{"erofs with directory", []*types.Mount{layer(4), layer(3), layer(1),
+			overlay("format/mkdir/overlay", "workdir=/s/5/work", "upperdir=/s/5/fs", "X-containerd.mkdir.path=/s/5/fs:0755",
+				"lowerdir={{ overlay 0 2 }}")},
 			plan{files: three, upper: "/s/5/fs", writable: "/s/5/godwit-rw.ext4"}},
-		{"erofs with mkfs", []*types.Mount{ext4, layer(4), layer(3), layer(1), overlay("format/mkdir/overlay", "X-containerd.mkdir.path={{ mount 0 }}/upper:0755", "workdir={{ mount 0 }}/work", "upperdir={{ mount 0 }}/upper", "lowerdir={{ overlay 1 3 }}")},
+		{"erofs with mkfs", []*types.Mount{ext4, layer(4), layer(3), layer(1),
+			overlay("format/mkdir/overlay", "X-containerd.mkdir.path={{ mount 0 }}/upper:0755", "workdir={{ mount 0 }}/work",
+				"upperdir={{ mount 0 }}/upper", "lowerdir={{ overlay 1 3 }}")},
 			plan{files: three, writable: "/s/5/rwlayer.img", writableSize: 64 << 20}},
-		{"erofs upside down", []*types.Mount{layer(1), layer(3), layer(4), overlay("format/overlay", "lowerdir={{ overlay 2 0 }}")}, plan{files: three}},
+		{"erofs upside down", []*types.Mount{layer(1), layer(3), layer(4),
+			overlay("format/overlay", "lowerdir={{ overlay 2 0 }}")}, plan{files: three}},
 		{"one layer", []*types.Mount{layer(4), overlay("format/overlay", "lowerdir={{ mount 0 }}")}, plan{files: three[:1]}},
 	}
 	for _, tt := range tests {
@@ -271,15 +280,18 @@ func TestReadPlanRefuses(t *testing.T) {
 		{"btrfs", []*types.Mount{{Type: "btrfs", Source: "/dev/x"}}, errdefs.IsNotImplemented, `"btrfs"`},
 		{"transform", []*types.Mount{{Type: "crypt/ext4", Source: "/x"}}, errdefs.IsNotImplemented, `"crypt"`},
 		{"two without overlay", []*types.Mount{erofs, erofs}, errdefs.IsInvalidArgument, "2 mounts"},
-		{"devices", []*types.Mount{{Type: "erofs", Source: "/m", Options: []string{"device=/a"}}}, errdefs.IsNotImplemented, "device=/a"},
-		{"relative", []*types.Mount{{Type: "bind", Source: "a", Options: []string{"rbind"}}}, errdefs.IsInvalidArgument, `"a"`},
+		{"devices", []*types.Mount{{Type: "erofs", Source: "/m", Options: []string{"device=/a"}}}, errdefs.IsNotImplemented,
+			"device=/a"},
+		{"relative", []*types.Mount{{Type: "bind", Source: "a", Options: []string{"rbind"}}}, errdefs.IsInvalidArgument,
+			`"a"`},
 		{"out of range", over("lowerdir={{ overlay 0 3 }}"), errdefs.IsInvalidArgument, "overlay 0 3"},
 		{"unknown template", over("lowerdir={{ source 0 }}"), errdefs.IsNotImplemented, "source 0"},
 		{"no lowerdir", over("upperdir=/u"), errdefs.IsInvalidArgument, "without lowerdir"},
 		{"option", over("lowerdir={{ mount 0 }}", "metacopy=on"), errdefs.IsNotImplemented, "metacopy"},
 		{"userxattr", over("lowerdir={{ mount 0 }}", "userxattr"), errdefs.IsNotImplemented, "userxattr"},
 		{"mixed", over("lowerdir={{ mount 0 }}:/d"), errdefs.IsInvalidArgument, "images and directories"},
-		{"erofs as writable", over("lowerdir={{ mount 0 }}", "upperdir={{ mount 0 }}/upper"), errdefs.IsNotImplemented, "writable"},
+		{"erofs as writable", over("lowerdir={{ mount 0 }}", "upperdir={{ mount 0 }}/upper"), errdefs.IsNotImplemented,
+			"writable"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -71,7 +71,8 @@ func (c *Cache) take(ctx context.Context, name string, r io.Reader, path, keep s
 // build writes an image in a scratch directory and publishes it under its digest. Where want
 // is not empty, that is the name which the content has to have; link says where a VM holds it. No
 // room is made by removing the disk named keep.
-func (c *Cache) build(want, keep string, link func(name string) string, write func(w io.Writer, scratch string) error) (_ Disk, err error) {
+func (c *Cache) build(want, keep string, link func(name string) string,
+	write func(w io.Writer, scratch string) error) (_ Disk, err error) {
 	scratch, release, err := c.scratch()
 	if err != nil {
 		return Disk{}, err
@@ -155,11 +156,13 @@ func (c *Cache) verify(ctx context.Context, name, link string) (Disk, error) {
 	}
 	d, err := c.take(ctx, name, f, link, keep)
 	if free && errdefs.IsResourceExhausted(err) {
-		slog.WarnContext(ctx, "a disk in the cache cannot be copied and compared: it is thrown away", "file", old, "error", err)
+		slog.WarnContext(ctx, "a disk in the cache cannot be copied and compared: it is thrown away", "file", old,
+			"error", err)
 		return Disk{}, errors.Join(os.Remove(old), fmt.Errorf("%s: no room for a copy: %w", name, fs.ErrNotExist))
 	}
 	if errdefs.IsDataLoss(err) {
-		slog.WarnContext(ctx, "a disk in the cache has not the content of its digest: it is thrown away", "file", old, "error", err)
+		slog.WarnContext(ctx, "a disk in the cache has not the content of its digest: it is thrown away", "file", old,
+			"error", err)
 		err = fmt.Errorf("%w: %w", err, fs.ErrNotExist) // of a disk with that content
 	} else if err != nil {
 		return Disk{}, err
@@ -185,7 +188,8 @@ func (c *Cache) link(name, link string) (Disk, error) {
 		}
 	}
 	if errors.Is(err, unix.EXDEV) {
-		return Disk{}, fmt.Errorf("%w: put cache and VMs on one file system (state_dir): %w", err, errdefs.ErrFailedPrecondition)
+		return Disk{}, fmt.Errorf("%w: put cache and VMs on one file system (state_dir): %w", err,
+			errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		return Disk{}, err

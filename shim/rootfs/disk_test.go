@@ -40,10 +40,12 @@ func TestKeepHashes(t *testing.T) {
 	if err := c.Keep(t.Context(), right, strings.NewReader("wrong"), path); !errdefs.IsDataLoss(err) {
 		t.Errorf("other bytes: %v, want DataLoss", err)
 	}
-	if err := c.Keep(t.Context(), "sha256:../../etc/passwd", strings.NewReader("right"), path); !errdefs.IsInvalidArgument(err) {
+	if err := c.Keep(t.Context(), "sha256:../../etc/passwd", strings.NewReader("right"), path); !errdefs.IsInvalidArgument(
+		err) {
 		t.Errorf("a path: %v, want InvalidArgument", err)
 	}
-	if err := c.Link(t.Context(), right, path); !errors.Is(err, fs.ErrNotExist) || entries(t, linked) != 0 || entries(t, c.path("tmp")) != 0 {
+	if err := c.Link(t.Context(), right, path); !errors.Is(err, fs.ErrNotExist) || entries(t, linked) != 0 ||
+		entries(t, c.path("tmp")) != 0 {
 		t.Errorf("after a lie: %v, %d links, %d in tmp", err, entries(t, linked), entries(t, c.path("tmp")))
 	}
 	if err := os.WriteFile(path, []byte("stale"), 0o600); err != nil {
@@ -74,7 +76,8 @@ func TestOldDiskIsVerifiedOnce(t *testing.T) {
 	old, key := left(t, c, d, "image"), hashKey("k")
 	held := filepath.Join(links(t, dir, "before"), "held")
 	writer, err := os.OpenFile(old, os.O_RDWR, 0)
-	if err = errors.Join(err, os.Link(old, held), os.Symlink("../disks/sha256-"+d.Encoded()+".erofs", c.path("chains", key))); err != nil {
+	if err = errors.Join(err, os.Link(old, held), os.Symlink("../disks/sha256-"+d.Encoded()+".erofs",
+		c.path("chains", key))); err != nil {
 		t.Fatal(err)
 	}
 	defer writer.Close()

@@ -58,13 +58,15 @@ func readPlan(mounts []*types.Mount) (*plan, error) {
 		e := entry{transforms: parts[:len(parts)-1], fsType: parts[len(parts)-1], source: m.Source, options: m.Options}
 		for _, t := range e.transforms {
 			if !slices.Contains(mountTransforms, t) {
-				return nil, fmt.Errorf("mount %d of type %q: transform %q is not known; known are %s: %w", i, m.Type, t, strings.Join(mountTransforms, ", "), errdefs.ErrNotImplemented)
+				return nil, fmt.Errorf("mount %d of type %q: transform %q is not known; known are %s: %w", i, m.Type, t,
+					strings.Join(mountTransforms, ", "), errdefs.ErrNotImplemented)
 			}
 		}
 		entries = append(entries, e)
 	}
 	if len(entries) == 0 {
-		return nil, invalid("the task has no root file system mount: run it with a snapshotter (overlayfs, erofs, native, blockfile)")
+		return nil, invalid("the task has no root file system mount: run it with a snapshotter (overlayfs, erofs, native, " +
+			"blockfile)")
 	}
 	last := entries[len(entries)-1]
 	if last.fsType == "overlay" {
@@ -91,7 +93,8 @@ func readSingle(e entry) (*plan, error) {
 		}
 		return &plan{files: []image{img}}, nil
 	}
-	return nil, fmt.Errorf("mount of type %q cannot become a disk of a VM: use the snapshotter overlayfs, erofs, native or blockfile: %w", e.fsType, errdefs.ErrNotImplemented)
+	return nil, fmt.Errorf("mount of type %q cannot become a disk of a VM: use the snapshotter overlayfs, erofs, "+
+		"native or blockfile: %w", e.fsType, errdefs.ErrNotImplemented)
 }
 
 func readImage(e entry) (image, error) {
@@ -100,7 +103,8 @@ func readImage(e entry) (image, error) {
 	}
 	for _, o := range e.options {
 		if strings.HasPrefix(o, "device=") {
-			return image{}, fmt.Errorf("erofs image %s has option %s: several devices of one file system are not joined in a VM; set max_unmerged_layers = 0 in containerd's erofs snapshotter: %w", e.source, o, errdefs.ErrNotImplemented)
+			return image{}, fmt.Errorf("erofs image %s has option %s: several devices of one file system are not joined in a "+
+				"VM; set max_unmerged_layers = 0 in containerd's erofs snapshotter: %w", e.source, o, errdefs.ErrNotImplemented)
 		}
 	}
 	return image{e.source, e.fsType}, nil
@@ -127,7 +131,8 @@ func readOverlay(before []entry, overlay entry) (*plan, error) {
 		}
 	}
 	if slices.Contains(overlay.options, "userxattr") {
-		return nil, fmt.Errorf("overlay option userxattr: its whiteouts mean nothing to the guest; run containerd as root: %w", errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("overlay option userxattr: its whiteouts mean nothing to the guest; run containerd as "+
+			"root: %w", errdefs.ErrNotImplemented)
 	}
 	if len(lowers) == 0 {
 		return nil, invalid("overlay without lowerdir")
@@ -140,7 +145,8 @@ func readOverlay(before []entry, overlay entry) (*plan, error) {
 				return nil, err
 			}
 			if img.fsType != "erofs" && img.fsType != "ext4" {
-				return nil, fmt.Errorf("mount %d of type %q is a layer: only erofs and ext4 images become disks: %w", i, img.fsType, errdefs.ErrNotImplemented)
+				return nil, fmt.Errorf("mount %d of type %q is a layer: only erofs and ext4 images become disks: %w", i, img.fsType,
+					errdefs.ErrNotImplemented)
 			}
 			p.files = append(p.files, img)
 			continue
@@ -194,7 +200,8 @@ func references(part string, count int) (from, to int, err error) {
 		from, _ = strconv.Atoi(m[1])
 		to = from
 	} else {
-		return 0, 0, fmt.Errorf("overlay lowerdir %q: only {{ mount N }} and {{ overlay N M }} are known: %w", part, errdefs.ErrNotImplemented)
+		return 0, 0, fmt.Errorf("overlay lowerdir %q: only {{ mount N }} and {{ overlay N M }} are known: %w", part,
+			errdefs.ErrNotImplemented)
 	}
 	if from >= count || to >= count {
 		return 0, 0, invalid("overlay lowerdir %q names a mount that is not among the %d before it", part, count)
@@ -230,7 +237,8 @@ func (p *plan) readUpper(before []entry, upper string) error {
 		return invalid("overlay upperdir %q names a mount that is not among the %d before it", upper, len(before))
 	}
 	if rest := upper[len(m[0]):]; rest != "/upper" {
-		return fmt.Errorf("overlay upperdir %q: the guest expects /upper in the writable disk: %w", upper, errdefs.ErrNotImplemented)
+		return fmt.Errorf("overlay upperdir %q: the guest expects /upper in the writable disk: %w", upper,
+			errdefs.ErrNotImplemented)
 	}
 	img, err := readImage(before[i])
 	if err != nil {

@@ -24,7 +24,8 @@ func plain(t *testing.T, dir string) []*types.Mount {
 // A directory that may be written is built anew each time.
 func TestPrepareUniqueDirectory(t *testing.T) {
 	dir := t.TempDir()
-	mounts, dst := plain(t, dir), Paths{Cache: openCache(t, dir, 1<<30), Dir: filepath.Join(dir, "vm"), WritableSize: 64 << 20}
+	mounts, dst := plain(t, dir), Paths{Cache: openCache(t, dir, 1<<30), Dir: filepath.Join(dir, "vm"),
+		WritableSize: 64 << 20}
 	first, err := Prepare(t.Context(), mounts, dst)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +41,8 @@ func TestPrepareUniqueDirectory(t *testing.T) {
 		t.Errorf("writable disks %+v, %+v", first, second)
 	}
 	disks, layers, rw, files := second.Describe()
-	if len(disks) != 2 || disks[0].ID != layers[0] || disks[1].ID != rw || files[layers[0]] != second.Disks[0].Path || files[rw] != second.Writable || disks[0].Digest == "" {
+	if len(disks) != 2 || disks[0].ID != layers[0] || disks[1].ID != rw || files[layers[0]] != second.Disks[0].Path ||
+		files[rw] != second.Writable || disks[0].Digest == "" {
 		t.Errorf("described as %+v, %v, %s, %v", disks, layers, rw, files)
 	}
 	if err := Release(dst.Dir); err != nil {
@@ -62,7 +64,9 @@ func TestPrepareFailsAtEachStep(t *testing.T) {
 		is     func(error) bool
 		before bool // a writable disk is there already, and must stay
 	}{
-		{"no such directory", t.Context(), func(_ *testing.T, _ string, m []*types.Mount, _ *Paths) { m[0].Source += "/none" },
+		{"no such directory", t.Context(), func(_ *testing.T, _ string, m []*types.Mount, _ *Paths) {
+			m[0].Source += "/none"
+		},
 			func(err error) bool { return errors.Is(err, os.ErrNotExist) }, true},
 		{"canceled build", canceled, func(*testing.T, string, []*types.Mount, *Paths) {},
 			func(err error) bool { return errors.Is(err, context.Canceled) }, false},
@@ -71,7 +75,9 @@ func TestPrepareFailsAtEachStep(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, func(err error) bool { return errors.Is(err, os.ErrNotExist) }, false},
-		{"writable disk too small", t.Context(), func(_ *testing.T, _ string, _ []*types.Mount, dst *Paths) { dst.WritableSize = 1 },
+		{"writable disk too small", t.Context(), func(_ *testing.T, _ string, _ []*types.Mount, dst *Paths) {
+			dst.WritableSize = 1
+		},
 			func(err error) bool { return err != nil }, false},
 		{"writable disk is a directory", t.Context(), func(t *testing.T, _ string, _ []*types.Mount, dst *Paths) {
 			if err := os.MkdirAll(filepath.Join(dst.Dir, writableName), 0o700); err != nil {
@@ -82,7 +88,8 @@ func TestPrepareFailsAtEachStep(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			mounts, dst := plain(t, dir), Paths{Cache: openCache(t, dir, 1<<30), Dir: filepath.Join(dir, "vm"), WritableSize: 64 << 20}
+			mounts, dst := plain(t, dir), Paths{Cache: openCache(t, dir, 1<<30), Dir: filepath.Join(dir, "vm"),
+				WritableSize: 64 << 20}
 			writable := filepath.Join(dst.Dir, writableName)
 			tt.spoil(t, dir, mounts, &dst)
 			if tt.before {
@@ -131,7 +138,8 @@ func TestPrepareErofsSnapshots(t *testing.T) {
 		layers = append(layers, &types.Mount{Type: "erofs", Source: path, Options: []string{"ro", "loop"}})
 	}
 	rw := filepath.Join(snapshot, "rwlayer.img")
-	mkfs := &types.Mount{Type: "mkfs/ext4", Source: rw, Options: []string{"X-containerd.mkfs.fs=ext4", "X-containerd.mkfs.size=128MiB", "rw", "loop"}}
+	mkfs := &types.Mount{Type: "mkfs/ext4", Source: rw, Options: []string{"X-containerd.mkfs.fs=ext4",
+		"X-containerd.mkfs.size=128MiB", "rw", "loop"}}
 	overlay := func(options ...string) *types.Mount {
 		return &types.Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: options}
 	}
@@ -143,7 +151,8 @@ func TestPrepareErofsSnapshots(t *testing.T) {
 		{"image for writes", rw, 128 << 20, append(append([]*types.Mount{mkfs}, layers...),
 			overlay("workdir={{ mount 0 }}/work", "upperdir={{ mount 0 }}/upper", "lowerdir={{ overlay 1 3 }}"))},
 		{"directory for writes", filepath.Join(snapshot, writableName), 64 << 20, append(append([]*types.Mount{}, layers...),
-			overlay("X-containerd.mkdir.path="+snapshot+"/fs:0755", "workdir="+snapshot+"/work", "upperdir="+snapshot+"/fs", "lowerdir={{ overlay 0 2 }}"))},
+			overlay("X-containerd.mkdir.path="+snapshot+"/fs:0755", "workdir="+snapshot+"/work", "upperdir="+snapshot+"/fs",
+				"lowerdir={{ overlay 0 2 }}"))},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -172,7 +181,8 @@ func TestPrepareErofsSnapshots(t *testing.T) {
 // A disk that is made has the room in addition to its size; one that is there stays as it is.
 func TestPrepareWithRoom(t *testing.T) {
 	dir := t.TempDir()
-	mounts, dst := plain(t, dir), Paths{Cache: openCache(t, dir, 1<<30), Dir: filepath.Join(dir, "vm"), WritableSize: 64 << 20, Room: 128 << 20}
+	mounts, dst := plain(t, dir), Paths{Cache: openCache(t, dir, 1<<30), Dir: filepath.Join(dir, "vm"),
+		WritableSize: 64 << 20, Room: 128 << 20}
 	for range 2 {
 		l, err := Prepare(t.Context(), mounts, dst)
 		if err != nil {

@@ -42,7 +42,8 @@ func cachedAt(t *testing.T, c *Cache, dir, text string, used time.Time) {
 	if err := c.Keep(t.Context(), d.String(), strings.NewReader(text), path); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.Remove(path), os.Chtimes(c.path(verified, "sha256-"+d.Encoded()+".erofs"), used, used)); err != nil {
+	if err := errors.Join(os.Remove(path), os.Chtimes(c.path(verified, "sha256-"+d.Encoded()+".erofs"), used,
+		used)); err != nil {
 		t.Fatal(err)
 	}
 }

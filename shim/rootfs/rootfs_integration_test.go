@@ -49,7 +49,8 @@ func everything(t *testing.T, dir string) {
 	put(t, dir+"/block", strings.Repeat("b", 2049))
 	put(t, dir+"/page", strings.Repeat("p", 4096))
 	put(t, dir+"/large", strings.Repeat("0123456789", 700_000))
-	for i, sparse := range []struct{ size, at int64 }{{100 << 20, 50_000_001}, {300 << 20, 300<<20 - 3}, {1 << 20, -1}, {10_000, 9_000}} {
+	for i, sparse := range []struct{ size, at int64 }{{100 << 20, 50_000_001}, {300 << 20, 300<<20 - 3}, {1 << 20, -1},
+		{10_000, 9_000}} {
 		path := fmt.Sprintf("%s/sparse%d", dir, i)
 		put(t, path, "")
 		must(t, os.Truncate(path, sparse.size))
@@ -102,7 +103,8 @@ func upperOf(t *testing.T, lower string, change func(dir string)) string {
 		must(t, os.Mkdir(filepath.Join(base, d), 0o755))
 	}
 	upper, mnt := filepath.Join(base, "fs"), filepath.Join(base, "mnt")
-	must(t, unix.Mount("overlay", mnt, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", lower, upper, filepath.Join(base, "work"))))
+	must(t, unix.Mount("overlay", mnt, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", lower, upper,
+		filepath.Join(base, "work"))))
 	change(mnt)
 	must(t, unix.Unmount(mnt, 0))
 	return upper
@@ -172,7 +174,8 @@ func paths(t *testing.T) Paths {
 
 func overlayMount(upper string, lowers ...string) []*types.Mount {
 	return []*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{
-		"index=off", "workdir=" + filepath.Join(filepath.Dir(upper), "work"), "upperdir=" + upper, "lowerdir=" + strings.Join(lowers, ":")}}}
+		"index=off", "workdir=" + filepath.Join(filepath.Dir(upper), "work"), "upperdir=" + upper,
+		"lowerdir=" + strings.Join(lowers, ":")}}}
 }
 
 func TestTreeEquality(t *testing.T) {
@@ -213,11 +216,13 @@ func TestChainIsSharedAndDeterministic(t *testing.T) {
 	for i := range 2 {
 		upper := filepath.Join(t.TempDir(), "fs")
 		must(t, os.Mkdir(upper, 0o755))
-		l, err := Prepare(t.Context(), overlayMount(upper, lower), Paths{Cache: dst.Cache, Dir: fmt.Sprint(dst.Dir, i), WritableSize: 64 << 20})
+		l, err := Prepare(t.Context(), overlayMount(upper, lower), Paths{Cache: dst.Cache, Dir: fmt.Sprint(dst.Dir, i),
+			WritableSize: 64 << 20})
 		must(t, err)
 		digests = append(digests, l.Disks[0].Digest)
 	}
-	l, err := Prepare(t.Context(), overlayMount(filepath.Join(emptySnapshot(t), "fs"), lower), paths(t)) // a cache of its own
+	// a cache of its own
+	l, err := Prepare(t.Context(), overlayMount(filepath.Join(emptySnapshot(t), "fs"), lower), paths(t))
 	must(t, err)
 	if digests[0] != digests[1] || digests[0] != l.Disks[0].Digest {
 		t.Errorf("digests differ: %v, %s", digests, l.Disks[0].Digest)
@@ -242,16 +247,19 @@ func TestManyImagesAreMerged(t *testing.T) {
 		dir := t.TempDir()
 		put(t, dir+"/shared", fmt.Sprint(i))
 		put(t, fmt.Sprintf("%s/own/%d", dir, i), "x")
-		l, err := Prepare(t.Context(), []*types.Mount{{Type: "bind", Source: dir, Options: []string{"rbind"}}}, Paths{Cache: dst.Cache, Dir: filepath.Join(t.TempDir(), "vm"), WritableSize: 64 << 20})
+		l, err := Prepare(t.Context(), []*types.Mount{{Type: "bind", Source: dir, Options: []string{"rbind"}}},
+			Paths{Cache: dst.Cache, Dir: filepath.Join(t.TempDir(), "vm"), WritableSize: 64 << 20})
 		must(t, err)
 		mounts = append(mounts, &types.Mount{Type: "erofs", Source: l.Disks[0].Path, Options: []string{"ro", "loop"}})
 		dirs = append(dirs, dir)
 	}
 	rw := filepath.Join(t.TempDir(), "rwlayer.img")
-	mounts = append([]*types.Mount{{Type: "mkfs/ext4", Source: rw, Options: []string{"X-containerd.mkfs.fs=ext4", "X-containerd.mkfs.size=67108864", "rw", "loop"}}}, mounts...)
+	mounts = append([]*types.Mount{{Type: "mkfs/ext4", Source: rw, Options: []string{"X-containerd.mkfs.fs=ext4",
+		"X-containerd.mkfs.size=67108864", "rw", "loop"}}}, mounts...)
 	mounts = append(mounts, &types.Mount{Type: "format/mkdir/overlay", Source: "overlay", Options: []string{
 		"X-containerd.mkdir.path={{ mount 0 }}/upper:0755", "X-containerd.mkdir.path={{ mount 0 }}/work:0755",
-		"workdir={{ mount 0 }}/work", "upperdir={{ mount 0 }}/upper", fmt.Sprintf("lowerdir={{ overlay 1 %d }}", MaxDisks+5)}})
+		"workdir={{ mount 0 }}/work", "upperdir={{ mount 0 }}/upper", fmt.Sprintf("lowerdir={{ overlay 1 %d }}",
+			MaxDisks+5)}})
 	l, err := Prepare(t.Context(), mounts, dst)
 	must(t, err)
 	if len(l.Disks) != MaxDisks || l.Writable != rw || l.WritableSize != 64<<20 {

@@ -19,7 +19,10 @@ import (
 // user finds nothing of the host there but a word on where the files are, and can write nothing.
 func TestRootShowsNothingOfTheHost(t *testing.T) {
 	var held proc.ID
-	if err := Start(t.Context(), os.Args[0], Namespace{New: true}, func(id proc.ID) error { held = id; return nil }); err != nil {
+	if err := Start(t.Context(), os.Args[0], Namespace{New: true}, func(id proc.ID) error {
+		held = id
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

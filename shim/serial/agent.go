@@ -75,7 +75,8 @@ func (p *Port) Processes(context.Context, *agentv1.ProcessesRequest) (*agentv1.P
 
 // none says that no program in the guest could do what was asked for.
 func none(what string) error {
-	return fmt.Errorf("%s: the VM boots the system of its disk, where no agent of godwit's runs: %w", what, errdefs.ErrNotImplemented)
+	return fmt.Errorf("%s: the VM boots the system of its disk, where no agent of godwit's runs: %w", what,
+		errdefs.ErrNotImplemented)
 }
 
 // Prepare is for container images.
@@ -94,7 +95,8 @@ func (p *Port) Copy(context.Context, *agentv1.CopyRequest) (*agentv1.CopyRespons
 }
 
 // ConfigureNetwork is what DHCP does for a VM disk.
-func (p *Port) ConfigureNetwork(context.Context, *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
+func (p *Port) ConfigureNetwork(context.Context, *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse,
+	error) {
 	return nil, none("configure the guest's network")
 }
 

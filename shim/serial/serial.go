@@ -43,7 +43,8 @@ type Port struct {
 // Open connects to the socket at path, as soon as it is there, until gone is closed.
 // Output and input count from the offsets given: those that an earlier Port came to.
 func Open(path string, gone <-chan struct{}, output, input uint64) *Port {
-	p := &Port{path: path, gone: gone, start: output, input: input, ended: make(chan struct{}), changed: make(chan struct{})}
+	p := &Port{path: path, gone: gone, start: output, input: input, ended: make(chan struct{}),
+		changed: make(chan struct{})}
 	p.life, p.cancel = context.WithCancel(context.Background())
 	conn := p.dial() // a VMM whose socket is there already must not find it unread when the guest runs
 	go p.follow(conn)

@@ -42,7 +42,8 @@ func readAll(t *testing.T, p *Port, offset uint64) string {
 	t.Helper()
 	var all bytes.Buffer
 	for {
-		r, err := p.Read(t.Context(), &agentv1.ReadRequest{Stream: agentv1.Stream_STREAM_STDOUT, Offset: offset, Max: 10, WaitMs: 1000})
+		r, err := p.Read(t.Context(), &agentv1.ReadRequest{Stream: agentv1.Stream_STREAM_STDOUT, Offset: offset, Max: 10,
+			WaitMs: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +64,8 @@ func TestBothWays(t *testing.T) {
 	defer p.Close()
 	guest := accept(t, l)
 	fmt.Fprint(guest, "login: ")
-	if r, err := p.Read(t.Context(), &agentv1.ReadRequest{Stream: agentv1.Stream_STREAM_STDOUT, Offset: 100, Max: 99, WaitMs: 5000}); err != nil || string(r.GetData()) != "login: " || r.GetOffset() != 100 {
+	if r, err := p.Read(t.Context(), &agentv1.ReadRequest{Stream: agentv1.Stream_STREAM_STDOUT, Offset: 100, Max: 99,
+		WaitMs: 5000}); err != nil || string(r.GetData()) != "login: " || r.GetOffset() != 100 {
 		t.Fatalf("read %v, %v", r, err)
 	}
 	// Of a repeated write only the new part is typed.
@@ -86,7 +88,8 @@ func TestBothWays(t *testing.T) {
 	if got := readAll(t, p, 107); got != "welcome" {
 		t.Errorf("rest %q", got)
 	}
-	if r, err := p.Read(t.Context(), &agentv1.ReadRequest{Stream: agentv1.Stream_STREAM_STDERR, WaitMs: 1000}); err != nil || !r.GetEof() {
+	if r, err := p.Read(t.Context(), &agentv1.ReadRequest{Stream: agentv1.Stream_STREAM_STDERR,
+		WaitMs: 1000}); err != nil || !r.GetEof() {
 		t.Errorf("stderr %v, %v", r, err)
 	}
 	if _, err := p.Write(t.Context(), &agentv1.WriteRequest{Offset: 12, Data: []byte("x")}); !errdefs.IsUnavailable(err) {
@@ -191,7 +194,8 @@ func TestNoAgent(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if r, err := p.Processes(ctx, nil); err != nil || r.GetProcesses()[0].GetStdoutOffset() != 3 || r.GetProcesses()[0].GetStdinOffset() != 4 {
+	if r, err := p.Processes(ctx, nil); err != nil || r.GetProcesses()[0].GetStdoutOffset() != 3 ||
+		r.GetProcesses()[0].GetStdinOffset() != 4 {
 		t.Errorf("processes: %v, %v", r, err)
 	}
 	short, cancel := context.WithCancel(ctx)

@@ -87,7 +87,8 @@ func TestDamaged(t *testing.T) {
 		t.Errorf("cache without a directory: %q", got)
 	}
 	gone := filepath.Join(dir, "gone")
-	if _, err := (Cache{Path: filepath.Join(dir, "facts.json")}).Of("content", []string{gone}, f.find(gone)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := (Cache{Path: filepath.Join(dir, "facts.json")}).Of("content", []string{gone}, f.find(gone)); !errors.Is(
+		err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }

@@ -71,7 +71,9 @@ func duplicate(all ...*os.File) (*os.File, error) {
 			return openDevNull(err)
 		}
 		fd, dup := -1, error(nil)
-		if err := raw.Control(func(old uintptr) { fd, dup = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) }); err != nil || dup != nil {
+		if err := raw.Control(func(old uintptr) {
+			fd, dup = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
+		}); err != nil || dup != nil {
 			return openDevNull(errors.Join(err, dup))
 		}
 		return os.NewFile(uintptr(fd), f.Name()), nil

@@ -32,7 +32,8 @@ func (l *LogFile) open() (*os.File, error) {
 	}
 	f, err := os.OpenFile(l.Path, logFlags, 0o600)
 	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("%s is a symbolic link: name the file itself (--stdio, stdio_uri): %w", l.Path, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("%s is a symbolic link: name the file itself (--stdio, stdio_uri): %w", l.Path,
+			errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		return nil, err

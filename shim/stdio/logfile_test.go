@@ -129,7 +129,8 @@ func TestLogOfOtherKinds(t *testing.T) {
 	if err := os.Symlink(l.Path, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (&LogFile{Path: link}).open(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), link) {
+	if _, err := (&LogFile{Path: link}).open(); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), link) {
 		t.Errorf("a link: %v", err)
 	}
 	null := &LogFile{Path: os.DevNull, MaxBytes: 1, Files: 1}

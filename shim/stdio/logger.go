@@ -45,7 +45,8 @@ func (st *Streams) startLogger(namespace, id string, u *url.URL) error {
 	n, err := wait[0].Read(make([]byte, 1))
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		_ = cmd.Process.Kill()
-		return fmt.Errorf("start logger %s: it was not ready after %v, and did not close descriptor 5: %w", u.Path, loggerBound, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("start logger %s: it was not ready after %v, and did not close descriptor 5: %w", u.Path,
+			loggerBound, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil && err != io.EOF {
 		return fmt.Errorf("start logger %s: %w", u.Path, err)

@@ -35,9 +35,8 @@ func (p *Pump) outputs() (all []output) {
 	return all
 }
 
-// readOutput moves one stream from the guest to its file. Once the process has ended, the stream counts as drained where
-// its output ends: a child of the process may hold it open for ever, and what that still
-// writes goes on flowing.
+// readOutput moves one stream from the guest to its file. Once the process has ended, the stream counts as drained
+// where its output ends: a child of the process may hold it open for ever, and what that still writes goes on flowing.
 func (p *Pump) readOutput(ctx context.Context, agent Guest, s output) {
 	stream, to, offset := s.stream, s.file, s.offset
 	defer interrupt(ctx, to)()
@@ -90,7 +89,8 @@ func (p *Pump) readOutput(ctx context.Context, agent Guest, s output) {
 }
 
 // deliver writes to the client, and answers how much of data is done with, and whether the rest waits
-// for space in a log. What no client can read any more is done with: the process does not wait for it. An error says that this process has closed the stream.
+// for space in a log. What no client can read any more is done with: the process does not wait for it. An error says
+// that this process has closed the stream.
 func (p *Pump) deliver(ctx context.Context, s output, data []byte) (n int, full bool, err error) {
 	n, err = s.write(data)
 	switch {
@@ -124,7 +124,8 @@ func interrupt(ctx context.Context, to *os.File) (end func()) {
 const readSlack = 5 * time.Second
 
 // read is cut short when the process ends meanwhile: its end says where to stop.
-func (p *Pump) read(ctx context.Context, agent Guest, req *agentv1.ReadRequest, over bool) (*agentv1.ReadResponse, error) {
+func (p *Pump) read(ctx context.Context, agent Guest, req *agentv1.ReadRequest, over bool) (*agentv1.ReadResponse,
+	error) {
 	ctx, cancel := context.WithTimeout(ctx, readWait+readSlack)
 	defer cancel()
 	if !over {

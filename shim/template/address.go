@@ -21,7 +21,8 @@ func mac(slot int) net.HardwareAddr {
 func addressed(state []byte, slots []int) error {
 	for _, slot := range slots {
 		if n := bytes.Count(state, mac(slot)); n != 1 {
-			return fmt.Errorf("its device state has the address of the NIC in slot %d %d times, not once: %w", slot, n, errdefs.ErrNotImplemented)
+			return fmt.Errorf("its device state has the address of the NIC in slot %d %d times, not once: %w", slot, n,
+				errdefs.ErrNotImplemented)
 		}
 	}
 	return nil

@@ -22,7 +22,8 @@ const blankDisk = 1 << 20
 
 // run boots a VM of the shape up to where its agent waits, pauses it, and lets take have
 // its state. The VM is gone when it returns.
-func (m *Maker) run(ctx context.Context, shape Shape, ram *os.File, take func(vm vmm.Machine, kernel string) error) (err error) {
+func (m *Maker) run(ctx context.Context, shape Shape, ram *os.File,
+	take func(vm vmm.Machine, kernel string) error) (err error) {
 	var files []*os.File
 	defer func() {
 		for _, f := range files {

@@ -103,7 +103,8 @@ func (m *Maker) fill(ctx context.Context, work string, shape Shape) (err error) 
 		return err
 	}
 	if n := h.RAM.bytes(); n > m.MaxBytes {
-		return fmt.Errorf("its RAM has %d bytes, %d at most (template.boot.max_size): %w", n, m.MaxBytes, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("its RAM has %d bytes, %d at most (template.boot.max_size): %w", n, m.MaxBytes,
+			errdefs.ErrResourceExhausted)
 	}
 	return write(filepath.Join(work, headFile), h.writeTo)
 }

@@ -92,9 +92,11 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	v := &fakeVMM{ram: pattern(), state: "device state"}
-	f := &fixture{vm: v, shape: Shape{Build: "b", VMM: "fake", Memory: testRAM, VCPUs: 1, Disks: []Disk{{8, true}, {9, false}}}}
+	f := &fixture{vm: v, shape: Shape{Build: "b", VMM: "fake", Memory: testRAM, VCPUs: 1,
+		Disks: []Disk{{8, true}, {9, false}}}}
 	f.Maker = &Maker{
-		Store: Store{filepath.Join(t.TempDir(), "templates")}, Driver: v, Dir: t.TempDir(), MaxBytes: testRAM, Quiet: time.Nanosecond,
+		Store: Store{filepath.Join(t.TempDir(), "templates")}, Driver: v, Dir: t.TempDir(), MaxBytes: testRAM,
+		Quiet:   time.Nanosecond,
 		Prepare: func(context.Context, vmm.Machine, string) (string, error) { return "6.1", v.call("prepare") },
 		Tap:     func(string) (*os.File, error) { return os.CreateTemp(t.TempDir(), "") },
 	}
@@ -174,7 +176,8 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil || !bytes.Equal(got, f.vm.ram) {
 		t.Errorf("RAM differs, %v", err)
 	}
-	if f.vm.cfg.Kernel != f.Kernel || len(f.vm.cfg.Disks) != 2 || !f.vm.cfg.Disks[0].ReadOnly || f.vm.cfg.Disks[1].Slot != 9 {
+	if f.vm.cfg.Kernel != f.Kernel || len(f.vm.cfg.Disks) != 2 || !f.vm.cfg.Disks[0].ReadOnly ||
+		f.vm.cfg.Disks[1].Slot != 9 {
 		t.Errorf("config %+v", f.vm.cfg)
 	}
 	// It was bad: for a while it is not made again, however often it is wished for.

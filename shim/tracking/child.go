@@ -106,7 +106,8 @@ func startChild(ctx context.Context, command []string, userfault, waits bool) (_
 			return nil, err
 		}
 	}
-	c.proc, err = process.Launch{Args: command, Env: os.Environ(), Log: null, FDs: files.FDs(), Userfault: userfault, Waits: waits}.Start()
+	c.proc, err = process.Launch{Args: command, Env: os.Environ(), Log: null, FDs: files.FDs(), Userfault: userfault,
+		Waits: waits}.Start()
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,8 @@ func (s *selfTest) run(once bool) error {
 			written, told := slices.Contains(r.write, page), slices.Contains(got, page)
 			// A page without content may be told; its reader finds a hole.
 			if written && !told || !written && told && (page < 32 && !slices.Contains(r.punch, page)) {
-				return fmt.Errorf("page %d: written %v, told %v in round %d: %w", page, written, told, i+1, errdefs.ErrNotImplemented)
+				return fmt.Errorf("page %d: written %v, told %v in round %d: %w", page, written, told, i+1,
+					errdefs.ErrNotImplemented)
 			}
 		}
 	}
@@ -115,7 +116,8 @@ func (s *selfTest) armed(regions []track.Region, files track.Files) error {
 		for page := range pages {
 			written, told := slices.Contains(r.write, page), slices.Contains(got, page)
 			if written && !told || !written && told && (page < 20 || page >= first && page < end) {
-				err = fmt.Errorf("page %d: written %v, told %v of notes that were there: %w", page, written, told, errdefs.ErrNotImplemented)
+				err = fmt.Errorf("page %d: written %v, told %v of notes that were there: %w", page, written, told,
+					errdefs.ErrNotImplemented)
 			}
 		}
 	}
@@ -124,7 +126,8 @@ func (s *selfTest) armed(regions []track.Region, files track.Files) error {
 
 func (s *selfTest) play(r round) error {
 	for _, page := range r.punch {
-		err := unix.Fallocate(int(s.child.ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(page)*pageSize, pageSize)
+		err := unix.Fallocate(int(s.child.ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(page)*pageSize,
+			pageSize)
 		if err != nil {
 			return fmt.Errorf("punch: %w", err)
 		}

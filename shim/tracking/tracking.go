@@ -73,7 +73,8 @@ func (p Prober) remember(ctx context.Context, what string, test func() error) st
 		text, _ := find()
 		return text
 	}
-	kind := fmt.Sprintf("%s on %s %s", what, unix.ByteSliceToString(name.Release[:]), unix.ByteSliceToString(name.Version[:]))
+	kind := fmt.Sprintf("%s on %s %s", what, unix.ByteSliceToString(name.Release[:]),
+		unix.ByteSliceToString(name.Version[:]))
 	text, err := p.Remember(kind, []string{self}, find)
 	if err != nil && text == "" {
 		text = err.Error()

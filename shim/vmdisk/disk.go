@@ -96,7 +96,8 @@ func below(t rootfs.Tree, name string, info fs.FileInfo) *os.File {
 }
 
 // unpacked answers the raw disk that is in a qcow2 file. It is made once on the node.
-func (m *maker) unpacked(ctx context.Context, t rootfs.Tree, source *os.File, name string, size int64) (*os.File, error) {
+func (m *maker) unpacked(ctx context.Context, t rootfs.Tree, source *os.File, name string, size int64) (*os.File,
+	error) {
 	image, err := qcow2.Open(source, size, m.request.Most)
 	if err != nil {
 		return nil, err
@@ -131,7 +132,8 @@ func room(f *os.File, need int64) error {
 		return err
 	}
 	if free := int64(st.Bavail) * st.Bsize; need > free {
-		return fmt.Errorf("it holds up to %d MiB, the host's disk has %d MiB left: %w", need>>20, free>>20, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("it holds up to %d MiB, the host's disk has %d MiB left: %w", need>>20, free>>20,
+			errdefs.ErrResourceExhausted)
 	}
 	return nil
 }
@@ -148,7 +150,8 @@ func (m *maker) copyDisk(ctx context.Context, source, clone *os.File) error {
 	}
 	size := (max(info.Size(), m.request.Size) + pageSize - 1) / pageSize * pageSize
 	if size > m.request.Most {
-		return fmt.Errorf("a disk of %d bytes, this node allows %d (vm.max_disk): %w", size, m.request.Most, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("a disk of %d bytes, this node allows %d (vm.max_disk): %w", size, m.request.Most,
+			errdefs.ErrInvalidArgument)
 	}
 	return m.make(&m.files.Disk, m.files.Disk.Path, func(f *os.File) error {
 		cloned := clone != nil && unix.IoctlFileClone(int(f.Fd()), int(clone.Fd())) == nil

@@ -227,9 +227,11 @@ func find(root *os.Root) (string, error) {
 	}
 	switch len(all) {
 	case 0:
-		return "", fmt.Errorf("the image carries no disk: there is no /disk/*.raw, *.qcow2 or *.img; %s: %w", remedy, errdefs.ErrNotFound)
+		return "", fmt.Errorf("the image carries no disk: there is no /disk/*.raw, *.qcow2 or *.img; %s: %w", remedy,
+			errdefs.ErrNotFound)
 	case 1:
 		return all[0], nil
 	}
-	return "", fmt.Errorf("the image carries %d disks, %s: %s: %w", len(all), strings.Join(all, ", "), remedy, errdefs.ErrInvalidArgument)
+	return "", fmt.Errorf("the image carries %d disks, %s: %s: %w", len(all), strings.Join(all, ", "), remedy,
+		errdefs.ErrInvalidArgument)
 }

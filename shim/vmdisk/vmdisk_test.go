@@ -162,7 +162,8 @@ func TestSecondTask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{f.Firmware.Path: "code", f.NVRAM.Path: "variables", f.Kernel.Path: "kernel", f.Initrd.Path: "initramfs"} {
+	for path, want := range map[string]string{f.Firmware.Path: "code", f.NVRAM.Path: "variables", f.Kernel.Path: "kernel",
+		f.Initrd.Path: "initramfs"} {
 		if got, err := os.ReadFile(path); err != nil || string(got) != want {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}
@@ -196,22 +197,53 @@ func TestRefusedLeavesNothing(t *testing.T) {
 		is      func(error) bool
 		want    string
 	}{
-		"no disk":          {func(*testing.T, *place) {}, nil, errdefs.IsNotFound, "carries no disk"},
-		"two disks":        {func(t *testing.T, p *place) { p.put(t, "disk/a.raw", content()); p.put(t, "disk/b.img", content()) }, nil, errdefs.IsInvalidArgument, "/disk/a.raw, /disk/b.img"},
-		"named nothing":    {func(*testing.T, *place) {}, func(r *Request) { r.Path = "/disk/a.raw" }, errdefs.IsNotFound, "/disk/a.raw"},
-		"directory":        {func(t *testing.T, p *place) { os.Mkdir(filepath.Join(p.image, "disk/a.raw"), 0o700) }, nil, errdefs.IsInvalidArgument, "not a file"},
-		"pipe":             {func(t *testing.T, p *place) { syscall.Mkfifo(filepath.Join(p.image, "disk/a.raw"), 0o600) }, nil, errdefs.IsInvalidArgument, "not a file"},
-		"link outside":     {func(t *testing.T, p *place) { os.Symlink("/etc/passwd", filepath.Join(p.image, "disk/a.raw")) }, nil, errdefs.IsInvalidArgument, "escapes"},
-		"link above":       {func(t *testing.T, p *place) { os.Symlink("../../vm/x", filepath.Join(p.image, "disk/a.raw")) }, nil, errdefs.IsInvalidArgument, "escapes"},
-		"empty":            {func(t *testing.T, p *place) { p.put(t, "disk/a.raw", nil) }, nil, errdefs.IsInvalidArgument, "empty"},
-		"no qcow2":         {func(t *testing.T, p *place) { p.put(t, "disk/a.qcow2", content()) }, nil, errdefs.IsInvalidArgument, "no qcow2"},
-		"cut qcow2":        {func(t *testing.T, p *place) { p.put(t, "disk/a.qcow2", qcow(content())[:200<<10]) }, nil, errdefs.IsInvalidArgument, "cut"},
-		"too large":        {func(t *testing.T, p *place) { p.put(t, "disk/a.raw", content()) }, func(r *Request) { r.Most = 1 << 20 }, errdefs.IsInvalidArgument, "vm.max_disk"},
-		"too large qcow":   {func(t *testing.T, p *place) { p.put(t, "disk/a.qcow2", qcow(content())) }, func(r *Request) { r.Most = 1 << 20 }, errdefs.IsInvalidArgument, "need 1 to 1048576"},
-		"wished too large": {func(t *testing.T, p *place) { p.put(t, "disk/a.raw", content()) }, func(r *Request) { r.Size = 1 << 40 }, errdefs.IsInvalidArgument, "vm.max_disk"},
-		"no kernel":        {func(t *testing.T, p *place) { p.put(t, "disk/a.raw", content()) }, func(r *Request) { r.Kernel = "/boot/vmlinuz" }, errdefs.IsNotFound, "/boot/vmlinuz"},
-		"no firmware":      {func(t *testing.T, p *place) { p.put(t, "disk/a.raw", content()) }, func(r *Request) { r.Firmware = "/none.fd" }, errdefs.IsFailedPrecondition, "/none.fd"},
-		"after firmware":   {func(*testing.T, *place) {}, func(r *Request) { r.Firmware, r.NVRAM = "/proc/self/exe", "/proc/self/exe" }, errdefs.IsNotFound, "carries no disk"},
+		"no disk": {func(*testing.T, *place) {}, nil, errdefs.IsNotFound, "carries no disk"},
+		"two disks": {func(t *testing.T, p *place) {
+			p.put(t, "disk/a.raw", content())
+			p.put(t, "disk/b.img", content())
+		}, nil, errdefs.IsInvalidArgument, "/disk/a.raw, /disk/b.img"},
+		"named nothing": {func(*testing.T, *place) {}, func(r *Request) {
+			r.Path = "/disk/a.raw"
+		}, errdefs.IsNotFound, "/disk/a.raw"},
+		"directory": {func(t *testing.T, p *place) {
+			os.Mkdir(filepath.Join(p.image, "disk/a.raw"), 0o700)
+		}, nil, errdefs.IsInvalidArgument, "not a file"},
+		"pipe": {func(t *testing.T, p *place) {
+			syscall.Mkfifo(filepath.Join(p.image, "disk/a.raw"), 0o600)
+		}, nil, errdefs.IsInvalidArgument, "not a file"},
+		"link outside": {func(t *testing.T, p *place) {
+			os.Symlink("/etc/passwd", filepath.Join(p.image, "disk/a.raw"))
+		}, nil, errdefs.IsInvalidArgument, "escapes"},
+		"link above": {func(t *testing.T, p *place) {
+			os.Symlink("../../vm/x", filepath.Join(p.image, "disk/a.raw"))
+		}, nil, errdefs.IsInvalidArgument, "escapes"},
+		"empty": {func(t *testing.T, p *place) {
+			p.put(t, "disk/a.raw", nil)
+		}, nil, errdefs.IsInvalidArgument, "empty"},
+		"no qcow2": {func(t *testing.T, p *place) {
+			p.put(t, "disk/a.qcow2", content())
+		}, nil, errdefs.IsInvalidArgument, "no qcow2"},
+		"cut qcow2": {func(t *testing.T, p *place) {
+			p.put(t, "disk/a.qcow2", qcow(content())[:200<<10])
+		}, nil, errdefs.IsInvalidArgument, "cut"},
+		"too large": {func(t *testing.T, p *place) {
+			p.put(t, "disk/a.raw", content())
+		}, func(r *Request) { r.Most = 1 << 20 }, errdefs.IsInvalidArgument, "vm.max_disk"},
+		"too large qcow": {func(t *testing.T, p *place) {
+			p.put(t, "disk/a.qcow2", qcow(content()))
+		}, func(r *Request) { r.Most = 1 << 20 }, errdefs.IsInvalidArgument, "need 1 to 1048576"},
+		"wished too large": {func(t *testing.T, p *place) {
+			p.put(t, "disk/a.raw", content())
+		}, func(r *Request) { r.Size = 1 << 40 }, errdefs.IsInvalidArgument, "vm.max_disk"},
+		"no kernel": {func(t *testing.T, p *place) {
+			p.put(t, "disk/a.raw", content())
+		}, func(r *Request) { r.Kernel = "/boot/vmlinuz" }, errdefs.IsNotFound, "/boot/vmlinuz"},
+		"no firmware": {func(t *testing.T, p *place) {
+			p.put(t, "disk/a.raw", content())
+		}, func(r *Request) { r.Firmware = "/none.fd" }, errdefs.IsFailedPrecondition, "/none.fd"},
+		"after firmware": {func(*testing.T, *place) {}, func(r *Request) {
+			r.Firmware, r.NVRAM = "/proc/self/exe", "/proc/self/exe"
+		}, errdefs.IsNotFound, "carries no disk"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
@@ -224,7 +256,8 @@ func TestRefusedLeavesNothing(t *testing.T) {
 			if err == nil || !tt.is(err) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %+v, %v, want its class and %q", f, err, tt.want)
 			}
-			for _, dir := range []string{p.dir, filepath.Join(p.dir, "..", "cache", "tmp"), filepath.Join(p.dir, "..", "cache", "verified")} {
+			for _, dir := range []string{p.dir, filepath.Join(p.dir, "..", "cache", "tmp"),
+				filepath.Join(p.dir, "..", "cache", "verified")} {
 				if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 					t.Errorf("%s holds %v, %v", dir, left, err)
 				}

@@ -234,7 +234,8 @@ func TestForget(t *testing.T) {
 	if n := len(names(t, d)); n != 6 {
 		t.Errorf("%d objects while a job uses them", n)
 	}
-	if !c.Has("r/a", "", first, "disk") || c.Has("r/a", "", first) || c.Has("r/a", "", digest.FromString("x"), "disk") || c.Has("r/b", "", first, "disk") {
+	if !c.Has("r/a", "", first, "disk") || c.Has("r/a", "", first) || c.Has("r/a", "", digest.FromString("x"), "disk") ||
+		c.Has("r/b", "", first, "disk") {
 		t.Error("what is there and what is not are mistaken for each other")
 	}
 	l.Close()

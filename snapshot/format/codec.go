@@ -148,7 +148,8 @@ func (c *Coder) Unpack(pages int, codec Codec, stored []byte) ([]byte, error) {
 func (c *Coder) unpack(dst []byte, f *Frame, stored []byte) ([]byte, error) {
 	size := int(f.Pages) * PageSize
 	if len(dst) < size {
-		return nil, fmt.Errorf("frame at %d: room for %d bytes of %d: %w", f.Offset, len(dst), size, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("frame at %d: room for %d bytes of %d: %w", f.Offset, len(dst), size,
+			errdefs.ErrInvalidArgument)
 	}
 	dst = dst[:size:size]
 	var raw []byte
@@ -181,7 +182,8 @@ func (c *Coder) unpack(dst []byte, f *Frame, stored []byte) ([]byte, error) {
 		}
 	case Zstd:
 		if c.dec == nil {
-			if c.dec, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxFrame)); err != nil {
+			if c.dec, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1),
+				zstd.WithDecoderMaxMemory(MaxFrame)); err != nil {
 				return nil, fmt.Errorf("zstd: %w", err)
 			}
 		}

@@ -105,7 +105,8 @@ func decodeRaw(raw []byte) (*Index, error) {
 		return nil, invalid("%d spaces, %d packs: more than %d, %d", spaces, packs, MaxSpaces, MaxPacks)
 	}
 	// The tables are bounded by the bytes that are really there.
-	if want := rawSize(int(spaces), int(packs), int(frames), int(runs)); le.Uint32(raw[28:]) != 0 || want != uint64(len(raw)) {
+	if want := rawSize(int(spaces), int(packs), int(frames), int(runs)); le.Uint32(raw[28:]) != 0 ||
+		want != uint64(len(raw)) {
 		return nil, invalid("%d bytes, its tables need %d", len(raw), want)
 	}
 	x := &Index{Spaces: make([]Space, spaces), Packs: make([]Pack, packs), Frames: make([]Frame, frames)}
@@ -117,7 +118,8 @@ func decodeRaw(raw []byte) (*Index, error) {
 
 // inflate decodes as a stream, so that a small blob cannot claim a large buffer.
 func inflate(blob []byte, limit int64) ([]byte, error) {
-	dec, err := zstd.NewReader(bytes.NewReader(blob), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxMemory(uint64(limit)))
+	dec, err := zstd.NewReader(bytes.NewReader(blob), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(uint64(limit)))
 	if err != nil {
 		return nil, invalid("zstd: %v", err)
 	}

@@ -90,7 +90,8 @@ func (s *Shelf) read(ctx context.Context, d digest.Digest) error {
 	var info *snapshot.GoldenInfo
 	err = s.tables().Make(d.Encoded(), func(f *os.File) (err error) {
 		info, err = s.Worker().Golden(ctx, worker.GoldenJob{
-			Store: s.Store(repository), Keys: worker.KeysOf(s.Config), Digest: d, Table: worker.Open(f), Memory: int64(s.Config.Worker.Memory),
+			Store: s.Store(repository), Keys: worker.KeysOf(s.Config), Digest: d, Table: worker.Open(f),
+			Memory: int64(s.Config.Worker.Memory),
 		})
 		return err
 	})
@@ -114,7 +115,8 @@ func (s *Shelf) Tidy(ctx context.Context) {
 func (s *Shelf) TakeOver(ctx context.Context) {
 	n, err := s.tables().TakeOver()
 	if n > 0 {
-		slog.WarnContext(ctx, "tables of golden snapshots lie where the release before has put them: they are taken over, which the next release does not do",
+		slog.WarnContext(ctx, "tables of golden snapshots lie where the release before has put them: they are taken over, "+
+			"which the next release does not do",
 			"directory", s.Config.OldGoldenDir(), "tables", n)
 	}
 	if err != nil {

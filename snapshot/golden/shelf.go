@@ -44,7 +44,8 @@ func (s *Shelf) Repository() (string, error) {
 	case cfg.Repository != "":
 		return snapshot.GoldenRepository(cfg.Repository), nil
 	}
-	return "", fmt.Errorf("golden snapshots: no registry.repository and no registry.layout is configured: %w", errdefs.ErrFailedPrecondition)
+	return "", fmt.Errorf("golden snapshots: no registry.repository and no registry.layout is configured: %w",
+		errdefs.ErrFailedPrecondition)
 }
 
 func (s *Shelf) place() (store.Store, error) {
@@ -73,7 +74,8 @@ func (s *Shelf) Find(ctx context.Context, image string, vm *machinev1.QueryRespo
 		return "", err
 	}
 	tag := snapshot.Nearest(tags, snapshot.GoldenInfo{
-		Image: digest.Digest(image), VMM: vm.GetVmm(), Kernel: vm.GetKernel(), Memory: vm.GetMemory(), VCPUs: int(vm.GetVcpus()),
+		Image: digest.Digest(image), VMM: vm.GetVmm(), Kernel: vm.GetKernel(), Memory: vm.GetMemory(),
+		VCPUs: int(vm.GetVcpus()),
 	})
 	if tag == "" {
 		return "", nil
@@ -103,8 +105,10 @@ func (s *Shelf) List(ctx context.Context) ([]*nodev1.TemplateInfo, error) {
 	out := make([]*nodev1.TemplateInfo, 0, len(list))
 	for _, l := range list {
 		info := &nodev1.TemplateInfo{
-			Kind: nodev1.TemplateKind_TEMPLATE_KIND_IMAGE, Name: l.Digest.String(), Tag: l.Tag, Image: l.Info.Name, ImageDigest: l.Info.Image.String(),
-			Vmm: l.Info.VMM, Kernel: l.Info.Kernel, Memory: l.Info.Memory, Vcpus: uint32(l.Info.VCPUs), CreatedUnixNano: l.Created.UnixNano(), Bytes: l.Size,
+			Kind: nodev1.TemplateKind_TEMPLATE_KIND_IMAGE, Name: l.Digest.String(), Tag: l.Tag, Image: l.Info.Name,
+			ImageDigest: l.Info.Image.String(),
+			Vmm:         l.Info.VMM, Kernel: l.Info.Kernel, Memory: l.Info.Memory, Vcpus: uint32(l.Info.VCPUs),
+			CreatedUnixNano: l.Created.UnixNano(), Bytes: l.Size,
 		}
 		if at, ok := used[l.Digest.Encoded()]; ok {
 			info.UsedUnixNano = at.UnixNano()
@@ -154,7 +158,8 @@ func (s *Shelf) Push(ctx context.Context, t *nodev1.TemplateInfo, to string) (*n
 		return nil, err
 	}
 	replaced(ctx, done.Digest)
-	return &nodev1.TemplatePushed{Template: t, Repository: there.Repository, Tag: done.Tag, Bytes: done.Sent, Total: done.Total}, nil
+	return &nodev1.TemplatePushed{Template: t, Repository: there.Repository, Tag: done.Tag, Bytes: done.Sent,
+		Total: done.Total}, nil
 }
 
 // Replacing notes which golden snapshots there are; the function that it answers deletes the

@@ -93,7 +93,8 @@ func TestReadHoldsUpNobody(t *testing.T) {
 // put stores a manifest of a golden snapshot under a tag.
 func put(t *testing.T, st store.Store, tag, text string) digest.Digest {
 	t.Helper()
-	m := v1.Manifest{MediaType: v1.MediaTypeImageManifest, ArtifactType: snapshot.GoldenType, Config: v1.DescriptorEmptyJSON, Layers: []v1.Descriptor{}, Annotations: map[string]string{"text": text}}
+	m := v1.Manifest{MediaType: v1.MediaTypeImageManifest, ArtifactType: snapshot.GoldenType,
+		Config: v1.DescriptorEmptyJSON, Layers: []v1.Descriptor{}, Annotations: map[string]string{"text": text}}
 	m.SchemaVersion = 2
 	data, err := json.Marshal(m)
 	if err == nil {
@@ -139,7 +140,8 @@ func TestReplaced(t *testing.T) {
 // who wants to see or make them.
 func TestWithoutAStore(t *testing.T) {
 	s := shelfIn(t, nil)
-	if d, err := s.Find(t.Context(), digest.FromString("image").String(), &machinev1.QueryResponse{}); d != "" || err != nil {
+	if d, err := s.Find(t.Context(), digest.FromString("image").String(), &machinev1.QueryResponse{}); d != "" ||
+		err != nil {
 		t.Errorf("find: %q, %v", d, err)
 	}
 	_, err := s.List(t.Context())
@@ -159,7 +161,8 @@ func TestTablesOfTheReleaseBefore(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(old(before)), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for path, text := range map[string]string{old(before): "keys", old(after) + ".new": "half"} { // as that one leaves them
+	// as that one leaves them
+	for path, text := range map[string]string{old(before): "keys", old(after) + ".new": "half"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +198,8 @@ func TestTablesOfTheReleaseBefore(t *testing.T) {
 	}
 	s.Tidy(t.Context())
 	for path, want := range map[string]bool{
-		old(before): false, TablesOf(s.Config).Path(before.Encoded()): false, old(after): true, TablesOf(s.Config).Path(after.Encoded()): true,
+		old(before): false, TablesOf(s.Config).Path(before.Encoded()): false, old(after): true,
+		TablesOf(s.Config).Path(after.Encoded()): true,
 	} {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("after an eviction %s: %v", path, err)

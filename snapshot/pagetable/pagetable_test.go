@@ -53,7 +53,8 @@ func TestReadsWhatWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Repository != "layout:/somewhere" || len(got.Entries) != 1 || got.Packs[0].Secret != key.Secret() || got.Index.Packs[0].SHA256 != [32]byte{1} {
+	if got.Repository != "layout:/somewhere" || len(got.Entries) != 1 || got.Packs[0].Secret != key.Secret() ||
+		got.Index.Packs[0].SHA256 != [32]byte{1} {
 		t.Errorf("read %+v", got)
 	}
 	sums := NewSums(1)

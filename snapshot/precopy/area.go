@@ -40,7 +40,8 @@ type Area struct {
 // NewArea makes one of which nothing is known.
 func NewArea(s Space, number int, size int64) *Area {
 	n := (size + blockSize - 1) / blockSize
-	return &Area{Space: s, Number: number, Size: size, blocks: make([]*Block, n), data: make([]Mask, n), touched: make([]Mask, n)}
+	return &Area{Space: s, Number: number, Size: size, blocks: make([]*Block, n), data: make([]Mask, n),
+		touched: make([]Mask, n)}
 }
 
 // Block is a part of the area, made if nothing is known of it.
@@ -121,7 +122,8 @@ func (r *Reader) Read(a *Area, block, from, to int) ([]byte, error) {
 	offset, end := base+int64(from)*pageSize, base+int64(to)*pageSize
 	if a.mem != nil && end <= a.Size {
 		data := a.mem[offset:end:end]
-		if b := a.blocks[block]; !b.known.Has(from) || b.fresh.Has(from) { // the first look: one call instead of a fault for each page
+		// the first look: one call instead of a fault for each page
+		if b := a.blocks[block]; !b.known.Has(from) || b.fresh.Has(from) {
 			if err := unix.Madvise(data, unix.MADV_POPULATE_READ); err != nil && !errors.Is(err, unix.EINVAL) {
 				return nil, fmt.Errorf("read %s at %d: %w", a.Name, offset, err)
 			}

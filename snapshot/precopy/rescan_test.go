@@ -51,15 +51,23 @@ func TestRescan(t *testing.T) {
 		knows bool
 		lost  []int
 	}{
-		"nothing":                {knows: true},
-		"written":                {do: func(f *os.File) error { return write(f, 5) }, told: []int64{5}, knows: true},
-		"new":                    {do: func(f *os.File) error { return write(f, BlockPages+9) }, told: []int64{BlockPages + 9}, knows: true},
-		"new in an empty block":  {do: func(f *os.File) error { return write(f, pages-1) }, told: []int64{pages - 1}, knows: true},
-		"new, untold":            {do: func(f *os.File) error { return write(f, BlockPages+9) }},
-		"punched":                {do: func(f *os.File) error { return punch(f, 5) }, told: []int64{5}, knows: true, lost: []int{5}},
+		"nothing": {knows: true},
+		"written": {do: func(f *os.File) error { return write(f, 5) }, told: []int64{5}, knows: true},
+		"new": {do: func(f *os.File) error {
+			return write(f, BlockPages+9)
+		}, told: []int64{BlockPages + 9}, knows: true},
+		"new in an empty block": {do: func(f *os.File) error {
+			return write(f, pages-1)
+		}, told: []int64{pages - 1}, knows: true},
+		"new, untold": {do: func(f *os.File) error { return write(f, BlockPages+9) }},
+		"punched": {do: func(f *os.File) error {
+			return punch(f, 5)
+		}, told: []int64{5}, knows: true, lost: []int{5}},
 		"punched, untold":        {do: func(f *os.File) error { return punch(f, 5) }},
 		"punched beside another": {do: func(f *os.File) error { return punch(f, 6) }, told: []int64{5}},
-		"a run, one punched":     {do: func(f *os.File) error { return punch(f, 9) }, told: []int64{7, 8, 9, 10, 11}, knows: true, lost: []int{9}},
+		"a run, one punched": {do: func(f *os.File) error {
+			return punch(f, 9)
+		}, told: []int64{7, 8, 9, 10, 11}, knows: true, lost: []int{9}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := sparse(t, pages)
@@ -148,7 +156,8 @@ func TestRescanWhileItRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	rescan("looked", true)
-	if err := unix.Fallocate(int(ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, holes[0]*pageSize, pageSize); err != nil {
+	if err := unix.Fallocate(int(ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, holes[0]*pageSize,
+		pageSize); err != nil {
 		t.Fatal(err)
 	}
 	rescan("gone", false)

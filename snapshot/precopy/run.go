@@ -174,7 +174,8 @@ func (p *Precopy) pause(ctx context.Context) (json.RawMessage, error) {
 		return nil, err
 	}
 	p.inside = done.Inside + disks.Inside
-	p.note(Count{Looked: done.Looked + disks.Looked, Changed: done.Changed + disks.Changed, Left: done.Left}, time.Since(begun))
+	p.note(Count{Looked: done.Looked + disks.Looked, Changed: done.Changed + disks.Changed, Left: done.Left},
+		time.Since(begun))
 	if err := p.o.Copy.End(Scope{Last: true}); err != nil {
 		return nil, err
 	}

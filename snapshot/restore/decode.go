@@ -81,7 +81,8 @@ func (d *decoder) frames(first, end int, stored []byte) error {
 				continue
 			}
 			r := d.f.src.Index.Spaces[u.space].Runs[u.run]
-			d.pieces = append(d.pieces, piece{u.space, r.Page, raw[int(r.Slot)*format.PageSize : int(r.Slot+r.Count)*format.PageSize]})
+			d.pieces = append(d.pieces,
+				piece{u.space, r.Page, raw[int(r.Slot)*format.PageSize : int(r.Slot+r.Count)*format.PageSize]})
 		}
 		if d.f.table != nil {
 			d.remember(uint32(i), uses, raw)
@@ -103,7 +104,9 @@ func (d *decoder) write() error {
 	if d.f.post != nil {
 		return d.f.post.pieces(d.pieces)
 	}
-	slices.SortFunc(d.pieces, func(a, b piece) int { return cmp.Or(cmp.Compare(a.space, b.space), cmp.Compare(a.page, b.page)) })
+	slices.SortFunc(d.pieces, func(a, b piece) int {
+		return cmp.Or(cmp.Compare(a.space, b.space), cmp.Compare(a.page, b.page))
+	})
 	for rest := d.pieces; len(rest) > 0; {
 		d.iovs = d.iovs[:0]
 		space, first, next := rest[0].space, rest[0].page, rest[0].page

@@ -66,7 +66,8 @@ const (
 )
 
 func (p *Patience) defaults() {
-	for of, preset := range map[*time.Duration]time.Duration{&p.Idle: idleTime, &p.LongestIdle: longestIdleWait, &p.Pause: pause, &p.LongestPause: longestPause} {
+	for of, preset := range map[*time.Duration]time.Duration{&p.Idle: idleTime, &p.LongestIdle: longestIdleWait,
+		&p.Pause: pause, &p.LongestPause: longestPause} {
 		if *of <= 0 {
 			*of = preset
 		}
@@ -177,7 +178,8 @@ func (f *filler) open(files map[string]*os.File) error {
 		if size := st.Size(); size == 0 {
 			err = file.Truncate(int64(sp.Size))
 		} else if uint64(size) != sp.Size {
-			return fmt.Errorf("space %s: its file has %d bytes, the snapshot %d: %w", sp.Name, size, sp.Size, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("space %s: its file has %d bytes, the snapshot %d: %w", sp.Name, size, sp.Size,
+				errdefs.ErrFailedPrecondition)
 		}
 		if err != nil {
 			return fmt.Errorf("space %s: %w", sp.Name, err)
@@ -190,7 +192,8 @@ func (f *filler) open(files map[string]*os.File) error {
 		f.files[i] = file
 	}
 	if found != len(files) {
-		return fmt.Errorf("spaces: %d files, %d of them for spaces of the snapshot: %w", len(files), found, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("spaces: %d files, %d of them for spaces of the snapshot: %w", len(files), found,
+			errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

@@ -60,12 +60,14 @@ func Check(ctx context.Context, src Source) error {
 // may stand there. Once all is there Postcopy calls whole, while it answers on.
 //
 // A table is made of all spaces; that it cannot be written costs the next push time, no more.
-func Postcopy(ctx context.Context, src Source, space string, ram Waiting, o Options, whole func(context.Context) error) error {
+func Postcopy(ctx context.Context, src Source, space string, ram Waiting, o Options,
+	whole func(context.Context) error) error {
 	f := &filler{src: src, files: make([]*os.File, len(src.Index.Spaces))}
 	f.plan = newPlan(src.Index, f.files, true)
 	f.tells(o.Progress)
 	o.Patience.defaults()
-	f.post = &postcopy{f: f, ram: ram, patience: o.Patience, here: make([]atomic.Bool, len(src.Index.Frames)), busy: map[int]bool{}, windows: map[int]*window{}}
+	f.post = &postcopy{f: f, ram: ram, patience: o.Patience, here: make([]atomic.Bool, len(src.Index.Frames)),
+		busy: map[int]bool{}, windows: map[int]*window{}}
 	f.post.space = slices.IndexFunc(src.Index.Spaces, func(sp format.Space) bool { return sp.Name == space })
 	if f.post.space < 0 {
 		return fmt.Errorf("space %s: the snapshot has none: %w", space, errdefs.ErrInvalidArgument)
@@ -200,7 +202,8 @@ func (d *decoder) bring(i int, stored []byte) error {
 	for _, u := range d.f.plan.uses(i) {
 		if int(u.space) == d.f.post.space {
 			r := d.f.src.Index.Spaces[u.space].Runs[u.run]
-			d.pieces = append(d.pieces, piece{u.space, r.Page, raw[int(r.Slot)*format.PageSize : int(r.Slot+r.Count)*format.PageSize]})
+			d.pieces = append(d.pieces,
+				piece{u.space, r.Page, raw[int(r.Slot)*format.PageSize : int(r.Slot+r.Count)*format.PageSize]})
 		}
 	}
 	if err := d.f.post.pieces(d.pieces); err != nil {

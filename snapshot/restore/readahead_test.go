@@ -18,7 +18,8 @@ func TestAhead(t *testing.T) {
 		}
 	}
 	index := &format.Index{Frames: frames}
-	l := &postcopy{f: &filler{src: Source{Index: index}, plan: &plan{index: index}}, here: make([]atomic.Bool, len(frames)), windows: map[int]*window{}}
+	l := &postcopy{f: &filler{src: Source{Index: index}, plan: &plan{index: index}},
+		here: make([]atomic.Bool, len(frames)), windows: map[int]*window{}}
 	l.here[90].Store(true)
 	for _, c := range []struct{ frame, first, end int }{
 		{30, 30 - firstWindow, 30 + firstWindow},
@@ -50,7 +51,8 @@ func TestLacking(t *testing.T) {
 	for _, frame := range []uint32{0, 1, 2, 5, 6, 9} {
 		index.Spaces[0].Runs = append(index.Spaces[0].Runs, format.Run{Page: uint64(frame), Frame: frame, Count: 1})
 	}
-	l := &postcopy{f: &filler{src: Source{Index: index}, plan: newPlan(index, make([]*os.File, 1), true)}, here: make([]atomic.Bool, 10)}
+	l := &postcopy{f: &filler{src: Source{Index: index}, plan: newPlan(index, make([]*os.File, 1), true)},
+		here: make([]atomic.Bool, 10)}
 	l.here[1].Store(true)
 	for _, c := range []struct{ first, frame, want int }{{0, 9, 2}, {4, 9, 5}, {7, 9, 9}, {0, 2, 2}, {0, 1, 0}} {
 		if got := l.lacking(c.first, c.frame); got != c.want {

@@ -28,7 +28,8 @@ func Load(c Config) (Locks, error) {
 		}
 		secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(data)))
 		if err != nil || len(secret) != keySize {
-			return Locks{}, fmt.Errorf("seal.key_files: %s is not 32 bytes in base64 (make one: head -c 32 /dev/urandom | base64): %w",
+			return Locks{}, fmt.Errorf("seal.key_files: %s is not 32 bytes in base64 (make one: head -c 32 /dev/urandom | "+
+				"base64): %w",
 				path, errdefs.ErrInvalidArgument)
 		}
 		l.Keys = append(l.Keys, secret)

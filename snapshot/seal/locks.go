@@ -106,7 +106,8 @@ func (l *Locks) Unlock(list []Locked) (*Key, error) {
 		}
 		return newKey([keySize]byte(secret)), nil
 	}
-	return nil, fmt.Errorf("snapshot is sealed for %s; this node has no key for any of them (keys seal.key_files and seal.identity_file): %w",
+	return nil, fmt.Errorf("snapshot is sealed for %s; this node has no key for any of them (keys seal.key_files and "+
+		"seal.identity_file): %w",
 		strings.Join(ids, ", "), errdefs.ErrFailedPrecondition)
 }
 

@@ -144,12 +144,15 @@ func TestLoad(t *testing.T) {
 		class  func(error) bool
 		text   string
 	}{
-		"no file":        {Config{KeyFiles: []string{filepath.Join(dir, "none")}}, errdefs.IsFailedPrecondition, "seal.key_files"},
+		"no file": {Config{KeyFiles: []string{filepath.Join(dir, "none")}}, errdefs.IsFailedPrecondition,
+			"seal.key_files"},
 		"open to others": {Config{KeyFiles: []string{file("open", good, 0o644)}}, errdefs.IsFailedPrecondition, "chmod 600"},
-		"short":          {Config{KeyFiles: []string{file("short", "c2hvcnQ=", 0o600)}}, errdefs.IsInvalidArgument, "32 bytes"},
-		"no base64":      {Config{KeyFiles: []string{file("text", "secret!", 0o600)}}, errdefs.IsInvalidArgument, "32 bytes"},
-		"recipient":      {Config{Recipients: []string{"age1nobody"}}, errdefs.IsInvalidArgument, "seal.recipients"},
-		"identity":       {Config{IdentityFile: file("noid", "AGE-SECRET", 0o600)}, errdefs.IsInvalidArgument, "seal.identity_file"},
+		"short": {Config{KeyFiles: []string{file("short", "c2hvcnQ=", 0o600)}}, errdefs.IsInvalidArgument,
+			"32 bytes"},
+		"no base64": {Config{KeyFiles: []string{file("text", "secret!", 0o600)}}, errdefs.IsInvalidArgument, "32 bytes"},
+		"recipient": {Config{Recipients: []string{"age1nobody"}}, errdefs.IsInvalidArgument, "seal.recipients"},
+		"identity": {Config{IdentityFile: file("noid", "AGE-SECRET", 0o600)}, errdefs.IsInvalidArgument,
+			"seal.identity_file"},
 	} {
 		if _, err := Load(c.config); !c.class(err) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v", name, err)

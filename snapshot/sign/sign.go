@@ -51,7 +51,8 @@ func Load(c Config) (Trust, error) {
 		t.keys = append(t.keys, key)
 	}
 	if t.Required && len(t.keys) == 0 {
-		return Trust{}, fmt.Errorf("sign.required: no key is trusted: set sign.trusted or sign.key_file: %w", errdefs.ErrInvalidArgument)
+		return Trust{}, fmt.Errorf("sign.required: no key is trusted: set sign.trusted or sign.key_file: %w",
+			errdefs.ErrInvalidArgument)
 	}
 	return t, nil
 }
@@ -74,7 +75,8 @@ func (t *Trust) loadSigner(path string) error {
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok || !known(signer.Public()) {
-		return fmt.Errorf("sign.key_file: %s: a key of type %T; use ECDSA or Ed25519: %w", path, key, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("sign.key_file: %s: a key of type %T; use ECDSA or Ed25519: %w", path, key,
+			errdefs.ErrInvalidArgument)
 	}
 	t.signer, t.keys = signer, append(t.keys, signer.Public())
 	return nil
@@ -90,7 +92,8 @@ func publicKey(path string) (crypto.PublicKey, error) {
 		return nil, fmt.Errorf("sign.trusted: %s: %w: %w", path, err, errdefs.ErrInvalidArgument)
 	}
 	if !known(key) {
-		return nil, fmt.Errorf("sign.trusted: %s: a key of type %T; use ECDSA or Ed25519: %w", path, key, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("sign.trusted: %s: a key of type %T; use ECDSA or Ed25519: %w", path, key,
+			errdefs.ErrInvalidArgument)
 	}
 	return key, nil
 }

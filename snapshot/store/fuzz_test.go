@@ -10,7 +10,8 @@ import (
 func FuzzHosts(f *testing.F) {
 	for _, text := range []string{
 		"server = \"https://registry.example:5000\"\nca = \"ca.pem\"\n",
-		"[host.\"https://mirror.example\"]\ncapabilities = [\"pull\"]\nclient = [[\"a\", \"b\"]]\noverride_path = true\n[host.\"https://mirror.example\".header]\nx-team = [\"birds\"]\n",
+		"[host.\"https://mirror.example\"]\ncapabilities = [\"pull\"]\nclient = [[\"a\", \"b\"]]\noverride_path = " +
+			"true\n[host.\"https://mirror.example\".header]\nx-team = [\"birds\"]\n",
 		"[host.\"http://mirror.example/v2/x\"]\nskip_verify = true\ndial_timeout = \"1s\"\n",
 	} {
 		f.Add([]byte(text))

@@ -182,7 +182,8 @@ func (c hostConfig) endpoint(dir, address string) (endpoint, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return endpoint{}, fmt.Errorf("host %q: not an http or https URL: %w", address, errdefs.ErrInvalidArgument)
 	}
-	e := endpoint{scheme: u.Scheme, host: u.Host, prefix: strings.TrimSuffix(u.Path, "/"), skipVerify: c.SkipVerify, header: http.Header{}}
+	e := endpoint{scheme: u.Scheme, host: u.Host, prefix: strings.TrimSuffix(u.Path, "/"), skipVerify: c.SkipVerify,
+		header: http.Header{}}
 	if !c.OverridePath && !strings.HasSuffix(e.prefix, "/v2") {
 		e.prefix += "/v2"
 	}

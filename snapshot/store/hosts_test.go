@@ -38,7 +38,8 @@ func TestMirror(t *testing.T) {
 	mirror, r := storetest.Start(t, &storetest.Registry{}), storetest.Start(t, &storetest.Registry{})
 	data, a := noise(1000)
 	cfg := r.Config(t, "p/uid1")
-	cfg.HostsDir = hosts(t, r.Host(), fmt.Sprintf("server = %q\n[host.%q]\ncapabilities = [\"pull\"]\n[host.%q.header]\nx-team = \"birds\"\n", r.URL, mirror.URL, mirror.URL))
+	cfg.HostsDir = hosts(t, r.Host(), fmt.Sprintf("server = %q\n[host.%q]\ncapabilities = "+
+		"[\"pull\"]\n[host.%q.header]\nx-team = \"birds\"\n", r.URL, mirror.URL, mirror.URL))
 	st := openStore(t, cfg)
 	read := func() {
 		t.Helper()
@@ -152,7 +153,8 @@ func TestHostsOfIPv6(t *testing.T) {
 		"[::1]":      {"[:_1]_", "[::1]", "_default"},
 	} {
 		for _, name := range names {
-			_, err := store.Open(store.Config{Repository: registry + "/p", DockerConfig: t.TempDir(), HostsDir: hosts(t, name, "server = 7")})
+			_, err := store.Open(store.Config{Repository: registry + "/p", DockerConfig: t.TempDir(),
+				HostsDir: hosts(t, name, "server = 7")})
 			if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "hosts.toml") {
 				t.Errorf("registry %s: directory %s was not read: %v", registry, name, err)
 			}
@@ -171,13 +173,15 @@ func TestHostsRefused(t *testing.T) {
 		"dial_timeout = \"soon\"":                errdefs.ErrInvalidArgument,
 		"ca = \"none.pem\"":                      os.ErrNotExist,
 	} {
-		_, err := store.Open(store.Config{Repository: "r.example/p", DockerConfig: t.TempDir(), HostsDir: hosts(t, "r.example", text)})
+		_, err := store.Open(store.Config{Repository: "r.example/p", DockerConfig: t.TempDir(),
+			HostsDir: hosts(t, "r.example", text)})
 		if !errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", text, err, want)
 		}
 	}
 	for _, name := range []string{"r.example_5000_", "r.example:5000", "r.example", "_default"} {
-		_, err := store.Open(store.Config{Repository: "r.example:5000/p", DockerConfig: t.TempDir(), HostsDir: hosts(t, name, "server = 7")})
+		_, err := store.Open(store.Config{Repository: "r.example:5000/p", DockerConfig: t.TempDir(),
+			HostsDir: hosts(t, name, "server = 7")})
 		if !errdefs.IsInvalidArgument(err) {
 			t.Errorf("directory %s was not read: %v", name, err)
 		}
@@ -223,7 +227,8 @@ func TestStallAndSlow(t *testing.T) {
 		r.Take()
 		var hit atomic.Bool
 		r.Play(func(_ int, q *http.Request) storetest.Fault {
-			if (f.Up > 0) == (q.Method == http.MethodPut) && (q.Method == http.MethodPut || q.Method == http.MethodGet && q.URL.Path != "/v2/") && !hit.Swap(true) {
+			if (f.Up > 0) == (q.Method == http.MethodPut) && (q.Method == http.MethodPut || q.Method == http.MethodGet &&
+				q.URL.Path != "/v2/") && !hit.Swap(true) {
 				return f
 			}
 			return storetest.Fault{}

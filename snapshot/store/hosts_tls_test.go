@@ -30,7 +30,8 @@ func clientCertificate(t *testing.T, dir string) *x509.CertPool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	cert, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +41,8 @@ func clientCertificate(t *testing.T, dir string) *x509.CertPool {
 		t.Fatal(err)
 	}
 	pool := x509.NewCertPool()
-	for name, block := range map[string]*pem.Block{"node.pem": {Type: "CERTIFICATE", Bytes: cert}, "node.key": {Type: "EC PRIVATE KEY", Bytes: private}} {
+	for name, block := range map[string]*pem.Block{"node.pem": {Type: "CERTIFICATE", Bytes: cert},
+		"node.key": {Type: "EC PRIVATE KEY", Bytes: private}} {
 		data := pem.EncodeToMemory(block)
 		pool.AppendCertsFromPEM(data)
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
@@ -57,7 +59,8 @@ func TestHostsCertificates(t *testing.T) {
 	dir := t.TempDir()
 	r := storetest.Start(t, &storetest.Registry{})
 	s := httptest.NewUnstartedServer(r)
-	s.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clientCertificate(t, dir), MinVersion: tls.VersionTLS12}
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clientCertificate(t, dir),
+		MinVersion: tls.VersionTLS12}
 	s.Config.ErrorLog = nil
 	s.StartTLS()
 	defer s.Close()

@@ -70,7 +70,8 @@ func replace(f *os.File, path string) error {
 		return nil
 	}
 	tmp := tempName(path)
-	if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.AT_FDCWD, tmp, unix.AT_SYMLINK_FOLLOW); err != nil {
+	if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.AT_FDCWD, tmp,
+		unix.AT_SYMLINK_FOLLOW); err != nil {
 		return err
 	}
 	return os.Rename(tmp, path)

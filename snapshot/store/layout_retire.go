@@ -41,7 +41,8 @@ func (l *Layout) leave() error {
 	}
 	blobs := filepath.Join(l.dir, "blobs")
 	for _, path := range []string{
-		filepath.Join(blobs, digest.SHA256.String()), blobs, filepath.Join(l.dir, v1.ImageIndexFile), filepath.Join(l.dir, ".lock"),
+		filepath.Join(blobs, digest.SHA256.String()), blobs, filepath.Join(l.dir, v1.ImageIndexFile),
+		filepath.Join(l.dir, ".lock"),
 		filepath.Join(l.dir, v1.ImageLayoutFile), l.dir,
 	} {
 		err := os.Remove(path)

@@ -22,7 +22,8 @@ type Ranger interface {
 // answer: one that sends the whole blob instead (200) is not believed again.
 func (r *Registry) GetRange(ctx context.Context, d digest.Digest, offset, n int64) (io.ReadCloser, error) {
 	o := Blob(d)
-	whole := fmt.Errorf("get a part of %s in %s: the registry sends blobs only whole: %w", o, r.repo, errdefs.ErrNotImplemented)
+	whole := fmt.Errorf("get a part of %s in %s: the registry sends blobs only whole: %w", o, r.repo,
+		errdefs.ErrNotImplemented)
 	if r.whole.Load() {
 		return nil, whole
 	}
@@ -49,7 +50,8 @@ func (r *Registry) GetRange(ctx context.Context, d digest.Digest, offset, n int6
 func checkRange(resp *http.Response, offset int64) error {
 	var first int64
 	if _, err := fmt.Sscanf(resp.Header.Get("Content-Range"), "bytes %d-", &first); err != nil || first != offset {
-		return fmt.Errorf("asked for the bytes from %d on, got %q: %w", offset, resp.Header.Get("Content-Range"), errdefs.ErrUnavailable)
+		return fmt.Errorf("asked for the bytes from %d on, got %q: %w", offset, resp.Header.Get("Content-Range"),
+			errdefs.ErrUnavailable)
 	}
 	return nil
 }

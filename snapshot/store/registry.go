@@ -54,7 +54,8 @@ func NewRegistry(cfg Config) (*Registry, error) {
 		}
 	}
 	if r.keeps == nil {
-		return nil, fmt.Errorf("registry %s: hosts.toml grants no host the capability push: %w", repo.RegistryStr(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("registry %s: hosts.toml grants no host the capability push: %w", repo.RegistryStr(),
+			errdefs.ErrFailedPrecondition)
 	}
 	return r, nil
 }
@@ -81,7 +82,8 @@ func (r *Registry) download(ctx context.Context, c call) (resp *http.Response, e
 		}
 	}
 	if err == nil {
-		err = fmt.Errorf("%s %s in %s: no host may be asked for it: %w", c.verb, c.object, r.repo, errdefs.ErrFailedPrecondition)
+		err = fmt.Errorf("%s %s in %s: no host may be asked for it: %w", c.verb, c.object, r.repo,
+			errdefs.ErrFailedPrecondition)
 	}
 	return resp, err
 }

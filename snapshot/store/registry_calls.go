@@ -137,7 +137,8 @@ func (r *Registry) Tags(ctx context.Context) ([]string, error) {
 	var tags []string
 	next := "tags/list?n=1000"
 	for page := range maxTagPages {
-		resp, err := r.do(ctx, call{verb: "list tags of", object: Manifest(r.repo.RepositoryStr()), method: http.MethodGet, url: next})
+		resp, err := r.do(ctx, call{verb: "list tags of", object: Manifest(r.repo.RepositoryStr()), method: http.MethodGet,
+			url: next})
 		if errdefs.IsNotFound(err) && page == 0 {
 			return nil, nil
 		}

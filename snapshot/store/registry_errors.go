@@ -50,7 +50,8 @@ func class(code int, text string) error {
 		return errdefs.ErrResourceExhausted
 	case code == http.StatusForbidden:
 		return errdefs.ErrPermissionDenied
-	case code == http.StatusMethodNotAllowed, code == http.StatusNotImplemented, code == http.StatusBadRequest && strings.Contains(text, `"UNSUPPORTED"`):
+	case code == http.StatusMethodNotAllowed, code == http.StatusNotImplemented, code == http.StatusBadRequest &&
+		strings.Contains(text, `"UNSUPPORTED"`):
 		return errdefs.ErrNotImplemented
 	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
 		return errdefs.ErrUnavailable
@@ -102,7 +103,8 @@ func (h *host) callError(ctx context.Context, c call, err error) error {
 	case errors.As(err, &refused):
 		return fmt.Errorf("%s: %w%s", what, err, remedy(refused.code))
 	case errors.As(err, &shook):
-		return fmt.Errorf("%s: authenticate: registry answered %d%s: %w", what, shook.StatusCode, remedy(shook.StatusCode), authClass(shook))
+		return fmt.Errorf("%s: authenticate: registry answered %d%s: %w", what, shook.StatusCode, remedy(shook.StatusCode),
+			authClass(shook))
 	case errors.As(err, &asked):
 		err = asked.Err // the address of an upload is a secret of its session
 	}

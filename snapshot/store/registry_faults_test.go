@@ -49,7 +49,8 @@ func manifestOf(blobs ...store.Content) store.Content {
 	for i, b := range blobs {
 		layers[i] = fmt.Sprintf(`{"mediaType":"application/octet-stream","digest":"%s","size":%d}`, b.Digest, b.Size)
 	}
-	text := fmt.Sprintf(`{"schemaVersion":2,"mediaType":"%s","config":%s,"layers":[%s]}`, v1.MediaTypeImageManifest, layers[0], strings.Join(layers, ","))
+	text := fmt.Sprintf(`{"schemaVersion":2,"mediaType":"%s","config":%s,"layers":[%s]}`, v1.MediaTypeImageManifest,
+		layers[0], strings.Join(layers, ","))
 	c := store.Bytes([]byte(text), digest.FromString(text))
 	c.MediaType = v1.MediaTypeImageManifest
 	return c
@@ -335,10 +336,12 @@ func TestRedirectWithoutTLS(t *testing.T) {
 	s := httptest.NewTLSServer(r)
 	defer s.Close()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	st := openStore(t, store.Config{Repository: strings.TrimPrefix(s.URL, "https://") + "/p/uid1", CAFile: ca, DockerConfig: t.TempDir()})
+	st := openStore(t, store.Config{Repository: strings.TrimPrefix(s.URL, "https://") + "/p/uid1", CAFile: ca,
+		DockerConfig: t.TempDir()})
 	if err := st.Put(t.Context(), store.Blob(a.Digest), a); err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,8 @@ func newQuirky(t *testing.T) (*quirky, Config) {
 	q := &quirky{inner: registry.New(registry.Logger(nopLog()))}
 	s := httptest.NewServer(q)
 	t.Cleanup(s.Close)
-	return q, Config{Repository: strings.TrimPrefix(s.URL, "http://") + "/godwit/uid1", PlainHTTP: true, DockerConfig: t.TempDir()}
+	return q, Config{Repository: strings.TrimPrefix(s.URL, "http://") + "/godwit/uid1", PlainHTTP: true,
+		DockerConfig: t.TempDir()}
 }
 
 func bytesOf(s string) Content { return Bytes([]byte(s), digest.FromString(s)) }
@@ -94,7 +95,8 @@ func pushAll(ctx context.Context, s Store) error {
 	if _, err := Read(ctx, s, Blob(c.Digest), 100); err != nil {
 		return err
 	}
-	m := bytesOf(`{"schemaVersion":2,"mediaType":"` + v1.MediaTypeImageManifest + `","config":{"digest":"` + c.Digest.String() + `","size":4},"layers":[]}`)
+	m := bytesOf(`{"schemaVersion":2,"mediaType":"` + v1.MediaTypeImageManifest + `","config":{"digest":"` +
+		c.Digest.String() + `","size":4},"layers":[]}`)
 	m.MediaType = v1.MediaTypeImageManifest
 	return s.Put(ctx, Manifest("t"), m)
 }
@@ -113,7 +115,8 @@ func TestRegistryErrorClasses(t *testing.T) {
 	}{
 		{"401", answer(401, ""), errdefs.ErrUnauthenticated},
 		{"403", answer(403, ""), errdefs.ErrPermissionDenied},
-		{"403 quota", answer(403, `{"errors":[{"code":"DENIED","message":"project quota exceeded"}]}`), errdefs.ErrResourceExhausted},
+		{"403 quota", answer(403, `{"errors":[{"code":"DENIED","message":"project quota exceeded"}]}`),
+			errdefs.ErrResourceExhausted},
 		{"413", answer(413, ""), errdefs.ErrResourceExhausted},
 		{"507", answer(507, ""), errdefs.ErrResourceExhausted},
 		{"429", answer(429, ""), errdefs.ErrUnavailable},
@@ -154,7 +157,8 @@ func TestRegistryNotFound(t *testing.T) {
 	if err := s.Delete(t.Context(), "none"); err != nil {
 		t.Errorf("delete of what is gone: %v", err)
 	}
-	for n, want := range map[int]error{2: errdefs.ErrFailedPrecondition, 3: errdefs.ErrUnavailable, 6: errdefs.ErrAborted} {
+	for n, want := range map[int]error{2: errdefs.ErrFailedPrecondition, 3: errdefs.ErrUnavailable,
+		6: errdefs.ErrAborted} {
 		q, cfg := newQuirky(t)
 		q.at, q.do = n, answer(404, "")
 		if err := pushAll(t.Context(), open(t, cfg)); errdefs.Resolve(err) != want { // as it crosses the wire
@@ -166,10 +170,11 @@ func TestRegistryNotFound(t *testing.T) {
 // What may pass is tried again, with the whole blob.
 func TestRetry(t *testing.T) {
 	for n := 2; n <= 6; n++ {
-		for _, do := range []func(http.ResponseWriter, *http.Request){answer(502, ""), cut, func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.CopyN(io.Discard, r.Body, 2)
-			cut(w, r)
-		}} {
+		for _, do := range []func(http.ResponseWriter, *http.Request){answer(502, ""), cut,
+			func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.CopyN(io.Discard, r.Body, 2)
+				cut(w, r)
+			}} {
 			q, cfg := newQuirky(t)
 			q.at, q.do = n, do
 			if err := pushAll(t.Context(), &retry{store: open(t, cfg), pause: time.Millisecond}); err != nil {

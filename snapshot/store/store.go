@@ -110,7 +110,8 @@ type Config struct {
 	CAFile       string `json:"caFile,omitempty"`       // PEM, in addition to the system's
 	DockerConfig string `json:"dockerConfig,omitempty"` // directory of config.json; empty: the default places
 	HostsDir     string `json:"hostsDir,omitempty"`     // of containerd's hosts.toml, a directory a registry
-	Bandwidth    int64  `json:"bandwidth,omitempty"`    // bytes a second that all transfers together move at most; 0: no limit
+	// bytes a second that all transfers together move at most; 0: no limit
+	Bandwidth int64 `json:"bandwidth,omitempty"`
 }
 
 // LayoutPrefix marks a repository that is an OCI layout directory.
@@ -197,7 +198,8 @@ func readError(ctx context.Context, o Object, err error) error {
 // classify makes an error without a class Unavailable. A deadline or a cancellation that
 // is not the caller's is a timeout on the way.
 func classify(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errdefs.Resolve(err) == errdefs.ErrUnknown {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		errdefs.Resolve(err) == errdefs.ErrUnknown {
 		return fmt.Errorf("%v: %w", err, errdefs.ErrUnavailable)
 	}
 	return err

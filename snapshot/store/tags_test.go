@@ -45,7 +45,8 @@ func TestTagsAreWholeOrAnError(t *testing.T) {
 					_, _ = fmt.Fprint(w, `{"tags":["c"]}`)
 				}
 			}))
-			cfg := store.Config{Repository: strings.TrimPrefix(outer, "http://") + "/p/uid1", PlainHTTP: true, DockerConfig: t.TempDir()}
+			cfg := store.Config{Repository: strings.TrimPrefix(outer, "http://") + "/p/uid1", PlainHTTP: true,
+				DockerConfig: t.TempDir()}
 			st, err := store.NewRegistry(cfg)
 			if err != nil {
 				t.Fatal(err)

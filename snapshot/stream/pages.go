@@ -22,7 +22,8 @@ func (r *receiver) pages(coder *format.Coder, f *Frame) error {
 	if err != nil {
 		return err
 	}
-	if len(f.Body) == 0 || f.Body[0] == 0 || int(f.Body[0]) > format.MaxFrame/format.PageSize || len(f.Body) < 1+8*int(f.Body[0]) {
+	if len(f.Body) == 0 || f.Body[0] == 0 || int(f.Body[0]) > format.MaxFrame/format.PageSize ||
+		len(f.Body) < 1+8*int(f.Body[0]) {
 		return broken("frame of pages with %d bytes", len(f.Body))
 	}
 	count := int(f.Body[0])

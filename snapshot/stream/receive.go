@@ -62,7 +62,8 @@ func Receive(ctx context.Context, conn io.ReadWriteCloser, t Target) error {
 	defer stop()
 	lanes := runtime.GOMAXPROCS(0)
 	r := &receiver{
-		ctx: ctx, cancel: cancel, t: t, in: NewReader(conn, lanes*(framesPerLane+1)+1), out: NewWriter(conn, 0), frames: make(chan *Frame, lanes*framesPerLane),
+		ctx: ctx, cancel: cancel, t: t, in: NewReader(conn, lanes*(framesPerLane+1)+1), out: NewWriter(conn, 0),
+		frames: make(chan *Frame, lanes*framesPerLane),
 	}
 	err := r.run(lanes)
 	if cause := context.Cause(ctx); cause != nil {

@@ -38,8 +38,9 @@ var (
 func target(t testing.TB) Target {
 	return Target{
 		Ref: Ref{VM: "ns/vm", UID: "u", Operation: "op", Attempt: 1, Generation: 2}, State: emptyFile(t, "state"),
-		Spaces:   []TargetSpace{{Area: Area{Name: "ram0", Size: 8 * format.PageSize}, File: emptyFile(t, "ram")}},
-		Disks:    []TargetDisk{{Blob: Blob{ID: "d", Digest: digest.FromBytes(testDisk), Size: int64(len(testDisk))}, File: emptyFile(t, "disk")}},
+		Spaces: []TargetSpace{{Area: Area{Name: "ram0", Size: 8 * format.PageSize}, File: emptyFile(t, "ram")}},
+		Disks: []TargetDisk{{Blob: Blob{ID: "d", Digest: digest.FromBytes(testDisk), Size: int64(len(testDisk))},
+			File: emptyFile(t, "disk")}},
 		Table:    emptyFile(t, "table"),
 		Complete: func(context.Context) error { return nil },
 		Load:     func(context.Context, string, End) error { return nil },
@@ -75,7 +76,8 @@ func said(t testing.TB) []byte {
 	defer coder.Close()
 	raw := bytes.Repeat([]byte{7}, 2*format.PageSize)
 	steps := []error{
-		w.JSON(ctx, KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}, Table: int64(len(testTable)), Reached: true}),
+		w.JSON(ctx, KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area},
+			Disks: []Blob{to.Disks[0].Blob}, Table: int64(len(testTable)), Reached: true}),
 		w.Copy(ctx, KindDisk, 0, disk, int64(len(testDisk))),
 		w.Copy(ctx, KindTable, 0, table, int64(len(testTable))),
 		w.Barrier(ctx),
@@ -141,17 +143,20 @@ func TestReceiveLeavesTables(t *testing.T) {
 		size  int64
 		taken bool
 	}{
-		"no place":  {file: func(*testing.T) *os.File { return nil }, size: 1},
-		"too large": {file: func(t *testing.T) *os.File { return emptyFile(t, "table") }, size: tableBound([]Area{target(t).Spaces[0].Area}) + 1},
-		"none":      {file: func(t *testing.T) *os.File { return emptyFile(t, "table") }},
-		"no room":   {file: closed, size: 3, taken: true},
+		"no place": {file: func(*testing.T) *os.File { return nil }, size: 1},
+		"too large": {file: func(t *testing.T) *os.File {
+			return emptyFile(t, "table")
+		}, size: tableBound([]Area{target(t).Spaces[0].Area}) + 1},
+		"none":    {file: func(t *testing.T) *os.File { return emptyFile(t, "table") }},
+		"no room": {file: closed, size: 3, taken: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := target(t)
 			to.Table, to.Disks[0].File = c.file(t), nil
 			var all bytes.Buffer
 			w := NewWriter(&all, 0)
-			steps := []error{w.JSON(t.Context(), KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}, Table: c.size})}
+			steps := []error{w.JSON(t.Context(), KindHello, Hello{Version: version.Pages, Ref: to.Ref,
+				Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}, Table: c.size})}
 			if c.taken {
 				table := emptyFile(t, "t")
 				steps = append(steps, table.Truncate(c.size), w.Copy(t.Context(), KindTable, 0, table, c.size))
@@ -193,34 +198,61 @@ func TestReceiveRefuses(t *testing.T) {
 		say  []func(*Writer) error
 		want func(error) bool
 	}{
-		"another version":     {[]func(*Writer) error{hello(func(h *Hello) { h.Version++ })}, errdefs.IsNotImplemented},
-		"another VM":          {[]func(*Writer) error{hello(func(h *Hello) { h.Ref.UID = "x" })}, errdefs.IsFailedPrecondition},
-		"no spaces":           {[]func(*Writer) error{hello(func(h *Hello) { h.Spaces = nil })}, errdefs.IsDataLoss},
-		"a space more":        {[]func(*Writer) error{hello(func(h *Hello) { h.Spaces = append(h.Spaces, Area{Name: "disk9", Size: 4096}) })}, errdefs.IsFailedPrecondition},
-		"a disk more":         {[]func(*Writer) error{hello(func(h *Hello) { h.Disks = append(h.Disks, Blob{ID: "layer9"}) })}, errdefs.IsFailedPrecondition},
-		"a disk less":         {[]func(*Writer) error{hello(func(h *Hello) { h.Disks = nil })}, errdefs.IsFailedPrecondition},
-		"another layer":       {[]func(*Writer) error{hello(func(h *Hello) { h.Disks[0].Digest = "sha256:other" })}, errdefs.IsFailedPrecondition},
-		"no hello":            {[]func(*Writer) error{packet(KindBarrier, 0, 0)}, errdefs.IsDataLoss},
-		"pages of no space":   {[]func(*Writer) error{good, packet(KindPages, 0, 7, 1)}, errdefs.IsDataLoss},
-		"no pages":            {[]func(*Writer) error{good, packet(KindPages, 0, 0)}, errdefs.IsDataLoss},
-		"numbers are cut":     {[]func(*Writer) error{good, packet(KindPages, 0, 0, 3, 1, 2)}, errdefs.IsDataLoss},
-		"codec is unknown":    {[]func(*Writer) error{good, packet(KindPages, 9, 0, append([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 4096)...)...)}, errdefs.IsNotImplemented},
-		"page is outside":     {[]func(*Writer) error{good, packet(KindPages, 0, 0, append([]byte{1, 8, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 4096)...)...)}, errdefs.IsDataLoss},
-		"page is far outside": {[]func(*Writer) error{good, packet(KindPages, 0, 0, append([]byte{1, 255, 255, 255, 255, 255, 255, 255, 255}, make([]byte, 4096)...)...)}, errdefs.IsDataLoss},
-		"zeros are outside":   {[]func(*Writer) error{good, func(w *Writer) error { return w.Zeros(t.Context(), 0, [][2]uint64{{7, 2}}) }}, errdefs.IsDataLoss},
-		"state has a gap":     {[]func(*Writer) error{good, packet(KindState, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1)}, errdefs.IsDataLoss},
-		"disk was not wanted": {[]func(*Writer) error{good, packet(KindDisk, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1)}, errdefs.IsDataLoss},
-		"disk is another":     {[]func(*Writer) error{good, packet(KindDisk, 0, 0, append(make([]byte, 8), "A read-only disk"...)...)}, errdefs.IsDataLoss},
-		"table not wanted":    {[]func(*Writer) error{good, packet(KindTable, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1)}, errdefs.IsDataLoss},
-		"table has a gap":     {[]func(*Writer) error{tabled, packet(KindTable, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1)}, errdefs.IsDataLoss},
-		"table is longer":     {[]func(*Writer) error{tabled, packet(KindTable, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3)}, errdefs.IsDataLoss},
-		"table is cut": {[]func(*Writer) error{tabled, packet(KindDisk, 0, 0, append(make([]byte, 8), testDisk...)...), packet(KindTable, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1),
+		"another version": {[]func(*Writer) error{hello(func(h *Hello) { h.Version++ })}, errdefs.IsNotImplemented},
+		"another VM": {[]func(*Writer) error{hello(func(h *Hello) {
+			h.Ref.UID = "x"
+		})}, errdefs.IsFailedPrecondition},
+		"no spaces": {[]func(*Writer) error{hello(func(h *Hello) { h.Spaces = nil })}, errdefs.IsDataLoss},
+		"a space more": {[]func(*Writer) error{hello(func(h *Hello) {
+			h.Spaces = append(h.Spaces, Area{Name: "disk9", Size: 4096})
+		})}, errdefs.IsFailedPrecondition},
+		"a disk more": {[]func(*Writer) error{hello(func(h *Hello) {
+			h.Disks = append(h.Disks, Blob{ID: "layer9"})
+		})}, errdefs.IsFailedPrecondition},
+		"a disk less": {[]func(*Writer) error{hello(func(h *Hello) { h.Disks = nil })}, errdefs.IsFailedPrecondition},
+		"another layer": {[]func(*Writer) error{hello(func(h *Hello) {
+			h.Disks[0].Digest = "sha256:other"
+		})}, errdefs.IsFailedPrecondition},
+		"no hello":          {[]func(*Writer) error{packet(KindBarrier, 0, 0)}, errdefs.IsDataLoss},
+		"pages of no space": {[]func(*Writer) error{good, packet(KindPages, 0, 7, 1)}, errdefs.IsDataLoss},
+		"no pages":          {[]func(*Writer) error{good, packet(KindPages, 0, 0)}, errdefs.IsDataLoss},
+		"numbers are cut":   {[]func(*Writer) error{good, packet(KindPages, 0, 0, 3, 1, 2)}, errdefs.IsDataLoss},
+		"codec is unknown": {[]func(*Writer) error{good,
+			packet(KindPages, 9, 0, append([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 4096)...)...)},
+			errdefs.IsNotImplemented},
+		"page is outside": {[]func(*Writer) error{good,
+			packet(KindPages, 0, 0, append([]byte{1, 8, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 4096)...)...)}, errdefs.IsDataLoss},
+		"page is far outside": {[]func(*Writer) error{good,
+			packet(KindPages, 0, 0, append([]byte{1, 255, 255, 255, 255, 255, 255, 255, 255}, make([]byte, 4096)...)...)},
+			errdefs.IsDataLoss},
+		"zeros are outside": {[]func(*Writer) error{good, func(w *Writer) error {
+			return w.Zeros(t.Context(), 0, [][2]uint64{{7, 2}})
+		}}, errdefs.IsDataLoss},
+		"state has a gap": {[]func(*Writer) error{good, packet(KindState, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1)},
+			errdefs.IsDataLoss},
+		"disk was not wanted": {[]func(*Writer) error{good, packet(KindDisk, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1)},
+			errdefs.IsDataLoss},
+		"disk is another": {[]func(*Writer) error{good,
+			packet(KindDisk, 0, 0, append(make([]byte, 8), "A read-only disk"...)...)}, errdefs.IsDataLoss},
+		"table not wanted": {[]func(*Writer) error{good, packet(KindTable, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1)},
+			errdefs.IsDataLoss},
+		"table has a gap": {[]func(*Writer) error{tabled, packet(KindTable, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1)},
+			errdefs.IsDataLoss},
+		"table is longer": {[]func(*Writer) error{tabled, packet(KindTable, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3)},
+			errdefs.IsDataLoss},
+		"table is cut": {[]func(*Writer) error{tabled, packet(KindDisk, 0, 0, append(make([]byte, 8), testDisk...)...),
+			packet(KindTable, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1),
 			func(w *Writer) error { _, err := w.End(t.Context(), nil); return err }}, errdefs.IsDataLoss},
-		"end comes early": {[]func(*Writer) error{good, func(w *Writer) error { _, err := w.End(t.Context(), nil); return err }}, errdefs.IsDataLoss},
+		"end comes early": {[]func(*Writer) error{good, func(w *Writer) error {
+			_, err := w.End(t.Context(), nil)
+			return err
+		}}, errdefs.IsDataLoss},
 		"end of another": {[]func(*Writer) error{good, packet(KindDisk, 0, 0, append(make([]byte, 8), testDisk...)...),
 			func(w *Writer) error { return w.JSON(t.Context(), KindEnd, End{Sum: "00"}) }}, errdefs.IsDataLoss},
-		"a destination's":   {[]func(*Writer) error{good, packet(KindReady, 0, 0, '{', '}')}, errdefs.IsDataLoss},
-		"it failed":         {[]func(*Writer) error{good, func(w *Writer) error { return w.Fail(t.Context(), errdefs.ErrResourceExhausted) }}, errdefs.IsResourceExhausted},
+		"a destination's": {[]func(*Writer) error{good, packet(KindReady, 0, 0, '{', '}')}, errdefs.IsDataLoss},
+		"it failed": {[]func(*Writer) error{good, func(w *Writer) error {
+			return w.Fail(t.Context(), errdefs.ErrResourceExhausted)
+		}}, errdefs.IsResourceExhausted},
 		"it is gone":        {[]func(*Writer) error{good}, errdefs.IsUnavailable},
 		"it was never here": {nil, errdefs.IsUnavailable},
 	} {
@@ -295,43 +327,6 @@ func identity(t *testing.T) Identity {
 	return i
 }
 
-// Whatever a source says, a destination ends with a typed error or has the VM. What the fuzzer
-// makes up is cut into frames whose hashes are right, so that their content is looked at.
-func FuzzReceive(f *testing.F) {
-	page := append([]byte{1, 3, 0, 0, 0, 0, 0, 0, 0}, make([]byte, format.PageSize)...)
-	f.Add(frames(frame{KindPages, 0, 0, page}, frame{KindBarrier, 0, 0, nil}, frame{KindZeros, 0, 0, make([]byte, 16)}))
-	f.Add(frames(frame{KindDisk, 0, 0, append(make([]byte, 8), testDisk...)}, frame{KindState, 0, 0, make([]byte, 12)}, frame{KindEnd, 0, 0, []byte(`{"sum":"00"}`)}))
-	f.Add(frames(frame{KindPages, 2, 0, page}, frame{KindPages, 1, 1, page}, frame{KindTable, 0, 0, page}, frame{KindFailed, 0, 0, []byte(`{"class":"x"}`)}))
-	dir := f.TempDir()
-	f.Fuzz(func(t *testing.T, data []byte) {
-		to := fuzzTarget(t, dir)
-		var all bytes.Buffer
-		w := NewWriter(&all, 0)
-		err := w.JSON(t.Context(), KindHello, Hello{Version: version.Pages, Ref: to.Ref, Spaces: []Area{to.Spaces[0].Area}, Disks: []Blob{to.Disks[0].Blob}})
-		for err == nil && len(data) >= 5 {
-			n := min(int(data[3])|int(data[4])<<8, len(data)-5, maxBody)
-			p := &Packet{}
-			p.reset()
-			p.add(data[5 : 5+n]...)
-			err = w.send(t.Context(), p, Kind(data[0]), format.Codec(data[1]), int(data[2]))
-			data = data[5+n:]
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		loaded := 0
-		to.Load = func(context.Context, string, End) error { loaded++; return nil }
-		err = Receive(t.Context(), &wire{Reader: &all}, to)
-		if err == nil != (loaded == 1) {
-			t.Errorf("loaded %d times, %v", loaded, err)
-		}
-		var remote *RemoteError
-		if err != nil && !errors.As(err, &remote) && !errdefs.IsDataLoss(err) && !errdefs.IsUnavailable(err) && !errdefs.IsNotImplemented(err) {
-			t.Errorf("of no class: %v", err)
-		}
-	})
-}
-
 type frame struct {
 	kind         Kind
 	codec, space byte
@@ -358,9 +353,10 @@ func fuzzTarget(t *testing.T, dir string) Target {
 		return f
 	}
 	return Target{
-		State:    open("state"),
-		Spaces:   []TargetSpace{{Area: Area{Name: "ram0", Size: 8 * format.PageSize}, File: open("ram")}},
-		Disks:    []TargetDisk{{Blob: Blob{ID: "d", Digest: digest.FromBytes(testDisk), Size: int64(len(testDisk))}, File: open("disk")}},
+		State:  open("state"),
+		Spaces: []TargetSpace{{Area: Area{Name: "ram0", Size: 8 * format.PageSize}, File: open("ram")}},
+		Disks: []TargetDisk{{Blob: Blob{ID: "d", Digest: digest.FromBytes(testDisk), Size: int64(len(testDisk))},
+			File: open("disk")}},
 		Complete: func(context.Context) error { return nil },
 	}
 }

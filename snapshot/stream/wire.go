@@ -132,7 +132,8 @@ type Frame struct {
 // Verify wants the frame to be what its sender made.
 func (f *Frame) Verify() error {
 	if sumOf(f.head[:sealed], f.Body) != [32]byte(f.head[16:]) {
-		return fmt.Errorf("stream: frame %d: hash of its bytes differs: %w", binary.LittleEndian.Uint64(f.head[8:]), errdefs.ErrDataLoss)
+		return fmt.Errorf("stream: frame %d: hash of its bytes differs: %w", binary.LittleEndian.Uint64(f.head[8:]),
+			errdefs.ErrDataLoss)
 	}
 	return nil
 }

@@ -202,7 +202,8 @@ func (w *Writer) Zeros(ctx context.Context, space int, runs [][2]uint64) error {
 
 // Pages sends pages of one space, raw, which numbers names. coder and p belong to the
 // caller's goroutine.
-func (w *Writer) Pages(ctx context.Context, coder *format.Coder, p *Packet, codec format.Codec, space int, numbers []uint64, raw []byte) error {
+func (w *Writer) Pages(ctx context.Context, coder *format.Coder, p *Packet, codec format.Codec, space int,
+	numbers []uint64, raw []byte) error {
 	stored, f, err := coder.Pack(codec, raw)
 	if err != nil {
 		return err

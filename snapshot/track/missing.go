@@ -229,7 +229,8 @@ func Whole(pid, userfault int, ram *os.File) error {
 // look is scan that arms nothing.
 func (u *uffd) look(written func(offset, end int64)) error {
 	w := u.walker()
-	err := w.walk(0, math.MaxInt64, written, scanArg{flags: scanCheckAsync, categoryMask: pageIsWritten, categoryReturn: pageIsWritten})
+	err := w.walk(0, math.MaxInt64, written, scanArg{flags: scanCheckAsync, categoryMask: pageIsWritten,
+		categoryReturn: pageIsWritten})
 	if err == nil {
 		err = w.walk(0, math.MaxInt64, written, taken)
 	}

@@ -100,7 +100,8 @@ func Regions(pid int, ram *os.File) ([]Region, error) {
 		end = max(end, r.Offset+r.Length)
 	}
 	if end < st.Size {
-		return nil, fmt.Errorf("process %d has mapped %d of %d bytes of RAM: %w", pid, end, st.Size, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("process %d has mapped %d of %d bytes of RAM: %w", pid, end, st.Size,
+			errdefs.ErrFailedPrecondition)
 	}
 	return list, nil
 }

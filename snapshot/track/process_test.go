@@ -35,7 +35,8 @@ func process() error {
 	mem := make([][]byte, 2)
 	for i := range mem {
 		var err error
-		mem[i], err = unix.Mmap(3, int64(i)*ramPages/2*pageSize, ramPages/2*pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		mem[i], err = unix.Mmap(3, int64(i)*ramPages/2*pageSize, ramPages/2*pageSize, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_SHARED)
 		if err != nil {
 			return err
 		}

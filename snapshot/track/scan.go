@@ -72,7 +72,8 @@ func (u *uffd) part(w walker, from, to int64, what scanArg, written func(offset,
 
 // taken is a scan for pages that the kernel has taken out of the page table.
 var taken = scanArg{
-	categoryInverted: pageIsPresent | pageIsSwapped, categoryMask: pageIsPresent | pageIsSwapped, categoryReturn: pageIsPresent,
+	categoryInverted: pageIsPresent | pageIsSwapped, categoryMask: pageIsPresent | pageIsSwapped,
+	categoryReturn: pageIsPresent,
 }
 
 // walker is one goroutine's.

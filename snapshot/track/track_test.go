@@ -71,7 +71,8 @@ func TestRegionsWantAll(t *testing.T) {
 // Soft-dirty: only present pages whose bit is not set are known to be as they were.
 func TestDirtyRuns(t *testing.T) {
 	var entries []byte
-	for _, e := range []uint64{pagemapPresent, pagemapPresent | pagemapDirty, 0, pagemapPresent, pagemapDirty | pagemapPresent} {
+	for _, e := range []uint64{pagemapPresent, pagemapPresent | pagemapDirty, 0, pagemapPresent,
+		pagemapDirty | pagemapPresent} {
 		entries = binary.LittleEndian.AppendUint64(entries, e)
 	}
 	var got [][2]int64
@@ -105,7 +106,8 @@ func TestSoftDirtyOrder(t *testing.T) {
 	if _, err := pagemap.WriteAt(entries, 5*pagemapEntry); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(SoftDirty, []Region{{Address: 5 * pageSize, Offset: 0, Length: 2 * pageSize}}, Files{Pagemap: pagemap, Clear: clear, Vmstat: vmstat})
+	s, err := New(SoftDirty, []Region{{Address: 5 * pageSize, Offset: 0, Length: 2 * pageSize}},
+		Files{Pagemap: pagemap, Clear: clear, Vmstat: vmstat})
 	if err != nil {
 		t.Fatal(err)
 	}

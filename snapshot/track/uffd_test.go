@@ -78,7 +78,8 @@ func mapAt(t *testing.T, f *os.File, area []byte) []byte {
 	base := uintptr(unsafe.Pointer(&area[0]))
 	skip := (tableSpan - base%tableSpan) % tableSpan
 	size := len(area) - tableSpan
-	got, _, errno := unix.Syscall6(unix.SYS_MMAP, base+skip, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED, f.Fd(), 0)
+	got, _, errno := unix.Syscall6(unix.SYS_MMAP, base+skip, uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_FIXED, f.Fd(), 0)
 	if errno != 0 || got != base+skip {
 		t.Fatal(errno)
 	}

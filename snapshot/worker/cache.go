@@ -58,7 +58,8 @@ func (c *Client) leave(lease *cache.Lease, used *cache.Usage) {
 		slog.Warn("the figures of the cache are not kept", "error", err)
 	}
 	if used.UnkeptBytes > 0 {
-		slog.Warn("a part of the snapshot is not kept on this node: its next wake fetches that", "bytes", used.UnkeptBytes, "reason", used.Unkept)
+		slog.Warn("a part of the snapshot is not kept on this node: its next wake fetches that", "bytes", used.UnkeptBytes,
+			"reason", used.Unkept)
 	}
 	if used.KeptBytes > 0 {
 		evicting.Lock()

@@ -36,7 +36,8 @@ func TestNodeKeepsWhatItPushes(t *testing.T) {
 		if _, err := c.Open(t.Context(), OpenJob{Store: cfg, Digest: receipt.Digest}); err != nil {
 			t.Fatal(err)
 		}
-		fill := FillJob{Store: cfg, Digest: receipt.Digest, Spaces: []Space{{Name: "ram0", File: file(t, nil)}}, State: file(t, nil)}
+		fill := FillJob{Store: cfg, Digest: receipt.Digest, Spaces: []Space{{Name: "ram0", File: file(t, nil)}},
+			State: file(t, nil)}
 		if err := c.Fill(t.Context(), fill, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +166,8 @@ func TestNodeKeepsGoldenPacks(t *testing.T) {
 		restore := func() (requests int) {
 			t.Helper()
 			r.Take()
-			fill := FillJob{Store: own, Digest: receipt.Digest, Spaces: []Space{{Name: "ram0", File: file(t, nil)}}, State: file(t, nil)}
+			fill := FillJob{Store: own, Digest: receipt.Digest, Spaces: []Space{{Name: "ram0", File: file(t, nil)}},
+				State: file(t, nil)}
 			if err := c.Fill(t.Context(), fill, nil); err != nil {
 				t.Fatal(err)
 			}

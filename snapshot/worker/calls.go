@@ -20,14 +20,16 @@ func forbid() error {
 	}
 	code := calls(uint32(os.Getpid()))
 	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
-	thread, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	thread, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&prog)))
 	switch {
 	case e == unix.ENOSYS, e == unix.EINVAL:
 		return nil
 	case e != 0:
 		return fmt.Errorf("confine worker: filter calls: %w", e)
 	case thread != 0:
-		return fmt.Errorf("confine worker: filter calls: thread %d has a filter of its own: %w", thread, errors.ErrUnsupported)
+		return fmt.Errorf("confine worker: filter calls: thread %d has a filter of its own: %w", thread,
+			errors.ErrUnsupported)
 	}
 	return nil
 }
@@ -66,7 +68,8 @@ func calls(pid uint32) []unix.SockFilter {
 	}{
 		{unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.AF_INET6}},
 		{unix.SYS_KILL, []uint32{pid}}, {unix.SYS_TGKILL, []uint32{pid}}, {unix.SYS_PRLIMIT64, []uint32{0, pid}},
-		{unix.SYS_TKILL, nil}, {unix.SYS_RT_SIGQUEUEINFO, nil}, {unix.SYS_RT_TGSIGQUEUEINFO, nil}, {unix.SYS_PIDFD_SEND_SIGNAL, nil},
+		{unix.SYS_TKILL, nil}, {unix.SYS_RT_SIGQUEUEINFO, nil}, {unix.SYS_RT_TGSIGQUEUEINFO, nil},
+		{unix.SYS_PIDFD_SEND_SIGNAL, nil},
 		{unix.SYS_IO_URING_SETUP, nil}, // it makes sockets of its own
 	} {
 		code = append(code, equal(c.number, 0, len(c.first)+3), load(offsetFirst))

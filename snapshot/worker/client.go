@@ -207,7 +207,8 @@ func (c *Client) exchange(ctx context.Context, t talk, files fileList) (line, er
 		if errdefs.IsUnavailable(class) {
 			class = fmt.Errorf("%s: %w", errno.WasKilled, class)
 		}
-		return line{}, fmt.Errorf("worker ended without an answer: %w: %s: %w", errors.Join(err, waited), stderr.b.Bytes(), class)
+		return line{}, fmt.Errorf("worker ended without an answer: %w: %s: %w", errors.Join(err, waited), stderr.b.Bytes(),
+			class)
 	}
 	return last, nil
 }

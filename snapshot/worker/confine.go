@@ -18,13 +18,14 @@ import (
 // it reads a byte that others made: its files are open, its credentials and keys read.
 // What is left is the descriptors that it was given, connections to registries, the
 // public files that these take, the directories of layouts, and what the node keeps of this
-// repository and, to read it, of golden snapshots. A parser that a snapshot has taken over reads no other file of the host,
-// writes none, reaches none of its programs and gets no right back.
+// repository and, to read it, of golden snapshots. A parser that a snapshot has taken over reads no other file of the
+// host, writes none, reaches none of its programs and gets no right back.
 //
 // A kernel without landlock leaves the files in reach that root owns; the rest holds.
 func confine(kept *cache.Dir, stores ...store.Config) error {
 	var rules []landlock.Rule
-	for _, dir := range []string{"/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/run/systemd/resolve"} {
+	for _, dir := range []string{"/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates",
+		"/run/systemd/resolve"} {
 		rules = append(rules, landlock.RODirs(dir).IgnoreIfMissing())
 	}
 	for _, file := range []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/dev/null"} {

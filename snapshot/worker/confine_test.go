@@ -49,8 +49,9 @@ func probe(layout, kept, secret string) (err error) {
 		for what, err := range map[string]error{
 			"read": second(os.ReadFile(secret)), "write": os.WriteFile(secret+"2", nil, 0o600), "list": second(os.ReadDir("/")),
 			"list another's":        second(os.ReadDir(filepath.Dir(kept))),
-			"change what is shared": os.WriteFile(filepath.Join(shared, "golden"), nil, 0o600), "remove what is shared": os.Remove(filepath.Join(shared, "golden")),
-			"link": os.Symlink("/", secret+"3"), "run": exec.Command("/bin/true").Run(),
+			"change what is shared": os.WriteFile(filepath.Join(shared, "golden"), nil, 0o600),
+			"remove what is shared": os.Remove(filepath.Join(shared, "golden")),
+			"link":                  os.Symlink("/", secret+"3"), "run": exec.Command("/bin/true").Run(),
 		} {
 			if !errors.Is(err, fs.ErrPermission) {
 				return fmt.Errorf("%s of another file: %v", what, err)
@@ -65,8 +66,10 @@ func outOfReach(socket string) (wrong error) {
 	var limit unix.Rlimit
 	parent := os.Getppid()
 	for what, err := range map[string]error{
-		"reach a program by its socket": second(net.Dial("unix", socket+".sock")), "speak to guests": second(unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)),
-		"end a process": unix.Kill(parent, 0), "end a group": unix.Kill(0, 0), "end all": unix.Kill(-1, 0), "end a thread": unix.Tgkill(parent, parent, 0),
+		"reach a program by its socket": second(net.Dial("unix", socket+".sock")),
+		"speak to guests":               second(unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)),
+		"end a process":                 unix.Kill(parent, 0), "end a group": unix.Kill(0, 0), "end all": unix.Kill(-1, 0),
+		"end a thread":    unix.Tgkill(parent, parent, 0),
 		"limit a process": unix.Prlimit(parent, unix.RLIMIT_NOFILE, nil, &limit),
 	} {
 		if !errors.Is(err, fs.ErrPermission) {
@@ -103,7 +106,8 @@ func TestConfined(t *testing.T) {
 	}
 	kept := filepath.Join(dir, "packs", "own")
 	shared := filepath.Join(dir, "packs", "shared")
-	for _, err := range []error{os.MkdirAll(kept, 0o700), os.MkdirAll(shared, 0o700), os.WriteFile(filepath.Join(shared, "golden"), []byte("x"), 0o600)} {
+	for _, err := range []error{os.MkdirAll(kept, 0o700), os.MkdirAll(shared, 0o700),
+		os.WriteFile(filepath.Join(shared, "golden"), []byte("x"), 0o600)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +139,8 @@ func TestConfined(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		for _, want := range []string{"NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "Seccomp:\t2\n"} {
+		for _, want := range []string{"NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n",
+			"Seccomp:\t2\n"} {
 			if !strings.Contains(string(status), want) {
 				t.Errorf("%s: no %q", path, want)
 			}

@@ -49,7 +49,8 @@ func (w *watch) each(pid string) {
 			continue // it has ended
 		}
 		w.n++
-		for _, want := range []string{"NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "Seccomp:\t2\n"} {
+		for _, want := range []string{"NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n",
+			"Seccomp:\t2\n"} {
 			if !strings.Contains(string(status), want) {
 				w.t.Errorf("a worker that reads foreign bytes: no %q", want)
 			}
@@ -84,7 +85,10 @@ func (m meets) Load(ctx context.Context, d string, resume json.RawMessage) error
 // from another node. A kind of job that is new is to be among these.
 func TestEachJobIsConfined(t *testing.T) {
 	w := &watch{t: t}
-	r := storetest.Start(t, &storetest.Registry{Script: func(int, *http.Request) storetest.Fault { w.look("request"); return storetest.Fault{} }})
+	r := storetest.Start(t, &storetest.Registry{Script: func(int, *http.Request) storetest.Fault {
+		w.look("request")
+		return storetest.Fault{}
+	}})
 	c, cfg, shared := client(), r.Config(t, "vms/uid1"), r.Config(t, "vms/golden")
 	push := pushJob(t, cfg)
 	receipt, err := c.Push(t.Context(), push, nil)
@@ -103,7 +107,8 @@ func TestEachJobIsConfined(t *testing.T) {
 		"Push": func() error { _, err := c.Push(t.Context(), push, nil); return err },
 		"Open": func() error { _, err := c.Open(t.Context(), OpenJob{Store: cfg, Digest: receipt.Digest}); return err },
 		"Fill": func() error {
-			return c.Fill(t.Context(), FillJob{Store: cfg, Digest: receipt.Digest, Spaces: []Space{{Name: "ram0", File: file(t, nil)}}, State: file(t, nil)}, nil)
+			return c.Fill(t.Context(), FillJob{Store: cfg, Digest: receipt.Digest,
+				Spaces: []Space{{Name: "ram0", File: file(t, nil)}}, State: file(t, nil)}, nil)
 		},
 		"Verify": func() error {
 			_, err := c.Verify(t.Context(), VerifyJob{Store: cfg, Digest: receipt.Digest}, nil)
@@ -119,10 +124,11 @@ func TestEachJobIsConfined(t *testing.T) {
 			return err
 		},
 		"LazyFill": func() error { // up to the snapshot that it has read: what it gets is no userfaultfd
-			err := c.LazyFill(t.Context(), LazyJob{Store: cfg, Digest: receipt.Digest, Space: "ram0", RAM: func(context.Context) (*WaitingRAM, error) {
-				w.look("RAM")
-				return &WaitingRAM{Fault: fault.File}, nil
-			}}, nil)
+			err := c.LazyFill(t.Context(), LazyJob{Store: cfg, Digest: receipt.Digest, Space: "ram0",
+				RAM: func(context.Context) (*WaitingRAM, error) {
+					w.look("RAM")
+					return &WaitingRAM{Fault: fault.File}, nil
+				}}, nil)
 			if err == nil {
 				t.Error("a file is a userfaultfd")
 			}

@@ -36,7 +36,8 @@ func TestCosign(t *testing.T) {
 				t.Fatal(err)
 			}
 			verify := func(key string) ([]byte, error) {
-				return exec.CommandContext(t.Context(), cosign, "verify", "--key", key, "--insecure-ignore-tlog", "--allow-http-registry",
+				return exec.CommandContext(t.Context(), cosign, "verify", "--key", key, "--insecure-ignore-tlog",
+					"--allow-http-registry",
 					cfg.Repository+"@"+receipt.Digest.String()).CombinedOutput()
 			}
 			out, err := verify(public)
@@ -67,7 +68,8 @@ func signingKey(t *testing.T) (private, public string) {
 	}
 	dir := t.TempDir()
 	private, public = filepath.Join(dir, "key.pem"), filepath.Join(dir, "pub.pem")
-	for path, b := range map[string]*pem.Block{private: {Type: "PRIVATE KEY", Bytes: der}, public: {Type: "PUBLIC KEY", Bytes: pub}} {
+	for path, b := range map[string]*pem.Block{private: {Type: "PRIVATE KEY", Bytes: der},
+		public: {Type: "PUBLIC KEY", Bytes: pub}} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(b), 0o600); err != nil {
 			t.Fatal(err)
 		}

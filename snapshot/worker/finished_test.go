@@ -53,7 +53,8 @@ func TestGoesOnAfterAKilledPush(t *testing.T) {
 	if receipt.Again < 3<<20 || uint64(sent) > size-receipt.Again+1<<20 {
 		t.Errorf("%d bytes are used again, and %d were sent, of %d", receipt.Again, sent, size)
 	}
-	fill := FillJob{Store: job.Store, Digest: receipt.Digest, Spaces: []Space{{Name: "ram0", File: file(t, nil)}}, State: file(t, nil)}
+	fill := FillJob{Store: job.Store, Digest: receipt.Digest, Spaces: []Space{{Name: "ram0", File: file(t, nil)}},
+		State: file(t, nil)}
 	if err := client().Fill(t.Context(), fill, nil); err != nil {
 		t.Fatal(err)
 	}

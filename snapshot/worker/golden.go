@@ -45,7 +45,8 @@ func (j *GoldenJob) run(ctx context.Context, kept *cache.Dir) (line, error) {
 	if err != nil {
 		return line{}, err
 	}
-	err = g.Table(ctx, osFile(j.Table), snapshot.FillOptions{Memory: j.Memory, Concurrency: j.Concurrency, Repository: j.Store.Repository})
+	err = g.Table(ctx, osFile(j.Table), snapshot.FillOptions{Memory: j.Memory, Concurrency: j.Concurrency,
+		Repository: j.Store.Repository})
 	return line{Golden: &g.Info}, err
 }
 

@@ -105,7 +105,8 @@ type FillJob struct {
 
 	Spaces []Space `json:"spaces"`
 	State  *File   `json:"state,omitempty"`
-	Disks  []Disk  `json:"disks,omitempty"` // read-only disks that the node lacks, by Digest; written in order: pipes will do
+	// read-only disks that the node lacks, by Digest; written in order: pipes will do
+	Disks []Disk `json:"disks,omitempty"`
 	// Lazy says that RAM is not among Spaces, and comes later: all packs must be there.
 	Lazy  bool  `json:"lazy,omitempty"`
 	Table *File `json:"table,omitempty"` // becomes the page table; owner-only

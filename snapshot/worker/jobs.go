@@ -118,7 +118,8 @@ func (j *DiffJob) run(ctx context.Context) (line, error) {
 func (j *CopyJob) run(ctx context.Context, notify func(Progress)) (line, error) {
 	if j.From.Store.Repository == j.To.Repository {
 		// A registry deletes a digest under all of its tags: it would be no second one.
-		return line{}, fmt.Errorf("copy snapshot %s: it lies in %s already, and whatever deletes it there deletes it under each tag: %w",
+		return line{}, fmt.Errorf("copy snapshot %s: it lies in %s already, and whatever deletes it there deletes it "+
+			"under each tag: %w",
 			j.From.Digest, j.To.Repository, errdefs.ErrInvalidArgument)
 	}
 	a, err := j.From.access()
@@ -136,7 +137,9 @@ func (j *CopyJob) run(ctx context.Context, notify func(Progress)) (line, error) 
 	if err != nil {
 		return line{}, err
 	}
-	o := snapshot.CopyOptions{Tag: j.Tag, Memory: j.Memory, Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) }}
+	o := snapshot.CopyOptions{Tag: j.Tag, Memory: j.Memory, Progress: func(p snapshot.Progress) {
+		notify(Progress{Progress: p})
+	}}
 	if layout(j.From.Store) == layout(j.To) {
 		o.From = j.From.Store.Repository
 	}

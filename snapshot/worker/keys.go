@@ -17,7 +17,8 @@ type Keys struct {
 func KeysOf(cfg *config.Config) Keys {
 	return Keys{
 		Seal: seal.Config{
-			KeyFiles: cfg.Seal.KeyFiles, Recipients: cfg.Seal.Recipients, IdentityFile: cfg.Seal.IdentityFile, Required: cfg.Seal.Required,
+			KeyFiles: cfg.Seal.KeyFiles, Recipients: cfg.Seal.Recipients, IdentityFile: cfg.Seal.IdentityFile,
+			Required: cfg.Seal.Required,
 		},
 		Sign: sign.Config{KeyFile: cfg.Sign.KeyFile, Trusted: cfg.Sign.Trusted, Required: cfg.Sign.Required},
 	}

@@ -23,7 +23,8 @@ func TestPolicyOfTheConfiguration(t *testing.T) {
 	}
 	dir := t.TempDir()
 	public := filepath.Join(dir, "trusted.pub")
-	const key = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"
+	const key = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END " +
+		"PUBLIC KEY-----\n"
 	sealing := filepath.Join(dir, "seal.key")
 	for path, data := range map[string]string{public: key, sealing: base64.StdEncoding.EncodeToString(make([]byte, 32))} {
 		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
@@ -56,12 +57,14 @@ func TestPolicyOfTheConfiguration(t *testing.T) {
 				return err
 			},
 			"fill": func() error {
-				return c.Fill(t.Context(), FillJob{Store: st, Keys: keys, Digest: receipt.Digest, Spaces: []Space{{Name: "ram0", File: file(t, nil)}}}, nil)
+				return c.Fill(t.Context(), FillJob{Store: st, Keys: keys, Digest: receipt.Digest,
+					Spaces: []Space{{Name: "ram0", File: file(t, nil)}}}, nil)
 			},
 			"diff": func() error { _, err := c.Diff(t.Context(), DiffJob{From: place, To: place}); return err },
 		} {
 			err := do()
-			if demanded == "" && err != nil || demanded != "" && (!errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), demanded)) {
+			if demanded == "" && err != nil || demanded != "" && (!errdefs.IsPermissionDenied(err) ||
+				!strings.Contains(err.Error(), demanded)) {
 				t.Errorf("%q is demanded, %s: %v", demanded, job, err)
 			}
 		}

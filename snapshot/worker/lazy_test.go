@@ -16,7 +16,9 @@ import (
 // A worker that a snapshot has taken over says that all is there, and nobody has asked for RAM.
 func TestLazyFillIsNotBelieved(t *testing.T) {
 	c := &Client{Command: []string{"/bin/sh", "-c", `read job; echo '{"filled":{}}'`}}
-	job := LazyJob{RAM: func(context.Context) (*WaitingRAM, error) { return nil, nil }, Whole: func(context.Context) error { return nil }}
+	job := LazyJob{RAM: func(context.Context) (*WaitingRAM, error) {
+		return nil, nil
+	}, Whole: func(context.Context) error { return nil }}
 	if err := c.LazyFill(t.Context(), job, nil); !errdefs.IsInternal(err) {
 		t.Errorf("got %v", err)
 	}
@@ -26,7 +28,10 @@ func TestLazyFillIsNotBelieved(t *testing.T) {
 // answered reaches the worker, and an error ends it.
 func TestLazyFillOpensFirst(t *testing.T) {
 	var asked atomic.Int64
-	r := storetest.Start(t, &storetest.Registry{Script: func(int, *http.Request) storetest.Fault { asked.Add(1); return storetest.Fault{} }})
+	r := storetest.Start(t, &storetest.Registry{Script: func(int, *http.Request) storetest.Fault {
+		asked.Add(1)
+		return storetest.Fault{}
+	}})
 	c, cfg := client(), r.Config(t, "vms/uid1")
 	receipt, err := c.Push(t.Context(), pushJob(t, cfg), nil)
 	if err != nil {
@@ -34,12 +39,13 @@ func TestLazyFillOpensFirst(t *testing.T) {
 	}
 	lazy := func(ctx context.Context, ram func(context.Context) (*WaitingRAM, error)) error {
 		asked.Store(0)
-		return c.LazyFill(ctx, LazyJob{Store: cfg, Digest: receipt.Digest, Space: "ram0", RAM: func(ctx context.Context) (*WaitingRAM, error) {
-			if asked.Load() == 0 {
-				t.Error("RAM is asked for before the snapshot is open")
-			}
-			return ram(ctx)
-		}}, nil)
+		return c.LazyFill(ctx, LazyJob{Store: cfg, Digest: receipt.Digest, Space: "ram0",
+			RAM: func(ctx context.Context) (*WaitingRAM, error) {
+				if asked.Load() == 0 {
+					t.Error("RAM is asked for before the snapshot is open")
+				}
+				return ram(ctx)
+			}}, nil)
 	}
 	t.Run("it fails", func(t *testing.T) {
 		err := lazy(t.Context(), func(context.Context) (*WaitingRAM, error) {
@@ -66,7 +72,9 @@ func TestLazyFillOpensFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The worker has it, and says that it is none: nothing else tells so by this errno.
-		if err := lazy(t.Context(), func(context.Context) (*WaitingRAM, error) { return &WaitingRAM{Fault: f}, nil }); err == nil || errdefs.IsInternal(err) {
+		if err := lazy(t.Context(), func(context.Context) (*WaitingRAM, error) {
+			return &WaitingRAM{Fault: f}, nil
+		}); err == nil || errdefs.IsInternal(err) {
 			t.Errorf("got %v", err)
 		} else {
 			t.Log(err)

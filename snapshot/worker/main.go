@@ -192,7 +192,8 @@ func (j *PushJob) finished() *os.File {
 func source(state *File, spaces []Space, disks []Disk) snapshot.Source {
 	src := snapshot.Source{State: osFile(state)}
 	for _, s := range spaces {
-		src.Spaces = append(src.Spaces, snapshot.Space{Name: s.Name, Disk: s.Disk, File: osFile(s.File), Clone: osFile(s.Clone)})
+		src.Spaces = append(src.Spaces, snapshot.Space{Name: s.Name, Disk: s.Disk, File: osFile(s.File),
+			Clone: osFile(s.Clone)})
 	}
 	for _, d := range disks {
 		src.Disks = append(src.Disks, snapshot.Disk{ID: d.ID, Digest: d.Digest, File: osFile(d.File), From: d.From})
@@ -200,7 +201,8 @@ func source(state *File, spaces []Space, disks []Disk) snapshot.Source {
 	return src
 }
 
-// tracker is of the first space, RAM, and nil where there is none; the text says why, and costs a longer pause, no more.
+// tracker is of the first space, RAM, and nil where there is none; the text says why, and costs a longer pause, no
+// more.
 func (t *Tracking) tracker(spaces []Space) (snapshot.Tracker, string) {
 	if t == nil || len(spaces) == 0 {
 		return nil, ""
@@ -209,7 +211,8 @@ func (t *Tracking) tracker(spaces []Space) (snapshot.Tracker, string) {
 	if t.Armed {
 		open = track.Continue
 	}
-	tracker, err := open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault), Clear: osFile(t.Clear), Vmstat: osFile(t.Vmstat), RAM: osFile(spaces[0].File)})
+	tracker, err := open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault),
+		Clear: osFile(t.Clear), Vmstat: osFile(t.Vmstat), RAM: osFile(spaces[0].File)})
 	if err != nil {
 		return nil, err.Error()
 	}

@@ -30,7 +30,8 @@ func registries(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]string{"distribution": filepath.Join(tools, "registry"), "docker-registry": filepath.Join(tools, "docker-registry")}
+	all := map[string]string{"distribution": filepath.Join(tools, "registry"), "docker-registry": filepath.Join(tools,
+		"docker-registry")}
 	for name, path := range all {
 		if _, err := os.Stat(path); err != nil {
 			t.Fatalf("prerequisite: %s: %v (make setup tools)", name, err)
@@ -60,7 +61,8 @@ func startRegistry(t *testing.T, r *registry) *registry {
 	l.Close()
 	dir := t.TempDir()
 	r.conf = filepath.Join(dir, "config.yml")
-	text := fmt.Sprintf("version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: %s\n  delete:\n    enabled: %v\nhttp:\n  addr: %s\n%s",
+	text := fmt.Sprintf("version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: %s\n  "+
+		"delete:\n    enabled: %v\nhttp:\n  addr: %s\n%s",
 		dir, !r.noDelete, r.addr, r.extra)
 	if err := os.WriteFile(r.conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -143,9 +145,10 @@ func manage(t *testing.T, cfg store.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := store.Content{Digest: digest.FromString("state"), Size: 5, From: cfg.Repository, Open: func() (io.ReadCloser, error) {
-		return nil, errors.New("asked for the bytes of a blob that can be mounted")
-	}}
+	c := store.Content{Digest: digest.FromString("state"), Size: 5, From: cfg.Repository,
+		Open: func() (io.ReadCloser, error) {
+			return nil, errors.New("asked for the bytes of a blob that can be mounted")
+		}}
 	if err := other.Put(t.Context(), store.Blob(c.Digest), c); err != nil {
 		t.Error(err)
 	}
@@ -209,7 +212,9 @@ func TestProbeRegistry(t *testing.T) {
 func TestGarbageCollection(t *testing.T) {
 	for name, program := range registries(t) {
 		for _, args := range [][]string{nil, {"--delete-untagged"}} {
-			t.Run(name+strings.Join(args, ""), func(t *testing.T) { collected(t, startRegistry(t, &registry{program: program}), args) })
+			t.Run(name+strings.Join(args, ""), func(t *testing.T) {
+				collected(t, startRegistry(t, &registry{program: program}), args)
+			})
 		}
 	}
 }
@@ -278,19 +283,23 @@ func collected(t *testing.T, r *registry, args []string) {
 // Both registries honour Range, and a copy goes from one to the other.
 func TestRangeAndCopy(t *testing.T) {
 	programs := registries(t)
-	from, to := startRegistry(t, &registry{program: programs["docker-registry"]}), startRegistry(t, &registry{program: programs["distribution"]})
+	from, to := startRegistry(t, &registry{program: programs["docker-registry"]}),
+		startRegistry(t, &registry{program: programs["distribution"]})
 	receipt, err := client().Push(t.Context(), pushJob(t, from.config(t)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	copied, err := client().Copy(t.Context(), CopyJob{From: Place{Store: from.config(t), Digest: receipt.Digest}, To: to.config(t), Tag: "backup"}, nil)
+	copied, err := client().Copy(t.Context(), CopyJob{From: Place{Store: from.config(t), Digest: receipt.Digest},
+		To: to.config(t), Tag: "backup"}, nil)
 	if err != nil || copied.Digest != receipt.Digest || copied.Sent < receipt.Figures.Pushed/2 {
 		t.Fatalf("%+v, %v", copied, err)
 	}
-	if v, err := client().Verify(t.Context(), VerifyJob{Store: to.config(t), Digest: receipt.Digest}, nil); err != nil || len(v.Bad) != 0 {
+	if v, err := client().Verify(t.Context(), VerifyJob{Store: to.config(t), Digest: receipt.Digest}, nil); err != nil ||
+		len(v.Bad) != 0 {
 		t.Errorf("the copy: %+v, %v", v, err)
 	}
-	spaces, err := client().Diff(t.Context(), DiffJob{From: Place{Store: from.config(t), Digest: receipt.Digest}, To: Place{Store: to.config(t), Digest: receipt.Digest}})
+	spaces, err := client().Diff(t.Context(), DiffJob{From: Place{Store: from.config(t), Digest: receipt.Digest},
+		To: Place{Store: to.config(t), Digest: receipt.Digest}})
 	if err != nil || len(spaces) == 0 || spaces[0].Changed+spaces[0].Added+spaces[0].Removed != 0 || spaces[0].Same == 0 {
 		t.Errorf("diff of a snapshot and its copy: %+v, %v", spaces, err)
 	}

@@ -96,8 +96,9 @@ func TestMove(t *testing.T) {
 				}, nil)
 			}()
 			sent, err := client().Send(t.Context(), SendJob{
-				Live: b, Budget: 50 * time.Millisecond, Address: l.Addr().String(), Ends: stream.Ends{Own: one, Peer: two.Certificate, Channel: "c"},
-				Ref: ref, Spaces: []Space{{Name: "ram0", File: ram}}, State: state,
+				Live: b, Budget: 50 * time.Millisecond, Address: l.Addr().String(),
+				Ends: stream.Ends{Own: one, Peer: two.Certificate, Channel: "c"},
+				Ref:  ref, Spaces: []Space{{Name: "ram0", File: ram}}, State: state,
 			}, nil)
 			rerr := <-received
 			if c.want != nil {
@@ -112,7 +113,8 @@ func TestMove(t *testing.T) {
 			was, _ := os.ReadFile(ram.Name())
 			is, _ := os.ReadFile(to.Name())
 			saved, _ := os.ReadFile(toState.Name())
-			if !bytes.Equal(was, is) || string(saved) != "state" || b.digest != sent.Digest || b.resume != `{"a":1}` || b.complete != 1 {
+			if !bytes.Equal(was, is) || string(saved) != "state" || b.digest != sent.Digest || b.resume != `{"a":1}` ||
+				b.complete != 1 {
 				t.Errorf("arrived %+v of %+v, state %q, RAM equal %v", b, sent, saved, bytes.Equal(was, is))
 			}
 		})

@@ -45,8 +45,9 @@ func TestRoundTripRegistryAuth(t *testing.T) {
 	cert, key := certificate(t)
 	ca := write("ca.crt", cert)
 	const user = "me:$2b$04$OdYZLxJxuLoOenT1ehGqoeFcp6lt3WVDS7O5M5ch24ltrJ22ryZ3e\n" // password: secret
-	addr := startRegistry(t, &registry{program: registries(t)["distribution"], extra: fmt.Sprintf("  tls:\n    certificate: %s\n    key: %s\nauth:\n  htpasswd:\n    realm: test\n    path: %s\n",
-		ca, write("tls.key", key), write("htpasswd", []byte(user)))}).addr
+	addr := startRegistry(t, &registry{program: registries(t)["distribution"],
+		extra: fmt.Sprintf("  tls:\n    certificate: %s\n    key: %s\nauth:\n  htpasswd:\n    realm: test\n    path: %s\n",
+			ca, write("tls.key", key), write("htpasswd", []byte(user)))}).addr
 
 	cfg := store.Config{Repository: addr + "/godwit/uid1", CAFile: ca, DockerConfig: dir}
 	push := func() error {
@@ -81,7 +82,8 @@ func certificate(t *testing.T) (cert, key []byte) {
 	}
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true,
+		BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &k.PublicKey, k)
 	if err != nil {
@@ -91,5 +93,6 @@ func certificate(t *testing.T) (cert, key []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: kd})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: kd})
 }

@@ -245,7 +245,8 @@ func TestParentGone(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	cfg := store.Config{Repository: strings.TrimPrefix(block.URL, "http://") + "/p/uid1", PlainHTTP: true, DockerConfig: t.TempDir()}
+	cfg := store.Config{Repository: strings.TrimPrefix(block.URL, "http://") + "/p/uid1", PlainHTTP: true,
+		DockerConfig: t.TempDir()}
 	data, err := json.Marshal(job{Open: &OpenJob{Store: cfg, Digest: digest.FromString("x")}})
 	if err != nil {
 		t.Fatal(err)
@@ -265,14 +266,16 @@ func TestParentGone(t *testing.T) {
 // A second tag in one repository would go with the first: a deletion names the digest.
 func TestCopyNeedsAnotherRepository(t *testing.T) {
 	st := store.Config{Repository: store.LayoutPrefix + t.TempDir()}
-	_, err := client().Copy(t.Context(), CopyJob{From: Place{Store: st, Digest: digest.FromString("x")}, To: st, Tag: "backup"}, nil)
+	_, err := client().Copy(t.Context(), CopyJob{From: Place{Store: st, Digest: digest.FromString("x")}, To: st,
+		Tag: "backup"}, nil)
 	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "under each tag") {
 		t.Error(err)
 	}
 }
 
 func TestRefusesBadJob(t *testing.T) {
-	for _, in := range []string{"", "{}\n", "no json\n", `{"push":{}}` + "\n", `{"open":{"store":{"repository":"oci-layout:relative"}}}` + "\n"} {
+	for _, in := range []string{"", "{}\n", "no json\n", `{"push":{}}` + "\n",
+		`{"open":{"store":{"repository":"oci-layout:relative"}}}` + "\n"} {
 		var out bytes.Buffer
 		status := Main(t.Context(), strings.NewReader(in), &out)
 		var l line
@@ -314,7 +317,8 @@ func TestClassOfAWorkerThatDies(t *testing.T) {
 		`read job; echo '{"opened":'; sleep 60`:                    errdefs.IsInternal,
 	} {
 		c := &Client{Command: []string{"/bin/sh", "-c", script}}
-		if _, err := c.Push(t.Context(), PushJob{Live: stands{}}, nil); !is(err) || errno.SaysKilled(err) != errdefs.IsUnavailable(err) {
+		if _, err := c.Push(t.Context(), PushJob{Live: stands{}}, nil); !is(err) ||
+			errno.SaysKilled(err) != errdefs.IsUnavailable(err) {
 			t.Errorf("%s: %v", script, err)
 		}
 	}
@@ -331,7 +335,8 @@ func TestWorkerThatCannotStart(t *testing.T) {
 // A worker that has said why it ends, and hears no more, is believed: what it cannot be told
 // any more is no error of its own.
 func TestErrorOfAWorkerThatHearsNoMore(t *testing.T) {
-	said, err := json.Marshal(line{Error: newRemoteError(fmt.Errorf("the registry is full: %w", errdefs.ErrResourceExhausted))})
+	said, err := json.Marshal(
+		line{Error: newRemoteError(fmt.Errorf("the registry is full: %w", errdefs.ErrResourceExhausted))})
 	if err != nil {
 		t.Fatal(err)
 	}

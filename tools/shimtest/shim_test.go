@@ -14,7 +14,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	typeurl.Register(&specs.Process{}, "types.containerd.io", "opencontainers/runtime-spec", strconv.Itoa(specs.VersionMajor), "Process")
+	typeurl.Register(&specs.Process{}, "types.containerd.io", "opencontainers/runtime-spec",
+		strconv.Itoa(specs.VersionMajor), "Process")
 	flag.Parse()
 	_, leftOut := Cases()
 	for i, name := range leftOut {

@@ -19,8 +19,10 @@ func TestParseReasons(t *testing.T) {
 		body string
 		want []string
 	}{
-		"list":    {`["Error from API","The VM could not be restored"]`, []string{"Error from API", "The VM could not be restored"}},
-		"object":  {"{ \"error\": \"Invalid header.\nAll previous unanswered requests will be dropped.\" }", []string{"Invalid header. All previous unanswered requests will be dropped."}},
+		"list": {`["Error from API","The VM could not be restored"]`,
+			[]string{"Error from API", "The VM could not be restored"}},
+		"object": {"{ \"error\": \"Invalid header.\nAll previous unanswered requests will be dropped.\" }",
+			[]string{"Invalid header. All previous unanswered requests will be dropped."}},
 		"empty":   {"", nil},
 		"no JSON": {"<oops>", []string{"<oops>"}},
 		"long":    {strings.Repeat("x", 1000), []string{strings.Repeat("x", 200)}},
@@ -58,7 +60,8 @@ func TestGate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := (&client{major: tt.major}).fits(tt.body)
-			if tt.field == "" && err != nil || tt.field != "" && (!errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), tt.field)) {
+			if tt.field == "" && err != nil || tt.field != "" && (!errdefs.IsFailedPrecondition(err) ||
+				!strings.Contains(err.Error(), tt.field)) {
 				t.Errorf("got %v, want one that names %q", err, tt.field)
 			}
 		})
@@ -113,8 +116,12 @@ func TestVMDisk(t *testing.T) {
 		payload string
 		hyperv  bool
 	}{
-		"kernel":  {func(c *vmm.Config) { c.Incoming = true }, `{"cmdline":"console=ttyS0 a","initramfs":"DIR/boot.initrd","kernel":"DIR/boot.kernel"}`, false},
-		"windows": {func(c *vmm.Config) { c.Kernel, c.Initrd, c.Firmware, c.HyperV = "", "", c.Disks[0].File, true }, `{"firmware":"/proc/self/fd/8"}`, true},
+		"kernel": {func(c *vmm.Config) {
+			c.Incoming = true
+		}, `{"cmdline":"console=ttyS0 a","initramfs":"DIR/boot.initrd","kernel":"DIR/boot.kernel"}`, false},
+		"windows": {func(c *vmm.Config) {
+			c.Kernel, c.Initrd, c.Firmware, c.HyperV = "", "", c.Disks[0].File, true
+		}, `{"firmware":"/proc/self/fd/8"}`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfig(t)
@@ -131,7 +138,8 @@ func TestVMDisk(t *testing.T) {
 			if want := strings.ReplaceAll(tt.payload, "DIR", f.work); err != nil || string(payload) != want {
 				t.Errorf("payload %s, %v, want %s", payload, err, want)
 			}
-			if p.vm.Serial.Mode != "Socket" || p.vm.Serial.Socket != f.work+"/"+serialSocket || p.vm.Cpus.KvmHyperv != tt.hyperv {
+			if p.vm.Serial.Mode != "Socket" || p.vm.Serial.Socket != f.work+"/"+serialSocket ||
+				p.vm.Cpus.KvmHyperv != tt.hyperv {
 				t.Errorf("serial %+v, CPUs %+v", p.vm.Serial, p.vm.Cpus)
 			}
 			// What it boots from is there for the reset of a woken VM too.

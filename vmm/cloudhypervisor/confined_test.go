@@ -64,13 +64,16 @@ func TestConfined(t *testing.T) {
 	}
 	pid := m.Process().PID
 	// The first thread does nothing but wait for the others, and has no filter.
-	if err := vmmtest.Confined(pid, env.User, func(thread string) bool { return thread != strconv.Itoa(pid) }); err != nil {
+	if err := vmmtest.Confined(pid, env.User, func(thread string) bool {
+		return thread != strconv.Itoa(pid)
+	}); err != nil {
 		t.Error(err)
 	}
 	if err := vmmtest.Observed(m.Process(), ram); err != nil {
 		t.Error(err)
 	}
-	if groups, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs")); err != nil || !strings.Contains(string(groups), strconv.Itoa(pid)) {
+	if groups, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs")); err != nil ||
+		!strings.Contains(string(groups), strconv.Itoa(pid)) {
 		t.Errorf("it is not in its cgroup: %q, %v", groups, err)
 	}
 	if err := m.Pause(t.Context()); err != nil {
@@ -129,7 +132,8 @@ func TestConfinedPrivateFiles(t *testing.T) {
 	t.Cleanup(func() { loop.Close() })
 	m := startReal(t, env, func(c *vmm.Config) {
 		c.Disks = []vmm.Disk{
-			{ID: "layer", Serial: "layer", Slot: FirstDiskSlot, ReadOnly: true, File: open(closed("layer", make([]byte, 1<<20)))},
+			{ID: "layer", Serial: "layer", Slot: FirstDiskSlot, ReadOnly: true,
+				File: open(closed("layer", make([]byte, 1<<20)))},
 			{ID: "rw", Serial: "rw", Slot: FirstDiskSlot + 1, File: loop},
 		}
 	})
@@ -137,7 +141,9 @@ func TestConfinedPrivateFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := m.Process().PID
-	if err := vmmtest.Confined(pid, env.User, func(thread string) bool { return thread != strconv.Itoa(pid) }); err != nil {
+	if err := vmmtest.Confined(pid, env.User, func(thread string) bool {
+		return thread != strconv.Itoa(pid)
+	}); err != nil {
 		t.Error(err)
 	}
 }

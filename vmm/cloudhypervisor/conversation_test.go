@@ -23,7 +23,8 @@ type turn struct {
 }
 
 func put(call, body string) string {
-	return fmt.Sprintf("PUT /api/v1/%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", call, len(body), body)
+	return fmt.Sprintf("PUT /api/v1/%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "+
+		"%d\r\n\r\n%s", call, len(body), body)
 }
 
 func get(call string) string { return "GET /api/v1/" + call + " HTTP/1.1\r\nHost: x\r\n\r\n" }
@@ -32,18 +33,21 @@ func get(call string) string { return "GET /api/v1/" + call + " HTTP/1.1\r\nHost
 // dir has room for a file of RAM.
 func conversation(dir string) []turn {
 	vm := fmt.Sprintf(`{"cpus":{"boot_vcpus":1,"max_vcpus":1},"memory":{"size":0,"zones":[{"id":"ram","size":67108864,"file":%q,"shared":true}]},`+
-		`"payload":{"kernel":"/nowhere"},"console":{"mode":"Off"},"serial":{"mode":"Null"}}`, filepath.Join(dir, "conversation.ram"))
+		`"payload":{"kernel":"/nowhere"},"console":{"mode":"Off"},"serial":{"mode":"Null"}}`,
+		filepath.Join(dir, "conversation.ram"))
 	return []turn{
 		{"ping", get("vmm.ping"), 200, "ping"},
 		{"info without a VM", get("vm.info"), 404, "reasons"},
 		{"unknown call", put("vm.sing", ""), 404, ""},
 		{"other verb", "POST /api/v1/vm.boot HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 400, ""},
-		{"chunked body", "PUT /api/v1/vm.create HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400, ""},
+		{"chunked body", "PUT /api/v1/vm.create HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: " +
+			"chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400, ""},
 		{"no JSON", put("vm.create", "{"), 400, "reasons"},
 		{"boot without a VM", put("vm.boot", ""), 404, "reasons"},
 		{"pause without a VM", put("vm.pause", ""), 500, "reasons"},
 		{"restore of nothing", put("vm.restore", `{"source_url":"file:///nowhere"}`), 500, "reasons"},
-		{"descriptors declared and not sent", put("vm.restore", `{"source_url":"file:///nowhere","net_fds":[{"id":"a","num_fds":1}]}`), 400, "reasons"},
+		{"descriptors declared and not sent",
+			put("vm.restore", `{"source_url":"file:///nowhere","net_fds":[{"id":"a","num_fds":1}]}`), 400, "reasons"},
 		{"create", put("vm.create", vm), 204, ""},
 		{"create again", put("vm.create", vm), 500, "reasons"},
 		{"info", get("vm.info"), 200, "info Created"},

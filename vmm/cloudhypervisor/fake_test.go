@@ -37,7 +37,8 @@ func runFake(how string, args []string) error {
 		return err
 	}
 	pid := os.Getenv("FAKE_PID")
-	s := &chtest.Server{Version: os.Getenv("FAKE_VERSION"), How: how, FailAt: at, Silent: os.Getenv("FAKE_SILENT") != "", Lost: os.Getenv("FAKE_LOST") != ""}
+	s := &chtest.Server{Version: os.Getenv("FAKE_VERSION"), How: how, FailAt: at, Silent: os.Getenv("FAKE_SILENT") != "",
+		Lost: os.Getenv("FAKE_LOST") != ""}
 	s.Late = func() bool { return vmmtest.Told(pid + lets) }
 	s.Stuck = func() { vmmtest.Tell(pid + waits) }
 	if how == "works" {
@@ -79,7 +80,8 @@ func fakeVMM(t *testing.T, how string, at int, env ...string) fake {
 		t.Fatal(err)
 	}
 	pidFile := filepath.Join(dir, "pid")
-	env = append([]string{"FAKE_VERSION=53.0.0"}, append(env, "FAKE_CH="+how, "FAKE_AT="+strconv.Itoa(at), "FAKE_PID="+pidFile)...)
+	env = append([]string{"FAKE_VERSION=53.0.0"}, append(env, "FAKE_CH="+how, "FAKE_AT="+strconv.Itoa(at),
+		"FAKE_PID="+pidFile)...)
 	var script strings.Builder
 	script.WriteString("#!/bin/sh\n")
 	for _, e := range env {
@@ -94,7 +96,10 @@ func fakeVMM(t *testing.T, how string, at int, env ...string) fake {
 	if err := os.Mkdir(filepath.Join(dir, "kvm_amd"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d := New(Driver{Binary: binary, AllowRoot: true, bare: true, host: kvm.Host{Device: os.DevNull, Modules: dir}, landlock: func() bool { return true },
+	d := New(Driver{Binary: binary, AllowRoot: true, bare: true, host: kvm.Host{Device: os.DevNull, Modules: dir},
+		landlock: func() bool {
+			return true
+		},
 		mtu: func(int, int) error { return nil }})
 	return fake{d, pidFile}
 }

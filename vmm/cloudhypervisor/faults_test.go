@@ -167,7 +167,8 @@ func TestVersions(t *testing.T) {
 		}
 	}
 	for _, version := range []string{"", "52.99.0", "5.3.0", "next", "99999999999999999999.0", "-1"} {
-		if _, err := fakeVMM(t, "works", 0, "FAKE_VERSION="+version).Start(t.Context(), testConfig(t)); !errdefs.IsFailedPrecondition(err) {
+		if _, err := fakeVMM(t, "works", 0, "FAKE_VERSION="+version).Start(t.Context(),
+			testConfig(t)); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("version %q: got %v, want FailedPrecondition", version, err)
 		}
 	}

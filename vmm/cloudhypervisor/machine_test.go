@@ -21,7 +21,8 @@ import (
 // startCalls are those of a Start: vmm.ping, vm.create, vm.add-net.
 const startCalls = 3
 
-var ways = []string{chtest.Refuse, chtest.Broken, chtest.Empty, chtest.Hang, chtest.Close, chtest.Garbage, chtest.Exit, chtest.Unknown}
+var ways = []string{chtest.Refuse, chtest.Broken, chtest.Empty, chtest.Hang, chtest.Close, chtest.Garbage, chtest.Exit,
+	chtest.Unknown}
 
 // startFake starts a fake VM that is killed when the test ends.
 func startFake(t *testing.T, f fake, cfg vmm.Config) *Machine {
@@ -378,7 +379,8 @@ func TestDirectoryInUse(t *testing.T) {
 // TestTooOld: what answers the ping with an older version gets no VM.
 func TestTooOld(t *testing.T) {
 	f, cfg := fakeVMM(t, "works", 0, "FAKE_VERSION=52.9.1"), testConfig(t)
-	if _, err := f.Start(t.Context(), cfg); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "52.9.1") {
+	if _, err := f.Start(t.Context(), cfg); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "52.9.1") {
 		t.Errorf("got %v, want FailedPrecondition with the version", err)
 	}
 	if f.running(t) {

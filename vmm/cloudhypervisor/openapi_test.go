@@ -14,8 +14,9 @@ var unpublished = map[string]bool{"Net.fds": true, "NetFDs.id": true, "NetFDs.nu
 // published names, in Cloud Hypervisor's own description, the definitions of ours.
 var published = map[string]string{
 	"Ping": "VmmPingResponse", "Info": "VmInfo", "Snapshot": "VmSnapshotConfig", "Restore": "RestoreConfig",
-	"NetFDs": "RestoredNetConfig", "Device": "VmRemoveDevice", "VM": "VmConfig", "CPUs": "CpusConfig", "Memory": "MemoryConfig",
-	"Zone": "MemoryZoneConfig", "Payload": "PayloadConfig", "Disk": "DiskConfig", "Net": "NetConfig", "Rng": "RngConfig",
+	"NetFDs": "RestoredNetConfig", "Device": "VmRemoveDevice", "VM": "VmConfig", "CPUs": "CpusConfig",
+	"Memory": "MemoryConfig",
+	"Zone":   "MemoryZoneConfig", "Payload": "PayloadConfig", "Disk": "DiskConfig", "Net": "NetConfig", "Rng": "RngConfig",
 	"Vsock": "VsockConfig", "Console": "ConsoleConfig", "LandlockRule": "LandlockConfig",
 }
 

@@ -26,7 +26,8 @@ func (d *Driver) plan(cfg vmm.Config, f *files) *plan {
 		Memory:  &models.Memory{Zones: []*models.Zone{{ID: ramZone, Size: cfg.Memory, File: f.ram, Shared: true}}},
 		Payload: payload(cfg, f),
 		Rng:     &models.Rng{ID: "rng", Src: "/dev/urandom", PciDeviceID: rngSlot},
-		Vsock:   &models.Vsock{ID: "vsock", Cid: guestCID, Socket: filepath.Join(f.work, agentSocket), PciDeviceID: vsockSlot},
+		Vsock: &models.Vsock{ID: "vsock", Cid: guestCID, Socket: filepath.Join(f.work, agentSocket),
+			PciDeviceID: vsockSlot},
 		// Of its standard output it knows no more than that: neither a file that it would
 		// empty at each restore, nor input.
 		Serial:  &models.Console{Mode: "Tty"},

@@ -34,14 +34,17 @@ var versionLine = regexp.MustCompile(`^cloud-hypervisor v?(\d+\.\d+(?:\.\d+)*)`)
 func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 	binary, err := exec.LookPath(d.Binary)
 	if err != nil {
-		return vmm.Facts{}, fmt.Errorf("find Cloud Hypervisor %s: install version %d or newer, or set vmm.cloud_hypervisor: %v: %w",
+		return vmm.Facts{}, fmt.Errorf("find Cloud Hypervisor %s: install version %d or newer, or set "+
+			"vmm.cloud_hypervisor: %v: %w",
 			d.Binary, minMajor, err, errdefs.ErrFailedPrecondition)
 	}
 	if missing := d.host.Missing(); missing != nil {
 		return vmm.Facts{}, fmt.Errorf("probe %s: KVM does not work here, load kvm_intel or kvm_amd, or use QEMU: %w: %w",
 			binary, missing, errdefs.ErrFailedPrecondition)
 	}
-	version, err := d.Remember("cloud-hypervisor version", []string{binary}, func() (string, error) { return probeVersion(ctx, binary) })
+	version, err := d.Remember("cloud-hypervisor version", []string{binary}, func() (string, error) {
+		return probeVersion(ctx, binary)
+	})
 	if err != nil {
 		return vmm.Facts{}, fmt.Errorf("probe %s: %w", binary, err)
 	}
@@ -85,7 +88,8 @@ func major(version string) (int, error) {
 		return 0, errors.Join(err, errdefs.ErrFailedPrecondition)
 	}
 	if n < minMajor {
-		return 0, fmt.Errorf("version %s is too old, install %d or newer: %w", version, minMajor, errdefs.ErrFailedPrecondition)
+		return 0, fmt.Errorf("version %s is too old, install %d or newer: %w", version, minMajor,
+			errdefs.ErrFailedPrecondition)
 	}
 	return n, nil
 }

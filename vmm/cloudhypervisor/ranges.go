@@ -60,7 +60,8 @@ func checkState(state []byte, memory uint64) error {
 		next += m.Size
 	}
 	if next != memory {
-		return fmt.Errorf("%s is of a VM with %d bytes of RAM, this one has %d: %w", stateFile, next, memory, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s is of a VM with %d bytes of RAM, this one has %d: %w", stateFile, next, memory,
+			errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

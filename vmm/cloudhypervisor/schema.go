@@ -76,7 +76,8 @@ func (g apiSchema) check(name, path string, tree any) error {
 				return fmt.Errorf("field %s%s is not in the description: %w", path, field, errdefs.ErrInternal)
 			}
 			if p.Since > g.major {
-				return fmt.Errorf("field %s%s needs version %d, this is %d: %w", path, field, p.Since, g.major, errdefs.ErrFailedPrecondition)
+				return fmt.Errorf("field %s%s needs version %d, this is %d: %w", path, field, p.Since, g.major,
+					errdefs.ErrFailedPrecondition)
 			}
 			ref := p.Ref
 			if p.Items != nil {

@@ -122,7 +122,8 @@ func (m *Machine) load(ctx context.Context, from *os.File, send sender) (err err
 	err = m.plan.close()
 	m.plan = nil
 	if now, stateErr := m.state(ctx); stateErr != nil || now != statePaused {
-		return errors.Join(err, fmt.Errorf("VM is %q after the restore, not paused: %w", now, errors.Join(stateErr, errdefs.ErrInternal)))
+		return errors.Join(err, fmt.Errorf("VM is %q after the restore, not paused: %w", now,
+			errors.Join(stateErr, errdefs.ErrInternal)))
 	}
 	return err
 }

@@ -87,7 +87,8 @@ const (
 )
 
 func clearScratch(dir string) error {
-	return process.RemoveSockets(filepath.Join(dir, stateFile), filepath.Join(dir, configFile), filepath.Join(dir, ramFile))
+	return process.RemoveSockets(filepath.Join(dir, stateFile), filepath.Join(dir, configFile),
+		filepath.Join(dir, ramFile))
 }
 
 // give writes a file that the VMM reads.

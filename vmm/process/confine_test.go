@@ -90,8 +90,10 @@ func TestNoRights(t *testing.T) {
 			}
 			id := fmt.Sprintf("%[1]d %[1]d %[1]d %[1]d", u.ID)
 			const none = " 0000000000000000"
-			want := []string{"Uid " + id, "Gid " + id, "CapInh" + none, "CapPrm" + none, "CapEff" + none, "CapBnd" + none, "CapAmb" + none, "NoNewPrivs 1"}
-			if got := status(t, p.PID, "Uid", "Gid", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs"); !slices.Equal(got, want) {
+			want := []string{"Uid " + id, "Gid " + id, "CapInh" + none, "CapPrm" + none, "CapEff" + none, "CapBnd" + none,
+				"CapAmb" + none, "NoNewPrivs 1"}
+			if got := status(t, p.PID, "Uid", "Gid", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb",
+				"NoNewPrivs"); !slices.Equal(got, want) {
 				t.Errorf("user %d, confined %v: %q", u.ID, isConfined, got)
 			}
 		}
@@ -105,8 +107,10 @@ func TestSeal(t *testing.T) {
 	if _, err := os.Stat("/dev/kvm"); err != nil {
 		t.Skip("needs the node /dev/kvm:", err)
 	}
-	p, said := confined(t, Launch{User: User{ID: user}, Device: "/dev/kvm"}, "echo pid $$\nls /dev\nls -ln /dev/kvm\n(: <>/dev/kvm) && echo opened", "")
-	for _, want := range []string{"pid 1\n", "kvm\nnull\nrandom\nurandom\nzero\n", fmt.Sprintf("crw------- 1 %[1]d %[1]d", user), "opened\n"} {
+	p, said := confined(t, Launch{User: User{ID: user}, Device: "/dev/kvm"},
+		"echo pid $$\nls /dev\nls -ln /dev/kvm\n(: <>/dev/kvm) && echo opened", "")
+	for _, want := range []string{"pid 1\n", "kvm\nnull\nrandom\nurandom\nzero\n", fmt.Sprintf("crw------- 1 %[1]d %[1]d",
+		user), "opened\n"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("no %q in %q", want, said)
 		}
@@ -202,7 +206,8 @@ func TestOwner(t *testing.T) {
 	}
 	defer ram.Close()
 	_, err = Owner(ram, false)
-	if !errdefs.IsFailedPrecondition(err) || !errors.Is(err, ErrRoot) || !strings.Contains(err.Error(), "vmm.first_user") || !strings.Contains(err.Error(), "vmm.allow_root") {
+	if !errdefs.IsFailedPrecondition(err) || !errors.Is(err, ErrRoot) ||
+		!strings.Contains(err.Error(), "vmm.first_user") || !strings.Contains(err.Error(), "vmm.allow_root") {
 		t.Errorf("RAM of root's: %v", err)
 	}
 	if u, err := Owner(ram, true); err != nil || u.ID != 0 {
@@ -237,7 +242,8 @@ func reopensAs(t *testing.T, u User, file *os.File, write bool, mode string) str
 	if _, err := files.Pass(private); err != nil {
 		t.Fatal(err)
 	}
-	_, said := confined(t, Launch{User: u, FDs: files.FDs()}, "chmod u+w /proc/self/fd/3 2>/dev/null; (: "+mode+"/proc/self/fd/3) 2>&1 && echo opened", "")
+	_, said := confined(t, Launch{User: u, FDs: files.FDs()}, "chmod u+w /proc/self/fd/3 2>/dev/null; (: "+mode+
+		"/proc/self/fd/3) 2>&1 && echo opened", "")
 	return said
 }
 

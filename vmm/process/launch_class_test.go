@@ -25,7 +25,8 @@ func TestNamespaceThatCannotBeOpened(t *testing.T) {
 // What ends a process while it is launched says whether to try again.
 func TestClassOfAnEndAtLaunch(t *testing.T) {
 	for status, want := range map[unix.WaitStatus]error{
-		unix.WaitStatus(unix.SIGKILL): errdefs.ErrUnavailable, unix.WaitStatus(unix.SIGSEGV): errdefs.ErrInternal, 7 << 8: errdefs.ErrInternal,
+		unix.WaitStatus(unix.SIGKILL): errdefs.ErrUnavailable, unix.WaitStatus(unix.SIGSEGV): errdefs.ErrInternal,
+		7 << 8: errdefs.ErrInternal,
 	} {
 		if got := endClass(status); got != want {
 			t.Errorf("status %#x: %v, want %v", status, got, want)

@@ -49,7 +49,8 @@ func (u User) mknod(dir *os.File, name string, mode uint32, device uint64) error
 	if err := unix.Mknodat(at, name, mode, int(device)); err != nil {
 		return err
 	}
-	return errors.Join(unix.Fchmodat(at, name, mode&0o777, 0), unix.Fchownat(at, name, u.ID, u.ID, unix.AT_SYMLINK_NOFOLLOW))
+	return errors.Join(unix.Fchmodat(at, name, mode&0o777, 0),
+		unix.Fchownat(at, name, u.ID, u.ID, unix.AT_SYMLINK_NOFOLLOW))
 }
 
 // memoryFS makes an empty file system in memory, mounted nowhere.
@@ -126,7 +127,8 @@ func idMapHere(info *syscall.Stat_t, user int) (*os.File, error) {
 	}
 	pidfd := -1
 	pid, err := syscall.ForkExec("/proc/self/exe", []string{"godwit"}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWUSER, UidMappings: one(info.Uid), GidMappings: one(info.Gid), Ptrace: true, PidFD: &pidfd,
+		Cloneflags: syscall.CLONE_NEWUSER, UidMappings: one(info.Uid), GidMappings: one(info.Gid), Ptrace: true,
+		PidFD: &pidfd,
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("make a user namespace: %w", err)

@@ -60,7 +60,8 @@ func reap(pidfd int) error {
 	if err := unix.SetNonblock(pidfd, false); err != nil {
 		return err
 	}
-	if _, err := await(pidfd, 0); err != nil && !errors.Is(err, unix.ECHILD) { // somebody waits for every child of this process
+	// somebody waits for every child of this process
+	if _, err := await(pidfd, 0); err != nil && !errors.Is(err, unix.ECHILD) {
 		return err
 	}
 	return nil

@@ -43,7 +43,8 @@ func atExecStop(t *testing.T, args []string, meet func(pid int)) (*Process, erro
 
 func wantTracked(t *testing.T, p *Process) {
 	t.Helper()
-	if p.Untracked != nil && !errors.Is(p.Untracked, unix.EPERM) && !errors.Is(p.Untracked, unix.ENOSYS) && len(syscallBytes) > 0 {
+	if p.Untracked != nil && !errors.Is(p.Untracked, unix.EPERM) && !errors.Is(p.Untracked, unix.ENOSYS) &&
+		len(syscallBytes) > 0 {
 		t.Errorf("not tracked: %v", p.Untracked)
 	}
 }
@@ -75,7 +76,8 @@ func TestSignalAtLaunch(t *testing.T) {
 		"stop and go": {send: []unix.Signal{unix.SIGSTOP, unix.SIGCONT}, state: []string{"S", "R"}},
 		"child":       {send: []unix.Signal{unix.SIGCHLD, unix.SIGWINCH}, state: []string{"S", "R"}},
 		"term":        {send: []unix.Signal{unix.SIGTERM}, signal: unix.SIGTERM},
-		"several":     {send: []unix.Signal{unix.SIGSTOP, unix.SIGCHLD, unix.SIGURG, unix.SIGUSR1, unix.SIGCONT}, signal: unix.SIGUSR1},
+		"several": {send: []unix.Signal{unix.SIGSTOP, unix.SIGCHLD, unix.SIGURG, unix.SIGUSR1, unix.SIGCONT},
+			signal: unix.SIGUSR1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sent := 0

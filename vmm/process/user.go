@@ -15,7 +15,8 @@ type User struct {
 }
 
 // ErrRoot is of a VMM that would run as root.
-var ErrRoot = fmt.Errorf("its VMM would run as root: set vmm.first_user to a user from 1000 on, or vmm.allow_root = true: %w",
+var ErrRoot = fmt.Errorf("its VMM would run as root: set vmm.first_user to a user from 1000 on, or vmm.allow_root = "+
+	"true: %w",
 	errdefs.ErrFailedPrecondition)
 
 // Owner is the user that a VMM of that RAM is: the owner of the file. RAM of root's makes
@@ -53,7 +54,8 @@ func (u User) Private(file *os.File, write bool) (*os.File, error) {
 	case !readable:
 		shown, err := u.show(file, info)
 		if err != nil {
-			return nil, fmt.Errorf("%s is not readable by everybody, and cannot be shown to user %d alone; allow it to be read: %w: %w",
+			return nil, fmt.Errorf("%s is not readable by everybody, and cannot be shown to user %d alone; allow it to be "+
+				"read: %w: %w",
 				file.Name(), u.ID, errdefs.ErrFailedPrecondition, err)
 		}
 		return shown, nil

@@ -67,7 +67,8 @@ func TestUserfault(t *testing.T) {
 		t.Errorf("descriptor %d is %q", p.Userfault, name)
 	case p.Untracked == nil && runtime.GOARCH != "amd64":
 		t.Errorf("on %s", runtime.GOARCH)
-	case p.Untracked != nil && runtime.GOARCH == "amd64" && os.Getuid() == 0 && !errors.Is(p.Untracked, unix.EPERM) && !errors.Is(p.Untracked, unix.ENOSYS):
+	case p.Untracked != nil && runtime.GOARCH == "amd64" && os.Getuid() == 0 && !errors.Is(p.Untracked, unix.EPERM) &&
+		!errors.Is(p.Untracked, unix.ENOSYS):
 		t.Error(p.Untracked)
 	}
 	q, err := launch(t, Launch{Args: []string{"/bin/sh", "-c", "exit 7"}})

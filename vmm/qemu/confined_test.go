@@ -150,7 +150,8 @@ func TestConfinedKVM(t *testing.T) {
 	if err := unix.Stat("/dev/kvm", &node); err != nil {
 		t.Skip("no KVM:", err)
 	}
-	try := exec.Command("qemu-system-x86_64", "-accel", "kvm", "-S", "-nodefaults", "-display", "none", "-monitor", "stdio")
+	try := exec.Command("qemu-system-x86_64", "-accel", "kvm", "-S", "-nodefaults", "-display", "none",
+		"-monitor", "stdio")
 	try.Stdin = strings.NewReader("quit\n")
 	if out, err := try.CombinedOutput(); err != nil {
 		t.Skipf("no KVM: %v: %s", err, out)
@@ -161,7 +162,8 @@ func TestConfinedKVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Unmount(dir, unix.MNT_DETACH)
-	if err := errors.Join(unix.Mknod(kvmNode, unix.S_IFCHR|0o600, int(node.Rdev)), unix.Mount(kvmNode, "/dev/kvm", "", unix.MS_BIND, "")); err != nil {
+	if err := errors.Join(unix.Mknod(kvmNode, unix.S_IFCHR|0o600, int(node.Rdev)),
+		unix.Mount(kvmNode, "/dev/kvm", "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
 	startConfined(t, env, false, func(c *vmm.Config) { c.CPU = "qemu64" })

@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 
 // runFake serves QMP on the descriptor that the command line names.
 func runFake(how string, args []string) error {
-	s := &qmptest.Server{Status: "prelaunch", How: how, Silent: os.Getenv("FAKE_SILENT") != "", Saves: os.Getenv("FAKE_SAVES") != ""}
+	s := &qmptest.Server{Status: "prelaunch", How: how, Silent: os.Getenv("FAKE_SILENT") != "",
+		Saves: os.Getenv("FAKE_SAVES") != ""}
 	s.Exit = func() { fmt.Fprintln(os.Stderr, "fake QEMU: it was told to go"); os.Exit(3) }
 	var err error
 	if s.FailAt, err = strconv.Atoi(os.Getenv("FAKE_AT")); err != nil {

@@ -355,7 +355,8 @@ func TestInheritsNothingElse(t *testing.T) {
 	// RAM, kernel, initramfs, two sockets, console, two disks, tap. The fake itself, a Go
 	// program, has more.
 	const last = process.FirstFD + 9 - 1
-	for fd, want := range map[int]string{process.FirstFD: "ram", process.FirstFD + 5: "console", process.FirstFD + 6: "layer0", last: "tap"} {
+	for fd, want := range map[int]string{process.FirstFD: "ram", process.FirstFD + 5: "console",
+		process.FirstFD + 6: "layer0", last: "tap"} {
 		got, err := os.Readlink(filepath.Join(dir, "fd", strconv.Itoa(fd)))
 		if err != nil || filepath.Base(got) != want {
 			t.Errorf("descriptor %d: %s, %v, want %s", fd, got, err, want)

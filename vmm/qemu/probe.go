@@ -44,7 +44,8 @@ func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 		return vmm.Facts{}, fmt.Errorf("probe %s: %w", binary, err)
 	}
 	machine, cpu := facts("", "", accel)
-	return vmm.Facts{Name: Name, Version: version, Machine: machine, CPU: cpu, Accel: accel, Reason: reason, Overhead: overhead(accel), Waits: true}, nil
+	return vmm.Facts{Name: Name, Version: version, Machine: machine, CPU: cpu, Accel: accel, Reason: reason,
+		Overhead: overhead(accel), Waits: true}, nil
 }
 
 // overhead of a process: devices, buffers, threads; under TCG the translated code too.

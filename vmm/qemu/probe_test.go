@@ -33,7 +33,8 @@ func TestProbeVersion(t *testing.T) {
 		{"too old", `echo "QEMU emulator version 7.1.0"`, "", errdefs.IsFailedPrecondition, "7.2 or newer"},
 		{"far too old", `echo "QEMU emulator version 6.9.0"`, "", errdefs.IsFailedPrecondition, "7.2 or newer"},
 		{"another program", `echo "busybox"`, "", errdefs.IsFailedPrecondition, "vmm.qemu"},
-		{"number too large", `echo "QEMU emulator version 99999999999999999999.1"`, "", errdefs.IsFailedPrecondition, "out of range"},
+		{"number too large", `echo "QEMU emulator version 99999999999999999999.1"`, "", errdefs.IsFailedPrecondition,
+			"out of range"},
 		{"fails", `exit 1`, "", errdefs.IsFailedPrecondition, "reinstall"},
 	}
 	for _, tt := range tests {

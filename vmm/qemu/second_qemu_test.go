@@ -18,7 +18,8 @@ func TestSecondQEMU(t *testing.T) {
 		t.Fatal("GODWIT_QEMU2 names no second QEMU")
 	}
 	first := realEnv(t, Driver{})
-	second := realEnv(t, Driver{Binary: binary, DataDir: os.Getenv("GODWIT_QEMU2_DATA"), ModuleDir: os.Getenv("GODWIT_QEMU2_MODULES")})
+	second := realEnv(t, Driver{Binary: binary, DataDir: os.Getenv("GODWIT_QEMU2_DATA"),
+		ModuleDir: os.Getenv("GODWIT_QEMU2_MODULES")})
 	vmmtest.Run(t, second)
 	moves := map[string]vmmtest.Env{"to the second": first, "to the first": second}
 	for name, env := range moves {

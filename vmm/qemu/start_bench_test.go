@@ -23,7 +23,8 @@ func BenchmarkStart(b *testing.B) {
 	samples := map[bool][]float64{}
 	for b.Loop() {
 		for _, bare := range []bool{false, true} {
-			samples[bare] = append(samples[bare], startOnce(b, bare, filepath.Join(root, "vmlinuz"), filepath.Join(root, "initramfs")))
+			samples[bare] = append(samples[bare], startOnce(b, bare, filepath.Join(root, "vmlinuz"),
+				filepath.Join(root, "initramfs")))
 		}
 	}
 	quartile := func(of []float64) float64 { slices.Sort(of); return of[len(of)/4] }

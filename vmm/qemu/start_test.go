@@ -135,7 +135,9 @@ func TestStartFailsBeforeTheProcess(t *testing.T) {
 		text   string
 	}{
 		{"no directory", func(c *vmm.Config) { c.Dir = filepath.Join(c.Dir, "none") }, errdefs.IsInvalidArgument, "none"},
-		{"long agent path", func(c *vmm.Config) { c.Agent = "/" + strings.Repeat("a", 107) }, errdefs.IsInvalidArgument, "107"},
+		{"long agent path", func(c *vmm.Config) {
+			c.Agent = "/" + strings.Repeat("a", 107)
+		}, errdefs.IsInvalidArgument, "107"},
 		{"agent path taken", func(c *vmm.Config) { c.Agent = c.Dir + "/ram" }, errdefs.IsFailedPrecondition, "ram"},
 		{"no agent directory", func(c *vmm.Config) { c.Agent = c.Dir + "/none/a" }, errdefs.IsFailedPrecondition, "none"},
 		{"no kernel", func(c *vmm.Config) { c.Kernel = c.Dir + "/none" }, errdefs.IsNotFound, "none"},
@@ -145,8 +147,12 @@ func TestStartFailsBeforeTheProcess(t *testing.T) {
 		{"no vCPU", func(c *vmm.Config) { c.VCPUs = 0 }, errdefs.IsInvalidArgument, "vCPU"},
 		{"disk in a NIC's slot", func(c *vmm.Config) { c.Disks[1].Slot = 7 }, errdefs.IsInvalidArgument, "disk rw: slot 7"},
 		{"disk id", func(c *vmm.Config) { c.Disks[1].ID = "a,b" }, errdefs.IsInvalidArgument, "a,b"},
-		{"long serial", func(c *vmm.Config) { c.Disks[1].Serial = strings.Repeat("s", 21) }, errdefs.IsInvalidArgument, "serial"},
-		{"disk not writable", func(c *vmm.Config) { c.Disks[1].File = readOnly(c.Disks[1].File) }, errdefs.IsInvalidArgument, "disk rw"},
+		{"long serial", func(c *vmm.Config) {
+			c.Disks[1].Serial = strings.Repeat("s", 21)
+		}, errdefs.IsInvalidArgument, "serial"},
+		{"disk not writable", func(c *vmm.Config) {
+			c.Disks[1].File = readOnly(c.Disks[1].File)
+		}, errdefs.IsInvalidArgument, "disk rw"},
 		{"NIC slot", func(c *vmm.Config) { c.NICs[0].Slot = 8 }, errdefs.IsInvalidArgument, "slot 8"},
 		{"NIC MAC", func(c *vmm.Config) { c.NICs[0].MAC = "x" }, errdefs.IsInvalidArgument, "MAC"},
 		{"NIC MTU", func(c *vmm.Config) { c.NICs[0].MTU = 0 }, errdefs.IsInvalidArgument, "MTU"},

@@ -34,7 +34,8 @@ func (m *Machine) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return m.execute(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(1) << 40, "announce-rounds": 1}, nil)
+	return m.execute(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(1) << 40, "announce-rounds": 1},
+		nil)
 }
 
 // SaveState writes the device state at the file's present offset. The VM must be paused;

@@ -117,7 +117,8 @@ func (m *Machine) watch() {
 	m.exit.At = at
 	info := m.info
 	m.mu.Unlock()
-	if err := errors.Join(m.closeIncoming(), m.qmp.Close(), process.RemoveSockets(sockets(info.Control, info.Agent, info.Serial)...)); err != nil {
+	if err := errors.Join(m.closeIncoming(), m.qmp.Close(),
+		process.RemoveSockets(sockets(info.Control, info.Agent, info.Serial)...)); err != nil {
 		m.log.Warn("remove sockets of VMM", "error", err)
 	}
 	// Kill may still hold the pidfd: closing it waits for no process and breaks nothing.

@@ -16,8 +16,8 @@ import (
 )
 
 // Confined tells whether every thread of a VMM is its user's, has no rights beyond,
-// and can gain none, and whether the process is alone: among pids, mounts, System V IPC and, as a VM without a NIC, on the
-// network. Those that filter accepts have a filter for their calls; nil: all.
+// and can gain none, and whether the process is alone: among pids, mounts, System V IPC and, as a VM without a NIC, on
+// the network. Those that filter accepts have a filter for their calls; nil: all.
 func Confined(pid, user int, filtered func(thread string) bool) error {
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(paths) < 2 {
@@ -77,7 +77,8 @@ func alone(pid int) error {
 	}
 	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 	for line := range strings.Lines(string(limits)) {
-		if rest, ok := strings.CutPrefix(line, "Max core file size"); ok && !strings.HasPrefix(strings.TrimSpace(rest), "0 ") {
+		if rest, ok := strings.CutPrefix(line, "Max core file size"); ok &&
+			!strings.HasPrefix(strings.TrimSpace(rest), "0 ") {
 			of("core dumps: %s", rest)
 		}
 	}
@@ -145,7 +146,8 @@ func protect(fd int, page uint64) error {
 		return fmt.Errorf("UFFDIO_API: %w", errno)
 	}
 	register := [4]uint64{page, uint64(os.Getpagesize()), wpMode, 0}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), ioctlRegister, uintptr(unsafe.Pointer(&register))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), ioctlRegister,
+		uintptr(unsafe.Pointer(&register))); errno != 0 {
 		return fmt.Errorf("UFFDIO_REGISTER: %w", errno)
 	}
 	return nil

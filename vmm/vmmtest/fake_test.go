@@ -160,7 +160,8 @@ func (v *fakeVM) count(console, ram, disk *os.File) {
 	if v.d.wrong != "disk is not ours" || !v.cfg.Incoming {
 		disk.WriteAt([]byte(line), 0)
 	}
-	for way, kind := range map[string]vmm.EventKind{"poweroff": vmm.PoweredOff, "reset": vmm.Reset, "panic": vmm.Panicked} {
+	for way, kind := range map[string]vmm.EventKind{"poweroff": vmm.PoweredOff, "reset": vmm.Reset,
+		"panic": vmm.Panicked} {
 		if n == 3 && strings.Contains(v.cfg.Cmdline, "suite="+way) {
 			v.ended(kind, ram)
 		}
@@ -192,7 +193,8 @@ func (v *fakeVM) reap() {
 	<-v.over
 	v.mu.Lock()
 	v.exit = vmm.Exit{Status: 137, Reason: string(v.way), At: time.Now()}
-	if v.way == vmm.PoweredOff && v.d.wrong != "power-off is not clean" || v.way == vmm.Panicked && v.d.wrong == "panic is clean" {
+	if v.way == vmm.PoweredOff && v.d.wrong != "power-off is not clean" || v.way == vmm.Panicked &&
+		v.d.wrong == "panic is clean" {
 		v.exit.Clean, v.exit.Status = true, 0
 	}
 	v.mu.Unlock()

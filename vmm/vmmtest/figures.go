@@ -162,7 +162,8 @@ func (m *measure) track(v *vm) error {
 	pid := v.Process().PID
 	const clear, read = "soft-dirty: clear", "soft-dirty: read"
 	if !softDirty() {
-		m.figure(clear).Missing, m.figure(read).Missing = "the kernel has no soft-dirty bits", "the kernel has no soft-dirty bits"
+		m.figure(clear).Missing, m.figure(read).Missing = "the kernel has no soft-dirty bits",
+			"the kernel has no soft-dirty bits"
 		return nil
 	}
 	err := m.time(clear, func() error {
@@ -183,7 +184,8 @@ func softDirty() bool {
 	defer unix.Munmap(page)
 	page[0] = 1
 	data, err := os.ReadFile("/proc/self/smaps")
-	return err == nil && bytes.Contains(data, []byte(" sd")) && os.WriteFile("/proc/self/clear_refs", []byte("4"), 0) == nil
+	return err == nil && bytes.Contains(data, []byte(" sd")) &&
+		os.WriteFile("/proc/self/clear_refs", []byte("4"), 0) == nil
 }
 
 // readPagemap reads the entries of every mapping of the file.

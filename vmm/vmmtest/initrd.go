@@ -18,7 +18,8 @@ import (
 var guestInit []byte
 
 // guestModules are what the guest loads, with what they need.
-var guestModules = []string{"virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio-rng", "pvpanic-mmio", "pvpanic-pci"}
+var guestModules = []string{"virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio-rng", "pvpanic-mmio",
+	"pvpanic-pci"}
 
 // BuildInitrd writes the test guest's initramfs to path. busybox is a static binary,
 // modules an unpacked /lib/modules/VERSION with its modules.dep.

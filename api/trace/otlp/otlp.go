@@ -36,15 +36,18 @@ const (
 
 // New exports what program does on a node. Nothing is sent before there is a span.
 func New(ctx context.Context, endpoint, program, node string) (*Exporter, error) {
-	client, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint+"/v1/traces"), otlptracehttp.WithTimeout(sendBound))
+	client, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(endpoint+"/v1/traces"),
+		otlptracehttp.WithTimeout(sendBound))
 	if err != nil {
 		return nil, fmt.Errorf("tracing.endpoint: %w", err)
 	}
 	// A collector that is away concerns only a user who looks for it.
 	global.SetErrorHandler(global.ErrorHandlerFunc(func(err error) { slog.Debug("export spans", "error", err) }))
 	provider := sdk.NewTracerProvider(
-		sdk.WithBatcher(client, sdk.WithBatchTimeout(batchWait)), sdk.WithIDGenerator(ids{}), sdk.WithSampler(sdk.AlwaysSample()),
-		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "godwit"), attribute.String("host.name", node))),
+		sdk.WithBatcher(client, sdk.WithBatchTimeout(batchWait)), sdk.WithIDGenerator(ids{}),
+		sdk.WithSampler(sdk.AlwaysSample()),
+		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "godwit"),
+			attribute.String("host.name", node))),
 	)
 	return &Exporter{provider: provider, tracer: provider.Tracer(program), program: program}, nil
 }
@@ -75,14 +78,17 @@ func (e *Exporter) Add(program string, spans []trace.Span) {
 		own, ok1 := trace.Parse(s.Context)
 		parent, ok2 := trace.Parse(s.Parent)
 		if ok1 && ok2 {
-			end(of.start(context.Background(), own, &parent, s.Name, time.Unix(0, s.Start), s.Attributes), s.Error, time.Unix(0, s.End))
+			end(of.start(context.Background(), own, &parent, s.Name, time.Unix(0, s.Start), s.Attributes), s.Error,
+				time.Unix(0, s.End))
 		}
 	}
 }
 
-func (e *Exporter) start(ctx context.Context, own trace.Context, parent *trace.Context, name string, at time.Time, attributes []string) otel.Span {
+func (e *Exporter) start(ctx context.Context, own trace.Context, parent *trace.Context, name string, at time.Time,
+	attributes []string) otel.Span {
 	ctx = context.WithValue(ctx, forced{}, own)
-	options := []otel.SpanStartOption{otel.WithTimestamp(at), otel.WithAttributes(attribute.String("godwit.program", e.program))}
+	options := []otel.SpanStartOption{otel.WithTimestamp(at),
+		otel.WithAttributes(attribute.String("godwit.program", e.program))}
 	for i := 0; i+1 < len(attributes); i += 2 {
 		options = append(options, otel.WithAttributes(attribute.String("godwit."+attributes[i], attributes[i+1])))
 	}

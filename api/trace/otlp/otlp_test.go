@@ -35,9 +35,10 @@ func serve(t *testing.T, interceptor ttrpc.UnaryServerInterceptor, do func(conte
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv.Register("godwit.test.v1.Peer", map[string]ttrpc.Method{"Capture": func(ctx context.Context, _ func(any) error) (any, error) {
-		return &emptypb.Empty{}, do(ctx)
-	}})
+	srv.Register("godwit.test.v1.Peer",
+		map[string]ttrpc.Method{"Capture": func(ctx context.Context, _ func(any) error) (any, error) {
+			return &emptypb.Empty{}, do(ctx)
+		}})
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
@@ -101,12 +102,14 @@ func TestThroughThePrograms(t *testing.T) {
 	}
 	id := trace.Of("move-1").Trace
 	tree, err := collector.Tree(hex.EncodeToString(id[:]))
-	want := "controller: move\n  controller: transfer\n    node: godwit.test.v1.Peer/Capture\n      shim: godwit.test.v1.Peer/Capture\n"
+	want := "controller: move\n  controller: transfer\n    node: godwit.test.v1.Peer/Capture\n      shim: " +
+		"godwit.test.v1.Peer/Capture\n"
 	if err != nil || tree != want {
 		t.Errorf("%v\n%s", err, tree)
 	}
 	for _, s := range collector.Trace(hex.EncodeToString(id[:])) {
-		if s.End.Before(s.Start) || s.Start.Before(begun) || s.Host != "n1" || s.Program != "shim" && s.Error == "" || s.Program == "controller" && s.Attributes["godwit.vm"] != "default/web" {
+		if s.End.Before(s.Start) || s.Start.Before(begun) || s.Host != "n1" || s.Program != "shim" && s.Error == "" ||
+			s.Program == "controller" && s.Attributes["godwit.vm"] != "default/web" {
 			t.Errorf("%+v", s)
 		}
 	}

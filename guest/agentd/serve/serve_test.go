@@ -82,10 +82,12 @@ func TestCalls(t *testing.T) {
 		t.Fatalf("info: %v, %v", info, err)
 	}
 	const large = 4<<20 - 200
-	if w, err := agent.Write(ctx, &agentv1.WriteRequest{Offset: 1, Data: make([]byte, large)}); err != nil || w.Offset != large+1 {
+	if w, err := agent.Write(ctx, &agentv1.WriteRequest{Offset: 1, Data: make([]byte, large)}); err != nil ||
+		w.Offset != large+1 {
 		t.Errorf("large request: %v, %v", w, err)
 	}
-	if r, err := agent.Read(ctx, &agentv1.ReadRequest{Offset: 3, Max: large}); err != nil || len(r.Data) != large || r.Offset != 3 {
+	if r, err := agent.Read(ctx, &agentv1.ReadRequest{Offset: 3, Max: large}); err != nil || len(r.Data) != large ||
+		r.Offset != 3 {
 		t.Errorf("large answer: %v", err)
 	}
 	if _, err := agent.Read(ctx, &agentv1.ReadRequest{Max: 4 << 20}); !errdefs.IsResourceExhausted(errgrpc.ToNative(err)) {
@@ -129,7 +131,8 @@ func TestErrorOfAnyText(t *testing.T) {
 	for _, quoted := range []string{"\xff\x80", strings.Repeat("x", 8<<20)} {
 		agent, _ := dial(t, &guest{err: fmt.Errorf("open %s: %w", quoted, errdefs.ErrNotFound)})
 		_, err := agent.Info(t.Context(), &agentv1.InfoRequest{})
-		if err = errgrpc.ToNative(err); !errdefs.IsNotFound(err) || !strings.HasPrefix(err.Error(), "open ") || !strings.HasSuffix(err.Error(), "not found") || len(err.Error()) > 32<<10 {
+		if err = errgrpc.ToNative(err); !errdefs.IsNotFound(err) || !strings.HasPrefix(err.Error(), "open ") ||
+			!strings.HasSuffix(err.Error(), "not found") || len(err.Error()) > 32<<10 {
 			t.Errorf("%d bytes quoted: the host got %.100v", len(quoted), err)
 		}
 	}

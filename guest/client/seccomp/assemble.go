@@ -79,7 +79,8 @@ func (p *profile) assemble() ([]byte, error) {
 	}
 	code = append(code, ret(retKillThread)...)
 	if len(code) > maxInstructions {
-		return nil, fmt.Errorf("linux.seccomp: the profile needs %d instructions, the kernel takes %d: use fewer rules with args: %w", len(code), maxInstructions, errdefs.ErrResourceExhausted)
+		return nil, fmt.Errorf("linux.seccomp: the profile needs %d instructions, the kernel takes %d: use fewer rules "+
+			"with args: %w", len(code), maxInstructions, errdefs.ErrResourceExhausted)
 	}
 	out := make([]byte, 0, 8*len(code))
 	for _, i := range code {
@@ -222,7 +223,9 @@ func (c condition) wide() []instruction {
 	case opNotEqual:
 		return []instruction{c.load(true), {op: bpfJeq, k: high, jf: 2}, c.load(false), c.last(low)}
 	case opGreater, opGreaterEqual:
-		return []instruction{c.load(true), {op: bpfJgt, k: high, jt: 3}, {op: bpfJeq, k: high, jf: toEnd}, c.load(false), c.last(low)}
+		return []instruction{c.load(true), {op: bpfJgt, k: high, jt: 3}, {op: bpfJeq, k: high, jf: toEnd}, c.load(false),
+			c.last(low)}
 	}
-	return []instruction{c.load(true), {op: bpfJge, k: high, jf: 3}, {op: bpfJeq, k: high, jf: toEnd}, c.load(false), c.last(low)}
+	return []instruction{c.load(true), {op: bpfJge, k: high, jf: 3}, {op: bpfJeq, k: high, jf: toEnd}, c.load(false),
+		c.last(low)}
 }

@@ -62,7 +62,8 @@ type profile struct {
 // with, and then the one that stands first.
 func Compile(s *specs.LinuxSeccomp) (*Filter, error) {
 	if s.ListenerPath != "" || s.ListenerMetadata != "" {
-		return nil, fmt.Errorf("linux.seccomp.listenerPath, listenerMetadata: a listener on the host cannot serve a guest's calls: leave it out: %w", errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("linux.seccomp.listenerPath, listenerMetadata: a listener on the host cannot serve a "+
+			"guest's calls: leave it out: %w", errdefs.ErrNotImplemented)
 	}
 	p := &profile{highest: [2]int{-1, -1}}
 	for i := range p.rules {
@@ -125,7 +126,8 @@ func answer(field string, action specs.LinuxSeccompAction, number *uint) (uint32
 	case specs.ActLog:
 		return retLog, nil
 	case specs.ActNotify:
-		return 0, fmt.Errorf("%s: %s: a listener on the host cannot serve a guest's calls: %w", field, action, errdefs.ErrNotImplemented)
+		return 0, fmt.Errorf("%s: %s: a listener on the host cannot serve a guest's calls: %w", field, action,
+			errdefs.ErrNotImplemented)
 	}
 	return 0, invalid(field, "unknown action %q", action)
 }
@@ -142,7 +144,8 @@ func readFlags(names []specs.LinuxSeccompFlag) (flags uint32, err error) {
 			flags |= 1 << 2
 		case "SECCOMP_FILTER_FLAG_TSYNC": // the process has one thread when it begins
 		case specs.LinuxSeccompFlagWaitKillableRecv:
-			return 0, fmt.Errorf("linux.seccomp.flags: %s is for listeners, which a guest has none of: %w", name, errdefs.ErrNotImplemented)
+			return 0, fmt.Errorf("linux.seccomp.flags: %s is for listeners, which a guest has none of: %w", name,
+				errdefs.ErrNotImplemented)
 		default:
 			return 0, invalid("linux.seccomp.flags", "unknown flag %q", name)
 		}

@@ -138,7 +138,8 @@ func TestMultiplexed(t *testing.T) {
 		DefaultAction: specs.ActAllow, Architectures: []specs.Arch{specs.ArchX86},
 		Syscalls: []specs.LinuxSyscall{
 			{Names: []string{"connect", "shmat"}, Action: specs.ActErrno},
-			{Names: []string{"socket"}, Action: specs.ActKillProcess, Args: []specs.LinuxSeccompArg{{Op: specs.OpEqualTo, Value: 40}}},
+			{Names: []string{"socket"}, Action: specs.ActKillProcess,
+				Args: []specs.LinuxSeccompArg{{Op: specs.OpEqualTo, Value: 40}}},
 		},
 	})
 	mux := func(name string, op uint64) uint32 {
@@ -165,7 +166,8 @@ func TestConditions(t *testing.T) {
 		specs.OpLessEqual:    func(a, v, _ uint64) bool { return a <= v },
 		specs.OpMaskedEqual:  func(a, v, w uint64) bool { return a&v == w },
 	}
-	word := rapid.OneOf(rapid.Uint64(), rapid.SampledFrom([]uint64{0, 1, 1 << 31, 1 << 32, 1<<32 | 1, math.MaxUint32, math.MaxUint64, 1 << 63}))
+	word := rapid.OneOf(rapid.Uint64(), rapid.SampledFrom([]uint64{0, 1, 1 << 31, 1 << 32, 1<<32 | 1, math.MaxUint32,
+		math.MaxUint64, 1 << 63}))
 	for op, want := range holds {
 		t.Run(string(op), func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
@@ -176,7 +178,8 @@ func TestConditions(t *testing.T) {
 				}
 				f, err := Compile(&specs.LinuxSeccomp{
 					DefaultAction: specs.ActKillProcess, Architectures: []specs.Arch{specs.ArchX86},
-					Syscalls: []specs.LinuxSyscall{{Names: []string{"ioctl"}, Action: specs.ActLog, Args: []specs.LinuxSeccompArg{{Index: index, Op: op, Value: v, ValueTwo: w}}}},
+					Syscalls: []specs.LinuxSyscall{{Names: []string{"ioctl"}, Action: specs.ActLog,
+						Args: []specs.LinuxSeccompArg{{Index: index, Op: op, Value: v, ValueTwo: w}}}},
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -207,13 +210,15 @@ func TestOrderOfRules(t *testing.T) {
 	two := uint(2)
 	f := compile(t, &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{
 		{Names: []string{"ioctl"}, Action: specs.ActAllow},
-		{Names: []string{"ioctl"}, Action: specs.ActErrno, ErrnoRet: &two, Args: []specs.LinuxSeccompArg{arg(0, 1), arg(1, 7)}},
+		{Names: []string{"ioctl"}, Action: specs.ActErrno, ErrnoRet: &two, Args: []specs.LinuxSeccompArg{arg(0, 1),
+			arg(1, 7)}},
 		{Names: []string{"fcntl"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg(1, 3), arg(1, 4)}}, // either
 		{Names: []string{"futex"}, Action: specs.ActTrap},
 		{Names: []string{"futex"}, Action: specs.ActKill},
 		{Names: []string{"kill"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg(0, 1)}},
 		{Names: []string{"kill"}, Action: specs.ActErrno, ErrnoRet: &two},
-		{Names: []string{"dup", "frobnicate"}, Action: specs.ActErrno, Args: []specs.LinuxSeccompArg{arg(0, 1)}}, // as by default
+		// as by default
+		{Names: []string{"dup", "frobnicate"}, Action: specs.ActErrno, Args: []specs.LinuxSeccompArg{arg(0, 1)}},
 		{Names: []string{"dup"}, Action: specs.ActAllow},
 		{Names: []string{"tkill"}, Action: specs.ActErrno},
 		{Names: []string{"tkill"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{arg(0, 1)}},
@@ -235,7 +240,8 @@ func TestOrderOfRules(t *testing.T) {
 		{"tkill", [6]uint64{1}, retAllow},
 		{"tkill", [6]uint64{2}, retErrno | eperm},
 	} {
-		if got := run(t, f.Program, data{nr: uint32(table()[tt.name][amd64]), arch: auditAMD64, args: tt.args}); got != tt.want {
+		if got := run(t, f.Program, data{nr: uint32(table()[tt.name][amd64]), arch: auditAMD64,
+			args: tt.args}); got != tt.want {
 			t.Errorf("%s%v: %#x, want %#x", tt.name, tt.args, got, tt.want)
 		}
 	}
@@ -250,12 +256,14 @@ func TestRefused(t *testing.T) {
 		if c.Action == "" {
 			c.Action = specs.ActAllow
 		}
-		return &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"write"}, Action: specs.ActAllow}, c}}
+		return &specs.LinuxSeccomp{DefaultAction: specs.ActErrno,
+			Syscalls: []specs.LinuxSyscall{{Names: []string{"write"}, Action: specs.ActAllow}, c}}
 	}
 	args := func(a ...specs.LinuxSeccompArg) *specs.LinuxSeccomp { return call(specs.LinuxSyscall{Args: a}) }
 	many := call(specs.LinuxSyscall{})
 	for i := range 1500 {
-		many.Syscalls = append(many.Syscalls, specs.LinuxSyscall{Names: []string{"ioctl"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{{Op: specs.OpEqualTo, Value: uint64(i)}}})
+		many.Syscalls = append(many.Syscalls, specs.LinuxSyscall{Names: []string{"ioctl"}, Action: specs.ActAllow,
+			Args: []specs.LinuxSeccompArg{{Op: specs.OpEqualTo, Value: uint64(i)}}})
 	}
 	for _, tt := range []struct {
 		name    string
@@ -264,19 +272,29 @@ func TestRefused(t *testing.T) {
 		want    string
 	}{
 		{"no action", &specs.LinuxSeccomp{}, errdefs.IsInvalidArgument, "linux.seccomp.defaultAction"},
-		{"unknown action", call(specs.LinuxSyscall{Action: "SCMP_ACT_MAYBE"}), errdefs.IsInvalidArgument, "linux.seccomp.syscalls[1].action"},
-		{"listener", &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, ListenerPath: "/run/x"}, errdefs.IsNotImplemented, "linux.seccomp.listenerPath"},
+		{"unknown action", call(specs.LinuxSyscall{Action: "SCMP_ACT_MAYBE"}), errdefs.IsInvalidArgument,
+			"linux.seccomp.syscalls[1].action"},
+		{"listener", &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, ListenerPath: "/run/x"}, errdefs.IsNotImplemented,
+			"linux.seccomp.listenerPath"},
 		{"notify", call(specs.LinuxSyscall{Action: specs.ActNotify}), errdefs.IsNotImplemented, "SCMP_ACT_NOTIFY"},
 		{"errno", call(specs.LinuxSyscall{Action: specs.ActErrno, ErrnoRet: &huge}), errdefs.IsInvalidArgument, "5000"},
 		{"errno of allow", call(specs.LinuxSyscall{ErrnoRet: new(uint)}), errdefs.IsInvalidArgument, "takes no errno"},
-		{"flag", &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Flags: []specs.LinuxSeccompFlag{"X"}}, errdefs.IsInvalidArgument, "linux.seccomp.flags"},
-		{"listener's flag", &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Flags: []specs.LinuxSeccompFlag{specs.LinuxSeccompFlagWaitKillableRecv}}, errdefs.IsNotImplemented, "linux.seccomp.flags"},
-		{"architecture", &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Architectures: []specs.Arch{"SCMP_ARCH_Z80"}}, errdefs.IsInvalidArgument, "Z80"},
-		{"no names", call(specs.LinuxSyscall{Names: []string{}}), errdefs.IsInvalidArgument, "linux.seccomp.syscalls[1].names"},
-		{"unknown call that is forbidden", call(specs.LinuxSyscall{Names: []string{"frobnicate"}, Action: specs.ActKill}), errdefs.IsInvalidArgument, `"frobnicate"`},
-		{"operator", args(specs.LinuxSeccompArg{Op: "SCMP_CMP_X"}), errdefs.IsInvalidArgument, "linux.seccomp.syscalls[1].args[0].op"},
+		{"flag", &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Flags: []specs.LinuxSeccompFlag{"X"}},
+			errdefs.IsInvalidArgument, "linux.seccomp.flags"},
+		{"listener's flag", &specs.LinuxSeccomp{DefaultAction: specs.ActAllow,
+			Flags: []specs.LinuxSeccompFlag{specs.LinuxSeccompFlagWaitKillableRecv}}, errdefs.IsNotImplemented,
+			"linux.seccomp.flags"},
+		{"architecture", &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Architectures: []specs.Arch{"SCMP_ARCH_Z80"}},
+			errdefs.IsInvalidArgument, "Z80"},
+		{"no names", call(specs.LinuxSyscall{Names: []string{}}), errdefs.IsInvalidArgument,
+			"linux.seccomp.syscalls[1].names"},
+		{"unknown call that is forbidden", call(specs.LinuxSyscall{Names: []string{"frobnicate"}, Action: specs.ActKill}),
+			errdefs.IsInvalidArgument, `"frobnicate"`},
+		{"operator", args(specs.LinuxSeccompArg{Op: "SCMP_CMP_X"}), errdefs.IsInvalidArgument,
+			"linux.seccomp.syscalls[1].args[0].op"},
 		{"index", args(specs.LinuxSeccompArg{Op: specs.OpEqualTo, Index: 6}), errdefs.IsInvalidArgument, "args[0].index"},
-		{"mask", args(specs.LinuxSeccompArg{Op: specs.OpMaskedEqual, Value: 1, ValueTwo: 3}), errdefs.IsInvalidArgument, "never leaves"},
+		{"mask", args(specs.LinuxSeccompArg{Op: specs.OpMaskedEqual, Value: 1, ValueTwo: 3}), errdefs.IsInvalidArgument,
+			"never leaves"},
 		{"too large", many, errdefs.IsResourceExhausted, "4096"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

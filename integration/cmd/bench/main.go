@@ -29,9 +29,11 @@ const limit = 40 * time.Minute
 func main() {
 	out := flag.String("out", "out/bench.json", "file for the measurements")
 	rounds := flag.Int("rounds", 7, "rounds that count; published medians are of at least 7")
-	only := flag.String("only", "", "groups of figures, with commas between: "+strings.Join(bench.Groups, ", ")+"; empty: all")
+	only := flag.String("only", "", "groups of figures, with commas between: "+strings.Join(bench.Groups, ", ")+
+		"; empty: all")
 	live := flag.Bool("live", false, "measure moves; its groups: "+strings.Join(bench.LiveGroups, ", "))
-	beside := flag.String("beside", "", "directory with other programs and their guest: compare both builds, in the groups "+strings.Join(bench.BuildGroups, ", "))
+	beside := flag.String("beside", "", "directory with other programs and their guest: compare both builds, in the "+
+		"groups "+strings.Join(bench.BuildGroups, ", "))
 	flag.Parse()
 	if *beside != "" {
 		os.Exit(compare(*beside, *rounds, *only))

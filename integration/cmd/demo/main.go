@@ -47,7 +47,8 @@ func run(out string, live bool) int {
 	ctx, cancel := context.WithTimeout(interrupted, limit)
 	defer cancel()
 	if os.Getenv("GODWIT_VMM") == cloudhypervisor.Name {
-		if _, err := cloudhypervisor.New(cloudhypervisor.Driver{Binary: os.Getenv("GODWIT_CLOUD_HYPERVISOR")}).Probe(ctx); err != nil {
+		if _, err := cloudhypervisor.New(cloudhypervisor.Driver{Binary: os.Getenv("GODWIT_CLOUD_HYPERVISOR")}).
+			Probe(ctx); err != nil {
 			fmt.Fprintf(os.Stderr, "demo: not run: %v\n", err)
 			return 2
 		}

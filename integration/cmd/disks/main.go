@@ -28,5 +28,6 @@ func run(out string) error {
 		return err
 	}
 	bin := filepath.Join(root, "bin")
-	return images.WriteVMDisks(context.Background(), filepath.Join(bin, "debs"), filepath.Join(bin, "guest"), harness.NestedCmdline, out)
+	return images.WriteVMDisks(context.Background(), filepath.Join(bin, "debs"), filepath.Join(bin, "guest"),
+		harness.NestedCmdline, out)
 }

@@ -34,13 +34,17 @@ func main() {
 	listen := flag.String("listen", ":8080", "address of the HTTP answers")
 	beacon := flag.String("beacon", "", "where UDP beacons go; empty: nowhere")
 	interval := flag.Duration("interval", 10*time.Millisecond, "between two beacons")
-	lean := flag.Bool("lean", false, "a process without Go's runtime sends the beacons, which then count by themselves; the file does not grow")
+	lean := flag.Bool("lean", false, "a process without Go's runtime sends the beacons, which then count by "+
+		"themselves; the file does not grow")
 	file := flag.String("file", "/data/journal", "file that grows by a line with every tenth beacon")
 	fill := flag.Int("fill", 0, "MiB of random memory to hold")
 	soft := flag.Int("soft", 0, "MiB of memory to hold whose pages differ and compress well")
-	read := flag.String("read", "", "directory whose files are read, so that they are in the page cache; empty: no workload")
-	heap := flag.Int("heap", 0, "MiB of memory with pieces of those files; it and a file beside the journal change all the time")
-	churned := flag.Int("churn", 0, "pages of random bytes to write each second, beside files and heap that are written anew")
+	read := flag.String("read", "", "directory whose files are read, so that they are in the page cache; empty: no "+
+		"workload")
+	heap := flag.Int("heap", 0, "MiB of memory with pieces of those files; it and a file beside the journal change all "+
+		"the time")
+	churned := flag.Int("churn", 0, "pages of random bytes to write each second, beside files and heap that are "+
+		"written anew")
 	dirty := flag.Int("dirty", 0, "MiB of memory to write to each second, a word in each page, over and over")
 	direct := flag.String("direct", "", "file that is read past the page cache all the time; empty: none")
 	flag.Parse()

@@ -49,7 +49,8 @@ func TestProbeTells(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Nonce != p.nonce || len(s.Nonce) != 128 || s.Counter < 25 || !s.FileOK || s.FileLines < 2 || s.StartTime == "" || s.BootID == "" || s.PID != os.Getpid() {
+	if s.Nonce != p.nonce || len(s.Nonce) != 128 || s.Counter < 25 || !s.FileOK || s.FileLines < 2 || s.StartTime == "" ||
+		s.BootID == "" || s.PID != os.Getpid() {
 		t.Errorf("state %+v", s)
 	}
 }

@@ -62,7 +62,8 @@ func newTicker(nonce string, interval time.Duration) *ticker {
 		log.Fatal(err)
 	}
 	field := []byte(`"counter":`)
-	t := &ticker{data: bytes.Replace(text, append(field, '0'), append(append(field, blank[1:]...), '0'), 1), pause: unix.NsecToTimespec(int64(interval))}
+	t := &ticker{data: bytes.Replace(text, append(field, '0'), append(append(field, blank[1:]...), '0'), 1),
+		pause: unix.NsecToTimespec(int64(interval))}
 	at := bytes.Index(t.data, field) + len(field)
 	t.digits = t.data[at : at+len(blank)]
 	return t
@@ -91,7 +92,8 @@ func (t *ticker) run(parent uintptr) {
 	}
 	for {
 		t.next()
-		_, _, _ = syscall.RawSyscall6(unix.SYS_WRITE, t.socket, uintptr(unsafe.Pointer(&t.data[0])), uintptr(len(t.data)), 0, 0, 0)
+		_, _, _ = syscall.RawSyscall6(unix.SYS_WRITE, t.socket, uintptr(unsafe.Pointer(&t.data[0])), uintptr(len(t.data)), 0,
+			0, 0)
 		_, _, _ = syscall.RawSyscall6(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t.pause)), 0, 0, 0, 0, 0)
 	}
 }

@@ -58,7 +58,8 @@ func lies(about string) bool {
 }
 
 // intercept records a call between its arrival and its start.
-func intercept(ctx context.Context, decode ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, do ttrpc.Method) (any, error) {
+func intercept(ctx context.Context, decode ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, do ttrpc.Method) (any,
+	error) {
 	return do(ctx, func(request any) error {
 		if err := decode(request); err != nil {
 			return err

@@ -172,7 +172,8 @@ func (s *service) State(_ context.Context, r *task.StateRequest) (*task.StateRes
 	if status == types.Status_RUNNING && lies("paused") {
 		status = types.Status_PAUSED
 	}
-	return &task.StateResponse{ID: r.ID, ExecID: r.ExecID, Pid: p.pid(), Status: status, ExitStatus: p.exit, ExitedAt: timestamppb.New(p.at)}, nil
+	return &task.StateResponse{ID: r.ID, ExecID: r.ExecID, Pid: p.pid(), Status: status, ExitStatus: p.exit,
+		ExitedAt: timestamppb.New(p.at)}, nil
 }
 
 func (s *service) Wait(ctx context.Context, r *task.WaitRequest) (*task.WaitResponse, error) {

@@ -198,12 +198,14 @@ func (o options) report(cases []ring.Case) error {
 		return err
 	}
 	for _, c := range report.Cases {
-		fmt.Printf("kvmhost: %-28s %3d passed %3d failed %3d skipped %5.0f s %s\n", c.Case, c.Passed, c.Failed, c.Skipped, c.Seconds, c.Why)
+		fmt.Printf("kvmhost: %-28s %3d passed %3d failed %3d skipped %5.0f s %s\n", c.Case, c.Passed, c.Failed, c.Skipped,
+			c.Seconds, c.Why)
 	}
 	for _, s := range report.LeftOut {
 		fmt.Println("kvmhost: left out:", s)
 	}
 	fmt.Printf("kvmhost: on %s: %s: %d passed, %d failed, %d skipped, %d void starts, %d s\n",
-		strings.Join(report.VMMs, " and "), report.Where, report.Passed, report.Failed, report.Skipped, report.VoidStarts, report.Seconds)
+		strings.Join(report.VMMs, " and "), report.Where, report.Passed, report.Failed, report.Skipped, report.VoidStarts,
+		report.Seconds)
 	return verdict
 }

@@ -124,8 +124,10 @@ func script(t *testing.T, env ...string) (r ran) {
 		}
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "kvmhost.sh"), cases...)
-	cmd.Env = append(os.Environ(), append([]string{"PATH=" + bin + ":/usr/sbin:/usr/bin:/sbin:/bin", "FAKE_RING=" + fakeRing, "FAKE_TEST=" + self,
-		"FAKE_SAID=" + log, "FAKE_RESULTS=" + filepath.Join(root, "work"), "KVMHOST_QUIET=1", "GODWIT_CLOUD_HYPERVISOR="}, env...)...)
+	cmd.Env = append(os.Environ(),
+		append([]string{"PATH=" + bin + ":/usr/sbin:/usr/bin:/sbin:/bin", "FAKE_RING=" + fakeRing, "FAKE_TEST=" + self,
+			"FAKE_SAID=" + log, "FAKE_RESULTS=" + filepath.Join(root, "work"), "KVMHOST_QUIET=1", "GODWIT_CLOUD_HYPERVISOR="},
+			env...)...)
 	out, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
@@ -136,7 +138,8 @@ func script(t *testing.T, env ...string) (r ran) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	r.said = string(said)
-	if data, err := os.ReadFile(filepath.Join(root, "out", "kvmhost.json")); err != nil || json.Unmarshal(data, &r.report) != nil {
+	if data, err := os.ReadFile(filepath.Join(root, "out", "kvmhost.json")); err != nil ||
+		json.Unmarshal(data, &r.report) != nil {
 		t.Errorf("report %s: %v\n%s", data, err, out)
 	}
 	return r
@@ -152,16 +155,22 @@ func TestWhere(t *testing.T) {
 		want ring.Report // without cases and seconds
 		says string
 	}{
-		"KVM":            {[]string{"FAKE_KVM=yes"}, 0, ring.Report{Where: "host", VMMs: ring.VMMs, Passed: 3}, "on this host"},
-		"KVM, a failure": {[]string{"FAKE_KVM=yes", `FAKE_WHY=,"failed":1,"why":"exit status 1"`}, 1, ring.Report{Where: "host", VMMs: ring.VMMs, Passed: 3, Failed: 3}, "demo/qemu: exit status 1"},
+		"KVM": {[]string{"FAKE_KVM=yes"}, 0, ring.Report{Where: "host", VMMs: ring.VMMs, Passed: 3},
+			"on this host"},
+		"KVM, a failure": {[]string{"FAKE_KVM=yes", `FAKE_WHY=,"failed":1,"why":"exit status 1"`}, 1,
+			ring.Report{Where: "host", VMMs: ring.VMMs, Passed: 3, Failed: 3}, "demo/qemu: exit status 1"},
 		"no Cloud Hypervisor": {[]string{"FAKE_KVM=yes", "GODWIT_CLOUD_HYPERVISOR=/nowhere/ch"}, 0,
-			ring.Report{Where: "host", VMMs: []string{"qemu"}, Passed: 2, NotRun: []string{"cloud-hypervisor"}}, "NOT RUN: Cloud Hypervisor"},
+			ring.Report{Where: "host", VMMs: []string{"qemu"}, Passed: 2, NotRun: []string{"cloud-hypervisor"}},
+			"NOT RUN: Cloud Hypervisor"},
 		"no firmware": {[]string{"FAKE_KVM=yes", "FAKE_CASES=demo/qemu firmware", "GODWIT_CLOUDHV_FIRMWARE="}, 0,
-			ring.Report{Where: "host", VMMs: []string{"qemu"}, Passed: 2, NotRun: []string{"firmware/cloud-hypervisor: GODWIT_CLOUDHV_FIRMWARE names no file"}},
+			ring.Report{Where: "host", VMMs: []string{"qemu"}, Passed: 2,
+				NotRun: []string{"firmware/cloud-hypervisor: GODWIT_CLOUDHV_FIRMWARE names no file"}},
 			"NOT RUN: firmware/cloud-hypervisor: GODWIT_CLOUDHV_FIRMWARE"},
 		// Each start tells of one case and falls asleep: what was told stays told.
-		"a ground that sleeps": {nil, 0, ring.Report{Where: "ground", VMMs: ring.VMMs, Passed: 3, VoidStarts: 2}, "VOID: the ground fell asleep"},
-		"one that never wakes": {[]string{"FAKE_SLEEP=yes"}, 1, ring.Report{Where: "ground", VMMs: ring.VMMs, Failed: 3, VoidStarts: 3}, "asleep 3 times"},
+		"a ground that sleeps": {nil, 0, ring.Report{Where: "ground", VMMs: ring.VMMs, Passed: 3, VoidStarts: 2},
+			"VOID: the ground fell asleep"},
+		"one that never wakes": {[]string{"FAKE_SLEEP=yes"}, 1, ring.Report{Where: "ground", VMMs: ring.VMMs, Failed: 3,
+			VoidStarts: 3}, "asleep 3 times"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

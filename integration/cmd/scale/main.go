@@ -30,7 +30,8 @@ func main() {
 	out := flag.String("out", "out/scale.json", "file for the measurements")
 	nodes := flag.Int("nodes", 1000, "nodes, with 10 VMs each; published figures are of 1000")
 	idle := flag.Duration("idle", leastIdle, "how long an etcd is watched; published figures are of 10m at least")
-	only := flag.String("only", "", "groups of figures, with commas between: "+strings.Join(scale.Groups, ", ")+"; empty: all")
+	only := flag.String("only", "", "groups of figures, with commas between: "+strings.Join(scale.Groups, ", ")+
+		"; empty: all")
 	flag.Parse()
 	os.Exit(run(*out, *nodes, *idle, *only, flag.Args()))
 }
@@ -59,7 +60,8 @@ func run(out string, nodes int, idle time.Duration, only string, args []string) 
 	if len(args) > 0 || nodes < 1 {
 		return report(errors.New("want -nodes of at least 1 and no arguments"))
 	}
-	result, err := scale.Run(ctx, scale.Options{Nodes: nodes, Groups: groups, Idle: idle, Log: os.Stdout, Self: []string{self, hostArg}})
+	result, err := scale.Run(ctx, scale.Options{Nodes: nodes, Groups: groups, Idle: idle, Log: os.Stdout,
+		Self: []string{self, hostArg}})
 	fmt.Println()
 	err = errors.Join(err, result.Table(os.Stdout), result.Write(out))
 	if missing := result.Check(); len(missing) > 0 {

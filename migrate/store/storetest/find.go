@@ -51,7 +51,8 @@ func find(t *testing.T, st store.Store, reopen func() store.Store) {
 	a := apply(t, st, &nodev1.Record{Vm: vm("a"), Uid: "ua", Owner: node("n1")}, nil)
 	apply(t, st, &nodev1.Record{Vm: vm("b"), Uid: "ub", Owner: node("n10")}, nil)
 	d := apply(t, st, &nodev1.Record{Vm: vm("d"), Uid: "ud", Owner: node("n2"), Operation: &nodev1.Operation{
-		Id: "op", Vm: vm("d"), Kind: nodev1.Kind_KIND_MIGRATE, Phase: nodev1.Phase_PHASE_PENDING, Source: "n2", Destination: "n1",
+		Id: "op", Vm: vm("d"), Kind: nodev1.Kind_KIND_MIGRATE, Phase: nodev1.Phase_PHASE_PENDING, Source: "n2",
+		Destination: "n1",
 	}}, nil)
 	check := func(n1, n2, moves []string) {
 		t.Helper()
@@ -84,7 +85,8 @@ func pendingOf(t *testing.T, st store.Store, _ func() store.Store) {
 	indexed(t, st)
 	rec := apply(t, st, &nodev1.Record{Vm: vm("a"), Uid: "u"}, nil)
 	debt := func(id, digest, maker, payer string) *nodev1.Owed {
-		return &nodev1.Owed{Vm: vm(id), Payer: payer, Snapshot: &nodev1.SnapshotRef{Repository: "r", Digest: digest, Node: maker}}
+		return &nodev1.Owed{Vm: vm(id), Payer: payer, Snapshot: &nodev1.SnapshotRef{Repository: "r", Digest: digest,
+			Node: maker}}
 	}
 	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{PendingDeletions: []*nodev1.Owed{
 		debt("a", "d1", "n1", ""), debt("a", "d2", "n1", "n2"), debt("a", "d3", "", ""), debt("ab", "d4", "n1", ""),
@@ -168,7 +170,8 @@ func failsAlone(t *testing.T, st store.Store, reopen func() store.Store) {
 			if i%4 == 0 {
 				version += 1000
 			}
-			_, errs[i] = st.Apply(context.WithoutCancel(t.Context()), rec.GetVm(), version, transition.Change{Record: &nodev1.Record{Vm: rec.GetVm(), Uid: "u", Generation: 1}})
+			_, errs[i] = st.Apply(context.WithoutCancel(t.Context()), rec.GetVm(), version,
+				transition.Change{Record: &nodev1.Record{Vm: rec.GetVm(), Uid: "u", Generation: 1}})
 		})
 	}
 	wg.Wait()

@@ -49,7 +49,8 @@ func (m *Memory) Copy() *Memory {
 	defer m.mu.Unlock()
 	// A message that the store holds is replaced, never changed.
 	c := &Memory{
-		sequence: m.sequence, revision: m.revision, records: maps.Clone(m.records), operations: maps.Clone(m.operations), closed: map[string][]string{},
+		sequence: m.sequence, revision: m.revision, records: maps.Clone(m.records), operations: maps.Clone(m.operations),
+		closed:  map[string][]string{},
 		pending: maps.Clone(m.pending), notes: maps.Clone(m.notes), state: m.state,
 	}
 	for vm, ids := range m.closed {
@@ -63,7 +64,8 @@ func (m *Memory) PutBack(old *Memory) {
 	c := old.Copy()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.sequence, m.revision, m.records, m.operations, m.closed, m.pending, m.notes, m.state = c.sequence, c.revision, c.records, c.operations, c.closed, c.pending, c.notes, c.state
+	m.sequence, m.revision, m.records, m.operations, m.closed, m.pending, m.notes, m.state = c.sequence, c.revision,
+		c.records, c.operations, c.closed, c.pending, c.notes, c.state
 }
 
 // incarnation: what the store says of itself is durable, and changes from the version it had
@@ -82,10 +84,12 @@ func incarnation(t *testing.T, st store.Store, reopen func() store.Store) {
 		if _, err := st.SetState(t.Context(), version, &nodev1.StoreState{}); !errdefs.IsConflict(err) {
 			t.Errorf("version %d of %d: %v", version, first.GetVersion(), err)
 		}
-		if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Record: rec, Under: version}); !errdefs.IsConflict(err) {
+		if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(),
+			transition.Change{Record: rec, Under: version}); !errdefs.IsConflict(err) {
 			t.Errorf("a change that was decided under version %d of %d: %v", version, first.GetVersion(), err)
 		}
-		if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Under: version}); !errdefs.IsConflict(err) {
+		if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Under: version}); !errdefs.IsConflict(
+			err) {
 			t.Errorf("a removal that was decided under version %d of %d: %v", version, first.GetVersion(), err)
 		}
 	}
@@ -96,7 +100,8 @@ func incarnation(t *testing.T, st store.Store, reopen func() store.Store) {
 	}
 	same(t, "state", first, now.Store)
 	same(t, "record", rec, now.Record)
-	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Record: rec, Under: first.GetVersion()}); err != nil {
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(),
+		transition.Change{Record: rec, Under: first.GetVersion()}); err != nil {
 		t.Errorf("a change under the state that stands: %v", err)
 	}
 	second, err := st.SetState(t.Context(), first.GetVersion(), &nodev1.StoreState{Incarnation: 7})

@@ -50,7 +50,8 @@ func name(vm *nodev1.VM) string { return vm.GetNamespace() + "\x00" + vm.GetId()
 func (m *Memory) Load(_ context.Context, vm *nodev1.VM, asked transition.Asked) (transition.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := transition.State{Record: proto.CloneOf(m.records[name(vm)]), Named: proto.CloneOf(m.operations[asked.Operation]), Store: proto.CloneOf(m.state)}
+	s := transition.State{Record: proto.CloneOf(m.records[name(vm)]), Named: proto.CloneOf(m.operations[asked.Operation]),
+		Store: proto.CloneOf(m.state)}
 	for _, k := range slices.Sorted(maps.Keys(m.pending)) {
 		if asked.PendingDeletions && strings.HasPrefix(k, name(vm)) {
 			s.PendingDeletions = append(s.PendingDeletions, proto.CloneOf(m.pending[k]))
@@ -60,7 +61,8 @@ func (m *Memory) Load(_ context.Context, vm *nodev1.VM, asked transition.Asked) 
 }
 
 // Apply implements store.Store.
-func (m *Memory) Apply(_ context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error) {
+func (m *Memory) Apply(_ context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record,
+	error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now := m.records[name(vm)].GetVersion(); now != version {
@@ -70,7 +72,8 @@ func (m *Memory) Apply(_ context.Context, vm *nodev1.VM, version uint64, change 
 		return nil, fmt.Errorf("the store's own state is of version %d, not %d: %w", v, change.Under, errdefs.ErrConflict)
 	}
 	op := change.Record.GetOperation()
-	if old := m.operations[op.GetId()]; op != nil && old != nil && (!proto.Equal(old.GetVm(), op.GetVm()) || transition.Settled(old.GetPhase())) {
+	if old := m.operations[op.GetId()]; op != nil && old != nil && (!proto.Equal(old.GetVm(), op.GetVm()) ||
+		transition.Settled(old.GetPhase())) {
 		return nil, fmt.Errorf("operation id %s is taken: %w", op.GetId(), errdefs.ErrAlreadyExists)
 	}
 	for _, o := range change.PendingDeletions {

@@ -24,7 +24,9 @@ func Run(t *testing.T, open func(t *testing.T) (st store.Store, reopen func() st
 	for name, test := range map[string]func(*testing.T, store.Store, func() store.Store){
 		"Versions": versions, "Durable": durable, "Race": race, "Names": names,
 		"History": history, "TakenID": takenID, "RemovedAndRemade": remade,
-		"Owed": pendingDeletions, "OwedMany": manyPendingDeletions, "Incarnation": incarnation, "Revisions": revisions, "Find": find, "OwedOf": pendingOf, "Pages": pages, "FailsAlone": failsAlone, "Notes": notes, "NotesAreApart": notesApart, "NewNotes": newNotes,
+		"Owed": pendingDeletions, "OwedMany": manyPendingDeletions, "Incarnation": incarnation, "Revisions": revisions,
+		"Find": find, "OwedOf": pendingOf, "Pages": pages, "FailsAlone": failsAlone, "Notes": notes,
+		"NotesAreApart": notesApart, "NewNotes": newNotes,
 	} {
 		t.Run(name, func(t *testing.T) {
 			st, reopen := open(t)
@@ -63,7 +65,8 @@ func versions(t *testing.T, st store.Store, _ func() store.Store) {
 	}
 	second := apply(t, st, &nodev1.Record{Vm: vm("a"), Uid: "u", Generation: 1, Version: first.GetVersion()}, nil)
 	for _, version := range []uint64{0, first.GetVersion(), second.GetVersion() + 1} {
-		_, err := st.Apply(t.Context(), vm("a"), version, transition.Change{Record: &nodev1.Record{Vm: vm("a"), Generation: 9}})
+		_, err := st.Apply(t.Context(), vm("a"), version,
+			transition.Change{Record: &nodev1.Record{Vm: vm("a"), Generation: 9}})
 		if !errdefs.IsConflict(err) {
 			t.Fatalf("version %d of %d: %v", version, second.GetVersion(), err)
 		}
@@ -95,7 +98,8 @@ func race(t *testing.T, st store.Store, _ func() store.Store) {
 	var wg sync.WaitGroup
 	for i := range errs {
 		wg.Go(func() {
-			_, errs[i] = st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{Record: &nodev1.Record{Vm: vm("a"), Generation: uint64(i)}})
+			_, errs[i] = st.Apply(t.Context(), vm("a"), rec.GetVersion(),
+				transition.Change{Record: &nodev1.Record{Vm: vm("a"), Generation: uint64(i)}})
 		})
 	}
 	wg.Wait()
@@ -195,11 +199,13 @@ func remade(t *testing.T, st store.Store, _ func() store.Store) {
 	if _, err := st.Apply(t.Context(), vm("a"), old.GetVersion(), transition.Change{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.Apply(t.Context(), vm("a"), old.GetVersion(), transition.Change{Record: old}); !errdefs.IsConflict(err) {
+	if _, err := st.Apply(t.Context(), vm("a"), old.GetVersion(), transition.Change{Record: old}); !errdefs.IsConflict(
+		err) {
 		t.Fatalf("change of a removed record: %v", err)
 	}
 	apply(t, st, &nodev1.Record{Vm: vm("a"), Uid: "new"}, nil)
-	if _, err := st.Apply(t.Context(), vm("a"), old.GetVersion(), transition.Change{Record: old}); !errdefs.IsConflict(err) {
+	if _, err := st.Apply(t.Context(), vm("a"), old.GetVersion(), transition.Change{Record: old}); !errdefs.IsConflict(
+		err) {
 		t.Fatalf("change of the record before: %v", err)
 	}
 }
@@ -212,10 +218,12 @@ func pendingDeletions(t *testing.T, st store.Store, reopen func() store.Store) {
 	}
 	rec := apply(t, st, &nodev1.Record{Vm: vm("a")}, nil)
 	apply(t, st, &nodev1.Record{Vm: vm("ab")}, nil)
-	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion()+9, transition.Change{PendingDeletions: []*nodev1.Owed{debt("a", "d0")}}); !errdefs.IsConflict(err) {
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion()+9,
+		transition.Change{PendingDeletions: []*nodev1.Owed{debt("a", "d0")}}); !errdefs.IsConflict(err) {
 		t.Fatal(err)
 	}
-	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{PendingDeletions: []*nodev1.Owed{debt("a", "d1"), debt("a", "d2")}}); err != nil {
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(),
+		transition.Change{PendingDeletions: []*nodev1.Owed{debt("a", "d1"), debt("a", "d2")}}); err != nil {
 		t.Fatal(err)
 	}
 	st = reopen()
@@ -225,7 +233,8 @@ func pendingDeletions(t *testing.T, st store.Store, reopen func() store.Store) {
 	}
 	same(t, "owed", debt("a", "d1"), all[0])
 	for id, want := range map[string]int{"a": 2, "ab": 0} {
-		if state, err := st.Load(t.Context(), vm(id), transition.Asked{PendingDeletions: true}); err != nil || len(state.PendingDeletions) != want {
+		if state, err := st.Load(t.Context(), vm(id), transition.Asked{PendingDeletions: true}); err != nil ||
+			len(state.PendingDeletions) != want {
 			t.Errorf("VM %s: owed %v, %v", id, state.PendingDeletions, err)
 		}
 		if state, err := st.Load(t.Context(), vm(id), transition.Asked{}); err != nil || len(state.PendingDeletions) != 0 {
@@ -237,7 +246,8 @@ func pendingDeletions(t *testing.T, st store.Store, reopen func() store.Store) {
 			t.Fatal(err)
 		}
 	}
-	if all, err := st.PendingDeletions(t.Context(), store.WhichDeletions{}); err != nil || len(all) != 1 || all[0].GetSnapshot().GetDigest() != "d2" {
+	if all, err := st.PendingDeletions(t.Context(), store.WhichDeletions{}); err != nil || len(all) != 1 ||
+		all[0].GetSnapshot().GetDigest() != "d2" {
 		t.Fatalf("owed after a clear: %v, %v", all, err)
 	}
 }
@@ -247,11 +257,13 @@ func pendingDeletions(t *testing.T, st store.Store, reopen func() store.Store) {
 func manyPendingDeletions(t *testing.T, st store.Store, _ func() store.Store) {
 	rec := &nodev1.Record{Vm: vm("a")}
 	for i := range store.Kept {
-		rec = apply(t, st, rec, &nodev1.Operation{Id: fmt.Sprintf("op-%d", i), Vm: vm("a"), Phase: nodev1.Phase_PHASE_SUCCEEDED})
+		rec = apply(t, st, rec, &nodev1.Operation{Id: fmt.Sprintf("op-%d", i), Vm: vm("a"),
+			Phase: nodev1.Phase_PHASE_SUCCEEDED})
 	}
 	debts := make([]*nodev1.Owed, 3*transition.MaxKept)
 	for i := range debts {
-		debts[i] = &nodev1.Owed{Vm: vm("a"), Snapshot: &nodev1.SnapshotRef{Repository: "r/u", Digest: fmt.Sprintf("d%03d", i)}}
+		debts[i] = &nodev1.Owed{Vm: vm("a"), Snapshot: &nodev1.SnapshotRef{Repository: "r/u",
+			Digest: fmt.Sprintf("d%03d", i)}}
 	}
 	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{PendingDeletions: debts}); err != nil {
 		t.Fatal(err)
@@ -260,7 +272,8 @@ func manyPendingDeletions(t *testing.T, st store.Store, _ func() store.Store) {
 	if err != nil || len(all) != len(debts) {
 		t.Errorf("%d owed of %d, %v", len(all), len(debts), err)
 	}
-	if state, err := st.Load(t.Context(), vm("a"), transition.Asked{Operation: "op-0"}); err != nil || state.Record != nil || state.Named != nil {
+	if state, err := st.Load(t.Context(), vm("a"), transition.Asked{Operation: "op-0"}); err != nil ||
+		state.Record != nil || state.Named != nil {
 		t.Errorf("what was removed: %v, %v, %v", state.Record, state.Named, err)
 	}
 }

@@ -198,7 +198,8 @@ func (m *image) writeBlocks(n *node) error {
 			continue
 		}
 		start := int64(i) << n.chunkBits
-		if err := m.copy(n, io.NewSectionReader(f, start, n.chunkBlocks(i)*blockSize), min(n.chunkBlocks(i)*blockSize, n.size-start)); err != nil {
+		if err := m.copy(n, io.NewSectionReader(f, start, n.chunkBlocks(i)*blockSize),
+			min(n.chunkBlocks(i)*blockSize, n.size-start)); err != nil {
 			return err
 		}
 		if err := m.pad(roundUp(m.pos, blockSize)); err != nil {

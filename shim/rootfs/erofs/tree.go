@@ -204,7 +204,8 @@ func readXattrs(path string) ([]byte, error) {
 		}
 	}
 	if (len(area)-12)/4+1 > 0xFFFF {
-		return nil, fmt.Errorf("%s: its extended attributes take %d bytes, too many for erofs: %w", path, len(area), errdefs.ErrOutOfRange)
+		return nil, fmt.Errorf("%s: its extended attributes take %d bytes, too many for erofs: %w", path, len(area),
+			errdefs.ErrOutOfRange)
 	}
 	return area, nil
 }

@@ -44,7 +44,8 @@ func Main(ctx context.Context, args []string, in io.Reader, out io.Writer) error
 		return err
 	}
 	if os.Getpid() != 1 {
-		return fmt.Errorf("template: godwitd starts it, as process 1 of a pid namespace of its own: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("template: godwitd starts it, as process 1 of a pid namespace of its own: %w",
+			errdefs.ErrFailedPrecondition)
 	}
 	cfg, err := config.Load(*path)
 	if err != nil {
@@ -100,7 +101,8 @@ func enclose(runDir string) error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	if err := unix.Mount("godwit-template", runDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+	if err := unix.Mount("godwit-template", runDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC,
+		"mode=0700"); err != nil {
 		return fmt.Errorf("mount a tmpfs on %s: %w", runDir, err)
 	}
 	return yield()
@@ -166,8 +168,11 @@ func one(ctx context.Context, host *shim.Host, shape template.Shape, dir string)
 	}
 	cfg, begun := host.Config, time.Now()
 	m := &template.Maker{
-		Store: *host.Templates, Driver: driver, Dir: dir, User: cfg.VMM.TemplateUser(), Kernel: cfg.Guest.Kernel, Initrd: cfg.Guest.Initrd,
-		Tap: network.LooseTap, MaxBytes: uint64(cfg.Template.Boot.MaxSize), Prepare: func(ctx context.Context, m vmm.Machine, console string) (string, error) {
+		Store: *host.Templates, Driver: driver, Dir: dir, User: cfg.VMM.TemplateUser(), Kernel: cfg.Guest.Kernel,
+		Initrd: cfg.Guest.Initrd,
+		Tap:    network.LooseTap, MaxBytes: uint64(cfg.Template.Boot.MaxSize),
+		Prepare: func(ctx context.Context, m vmm.Machine,
+			console string) (string, error) {
 			return prepare(ctx, host, m, console)
 		},
 	}

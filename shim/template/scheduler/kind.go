@@ -35,7 +35,8 @@ func (s *Scheduler) List(context.Context) ([]*nodev1.TemplateInfo, error) {
 
 func infoOf(t template.Info) *nodev1.TemplateInfo {
 	return &nodev1.TemplateInfo{
-		Kind: nodev1.TemplateKind_TEMPLATE_KIND_BOOT, Name: t.Key, Vmm: t.Shape.VMM, Memory: t.Shape.Memory, Vcpus: uint32(t.Shape.VCPUs),
+		Kind: nodev1.TemplateKind_TEMPLATE_KIND_BOOT, Name: t.Key, Vmm: t.Shape.VMM, Memory: t.Shape.Memory,
+		Vcpus: uint32(t.Shape.VCPUs),
 		Disks: uint32(len(t.Shape.Disks)), Nics: uint32(len(t.Shape.NICs)), Kernel: t.Kernel,
 		CreatedUnixNano: t.Made.UnixNano(), UsedUnixNano: t.Used.UnixNano(), Bytes: t.Bytes,
 	}
@@ -48,7 +49,8 @@ func (s *Scheduler) Make(ctx context.Context, req *nodev1.TemplateMakeRequest) (
 		return nil, err
 	}
 	if s.config.Template.Boot.Mode != "on" {
-		return nil, fmt.Errorf("template.boot.mode is off on this node, and no VM would use it; set it to on: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("template.boot.mode is off on this node, and no VM would use it; set it to on: %w",
+			errdefs.ErrFailedPrecondition)
 	}
 	huge, err := rampool.Huge(s.config.RAMDir)
 	if err != nil {
@@ -64,7 +66,8 @@ func (s *Scheduler) Make(ctx context.Context, req *nodev1.TemplateMakeRequest) (
 	}
 	begun := time.Now()
 	a, err := s.order(ctx, template.Order{
-		VMM: shape.GetVmm(), Memory: shape.GetMemory(), VCPUs: int(shape.GetVcpus()), NICs: int(shape.GetNics()), Layers: int(shape.GetLayers()),
+		VMM: shape.GetVmm(), Memory: shape.GetMemory(), VCPUs: int(shape.GetVcpus()), NICs: int(shape.GetNics()),
+		Layers: int(shape.GetLayers()),
 	})
 	if err == nil {
 		err = a.Err()
@@ -78,10 +81,12 @@ func (s *Scheduler) Make(ctx context.Context, req *nodev1.TemplateMakeRequest) (
 	}
 	for _, t := range list {
 		if t.GetName() == a.Key {
-			return &nodev1.TemplateMakeResponse{Template: t, Existed: a.Existed, TookMs: uint64(time.Since(begun).Milliseconds())}, nil
+			return &nodev1.TemplateMakeResponse{Template: t, Existed: a.Existed,
+				TookMs: uint64(time.Since(begun).Milliseconds())}, nil
 		}
 	}
-	return nil, fmt.Errorf("template %s was made and went at once: template.boot.max or template.boot.max_size has no room for it: %w", a.Key, errdefs.ErrResourceExhausted)
+	return nil, fmt.Errorf("template %s was made and went at once: template.boot.max or template.boot.max_size has no "+
+		"room for it: %w", a.Key, errdefs.ErrResourceExhausted)
 }
 
 // check names what cannot be.
@@ -115,5 +120,6 @@ func (s *Scheduler) Remove(_ context.Context, t *nodev1.TemplateInfo) error {
 // node with another build, VMM, CPU or kernel could use it.
 func (s *Scheduler) Push(context.Context, *nodev1.TemplateInfo, string) (*nodev1.TemplatePushed, error) {
 	return nil, fmt.Errorf("a template of a boot is of this node's build, VMM, CPU and kernel, and stays on its disk; "+
-		"order it on the other node (godwit template make --boot), or push a golden snapshot (--image): %w", errdefs.ErrNotImplemented)
+		"order it on the other node (godwit template make --boot), or push a golden snapshot (--image): %w",
+		errdefs.ErrNotImplemented)
 }

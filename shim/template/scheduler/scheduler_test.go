@@ -62,7 +62,8 @@ func TestMakerThatFails(t *testing.T) {
 	}
 	refused := template.AnswerOf("", false, errors.Join(errors.New("no such VMM"), errdefs.ErrNotImplemented))
 	for script, is := range map[string]func(error) bool{
-		`cat >/dev/null; echo '{"code":12,"error":"` + strings.Split(refused.Error, "\n")[0] + `"}'`: errdefs.IsNotImplemented,
+		`cat >/dev/null; echo '{"code":12,"error":"` + strings.Split(refused.Error, "\n")[0] +
+			`"}'`: errdefs.IsNotImplemented,
 		"true":                                errdefs.IsUnavailable,
 		"exit 3":                              func(err error) bool { return err != nil },
 		`cat >/dev/null; echo '{"key":"00"}'`: errdefs.IsResourceExhausted, // and it is gone
@@ -71,7 +72,8 @@ func TestMakerThatFails(t *testing.T) {
 			t.Errorf("%s: %v", script, err)
 		}
 	}
-	if err := order(newScheduler(t, "exec sleep 1000"), &nodev1.TemplateShape{TimeoutMs: 50}); !errors.Is(err, context.DeadlineExceeded) {
+	if err := order(newScheduler(t, "exec sleep 1000"), &nodev1.TemplateShape{TimeoutMs: 50}); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("a maker that does not end: %v", err)
 	}
 	if refused.Code != 12 || !errdefs.IsNotImplemented(refused.Err()) {

@@ -51,12 +51,16 @@ func TestBesideQemuImg(t *testing.T) {
 	}
 	// What is written to an image that has content: cluster after cluster gets zeros that
 	// a flag stands for, is given up, or is written anew, some of them in part.
-	writes := []string{"-c", "write -z 64k 300k", "-c", "write -z -u 1M 256k", "-c", "discard 2M 192k", "-c", "write -P 0x5a 3M 70k",
+	writes := []string{"-c", "write -z 64k 300k", "-c", "write -z -u 1M 256k", "-c", "discard 2M 192k", "-c",
+		"write -P 0x5a 3M 70k",
 		"-c", "write -P 0xa5 4000k 512", "-c", fmt.Sprintf("write -z %d 512", size-512)}
 	for _, options := range []string{
-		"compat=0.10", "compat=1.1", "compat=0.10,cluster_size=512", "compat=1.1,cluster_size=512", "compat=1.1,cluster_size=4k",
-		"compat=0.10,cluster_size=2M", "compat=1.1,cluster_size=2M", "compat=1.1,lazy_refcounts=on,refcount_bits=1", "compat=1.1,preallocation=metadata",
-		"compat=1.1,compression_type=zstd", "compat=1.1,compression_type=zstd,cluster_size=512", "compat=1.1,compression_type=zstd,cluster_size=2M",
+		"compat=0.10", "compat=1.1", "compat=0.10,cluster_size=512", "compat=1.1,cluster_size=512",
+		"compat=1.1,cluster_size=4k",
+		"compat=0.10,cluster_size=2M", "compat=1.1,cluster_size=2M", "compat=1.1,lazy_refcounts=on,refcount_bits=1",
+		"compat=1.1,preallocation=metadata",
+		"compat=1.1,compression_type=zstd", "compat=1.1,compression_type=zstd,cluster_size=512",
+		"compat=1.1,compression_type=zstd,cluster_size=2M",
 	} {
 		for _, packed := range []bool{false, true} {
 			if packed && strings.Contains(options, "preallocation") {

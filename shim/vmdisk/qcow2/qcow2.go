@@ -132,7 +132,8 @@ func (m *Image) geometry(h []byte, most int64) error {
 	perEntry := uint64(1) << (2*m.bits - 3)
 	want := (size + perEntry - 1) / perEntry
 	if uint64(entries) < want || want*8 > maxL1 {
-		return broken("its first table has %d entries, a disk of %d bytes needs %d, and there may be %d", entries, size, want, maxL1/8)
+		return broken("its first table has %d entries, a disk of %d bytes needs %d, and there may be %d", entries, size,
+			want, maxL1/8)
 	}
 	if at > uint64(m.length) || want*8 > uint64(m.length)-at {
 		return broken("its first table is cut") // before memory is taken for it

@@ -116,12 +116,13 @@ func TestRead(t *testing.T) {
 		kinds     [10]kind
 		allocated int64
 	}{
-		"empty":               {2, false, [10]kind{}, 0},
-		"plain":               {2, false, [10]kind{plain, hole, plain, 9: plain}, 3},
-		"compressed":          {2, false, [10]kind{packed, plain, packed, 9: packed}, 4},
-		"version 3":           {3, false, [10]kind{packed, zeros, plain, zeros}, 2},
-		"zstandard":           {3, true, [10]kind{packed, zeros, plain, 9: packed}, 3},
-		"all clusters":        {3, true, [10]kind{packed, packed, packed, packed, packed, plain, plain, plain, plain, plain}, 10},
+		"empty":      {2, false, [10]kind{}, 0},
+		"plain":      {2, false, [10]kind{plain, hole, plain, 9: plain}, 3},
+		"compressed": {2, false, [10]kind{packed, plain, packed, 9: packed}, 4},
+		"version 3":  {3, false, [10]kind{packed, zeros, plain, zeros}, 2},
+		"zstandard":  {3, true, [10]kind{packed, zeros, plain, 9: packed}, 3},
+		"all clusters": {3, true, [10]kind{packed, packed, packed, packed, packed, plain, plain, plain, plain, plain},
+			10},
 		"flag of version 3":   {3, false, [10]kind{zeros, zeros}, 0},
 		"compressed and last": {2, false, [10]kind{9: packed}, 1},
 	} {
@@ -182,29 +183,75 @@ func TestRefused(t *testing.T) {
 			return i
 		},
 			errdefs.IsNotImplemented, "backing file"},
-		"encrypted":          {func(i []byte) []byte { be.PutUint32(i[32:], 2); return i }, errdefs.IsNotImplemented, "encrypted"},
-		"external data":      {func(i []byte) []byte { be.PutUint64(i[72:], externalData); return i }, errdefs.IsNotImplemented, "external data file"},
-		"corrupt":            {func(i []byte) []byte { be.PutUint64(i[72:], corrupt); return i }, errdefs.IsInvalidArgument, "corrupt"},
-		"subclusters":        {func(i []byte) []byte { be.PutUint64(i[72:], extendedL2); return i }, errdefs.IsNotImplemented, "subclusters"},
-		"unknown feature":    {func(i []byte) []byte { be.PutUint64(i[72:], 1<<40); return i }, errdefs.IsNotImplemented, "0x10000000000"},
-		"compression":        {func(i []byte) []byte { be.PutUint64(i[72:], compression); i[104] = 7; return i }, errdefs.IsNotImplemented, "compression type 7"},
-		"small clusters":     {func(i []byte) []byte { be.PutUint32(i[20:], 8); return i }, errdefs.IsInvalidArgument, "2^8"},
-		"huge clusters":      {func(i []byte) []byte { be.PutUint32(i[20:], 63); return i }, errdefs.IsInvalidArgument, "2^63"},
-		"no size":            {func(i []byte) []byte { be.PutUint64(i[24:], 0); return i }, errdefs.IsInvalidArgument, "disk of 0 bytes"},
-		"absurd size":        {func(i []byte) []byte { be.PutUint64(i[24:], 1<<62); return i }, errdefs.IsInvalidArgument, "disk of 4611686018427387904 bytes"},
-		"larger than table":  {func(i []byte) []byte { be.PutUint64(i[24:], 1<<32); return i }, errdefs.IsInvalidArgument, "first table has 1"},
-		"table elsewhere":    {func(i []byte) []byte { be.PutUint64(i[40:], math.MaxUint64-7); return i }, errdefs.IsInvalidArgument, "first table is cut"},
-		"second table cut":   {func(i []byte) []byte { return i[:2*cluster+100] }, errdefs.IsInvalidArgument, "it is cut"},
-		"second table askew": {func(i []byte) []byte { be.PutUint64(i[cluster:], 512); return i }, errdefs.IsInvalidArgument, "none's place"},
-		"cluster cut":        {func(i []byte) []byte { return i[:3*cluster] }, errdefs.IsInvalidArgument, "it is cut"},
-		"cluster elsewhere":  {func(i []byte) []byte { be.PutUint64(i[2*cluster:], 1<<50); return i }, errdefs.IsInvalidArgument, "it is cut"},
-		"cluster askew":      {func(i []byte) []byte { be.PutUint64(i[2*cluster:], 3*cluster+512); return i }, errdefs.IsInvalidArgument, "none's place"},
+		"encrypted": {func(i []byte) []byte {
+			be.PutUint32(i[32:], 2)
+			return i
+		}, errdefs.IsNotImplemented, "encrypted"},
+		"external data": {func(i []byte) []byte {
+			be.PutUint64(i[72:], externalData)
+			return i
+		}, errdefs.IsNotImplemented, "external data file"},
+		"corrupt": {func(i []byte) []byte {
+			be.PutUint64(i[72:], corrupt)
+			return i
+		}, errdefs.IsInvalidArgument, "corrupt"},
+		"subclusters": {func(i []byte) []byte {
+			be.PutUint64(i[72:], extendedL2)
+			return i
+		}, errdefs.IsNotImplemented, "subclusters"},
+		"unknown feature": {func(i []byte) []byte {
+			be.PutUint64(i[72:], 1<<40)
+			return i
+		}, errdefs.IsNotImplemented, "0x10000000000"},
+		"compression": {func(i []byte) []byte {
+			be.PutUint64(i[72:], compression)
+			i[104] = 7
+			return i
+		}, errdefs.IsNotImplemented, "compression type 7"},
+		"small clusters": {func(i []byte) []byte { be.PutUint32(i[20:], 8); return i }, errdefs.IsInvalidArgument, "2^8"},
+		"huge clusters": {func(i []byte) []byte {
+			be.PutUint32(i[20:], 63)
+			return i
+		}, errdefs.IsInvalidArgument, "2^63"},
+		"no size": {func(i []byte) []byte {
+			be.PutUint64(i[24:], 0)
+			return i
+		}, errdefs.IsInvalidArgument, "disk of 0 bytes"},
+		"absurd size": {func(i []byte) []byte {
+			be.PutUint64(i[24:], 1<<62)
+			return i
+		}, errdefs.IsInvalidArgument, "disk of 4611686018427387904 bytes"},
+		"larger than table": {func(i []byte) []byte {
+			be.PutUint64(i[24:], 1<<32)
+			return i
+		}, errdefs.IsInvalidArgument, "first table has 1"},
+		"table elsewhere": {func(i []byte) []byte {
+			be.PutUint64(i[40:], math.MaxUint64-7)
+			return i
+		}, errdefs.IsInvalidArgument, "first table is cut"},
+		"second table cut": {func(i []byte) []byte { return i[:2*cluster+100] }, errdefs.IsInvalidArgument, "it is cut"},
+		"second table askew": {func(i []byte) []byte {
+			be.PutUint64(i[cluster:], 512)
+			return i
+		}, errdefs.IsInvalidArgument, "none's place"},
+		"cluster cut": {func(i []byte) []byte { return i[:3*cluster] }, errdefs.IsInvalidArgument, "it is cut"},
+		"cluster elsewhere": {func(i []byte) []byte {
+			be.PutUint64(i[2*cluster:], 1<<50)
+			return i
+		}, errdefs.IsInvalidArgument, "it is cut"},
+		"cluster askew": {func(i []byte) []byte {
+			be.PutUint64(i[2*cluster:], 3*cluster+512)
+			return i
+		}, errdefs.IsInvalidArgument, "none's place"},
 		"garbage compressed": {func(i []byte) []byte {
 			be.PutUint64(i[2*cluster:], compressed|3*cluster|7<<(62-(testBits-8)))
 			return i
 		},
 			errdefs.IsInvalidArgument, "compressed cluster"},
-		"compressed elsewhere": {func(i []byte) []byte { be.PutUint64(i[2*cluster:], compressed|1<<50); return i }, errdefs.IsInvalidArgument, "it is cut"},
+		"compressed elsewhere": {func(i []byte) []byte {
+			be.PutUint64(i[2*cluster:], compressed|1<<50)
+			return i
+		}, errdefs.IsInvalidArgument, "it is cut"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			image, _ := build(t, 3, false, [10]kind{plain, plain})

@@ -123,7 +123,9 @@ func (r *Registry) Play(script func(n int, r *http.Request) Fault) {
 
 // Count of requests whose method and path begin so.
 func Count(seen []*Request, prefix string) int {
-	return len(slices.DeleteFunc(slices.Clone(seen), func(q *Request) bool { return !strings.HasPrefix(q.Method+" "+q.Path, prefix) }))
+	return len(slices.DeleteFunc(slices.Clone(seen), func(q *Request) bool {
+		return !strings.HasPrefix(q.Method+" "+q.Path, prefix)
+	}))
 }
 
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -169,11 +171,13 @@ type habits struct {
 
 func (r *Registry) serve(w http.ResponseWriter, req *http.Request, h habits) {
 	if !r.authorized(req) {
-		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s/token",service="test",scope="repository:x:pull,push"`, r.URL))
+		w.Header().Set("WWW-Authenticate",
+			fmt.Sprintf(`Bearer realm="%s/token",service="test",scope="repository:x:pull,push"`, r.URL))
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
-	blob := strings.Contains(req.URL.Path, "/blobs/sha256:") && (req.Method == http.MethodGet || req.Method == http.MethodHead)
+	blob := strings.Contains(req.URL.Path, "/blobs/sha256:") &&
+		(req.Method == http.MethodGet || req.Method == http.MethodHead)
 	switch {
 	case blob && h.redirect != "" && req.Method == http.MethodGet:
 		http.Redirect(w, req, h.redirect+req.URL.Path, http.StatusTemporaryRedirect)

@@ -70,7 +70,8 @@ func report(in io.Reader, runs int, mode, out string) error {
 	if err := os.WriteFile(out, append(data, '\n'), 0o644); err != nil {
 		return err
 	}
-	fmt.Printf("shimtest: %d passed, %d failed, %d skipped, %d left out, %d runs, %.0f s\n", r.Passed, r.Failed, r.Skipped, len(leftOut), runs, r.Seconds)
+	fmt.Printf("shimtest: %d passed, %d failed, %d skipped, %d left out, %d runs, %.0f s\n", r.Passed, r.Failed, r.Skipped,
+		len(leftOut), runs, r.Seconds)
 	slices.Sort(wrong)
 	if len(wrong) > 0 || r.Failed > 0 || r.Skipped > 0 {
 		return fmt.Errorf("%d failed\n%s", r.Failed, strings.Join(wrong, "\n"))

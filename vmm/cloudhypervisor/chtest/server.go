@@ -86,7 +86,8 @@ func (s *Server) one(conn *net.UnixConn) {
 	in := &withFiles{conn: conn}
 	defer in.close()
 	request, err := http.ReadRequest(bufio.NewReader(in))
-	if err != nil || len(request.TransferEncoding) > 0 || request.Method != http.MethodGet && request.Method != http.MethodPut {
+	if err != nil || len(request.TransferEncoding) > 0 || request.Method != http.MethodGet &&
+		request.Method != http.MethodPut {
 		fmt.Fprint(conn, "HTTP/1.1 400 \r\nContent-Length: 0\r\n\r\n")
 		return
 	}

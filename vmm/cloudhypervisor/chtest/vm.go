@@ -40,7 +40,8 @@ type vmConfig struct {
 func (s *Server) handle(method, call string, body []byte, in *withFiles) (int, any) {
 	switch call {
 	case "vmm.ping":
-		return 200, map[string]any{"version": s.Version, "build_version": "v" + s.Version, "pid": os.Getpid(), "features": []string{"kvm"}}
+		return 200, map[string]any{"version": s.Version, "build_version": "v" + s.Version, "pid": os.Getpid(),
+			"features": []string{"kvm"}}
 	case "vm.info":
 		if s.vm.state == "" {
 			return 404, refusal("VM is not created")
@@ -52,7 +53,8 @@ func (s *Server) handle(method, call string, body []byte, in *withFiles) (int, a
 				s.stuck()
 			}
 		}
-		return 200, map[string]any{"config": map[string]any{}, "state": s.vm.state, "memory_actual_size": s.vm.memory, "device_tree": s.tree()}
+		return 200, map[string]any{"config": map[string]any{}, "state": s.vm.state, "memory_actual_size": s.vm.memory,
+			"device_tree": s.tree()}
 	case "vm.create":
 		return s.create(body)
 	case "vm.boot":
@@ -128,7 +130,8 @@ func state(memory uint64) []byte {
 		}},
 	})
 	out, _ := json.Marshal(map[string]any{"snapshots": map[string]any{
-		"memory-manager": map[string]any{"snapshots": map[string]any{}, "snapshot_data": map[string]any{"state": string(ram)}},
+		"memory-manager": map[string]any{"snapshots": map[string]any{},
+			"snapshot_data": map[string]any{"state": string(ram)}},
 	}, "snapshot_data": nil})
 	return out
 }

@@ -27,7 +27,8 @@ func (s *Server) execute(c call, file *os.File) (any, *refusal) {
 		s.turn("", "running", "RESUME")
 		if s.Full > 0 {
 			s.Full--
-			s.event("BLOCK_IO_ERROR", map[string]any{"node-name": "disk-rw", "operation": "write", "action": "stop", "nospace": true})
+			s.event("BLOCK_IO_ERROR", map[string]any{"node-name": "disk-rw", "operation": "write", "action": "stop",
+				"nospace": true})
 			s.turn("running", "io-error", "STOP")
 		}
 		return struct{}{}, nil

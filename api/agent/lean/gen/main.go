@@ -62,7 +62,8 @@ func run(dir string) error {
 func messages(f *protogen.File) (string, error) {
 	var b bytes.Buffer
 	for _, e := range f.Enums {
-		fmt.Fprintf(&b, "// %s is an enum of the protocol.\ntype %s int32\n\n// Its values.\nconst (\n", e.GoIdent.GoName, e.GoIdent.GoName)
+		fmt.Fprintf(&b, "// %s is an enum of the protocol.\ntype %s int32\n\n// Its values.\nconst (\n", e.GoIdent.GoName,
+			e.GoIdent.GoName)
 		for _, v := range e.Values {
 			fmt.Fprintf(&b, "%s %s = %d\n", v.GoIdent.GoName, e.GoIdent.GoName, v.Desc.Number())
 		}
@@ -89,14 +90,17 @@ func oneMessage(b *bytes.Buffer, m *protogen.Message) error {
 		fmt.Fprintf(&dec, "case %d<<TypeBits | %s:\n%s\n", f.Desc.Number(), wireType(f.Desc.Kind()), c.decode)
 	}
 	fmt.Fprintf(b, "// %s is a message of the protocol.\ntype %s struct {\n%sunknown bool\n}\n\n", name, name, &decl)
-	fmt.Fprintf(b, "// AppendTo appends the message's bytes.\nfunc (m *%s) AppendTo(b []byte) []byte {\n%sreturn b\n}\n\n", name, &enc)
+	fmt.Fprintf(b, "// AppendTo appends the message's bytes.\nfunc (m *%s) AppendTo(b []byte) []byte {\n%sreturn b\n}\n\n",
+		name, &enc)
 	fmt.Fprintf(b, "// Unmarshal adds what b holds.\nfunc (m *%s) Unmarshal(b []byte) error {\n", name)
 	if len(m.Fields) == 0 {
 		fmt.Fprint(b, "return Fields(b, func(int, Value) error {\nm.unknown = true\nreturn nil\n})\n}\n\n")
 	} else {
-		fmt.Fprintf(b, "return Fields(b, func(tag int, v Value) error {\nswitch tag {\n%sdefault:\nm.unknown = true\n}\nreturn nil\n})\n}\n\n", &dec)
+		fmt.Fprintf(b, "return Fields(b, func(tag int, v Value) error {\nswitch tag {\n%sdefault:\nm.unknown = "+
+			"true\n}\nreturn nil\n})\n}\n\n", &dec)
 	}
-	fmt.Fprintf(b, "// Unknown reports whether fields came that this build does not know.\nfunc (m *%s) Unknown() bool { return m.unknown }\n\n", name)
+	fmt.Fprintf(b, "// Unknown reports whether fields came that this build does not know.\nfunc (m *%s) Unknown() bool "+
+		"{ return m.unknown }\n\n", name)
 	return nil
 }
 
@@ -145,7 +149,8 @@ func codeOf(f *protogen.Field) (code, error) {
 		if f.Desc.IsList() {
 			return no()
 		}
-		return code{"bool", fmt.Sprintf("b = appendBool(b, %d, m.%s)", n, name), fmt.Sprintf("m.%s = v.Number != 0", name)}, nil
+		return code{"bool", fmt.Sprintf("b = appendBool(b, %d, m.%s)", n, name), fmt.Sprintf("m.%s = v.Number != 0", name)},
+			nil
 	case protoreflect.StringKind, protoreflect.BytesKind:
 		return stringCode(f), nil
 	case protoreflect.MessageKind:
@@ -174,12 +179,14 @@ func messageCode(f *protogen.Field) code {
 	if f.Desc.IsList() {
 		return code{
 			"[]*" + kind, fmt.Sprintf("for _, x := range m.%s {\nb = appendItem(b, %d, x.AppendTo(nil))\n}", name, n),
-			fmt.Sprintf("x := new(%s)\nif err := x.Unmarshal(v.Data); err != nil {\nreturn err\n}\n"+unknown+"\nm.%s = append(m.%s, x)", kind, "x", name, name),
+			fmt.Sprintf("x := new(%s)\nif err := x.Unmarshal(v.Data); err != nil {\nreturn err\n}\n"+unknown+
+				"\nm.%s = append(m.%s, x)", kind, "x", name, name),
 		}
 	}
 	return code{
 		"*" + kind, fmt.Sprintf("if m.%s != nil {\nb = appendItem(b, %d, m.%s.AppendTo(nil))\n}", name, n, name),
-		fmt.Sprintf("if m.%s == nil {\nm.%s = new(%s)\n}\nif err := m.%s.Unmarshal(v.Data); err != nil {\nreturn err\n}\n"+unknown, name, name, kind, name, "m."+name),
+		fmt.Sprintf("if m.%s == nil {\nm.%s = new(%s)\n}\nif err := m.%s.Unmarshal(v.Data); err != nil {\nreturn err\n}\n"+
+			unknown, name, name, kind, name, "m."+name),
 	}
 }
 
@@ -189,7 +196,8 @@ func mapCode(f *protogen.Field) (code, error) {
 	if val == protoreflect.Uint64Kind {
 		kind, add, read = "uint64", "AppendNumber", "readNumber"
 	}
-	if f.Desc.MapKey().Kind() != protoreflect.StringKind || val != protoreflect.StringKind && val != protoreflect.Uint64Kind {
+	if f.Desc.MapKey().Kind() != protoreflect.StringKind || val != protoreflect.StringKind &&
+		val != protoreflect.Uint64Kind {
 		return code{}, fmt.Errorf("field %s: package lean has no code for such a map", f.Desc.FullName())
 	}
 	return code{
@@ -207,7 +215,8 @@ func service(f *protogen.File) (string, error) {
 		for _, m := range s.Methods {
 			fmt.Fprintf(&b, "%s(context.Context, *%s) (*%s, error)\n", m.GoName, m.Input.GoIdent.GoName, m.Output.GoIdent.GoName)
 		}
-		fmt.Fprintf(&b, "}\n\n// Handlers are the methods of s by their names.\nfunc Handlers(s %sService) map[string]Handler {\nreturn map[string]Handler{\n", s.GoName)
+		fmt.Fprintf(&b, "}\n\n// Handlers are the methods of s by their names.\nfunc Handlers(s %sService) "+
+			"map[string]Handler {\nreturn map[string]Handler{\n", s.GoName)
 		for _, m := range s.Methods {
 			fmt.Fprintf(&b, "%q: handle(s.%s),\n", m.Desc.Name(), m.GoName)
 		}

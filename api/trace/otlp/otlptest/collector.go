@@ -69,9 +69,11 @@ func (c *Collector) take(w http.ResponseWriter, r *http.Request) {
 		for _, scope := range resource.GetScopeSpans() {
 			for _, s := range scope.GetSpans() {
 				c.spans = append(c.spans, Span{
-					Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()), Parent: hex.EncodeToString(s.GetParentSpanId()),
-					Name: s.GetName(), Program: scope.GetScope().GetName(), Host: host, Error: s.GetStatus().GetMessage(),
-					Start: time.Unix(0, int64(s.GetStartTimeUnixNano())), End: time.Unix(0, int64(s.GetEndTimeUnixNano())), Attributes: texts(s.GetAttributes()),
+					Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()),
+					Parent: hex.EncodeToString(s.GetParentSpanId()),
+					Name:   s.GetName(), Program: scope.GetScope().GetName(), Host: host, Error: s.GetStatus().GetMessage(),
+					Start: time.Unix(0, int64(s.GetStartTimeUnixNano())), End: time.Unix(0, int64(s.GetEndTimeUnixNano())),
+					Attributes: texts(s.GetAttributes()),
 				})
 			}
 		}
