@@ -97,7 +97,7 @@ lint: setup $(tools)/.lint $(tools)/.generate $(tools)/.swagger ## formatting, v
 
 docs: ## links, names of files, commands and sentences of the documents, words and columns of Go (a part of make test and make lint)
 	go test -count=1 -run 'Doc|Decision|Glossary|Promise|Words|Columns' ./integration/rules
-	go test -count=1 -run 'OfDocs|TestDocumentation' ./cmd/godwit
+	go test -count=1 -run 'OfDocs|TestDocumentation' ./cli
 
 generate: $(tools)/.generate $(tools)/.swagger ## make the Go code of the .proto files and of the API description again
 	tools/generate.sh

@@ -8,15 +8,16 @@ import (
 	"os/signal"
 	"syscall"
 
+	"godwit.dev/godwit/cli"
 	"godwit.dev/godwit/internal/gcpause"
 )
 
 func main() {
-	if tracked(os.Args[1:]) {
+	if cli.Tracked(os.Args[1:]) {
 		return
 	}
 	gcpause.Keep(gcpause.Idle)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(cli.Run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }

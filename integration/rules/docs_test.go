@@ -104,7 +104,9 @@ var (
 	nameIn = regexp.MustCompile("`(\\w+)` in `([\\w/]+\\.go)`")
 	// `path/file`, also with a list of names: `shim/{machine,handover}.go`.
 	filePath = regexp.MustCompile(
-		"`((?:api|cmd|docs|guest|integration|migrate|network|packaging|shim|snapshot|tools|vmm)/[\\w./{},-]+\\.(?:go|md|proto|py|service|sh|toml|txt))`")
+		"`((?:api|cli|client|cmd|daemon|docs|internal|guest|" +
+			"integration|migrate|network|packaging|shim|snapshot|tools|vmm)/" +
+			"[\\w./{},-]+\\.(?:go|md|proto|py|service|sh|toml|txt))`")
 )
 
 // expand writes out the one list that a path may have.

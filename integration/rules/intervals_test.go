@@ -23,7 +23,8 @@ var units = []string{"Nanosecond", "Microsecond", "Millisecond", "Second", "Minu
 func TestIntervalsAreNamed(t *testing.T) {
 	for name, data := range tracked(t) {
 		top, _, _ := strings.Cut(name, "/")
-		own := slices.Contains([]string{"api", "cmd", "daemon", "guest", "migrate", "network", "shim", "snapshot", "vmm"},
+		own := slices.Contains([]string{"api", "cli", "client", "cmd", "daemon", "guest", "migrate", "network", "shim",
+			"snapshot", "vmm"},
 			top)
 		if !own || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") ||
 			strings.HasSuffix(filepath.Dir(name), "test") || named[name] != "" {

@@ -40,8 +40,11 @@ var mayImport = map[string]struct {
 		"the hand-over declares the interfaces it needs and daemon fills them; a task's namespace alone is made by network"},
 	"daemon": {[]string{"shim", "migrate", "network", "snapshot", "api"},
 		"a node's daemon joins the hand-over with snapshots and with the programs of the shim"},
-	"cmd": {[]string{"daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "wiring"},
-	"integration": {[]string{"daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"},
+	"client": {[]string{"api"}, "other programs import it: it asks daemons and containerd, and decides nothing"},
+	"cli": {[]string{"client", "migrate", "vmm", "network", "snapshot", "shim", "api"},
+		"the command line asks through client; doctor looks at the host by the packages that will use it"},
+	"cmd": {[]string{"cli", "daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"}, "wiring"},
+	"integration": {[]string{"cli", "client", "daemon", "shim", "migrate", "vmm", "network", "snapshot", "guest", "api"},
 		"tests may join what they like, but run programs as users do"},
 }
 
@@ -121,6 +124,7 @@ func TestImportArrowsForbid(t *testing.T) {
 		{"snapshot", "vmm"}, {"snapshot", "network"}, {"migrate", "shim"}, {"migrate", "vmm"},
 		{"shim", "migrate"}, {"shim", "cmd"}, {"api", "shim"}, {"cmd", "cmd"}, {"guest", "vmm"}, {"internal", "api"},
 		{"migrate", "daemon"}, {"shim", "daemon"}, {"daemon", "cmd"},
+		{"client", "cli"}, {"client", "migrate"}, {"cli", "daemon"}, {"cli", "guest"},
 	} {
 		if allowed(arrow[0], arrow[1]) {
 			t.Errorf("%s may import %s", arrow[0], arrow[1])

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+)
+
+// defaultKept is how many checkpoints of a schedule stay.
+const defaultKept = 3
+
+func newCheckpoint(opts *options) *cobra.Command {
+	request := &nodev1.CheckpointRequest{}
+	detach, push, every, keep, stop := false, pushFlags{}, time.Duration(0), uint32(0), false
+	cmd := &cobra.Command{
+		Use:   "checkpoint VM",
+		Short: "Take a snapshot of a VM that goes on",
+		Long: "Push the VM's RAM and disks while it runs, pause it for the moment that it takes to read the rest, and\n" +
+			"let it go on; what was read is sent behind that. The snapshot is the VM of one instant. It is listed by\n" +
+			"'godwit snapshot ls' and restored by order only: godwit wake --digest DIGEST --force VM.\n" +
+			"With --every, nothing is taken now: the VM's node takes checkpoints by itself, as long as the VM runs.",
+		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := checkSchedule(cmd.Flags(), every, stop); err != nil {
+				return err
+			}
+			request.Concurrency, request.Bandwidth, request.PauseBudgetMs, err = push.read(cmd)
+			return err
+		},
+		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
+			if every > 0 || stop {
+				return schedule(cmd, opts, node, vm, every, keep)
+			}
+			request.Vm = vm
+			status, err := node.Checkpoint(cmd.Context(), request)
+			if err != nil {
+				return record.FromWire(err)
+			}
+			return follow(cmd, opts, node, status, detach)
+		}),
+	}
+	push.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&request.Operation, "operation", "", "id of the operation, to repeat the same call safely")
+	flags.BoolVar(&detach, "detach", false, "return once the operation is durable")
+	flags.DurationVar(&every, "every", 0, "have the VM's node take one so often, such as 10m")
+	flags.Uint32Var(&keep, "keep", defaultKept, "with --every: so many of them stay")
+	flags.BoolVar(&stop, "stop", false, "take none by itself any more")
+	return cmd
+}
+
+// checkSchedule refuses flags that say nothing together: those of a schedule are not for the
+// checkpoint that is taken now, and the other way round.
+func checkSchedule(flags *pflag.FlagSet, every time.Duration, stop bool) error {
+	scheduled := flags.Changed("every")
+	switch {
+	case scheduled && stop:
+		return fmt.Errorf("--every and --stop: choose one: %w", errdefs.ErrInvalidArgument)
+	case scheduled && every <= 0:
+		return fmt.Errorf("--every %v: more than 0: %w", every, errdefs.ErrInvalidArgument)
+	case flags.Changed("keep") && !scheduled:
+		return fmt.Errorf("--keep: it belongs to --every: %w", errdefs.ErrInvalidArgument)
+	case !scheduled && !stop:
+		return nil
+	}
+	for _, name := range []string{"concurrency", "bandwidth", "pause-budget", "operation", "detach"} {
+		if flags.Changed(name) {
+			return fmt.Errorf("--%s: it is for a checkpoint that is taken now, not for --every or --stop: %w", name,
+				errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// schedule tells the record; zero ends it.
+func schedule(cmd *cobra.Command, opts *options, node nodev1.NodeService, vm *nodev1.VM, every time.Duration,
+	keep uint32) error {
+	rec, err := node.Schedule(cmd.Context(), &nodev1.ScheduleRequest{
+		Vm: vm, Schedule: &nodev1.Schedule{EveryMs: every.Milliseconds(), Keep: keep},
+	})
+	if err != nil {
+		return record.FromWire(err)
+	}
+	if opts.output == "json" {
+		return printJSON(cmd.OutOrStdout(), rec.GetSchedule())
+	}
+	text := fmt.Sprintf("a checkpoint every %v, the last %d are kept", every, keep)
+	if rec.GetSchedule() == nil {
+		text = "no checkpoints are taken by themselves"
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/%s: %s\n", vm.GetNamespace(), vm.GetId(), text)
+	return err
+}

@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	"godwit.dev/godwit/api/config"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+)
+
+// finding is one line of doctor. Remedy is empty when all is well. What is not OK and not
+// Fatal costs speed or a feature.
+type finding struct {
+	Check  string `json:"check"`
+	OK     bool   `json:"ok"`
+	Fatal  bool   `json:"fatal,omitempty"` // no VM can run
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+func newDoctor(opts *options) *cobra.Command {
+	strict := false
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Tell what this host can run, and why not",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			findings := diagnose(cmd.Context(), opts)
+			if err := report(cmd, opts, findings); err != nil {
+				return err
+			}
+			return verdict(findings, strict)
+		},
+	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
+	return cmd
+}
+
+// verdict fails for the first thing because of which no VM can run, or, if strict, for the
+// first that is not well.
+func verdict(findings []finding, strict bool) error {
+	for _, f := range findings {
+		if f.Fatal || strict && !f.OK {
+			return fmt.Errorf("%s: %s: %w", f.Check, f.Remedy, errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
+}
+
+func report(cmd *cobra.Command, opts *options, findings []finding) error {
+	if opts.output == "json" {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(findings)
+	}
+	rows := make([][]string, 0, len(findings))
+	for _, f := range findings {
+		mark := "ok"
+		switch {
+		case f.Fatal:
+			mark = "FAIL"
+		case !f.OK:
+			mark = "warn"
+		}
+		rows = append(rows, []string{mark, f.Check, f.Detail, f.Remedy})
+	}
+	return table(cmd.OutOrStdout(), "STATE CHECK DETAIL REMEDY", rows)
+}
+
+// diagnose checks this host, then the daemon. Every check runs, whatever the others say.
+func diagnose(ctx context.Context, opts *options) []finding {
+	cfg, err := config.Load(opts.config)
+	if err != nil {
+		return []finding{{Check: "configuration", Fatal: true, Detail: err.Error(),
+			Remedy: "mend the file, or name another with --config"}}
+	}
+	findings := []finding{{Check: "configuration", OK: true, Detail: "node " + cfg.Node}}
+	for _, r := range cfg.Renamed {
+		findings = append(findings, finding{Check: "configuration", Detail: fmt.Sprintf("%s has %s by its old name", r.File,
+			r.New), Remedy: "rename " + r.Old + ", which the next release does not know"})
+	}
+	findings = append(findings, checkFile("guest kernel", cfg.Guest.Kernel, "guest.kernel"),
+		checkFile("guest initramfs", cfg.Guest.Initrd, "guest.initrd"))
+	findings = append(findings, checkHost(ctx, cfg)...)
+	findings = append(findings, checkKernel(ctx, cfg)...)
+	return append(findings, checkDaemon(ctx, opts, cfg)...)
+}
+
+func checkFile(check, path, key string) finding {
+	info, err := os.Stat(path)
+	if err != nil {
+		return finding{Check: check, Fatal: true, Detail: err.Error(),
+			Remedy: "run make guest and make install, or set " + key}
+	}
+	return finding{Check: check, OK: true, Detail: fmt.Sprintf("%s, %s", path, mib(uint64(info.Size())))}
+}
+
+// checkDaemon asks godwitd, and has it ask what it needs itself.
+func checkDaemon(ctx context.Context, opts *options, cfg *config.Config) []finding {
+	f := finding{Check: "godwitd"}
+	node, conn, err := opts.dial(ctx)
+	if err != nil {
+		f.Detail, f.Remedy = err.Error(), "start godwitd; without it VMs run, but none sleeps or wakes"
+		f.Fatal = cfg.UsesRecords()
+		return []finding{f}
+	}
+	defer conn.Close()
+	info, err := node.Info(ctx, &nodev1.InfoRequest{Check: true})
+	if err != nil {
+		f.Detail, f.Remedy = record.FromWire(err).Error(), "look at godwitd's log"
+		return []finding{f}
+	}
+	f.OK, f.Detail = true, "version "+info.GetVersion()
+	return append([]finding{f}, told(info)...)
+}
+
+// told are the daemon's own findings.
+func told(info *nodev1.InfoResponse) []finding {
+	f := finding{Check: "controller", OK: info.GetControllerReachable(), Detail: info.GetController()}
+	if !f.OK {
+		f.Detail, f.Remedy = info.GetError(), "start the controller "+info.GetController()+", or mend controller.address"
+	}
+	all := []finding{f}
+	for _, c := range info.GetChecks() {
+		f := finding{Check: c.GetName(), OK: c.GetError() == "", Detail: c.GetDetail(), Remedy: c.GetRemedy()}
+		if !f.OK {
+			f.Detail = c.GetError()
+		}
+		all = append(all, f)
+	}
+	return all
+}

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/cheggaaa/pb/v3"
+	"github.com/containerd/errdefs"
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/visible"
+)
+
+// pollInterval of an operation's status. A local call costs well under a millisecond.
+const pollInterval = 50 * time.Millisecond
+
+// statuses answers what an operation is at.
+type statuses interface {
+	Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
+}
+
+// follow shows an operation until it is settled and turns its end into output and
+// error. The operation belongs to the daemon: interrupting follow does not end it, and when
+// the daemon is started again both go on.
+func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.StatusResponse, detach bool) error {
+	ctx, id := cmd.Context(), status.GetOperation().GetId()
+	shown := newProgress(cmd.ErrOrStderr(), opts.output == "json")
+	patience := opts.patience(cmd, shown.finish)
+	for !detach && !status.GetSettled() {
+		shown.update(status)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pollInterval):
+		}
+		err := patience.Ask(ctx, func(ctx context.Context) (err error) {
+			status, err = node.Status(ctx, &nodev1.StatusRequest{Operation: id})
+			return record.FromWire(err)
+		})
+		if err != nil {
+			shown.finish()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("operation %s goes on in godwitd: %w", id, ctx.Err())
+		case err != nil:
+			return fmt.Errorf("follow operation %s: %w", id, err)
+		}
+	}
+	shown.finish()
+	if !detach {
+		opts.trace(cmd, id, outcome(status))
+	}
+	if err := outcome(status); err != nil {
+		return err
+	}
+	if opts.output == "json" {
+		return printJSON(cmd.OutOrStdout(), status)
+	}
+	return summary(cmd.OutOrStdout(), status)
+}
+
+// outcome is nil for success and for an operation that is under way.
+func outcome(status *nodev1.StatusResponse) error {
+	op := status.GetOperation()
+	if !status.GetSettled() || op.GetPhase() == nodev1.Phase_PHASE_SUCCEEDED {
+		return nil
+	}
+	class := record.ClassOf(op.GetClass())
+	if class == nil || lost(op.GetPhase()) {
+		class = errdefs.ErrAborted
+	}
+	return fmt.Errorf("operation %s %s: %s; %s: %w", op.GetId(), lower(op.GetPhase().String(), "PHASE_"),
+		trimClass(op.GetReason(), class), after(op), class)
+}
+
+// trimClass is a reason without the class at its end, which what is made of it ends with.
+func trimClass(reason string, class error) string {
+	return strings.TrimSuffix(reason, ": "+class.Error())
+}
+
+// after says where an operation that was undone has left the VM.
+func after(op *nodev1.Operation) string {
+	switch {
+	case lost(op.GetPhase()):
+		return "the VM has ended; its last snapshot is kept (godwit snapshot ls)"
+	case op.GetKind() != nodev1.Kind_KIND_WAKE:
+		return "node " + op.GetSource() + " owns the VM as before"
+	default:
+		return "its snapshot owns the VM as before"
+	}
+}
+
+func lost(p nodev1.Phase) bool {
+	return p == nodev1.Phase_PHASE_LOST_AT_DEST || p == nodev1.Phase_PHASE_LOST_AT_SRC
+}
+
+func summary(w io.Writer, status *nodev1.StatusResponse) error {
+	op, f := status.GetOperation(), status.GetFigures()
+	vm := op.GetVm().GetNamespace() + "/" + op.GetVm().GetId()
+	if !status.GetSettled() {
+		_, err := fmt.Fprintf(w, "%s: %s started, operation %s\n", vm, lower(op.GetKind().String(), "KIND_"), op.GetId())
+		return err
+	}
+	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
+		_, err := fmt.Fprintf(w, "%s sleeps as %s (pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n",
+			vm, op.GetDigest(), mib(f.GetPushedBytes()), mib(f.GetResidentBytes()), f.GetPauseMs(), f.GetDurableMs())
+		return err
+	}
+	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT {
+		_, err := fmt.Fprintf(w, "%s goes on; its checkpoint is %s (pushed %s of %s resident, paused %.0f ms, durable "+
+			"after %.0f ms)\n%s",
+			vm, op.GetDigest(), mib(f.GetPushedBytes()), mib(f.GetResidentBytes()), f.GetPauseMs(), f.GetDurableMs(), inPause(f))
+		return err
+	}
+	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
+		return moved(w, status)
+	}
+	note := ""
+	if op.GetNote() != "" {
+		note = "godwit: " + op.GetNote() + "\n"
+	}
+	_, err := fmt.Fprintf(w, "%s runs on %s (%.0f ms)\n%s", vm, op.GetDestination(), f.GetWakeMs(), note)
+	return err
+}
+
+// inPause says what took part of a checkpoint's pause that could have been outside of it.
+func inPause(f *nodev1.Figures) string {
+	var b strings.Builder
+	if n := f.GetInsideBytes(); n > 0 {
+		fmt.Fprintf(&b, "%s were sent in the pause: worker.memory did not hold them\n", mib(n))
+	}
+	for _, n := range f.GetNotes() {
+		b.WriteString(n + "\n")
+	}
+	return b.String()
+}
+
+// progress is a bar on a terminal and a line a step elsewhere; in JSON mode, silent.
+type progress struct {
+	out  io.Writer
+	bar  *pb.ProgressBar
+	tty  bool
+	mute bool
+	step string // the last one shown, and its pass
+	pass uint32
+}
+
+func newProgress(out io.Writer, mute bool) *progress {
+	out = visible.Under(out) // a bar moves the cursor
+	f, ok := out.(*os.File)
+	return &progress{out: out, mute: mute, tty: ok && isatty.IsTerminal(f.Fd())}
+}
+
+func (p *progress) update(status *nodev1.StatusResponse) {
+	if p.mute {
+		return
+	}
+	step := status.GetStep()
+	if w := status.GetWaiting(); w != "" {
+		step += " (waiting: " + w + ")"
+	}
+	step = visible.Line(step)
+	t := status.GetTransfer()
+	if !p.tty {
+		if pass := t.GetPass(); step != "" && (step != p.step || pass > p.pass) {
+			p.step, p.pass = step, pass
+			fmt.Fprintln(p.out, strings.TrimSuffix(step+": "+transfer(t), ": "))
+		}
+		return
+	}
+	if p.bar == nil {
+		p.bar = pb.New64(0).SetWriter(p.out).Set(pb.Bytes, true).Start()
+	}
+	p.bar.Set("prefix", step+" ").Set("suffix", transfer(t)).SetTotal(int64(status.GetTotal())).
+		SetCurrent(int64(status.GetDone()))
+}
+
+// transfer says how far a live move has come: what is left and how fast that grows is known
+// from the second pass on.
+func transfer(t *nodev1.Transfer) string {
+	if t.GetPass() == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("pass %d", t.GetPass())
+	if t.GetDowntimeMs() > 0 {
+		text += fmt.Sprintf(", %s left, %s/s dirtied, %.0f ms to stand still", mib(t.GetLeftBytes()), mib(t.GetDirtyRate()),
+			t.GetDowntimeMs())
+	}
+	return text
+}
+
+// finish ends the bar; what comes behind it has one of its own.
+func (p *progress) finish() {
+	if p.bar != nil {
+		p.bar.Finish()
+		p.bar = nil
+	}
+}

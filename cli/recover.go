@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+
+	"godwit.dev/godwit/api/moves"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+func newRecover(opts *options) *cobra.Command {
+	request := &nodev1.RecoverRequest{}
+	detach := false
+	cmd := &cobra.Command{
+		Use:   "recover VM --to NODE --fenced",
+		Short: "Restore a VM whose node is lost from its newest snapshot",
+		Long: "Without --fenced, say what would be restored and how old it is. With it you vouch that the lost node runs\n" +
+			"nothing any more: that it is switched off, or cannot reach network and disks. What the VM did since the " +
+			"snapshot is lost.\n" +
+			"--from-source is for a VM that a live move has lost at its destination: the source still holds it as it was at " +
+			"the\n" +
+			"switch-over, and has it back. With --fenced you vouch for the destination, which says so itself if it answers.",
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if request.Vm, err = opts.vm(args[0]); err != nil {
+				return err
+			}
+			if err := checkRecover(request); err != nil {
+				return err
+			}
+			return opts.onMoves(func(cmd *cobra.Command, client *moves.Client, _ []string) error {
+				resp, err := client.Recover(cmd.Context(), request)
+				if err != nil {
+					return err
+				}
+				if opts.output == "json" {
+					return printJSON(cmd.OutOrStdout(), resp)
+				}
+				if err := sayRecovered(cmd.OutOrStdout(), args[0], request, resp); err != nil || resp.GetWake() == nil {
+					return err
+				}
+				return follow(cmd, opts, moving{client}, resp.GetWake(), detach)
+			})(cmd, args)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&request.To, "to", "", "node that shall have it")
+	flags.BoolVar(&request.Fenced, "fenced", false, "the lost node runs nothing any more: I have made sure")
+	flags.StringVar(&request.Digest, "digest", "", "restore this snapshot instead of the newest")
+	flags.BoolVar(&request.FromSource, "from-source", false,
+		"take back what the source of a live move holds, which has lost the VM at its destination")
+	flags.StringVar(&request.Operation, "operation", "", "id of the wake")
+	flags.BoolVar(&detach, "detach", false, "return once the wake is durable")
+	return cmd
+}
+
+func checkRecover(r *nodev1.RecoverRequest) error {
+	switch {
+	case r.GetFromSource() && (r.GetTo() != "" || r.GetDigest() != "" || r.GetOperation() != ""):
+		return fmt.Errorf("--from-source: the source has it back as it was: leave --to, --digest and --operation away: %w",
+			errdefs.ErrInvalidArgument)
+	case r.GetTo() == "" && r.GetFenced() && !r.GetFromSource():
+		return fmt.Errorf("--to NODE: name the node that shall have it: %w", errdefs.ErrInvalidArgument)
+	case r.GetDigest() != "":
+		return checkDigest("--digest", r.GetDigest())
+	}
+	return nil
+}
+
+func sayRecovered(out io.Writer, vm string, req *nodev1.RecoverRequest, resp *nodev1.RecoverResponse) error {
+	age := time.Since(time.Unix(0, resp.GetCreatedUnixNano())).Round(time.Second)
+	would := "would be"
+	if req.GetFenced() {
+		would = "is"
+	}
+	if req.GetFromSource() {
+		_, err := fmt.Fprintf(out, "%s, lost at node %s, %s taken back by node %s as it was %v ago\n", vm, resp.GetLostNode(),
+			would, resp.GetSource(), age)
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s of node %s %s restored from %s, %v old\n", vm, resp.GetLostNode(), would,
+		resp.GetDigest(), age)
+	return err
+}
