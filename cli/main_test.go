@@ -90,7 +90,8 @@ func TestFlagsBeforeTheDaemon(t *testing.T) {
 		"wake --timeout 5s x": "--timeout", "wake --wait --timeout 0s x": "--timeout 0s", "-o yaml migrate x": "yaml",
 		"migrate --bandwidth 0 x": "--bandwidth 0: at least", "migrate --downtime -1us x": "downtime -1ms",
 		"migrate --timeout 1us x": "timeout 1ms", "migrate --downtime 11m x": "downtime 11m",
-		"wake --digest web-latest x": `--digest "web-latest"`, "wake --digest= x": `--digest ""`,
+		"dashboard --address 0.0.0.0:0": "--address 0.0.0.0:0",
+		"wake --digest web-latest x":    `--digest "web-latest"`, "wake --digest= x": `--digest ""`,
 		"wake --digest sha512:00 --force x": `--digest "sha512:00"`, "recover --to n --digest bad x": `--digest "bad"`,
 		"snapshot inspect bad": `DIGEST "bad"`, "snapshot verify sha256:00": `DIGEST "sha256:00"`,
 		"snapshot rm web:latest":                 `DIGEST "web:latest"`,
@@ -118,7 +119,7 @@ func TestNoDaemon(t *testing.T) {
 		"ps", "hibernate x", "wake x", "checkpoint x", "rm x", "rm --final-snapshot x", "rm --cancel x", "golden i",
 		"template ls", "template make --boot", "template make --image i", "template rm x", "template push x reg/vms",
 		"snapshot ls", "snapshot inspect " + someDigest, "snapshot verify " + someDigest, "snapshot prune",
-		"migrate x", "migrations", "watch", "abort o", "nodes", "controller status", "controller restore",
+		"dashboard", "migrate x", "migrations", "watch", "abort o", "nodes", "controller status", "controller restore",
 		"controller retire n", "cordon n", "drain n", "recover x",
 	} {
 		var stdout, stderr bytes.Buffer

@@ -31,7 +31,7 @@ type options struct {
 var verbs = []func(*options) *cobra.Command{
 	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot,
 	newTemplate, newGolden,
-	newNode, newController, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,
+	newDashboard, newNode, newController, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,
 }
 
 // Run is main without the process: it answers the exit code.

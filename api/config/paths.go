@@ -24,6 +24,12 @@ func (c *Config) DaemonSocket() string { return filepath.Join(c.RunDir, "godwitd
 // MetricsSocket is where godwitd always serves its metrics.
 func (c *Config) MetricsSocket() string { return filepath.Join(c.RunDir, "metrics.sock") }
 
+// DashboardName is the file of DashboardSocket, in the directory of DaemonSocket.
+const DashboardName = "dashboard.sock"
+
+// DashboardSocket is where godwitd serves its web page.
+func (c *Config) DashboardSocket() string { return filepath.Join(c.RunDir, DashboardName) }
+
 // PKIDir is where godwit node init and join write keys and certificates.
 func (c *Config) PKIDir() string { return filepath.Join(c.StateDir, "pki") }
 

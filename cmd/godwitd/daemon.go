@@ -260,6 +260,7 @@ func (d *daemon) serve(ctx context.Context) error {
 		group.Go(func() error { tracing.Forward(ctx, d.spans, d.config.StateDir); return nil })
 	}
 	group.Go(func() error { return d.serveMetrics(ctx) })
+	group.Go(func() error { return d.serveDashboard(ctx) })
 	group.Go(func() error { d.snapshots.AskRights(ctx); return nil })
 	group.Go(func() error { engine.RunPeriodically(ctx, d.owed()); return nil })
 	// A scan asks the store for every tag: nothing else waits for it.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -202,4 +203,21 @@ func sameUser(ctx context.Context, conn net.Conn) error {
 	}
 	_, _, err := ttrpc.UnixSocketRequireSameUser().Handshake(ctx, conn)
 	return err
+}
+
+// Local is a listener on a unix socket that takes the connections of those whom ServeLocal takes.
+type Local struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l Local) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if err = sameUser(context.Background(), conn); err == nil {
+			return conn, nil
+		}
+		slog.Warn("another user is refused", "socket", l.Addr(), "error", errors.Join(err, conn.Close()))
+	}
 }
