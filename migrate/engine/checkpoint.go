@@ -13,8 +13,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// checkpoint: capture lets the VM go on as soon as it has been read, and the commit lists
-// the snapshot. Nobody else owns the VM meanwhile, and nothing but the snapshot is undone.
+// checkpoint: capture lets the VM go on as soon as it has been read, and the commit lists the snapshot. No other
+// node owns the VM meanwhile. A failure undoes only the snapshot.
 var checkpoint = map[nodev1.Phase]step{
 	nodev1.Phase_PHASE_PENDING:      {name: "begin", do: begin},
 	nodev1.Phase_PHASE_TRANSFERRING: {name: "capture", do: capture},

@@ -96,8 +96,8 @@ func TestCheckpointsAreKept(t *testing.T) {
 	}
 }
 
-// TestDue: a schedule is kept by the record alone, over a restart too; a VM of another
-// node is not this one's business, and one that fails waits for its next turn.
+// TestDue: the record alone keeps a schedule, over a restart too. A node leaves the VM of another node alone. A VM
+// whose checkpoint fails waits for its next turn.
 func TestDue(t *testing.T) {
 	w := newWorld(t)
 	clock := time.Unix(0, 0)
@@ -149,8 +149,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestLostNode is: by explicit order the VM of a lost node is woken elsewhere from its
-// newest snapshot, under a new generation; the age of that state is told.
+// TestLostNode is: by explicit order the VM of a lost node is woken elsewhere from its newest snapshot, under a new
+// generation. The answer tells the age of that state.
 func TestLostNode(t *testing.T) {
 	w := newWorld(t)
 	first := w.start("n1")

@@ -36,7 +36,7 @@ func (n *machine) Readable(ctx context.Context, _, digest string) error {
 	})
 }
 
-// remove orders a deletion behind a final snapshot.
+// remove orders a deletion that comes after a final snapshot.
 func (w *world) remove(e *Engine, id string) error {
 	_, err := e.Delete(w.t.Context(), &nodev1.DeleteRequest{Vm: vm, Deletion: &nodev1.Deletion{Id: id}})
 	return err
@@ -114,8 +114,8 @@ func TestHibernateAfterAFailedDeletion(t *testing.T) {
 	}
 }
 
-// Whichever call fails, before or after its effect, the VM is deleted in the end if that
-// may pass, and else runs on or sleeps, whole.
+// Whichever call fails, before or after its effect, the VM is deleted in the end if that may pass. Otherwise it
+// runs on or sleeps, whole.
 func TestFinalSnapshotFailsAtEachCall(t *testing.T) {
 	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrResourceExhausted, errdefs.ErrInternal,
 		errdefs.ErrFailedPrecondition} {
@@ -250,7 +250,7 @@ func TestDeletionWithoutAStore(t *testing.T) {
 	}
 }
 
-// Called off in the midst of a try, the VM runs on and nothing is tried again; behind the
+// A deletion that is called off in the midst of a try lets the VM run on, and nothing is tried again. After the
 // commit it is too late.
 func TestDeletionIsCalledOff(t *testing.T) {
 	off := &nodev1.DeleteRequest{Vm: vm, Cancel: true}
@@ -357,9 +357,8 @@ func TestDeletionWaitsForAnOperation(t *testing.T) {
 // taskMade is when shims say that their task was made.
 const taskMade = 1000
 
-// A container is marked while the shim of the VM that slept says of when its task is.
-// Behind the VM's end that is too late: of that name there may be another one. A shim that says
-// nothing holds the end up.
+// A container is marked while the shim of the VM that slept says of when its task is. After the VM's end that is
+// too late: of that name there may be another one. A shim that says nothing holds the end up.
 func TestMarksWhileTheShimAnswers(t *testing.T) {
 	calls := func(f fault) (string, []string) {
 		w := newWorld(t)

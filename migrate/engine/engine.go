@@ -84,7 +84,7 @@ type Snapshots interface {
 	Deleter
 }
 
-// Deleter is the half of the store that nobody waits for.
+// Deleter is the half of the store for which no caller waits.
 type Deleter interface {
 	// Reaches reports whether this node can delete a snapshot of its own store, and say that it
 	// is gone: directories of one path may be each node's own.
@@ -98,12 +98,12 @@ type Deleter interface {
 	// Collect removes the files of a layout directory that nothing lists and that are
 	// older than grace. Of a registry it removes nothing.
 	Collect(ctx context.Context, repository string, grace time.Duration, dry bool) (files int, bytes uint64, err error)
-	// Abandoned does that for what this node's own layouts have beside the repositories of the
-	// VMs that are known: those from which all snapshots were deleted, and golden snapshots'.
+	// Abandoned does that in this node's own layouts, in addition to the repositories of the VMs that are known: those
+	// from which all snapshots were deleted, and golden snapshots'.
 	Abandoned(ctx context.Context, known func(uid string) bool, grace time.Duration, dry bool) ([]Freed, error)
 }
 
-// Golden knows golden snapshots. It is nil where nobody does.
+// Golden knows golden snapshots. It is nil where no golden snapshots are known.
 type Golden interface {
 	// Golden answers the digest of the one whose pages a VM's snapshot may refer to; empty:
 	// there is none, or none that can be used now.
@@ -130,7 +130,7 @@ type Parts struct {
 // placement's (move_queue.go). deletions (delete.go) and checkpoints (checkpoint.go) order operations
 // themselves.
 //
-// It lives until Close; an operation outlives the call that ordered it, and the engine: Resume takes it
+// It lives until Close. An operation goes on after the call that ordered it, and after the engine: Resume takes it
 // up again.
 type Engine struct {
 	*core
@@ -143,7 +143,7 @@ type Engine struct {
 	life       context.Context // of the engine's own work, ended by Close
 	close      context.CancelFunc
 	wg         sync.WaitGroup
-	background func(func()) // what outlives an order; Close waits for it
+	background func(func()) // what goes on after an order; Close waits for it
 
 	mu   sync.Mutex
 	runs map[string]*run // by operation id
@@ -215,8 +215,8 @@ func (e *Engine) ours(ctx context.Context) ([]*nodev1.Record, error) {
 	return all.GetRecords(), err
 }
 
-// drives reports whether this node's engine takes the steps of op. A shim takes those of
-// a wake that it opened itself, for a Create that nobody had announced.
+// drives reports whether this node's engine takes the steps of op. A shim takes the steps of a wake that it opened
+// itself, for a Create that had not been announced.
 func (e *Engine) drives(op *nodev1.Operation) bool {
 	if !op.GetManaged() {
 		return false
@@ -233,8 +233,8 @@ func (e *Engine) drives(op *nodev1.Operation) bool {
 	}
 }
 
-// takeUp drives an operation that was opened before. How long ago that is the records say, by the
-// clock of their host: where that is ahead of this one's, it was just now.
+// takeUp drives an operation that was opened before. How long ago that is the records say, by the clock of their
+// host: if that is later than now by this node's clock, it was just now.
 func (e *Engine) takeUp(op *nodev1.Operation) *run {
 	since, now := time.Unix(0, op.GetOpenedUnixNano()), time.Now()
 	if since.After(now) {

@@ -61,8 +61,8 @@ func (w *world) start(node string) *Engine {
 	return e
 }
 
-// TestSourceThatCannotStop is: the vote fails and so does the way back. The
-// operation stays open, nobody gives the snapshot up, and nobody boots or wakes.
+// TestSourceThatCannotStop is: the vote fails and so does the way back. The operation stays open, the snapshot is
+// not given up, and the VM neither boots nor wakes.
 func TestSourceThatCannotStop(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("n1")
@@ -337,8 +337,8 @@ func TestDestinationThatMayHaveRunIsLost(t *testing.T) {
 	}
 }
 
-// A destination whose shim died behind the commit has a successor, which takes the wake to
-// its end: it is waited for, and then the wake has succeeded, though containerd has no task.
+// A destination whose shim died after the commit has a successor, which takes the wake to its end: it is waited
+// for, and then the wake has succeeded, though containerd has no task.
 func TestSuccessorFinishesAWake(t *testing.T) {
 	w := asleep(t)
 	successor := func(state string) *machinev1.QueryResponse {

@@ -61,8 +61,7 @@ func capture(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		Receipt: figures.String()})
 }
 
-// readBack is for a snapshot beside which nothing will be left: the VM runs on unless it can be
-// read.
+// readBack is for a snapshot that will be all that is left: the VM runs on unless it can be read.
 func readBack(ctx context.Context, e *Engine, op *nodev1.Operation, digest string) error {
 	if err := e.Snapshots.Readable(ctx, op.GetRepository(), digest); err != nil {
 		return fmt.Errorf("read final snapshot %s back: %w", digest, err)

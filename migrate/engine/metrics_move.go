@@ -110,7 +110,7 @@ func reasonOf(ev Event) string {
 	return "unknown"
 }
 
-// doubt measures the one window in which nobody but the store knows whose the VM is.
+// doubt measures the one window in which only the store knows whose the VM is.
 func (m *MoveMetrics) doubt(ev Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

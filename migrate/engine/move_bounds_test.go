@@ -24,11 +24,10 @@ func (w *world) effects() (all []string) {
 	return all
 }
 
-// The order of an operation's steps, call by call: it is durable before anything happens,
-// and a wake before its task is made; what was captured is complete
-// before the vote, and the vote before the commit; the source is released once
-// the commit, of a move that the VM runs elsewhere, is durable (R3), and that pass deletes
-// nothing; what comes behind the last step does nothing.
+// The order of an operation's steps, call by call. The operation is durable before anything happens, and a wake is
+// durable before its task is made. What was captured is complete before the vote, and the vote comes before the
+// commit. The source is released once it is durable that the operation has committed, or for a move that the VM
+// runs elsewhere (R3). That pass deletes nothing. Calls after the last step do nothing.
 func TestOrderOfSteps(t *testing.T) {
 	want := map[string]string{
 		"hibernate":  "Open Accepts Advance Capture Advance Vote Commit MarkDeparted Release Advance CleanDeparted Finish",
@@ -118,8 +117,8 @@ func TestGateOfTheVote(t *testing.T) {
 	}
 }
 
-// While its destination restores a VM and does not run it, nobody does anything but wait,
-// and what it is restored from is nobody's to give up.
+// While its destination restores a VM and does not run it, all others wait. The snapshot that it restores from
+// cannot be given up.
 func TestWaitsForTheDestination(t *testing.T) {
 	for _, o := range orders {
 		last := map[string]string{"cold move": "Run", "live move": "Run", "wake": "Create"}[o.name]

@@ -39,8 +39,8 @@ func (s skewed) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.List
 	return all, err
 }
 
-// An operation has the time that it may take, and no other, on a node whose clock is hours away
-// from the controller's; one that a restarted engine takes up has no more than that.
+// An operation has the time that it may take, no more and no less. This holds also on a node whose clock is hours
+// away from the controller's. An operation that a restarted engine takes up has no more than that.
 func TestClocksOfNodesDiffer(t *testing.T) {
 	for name, by := range map[string]time.Duration{"ahead": -5 * time.Hour, "behind": 5 * time.Hour} {
 		for _, o := range orders[:3] {

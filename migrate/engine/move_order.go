@@ -90,9 +90,9 @@ func (e *Engine) movable(ctx context.Context, rec *nodev1.Record, op *nodev1.Ope
 	return e.placement.takes(op.GetDestination())
 }
 
-// Choose is the node, but none of those, that takes VMs and has the most room for each VM that is
-// on its way there, this one included. What a node announces counts none that was just ordered:
-// without them all VMs of a drain would go to one node.
+// Choose answers the node that takes VMs and has the most room for each VM on its way there, this VM included. The
+// nodes of but are left out. What a node announces counts none that was just ordered: without them all VMs of a
+// drain would go to one node.
 func (p *placement) Choose(ctx context.Context, but ...string) (string, error) {
 	all := slices.DeleteFunc(p.Peers.Nodes(), func(n *nodev1.NodeInfo) bool {
 		return slices.Contains(but, n.GetName()) || Takes(n) != nil

@@ -13,9 +13,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// While a VM is sent its status says how far that has come, in its source's words of this
-// attempt; what another attempt says is none of it, and before the first pass there
-// is nothing to say.
+// While a VM is sent, its status says how far that has come, in its source's words of this attempt. What another
+// attempt says does not count. Before the first pass there is nothing to say.
 func TestMoveTellsItsTransfer(t *testing.T) {
 	w := liveWorld(t)
 	e := w.start("c")

@@ -33,7 +33,7 @@ func waiting(err error) bool { return errors.As(err, new(*waitError)) }
 type placement struct {
 	*core
 	mu   sync.Mutex // one move takes a place at a time
-	last *view      // for those that wait; nil: nobody has looked yet
+	last *view      // for those that wait; nil: not looked yet
 }
 
 // view is what moves that wait go by.
@@ -86,8 +86,8 @@ func (p *placement) look(ctx context.Context, anew bool) (*view, error) {
 	return g, nil
 }
 
-// silent has a move wait while one of its nodes has not been heard lately, and ends it once that
-// has lasted for as long as the move itself may take.
+// silent has a move wait while one of its nodes has not been heard lately. It ends the move once that has lasted
+// for as long as the move itself may take.
 func (p *placement) silent(nodes map[string]*nodev1.NodeInfo, op *nodev1.Operation) error {
 	for _, name := range []string{op.GetSource(), op.GetDestination()} {
 		n := nodes[name]
@@ -104,9 +104,9 @@ func (p *placement) silent(nodes map[string]*nodev1.NodeInfo, op *nodev1.Operati
 	return nil
 }
 
-// full says which limit op would exceed once each older move that can begin has done so; empty:
-// none. An older one that cannot, because a node of its own has no place, takes no VMs or is
-// silent, has nothing to keep others from.
+// full says which limit op would exceed once each older move that can begin has done so; empty: none. An older move
+// cannot begin if a node of its own has no place, takes no VMs or is silent. Such a move keeps no other from
+// beginning.
 func (p *placement) full(all []*nodev1.Record, nodes map[string]*nodev1.NodeInfo, op *nodev1.Operation) string {
 	var placed, ahead []*nodev1.Operation
 	for _, rec := range all {
@@ -128,7 +128,7 @@ func (p *placement) full(all []*nodev1.Record, nodes map[string]*nodev1.NodeInfo
 	return p.exceeds(placed, op)
 }
 
-// exceeds says which limit op would exceed beside those that have their places; empty: none.
+// exceeds says which limit op would exceed in addition to those that have their places; empty: none.
 func (p *placement) exceeds(placed []*nodev1.Operation, op *nodev1.Operation) string {
 	out, in := 0, 0
 	for _, other := range placed {

@@ -117,8 +117,7 @@ func (c *crowd) owns(t *testing.T, id, node string) *nodev1.Record {
 	return rec
 }
 
-// move opens a move of a VM of that name, beside the checks of an order: its nodes may be as they
-// are since then.
+// move opens a move of a VM of that name, without the checks of an order: its nodes may be as they are since then.
 func (c *crowd) move(t *testing.T, id, from, to string) {
 	t.Helper()
 	rec := c.owns(t, id, from)
@@ -140,8 +139,8 @@ func (c *crowd) operation(t *testing.T, id string) *nodev1.Operation {
 	return resp.GetOperation()
 }
 
-// Moves of a node that fell silent hold up no younger one, and end when it was silent for as long as
-// they may take: without an answer of that node, which nobody has asked for anything.
+// Moves of a node that fell silent hold up no younger move. They end when the node was silent for as long as they
+// may take. They need no answer of that node, and no node was asked for anything.
 func TestSilentNodesHoldUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &crowd{records: controller.New(storetest.NewMemory()), nodes: []*nodev1.NodeInfo{
@@ -197,8 +196,8 @@ func (l *listed) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Lis
 	return l.RecordsService.List(ctx, req)
 }
 
-// However many moves wait, as in the drain of a large node, they look together; each place is given
-// by what the one before it left.
+// However many moves wait, as in the drain of a large node, they look together. Each place is given by what the
+// move before it left.
 func TestManyWaitTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, rounds = 60, 20

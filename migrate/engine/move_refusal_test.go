@@ -11,9 +11,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// R4: a cold move whose registry refuses to delete the snapshot before (403, 405, in
-// which classes they come: snapshot, TestDropIsRefused) or is gone by then is done; that cleanup is
-// pending is told, and what is pending is deleted once the registry lets it.
+// R4: a cold move is done also if its registry refuses to delete the snapshot before, or if that snapshot is gone
+// by then. Refusals are 403 and 405; snapshot's TestDropIsRefused shows in which classes they come. The operation
+// tells that cleanup is pending. What is pending is deleted once the registry lets it.
 func TestMoveWhoseRegistryRefusesDeletes(t *testing.T) {
 	for _, refusal := range []error{errdefs.ErrPermissionDenied, errdefs.ErrNotImplemented, errdefs.ErrUnavailable} {
 		t.Run(refusal.Error(), func(t *testing.T) {
@@ -58,8 +58,8 @@ func TestMoveWhoseRegistryRefusesDeletes(t *testing.T) {
 	}
 }
 
-// R6, R7: what a cold move has pushed before it was turned back, or to another node, stays under its
-// tag until a newer snapshot is there, and is no other attempt's: each restores its own (R1).
+// R6, R7: a cold move that is turned back, or turned to another node, leaves what it has pushed under its tag. It
+// stays there until a newer snapshot is there. No other attempt uses that: each restores its own (R1).
 func TestTagSurvivesATurn(t *testing.T) {
 	for _, to := range []string{"n1", "n3"} {
 		w := newWorld(t)

@@ -77,8 +77,8 @@ func (e *Engine) outcome(op *nodev1.Operation, begun time.Time, resp *nodev1.Pee
 	return out
 }
 
-// releaseMoved destroys the VM at its source: that it runs elsewhere is durable (R3). A
-// source that does not answer holds nobody up: it finds out when it is back.
+// releaseMoved destroys the VM at its source: that it runs elsewhere is durable (R3). A source that does not answer
+// holds nothing up: it finds out when it is back.
 func releaseMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	_, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Release, &nodev1.PeerReleaseRequest{
@@ -134,8 +134,8 @@ func (e *Engine) abortAttempt(ctx context.Context, op *nodev1.Operation) (silent
 	return e.discard(ctx, op)
 }
 
-// discard ends what the destination has made of the VM. One that does not answer holds
-// nobody up: it is done later.
+// discard ends what the destination has made of the VM. A destination that does not answer holds nothing up: it is
+// done later.
 func (e *Engine) discard(ctx context.Context, op *nodev1.Operation) (silent bool, err error) {
 	_, err = ask(ctx, e.core, op.GetDestination(), nodev1.PeerService.Discard, peerRef(op))
 	var link *LinkError

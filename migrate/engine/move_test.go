@@ -31,8 +31,8 @@ func (w *world) move(e *Engine, id, to, mode string) *nodev1.Operation {
 	return op
 }
 
-// A cold move lists and spends its snapshot, so that no scan takes it for a leftover and
-// nobody restores it; a live one leaves none. Both grow the generation by one.
+// A cold move lists its snapshot and marks it spent. No scan takes it for a leftover, and no node restores it. A
+// live move leaves no snapshot. Both grow the generation by one.
 func TestMove(t *testing.T) {
 	for mode, snapshots := range map[string]int{"cold": 1, "live": 0, "auto": 0} {
 		w := liveWorld(t)
@@ -51,8 +51,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// Execs go along to a node whose shims take them up, in both modes, unless the order is to
-// end them; one of a build before would end them unasked. A hibernate takes none along.
+// Execs go along to a node whose shims take them up, in both modes, unless the order is to end them. A shim of a
+// build before would end them without an order. A hibernate takes none along.
 func TestMoveTakesExecs(t *testing.T) {
 	for _, mode := range []string{"cold", "live"} {
 		for to, want := range map[string]bool{"n2": true, "n3": false} {
@@ -101,8 +101,8 @@ func TestMoveIncompatible(t *testing.T) {
 	}
 }
 
-// A source that is missing, is another VM by now, or has ended closes its order, each with its
-// own reason, so that who waits for several of them does not wait for it.
+// A move's order is closed if its source is missing, is another VM by now, or has ended. Each case has its own
+// reason. A caller that waits for several moves then does not wait for this one.
 func TestMoveOfWhatIsNotThere(t *testing.T) {
 	for name, why := range map[string]error{"gone": errdefs.ErrNotFound, "replaced": stale("generation 3 is stale"),
 		"ended": stale("it is stopped, not running")} {
@@ -161,8 +161,8 @@ func (w *world) hangs(name string, on bool) {
 	w.hang = map[string]bool{name: on}
 }
 
-// A second move is refused and names the first; turned to another node under its id,
-// the move is undone and begins anew; turned to its source it is called off (R6).
+// A second move is refused and names the first. A move that is turned to another node under its id is undone and
+// begins anew. A move that is turned to its source is called off (R6).
 func TestMoveIsTurned(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("c")
@@ -255,8 +255,8 @@ func TestMoveReverts(t *testing.T) {
 	}
 }
 
-// A VM that would stand still for longer than it may goes on at its source, if the order
-// says so; and at the timeout in any case.
+// A VM that would stand still for longer than it may goes on at its source, if the order says so. At the timeout it
+// does so in any case.
 func TestMoveGivesUp(t *testing.T) {
 	w := liveWorld(t)
 	e := w.start("c")
@@ -289,9 +289,8 @@ func TestMoveGivesUp(t *testing.T) {
 	}
 }
 
-// A daemon that is away for a moment costs no move; a destination that stays away gives the
-// VM back, and a source that stays away after the switch leaves cleanup, which it does
-// itself when it is back.
+// A daemon that is away for a moment costs no move. A destination that stays away gives the VM back. A source that
+// stays away after the switch leaves cleanup, which it does itself when it is back.
 func TestMoveWithSilentNodes(t *testing.T) {
 	w := newWorld(t)
 	e := w.start("c")

@@ -84,8 +84,8 @@ func TestSourceReleasesWhatAWakeElsewhereOvertook(t *testing.T) {
 	w.check("w")
 }
 
-// TestLostIsWokenByForce is: after a wake that lost the VM its snapshot
-// stays, nobody boots the VM fresh, and a forced wake brings it back.
+// TestLostIsWokenByForce is: after a wake that lost the VM its snapshot stays. No node boots the VM fresh. A forced
+// wake brings it back.
 func TestLostIsWokenByForce(t *testing.T) {
 	w := asleep(t)
 	digest := w.record().GetOwner().GetDigest()

@@ -32,8 +32,8 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// Whichever call of a step fails, its error is in the log with step, VM and operation, also
-// where the step is tried again and succeeds.
+// Whichever call of a step fails, the log has its error with step, VM and operation. This holds also where the step
+// is tried again and succeeds.
 func TestErrorsReachTheLog(t *testing.T) {
 	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrInternal} {
 		for _, o := range orders {
@@ -63,7 +63,7 @@ func logged(t *testing.T, w *world, node string, give func(*world, *Engine, stri
 	w.settle("op")
 	<-e.idle("op")
 	calls := w.calls()
-	if over := slices.Index(calls, "Finish"); n > len(calls) || over >= 0 && over < n-1 { // a look behind the last step
+	if over := slices.Index(calls, "Finish"); n > len(calls) || over >= 0 && over < n-1 { // a look after the last step
 		return n <= len(calls)
 	}
 	text := log.String()

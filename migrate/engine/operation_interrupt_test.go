@@ -8,8 +8,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// An order that comes by another controller than the one that drives the move ends the step under
-// way there too, not only what would come behind it (R6).
+// An order may come by another controller than the one that drives the move. It ends the step under way there too,
+// not only the steps that would follow (R6).
 func TestOrderAtAnotherController(t *testing.T) {
 	for name, c := range map[string]struct {
 		order func(*world, *Engine) error

@@ -8,10 +8,10 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// lost settles an operation whose VM has ended behind the commit, rec being its record as it
-// stood there. Where nothing of the VM is left, nobody owns it from then on, and what is left of
-// it elsewhere may run: its shim, which would have said so as it went, was refused while the
-// operation was open. What fails behind the first word the node does itself, in its next round.
+// lost settles an operation whose VM has ended after the commit. rec is its record as it stood there. Where nothing
+// of the VM is left, it has no owner from then on, and what is left of it elsewhere may run. The shim would have
+// said so as it went, but was refused while the operation was open. What fails after the first word the node does
+// itself, in its next round.
 func (c *core) lost(ctx context.Context, rec *nodev1.Record, phase nodev1.Phase, reason string) error {
 	if err := c.finish(ctx, rec.GetOperation(), phase, reason, false); err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A source that dies between a durable capture and the commit has not lost the VM: it is
-// restored from that capture, whose operation nobody will finish.
+// A source that dies between a durable capture and the commit has not lost the VM: it is restored from that
+// capture, whose operation is never finished.
 func TestSourceGoneBetweenCaptureAndCommit(t *testing.T) {
 	w := newWorld(t)
 	w.hangs("Prepare", true)
@@ -73,9 +73,8 @@ func lostLive(t *testing.T) *world {
 	return w
 }
 
-// The source of a live move that lost the VM holds the only good copy (I3): it keeps that,
-// nobody boots the VM fresh, and it runs again once somebody decides that, under a new
-// generation (I2).
+// The source of a live move that lost the VM holds the only good copy (I3): it keeps that, and no node boots the VM
+// fresh. The VM runs again once a person decides that, under a new generation (I2).
 func TestSourceHasTheVMBack(t *testing.T) {
 	w := lostLive(t)
 	n1 := w.start("n1")
@@ -193,7 +192,7 @@ func TestNodeThatWasCalledLost(t *testing.T) {
 		t.Fatalf("%v", settled)
 	}
 	w.mu.Lock()
-	w.state["n1"] = runs // and it is back, with two runners that nobody could keep apart
+	w.state["n1"] = runs // and it is back, with two runners that cannot be kept apart
 	w.mu.Unlock()
 	n1.Records = unread{n1.Records}
 	if err := n1.Reconcile(t.Context(), at(true)); !errdefs.IsUnavailable(err) || w.stateAt("n1") != runs {

@@ -41,8 +41,8 @@ func (l *stepLog) told() (steps []string, over []nodev1.Phase) {
 	return slices.Clone(l.all), slices.Clone(l.over)
 }
 
-// Each step of a move is told once, its end after all of them, and one that fails as such;
-// the histogram has them by phase and result.
+// Each step of a move is told once, and so is its end after all of them. A step that fails is told as failed. The
+// histogram has them by phase and result.
 func TestStepsAreTold(t *testing.T) {
 	w := liveWorld(t)
 	registry := prometheus.NewRegistry()

@@ -44,8 +44,8 @@ func TestNothingToDo(t *testing.T) {
 	}
 }
 
-// Whatever earlier operations have left (a listed snapshot, its tag, a wake that was refused
-// because the VM runs), each one that takes the VM makes its own snapshot first.
+// Earlier operations may have left a listed snapshot, its tag, or a wake that was refused because the VM runs. Each
+// operation that takes the VM makes its own snapshot first all the same.
 func TestEachTakesItsOwnSnapshot(t *testing.T) {
 	w := asleep(t)
 	n1 := w.start("n1")
@@ -128,9 +128,8 @@ func TestTurnedBackKeepsItsSnapshot(t *testing.T) {
 	w.check("m")
 }
 
-// The controller that gives a VM back to its source dies at any call from there on, such as
-// between the thaw and what it writes about that: the VM runs at its source, and no state is
-// lost.
+// The controller that gives a VM back to its source dies at any call from there on. One such place is between the
+// thaw and what it writes about that: the VM runs at its source, and no state is lost.
 func TestTurnedBackAndKilled(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		for n := 1; ; n++ {
@@ -157,9 +156,8 @@ func TestTurnedBackAndKilled(t *testing.T) {
 	}
 }
 
-// A destination that is withdrawn when the source is gone strands nothing (R7): behind
-// the commit the restore is finished, before it the digest owns the VM, no node boots it
-// fresh, and any other one wakes it.
+// A destination that is withdrawn when the source is gone strands nothing (R7): after the commit the restore is
+// finished. Before it the digest owns the VM: no node boots it fresh, and any other node wakes it.
 func TestWithdrawnDestination(t *testing.T) {
 	w := newWorld(t)
 	c := w.start("c")
@@ -279,8 +277,8 @@ func TestNothingIsToldOfAStaleWake(t *testing.T) {
 	}
 }
 
-// A failed operation leaves a VM that can be ordered again at once, under an operation with a
-// deadline of its own; that the one failed and the other began is told.
+// A failed operation leaves a VM that can be ordered again at once, under an operation with a deadline of its own.
+// Events tell that the one failed and the other began.
 func TestFailedIsNoEnd(t *testing.T) {
 	w := liveWorld(t)
 	e := w.start("c")

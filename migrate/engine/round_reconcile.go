@@ -14,14 +14,13 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Reconcile ends what this node's record says of VMs that it no longer has: their tasks
-// were deleted while the records were out of reach, or their shims died over a wake of
-// their own. That local does not list a VM only says where to look: it must be proved in each round
-// that nothing of it is here (nothing), for Options.Grace, under an unchanged record: a Create
-// claims it before it leaves anything here; one that has ended is given up at once. And it looks at
-// each VM that is here, whatever the records say of it. VMs that local could not read cost the
-// others nothing: what it has read, it answers beside its error. Shims are asked together, so that
-// one that hangs keeps no other VM waiting. Call it at the start, and now and then, never twice at once.
+// Reconcile ends what this node's record says of VMs that it no longer has: their tasks were deleted while the
+// records were out of reach, or their shims died over a wake of their own. That local does not list a VM only says
+// where to look: it must be proved in each round that nothing of it is here (nothing), for Options.Grace, under an
+// unchanged record: a Create claims it before it leaves anything here; one that has ended is given up at once. And
+// it looks at each VM that is here, whatever the records say of it. VMs that local could not read cost the others
+// nothing: what local has read, it answers in addition to its error. Shims are asked together, so that one that
+// hangs keeps no other VM waiting. Call it at the start, and now and then, never twice at once.
 func (e *Engine) Reconcile(ctx context.Context, local func() ([]*nodev1.VM, error)) error {
 	all, err := e.ours(ctx)
 	if err != nil {
@@ -111,8 +110,8 @@ func (r *rounds) absent(ctx context.Context, rec *nodev1.Record) error {
 	return r.giveUpRecord(ctx, rec)
 }
 
-// ended reports whether a VM that was not here after rec was read has ended: it was here before
-// rec was written, since a wake commits behind its journal, and no Create claims one that is lost.
+// ended reports whether a VM that was not here after rec was read has ended: it was here before rec was written,
+// since a wake commits after its journal, and no Create claims a VM that is lost.
 func ended(rec *nodev1.Record) bool {
 	if op := rec.GetOperation(); op != nil {
 		return op.GetPhase() == nodev1.Phase_PHASE_COMMITTED

@@ -39,9 +39,9 @@ func (s says) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, 
 	return rec, err
 }
 
-// A VM that runs is ended by no record that is older than its claim, nor while the store must not
-// be believed, nor while nobody can say whose it is: the controller is told what is here. A record
-// that was settled behind a copy is newer than every claim of before, whatever its number.
+// No record that is older than its claim ends a VM that runs. Nor is it ended while the store must not be believed,
+// or while it is not known whose it is. The controller is told what is here. A record that was settled after a copy
+// was put back is newer than every claim of before, whatever its number.
 func TestOldRecordsEndNothing(t *testing.T) {
 	const n = 1_800_000_000
 	elsewhere := &nodev1.Owner{Node: "n2"}

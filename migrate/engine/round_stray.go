@@ -40,13 +40,13 @@ func (s localVM) kept() bool {
 	return k != nil && k.GetOperation() == s.ref().GetOperation() && k.GetAttempt() == s.ref().GetAttempt()
 }
 
-// stray ends what this node has of a VM and must not have: what an operation has left that was
-// settled while this node did not answer, and a VM that runs on though its record gave it to
-// somebody else. Owner and generation decide, not the operations, which are forgotten one day;
-// without an answer of the records nothing is ended.
+// stray ends what this node has of a VM and must not have. That is what an operation has left that was settled
+// while this node did not answer. It is also a VM that runs on though its record gave it to another owner. Owner
+// and generation decide, not the operations, which are forgotten one day. Without an answer of the records nothing
+// is ended.
 //
-// Each ending names what was seen, and whoever carries it out refuses if that is not so any more.
-// known is what was listed of the VM, if it was: enough to do nothing by.
+// Each ending names what was seen. What carries it out refuses if that is not so any more. known is what was listed
+// of the VM, if it was: enough to do nothing by.
 func (r *rounds) stray(ctx context.Context, vm *nodev1.VM, known *nodev1.Record) error {
 	q, err := r.Observer.Query(ctx, vm)
 	if err != nil || r.atRest(q, known) {
@@ -208,8 +208,8 @@ func (r *rounds) arriving(s *localVM) ending {
 	}
 }
 
-// superseded is a VM that runs here. Its node was called lost, and its record went on without
-// it: nobody may meet both. A VM without any record runs on: that says nothing.
+// superseded is a VM that runs here. Its node was called lost, and its record went on without it: no client may
+// meet both. A VM without any record runs on: that says nothing.
 func (r *rounds) superseded(s *localVM) ending {
 	rec, owner := s.rec, s.rec.GetOwner()
 	switch {

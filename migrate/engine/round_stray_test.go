@@ -82,8 +82,8 @@ func TestRoundMeetsAWake(t *testing.T) {
 	w.check("w")
 }
 
-// TestRoundEndsWhatIsOver shows that what waits on a node for an attempt which is over is ended there,
-// and that while its operation is open its driver alone decides.
+// TestRoundEndsWhatIsOver shows that what waits on a node for an attempt is ended there once that attempt is over.
+// While its operation is open, its driver alone decides.
 func TestRoundEndsWhatIsOver(t *testing.T) {
 	w, driver, round := waking(t)
 	for range 3 {
@@ -102,8 +102,8 @@ func TestRoundEndsWhatIsOver(t *testing.T) {
 	}
 }
 
-// TestRoundLetsASourceGo shows that a source which stands still, and has not voted, runs again once its
-// operation is over, also where the records know nothing of it; while it is open its driver decides.
+// TestRoundLetsASourceGo shows that a source which stands still, and has not voted, runs again once its operation
+// is over. This holds also where the records know nothing of the operation. While it is open, its driver decides.
 func TestRoundLetsASourceGo(t *testing.T) {
 	for name, end := range map[string]func(w *world){
 		"settled": func(w *world) { w.over("h") },

@@ -24,7 +24,7 @@ func (r *rounds) voted(s *localVM) ending {
 		return nil
 	case s.rec == nil && !s.removed: // a copy of the records may be of before there was one
 		return func(ctx context.Context) error { return r.unknown(ctx, s) }
-	case s.rec == nil: // it was given up, by whoever removed the record
+	case s.rec == nil: // it was given up: the record was removed
 		if !r.long("no record", s) {
 			return nil
 		}
@@ -54,7 +54,7 @@ func (r *rounds) sending(s *localVM) ending {
 	}
 }
 
-// unknown keeps what stands still for an operation, of which nobody says that it was given up: it may be
+// unknown keeps what stands still for an operation if it is not known that the operation was given up: it may be
 // all there is of the VM.
 func (r *rounds) unknown(ctx context.Context, s *localVM) error {
 	if s.q.GetRecord() != recordPrepared {
@@ -65,9 +65,9 @@ func (r *rounds) unknown(ctx context.Context, s *localVM) error {
 	return errors.Join(err, r.doubt(ctx))
 }
 
-// runAgain lets a VM run again whose operation committed nothing, if the records know that operation as
-// over. Records that do not know it may be an old copy, and the operation may have been committed since,
-// unless all nodes have said what they hold since it began.
+// runAgain lets a VM run again whose operation committed nothing, if the records know that operation as over.
+// Records that do not know it may be an old copy, and the operation may have been committed since. That is ruled
+// out once all nodes have said what they hold since it began.
 func (r *rounds) runAgain(ctx context.Context, s *localVM) error {
 	ref := s.ref()
 	resp, err := r.Records.Operation(ctx, &nodev1.OperationRequest{Id: ref.GetOperation()})

@@ -113,8 +113,8 @@ func (n *simNode) committed(ref *machinev1.Ref) bool {
 	return n.asked(ref).GetPhase() == nodev1.Phase_PHASE_COMMITTED
 }
 
-// reconcile ends what is left of an attempt that nobody will run here, whose Discard may
-// never have come, and gives a VM back that a late request holds, as Engine.stray does.
+// reconcile ends what is left of an attempt that no node will run here, and whose Discard may never have come. It
+// gives a VM back that a late request holds, as Engine.stray does.
 func (n *simNode) reconcile() {
 	switch ref := n.ref; n.record {
 	case recordIncoming, recordReady:

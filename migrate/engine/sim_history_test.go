@@ -14,9 +14,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// What a history comes to for those outside: controllers ask the records and give the VM away, and
-// now and then the VM is heard, from a node. Porcupine judges whether there is an order of all that
-// in which the record changes hands one generation at a time, and the VM is heard from its owner only.
+// What a history comes to for those outside: controllers ask the records and give the VM away, and now and then the
+// VM is heard, from a node. Porcupine judges whether all that has an order with two properties. In it the record
+// changes hands one generation at a time, and the VM is heard from its owner only.
 
 // hands is whose the VM is.
 type hands struct {
@@ -108,9 +108,9 @@ func (s *simulation) judge() bool {
 	return porcupine.CheckOperations(owned(s.first), all)
 }
 
-// TestSimulatedHistories has porcupine judge what those outside hear of a VM (I1, I2): one history in
-// a few of TestSimulation's is one of a record with one owner, who alone is heard; those that break
-// what they must not are none.
+// TestSimulatedHistories has porcupine judge what those outside hear of a VM (I1, I2). It judges one history in a
+// few of TestSimulation's. Such a history is one of a record with one owner, who alone is heard. Histories that
+// break what they must not are none of those.
 func TestSimulatedHistories(t *testing.T) {
 	runs, gives, beats := min(*simRuns, 500), 0, 0
 	if raced {

@@ -81,8 +81,8 @@ func overlay(t *testing.T, dir string, all []mutant) string {
 	return path
 }
 
-// TestSimulatedRoundMutations shows that each fault of mutants, built into the engine, the records, or the
-// watch over silent nodes, breaks a history of TestSimulatedRounds in 10,000 at the latest.
+// TestSimulatedRoundMutations builds each fault of mutants into the engine, the records, or the watch over silent
+// nodes. It shows that each one breaks a history of TestSimulatedRounds in 10,000 at the latest.
 func TestSimulatedRoundMutations(t *testing.T) {
 	if raced {
 		t.Skip("the programs that it builds have no race detector")

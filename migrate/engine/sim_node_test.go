@@ -33,12 +33,12 @@ type simNode struct {
 	count  int // in the VM's memory
 	sent   string
 
-	headless bool           // its shim is dead, and nobody has adopted the VM
+	headless bool           // its shim is dead, and the VM is not adopted
 	unread   int            // so many steps there are no descriptors: nothing on this node can be looked at
 	made     *machinev1.Ref // the order that containerd's task is of
 	looked   int            // rounds that are over
 	round    *simRound      // what the node remembers of one, if rounds are played
-	cut      int            // so many steps the node reaches nobody, and nobody it
+	cut      int            // so many steps the node is cut off, in both directions
 	task     bool           // containerd has the VM's task
 	busy     bool           // containerd is at work on it
 	starting bool           // its shim has begun to let it run

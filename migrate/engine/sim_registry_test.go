@@ -54,7 +54,7 @@ func (g simRegistry) Exists(_ context.Context, _, digest string) (bool, error) {
 	return there && err == nil, err
 }
 
-// Drop watches over what is deleted: no operation that the record has open wants it, and nobody owns it.
+// Drop watches over what is deleted: no operation that the record has open wants it, and it owns no VM.
 func (g simRegistry) Drop(ctx context.Context, _, digest, _, _ string) error {
 	if err := g.fails("delete"); err != nil {
 		return err

@@ -22,9 +22,9 @@ const (
 	stepInterval  = 20 * time.Millisecond // of the controllers' clock
 )
 
-// simRounds are the nodes' rounds, and what happens to the VM in addition to moves: users let it sleep and
-// wake, nodes are cut off and are taken for lost, its store is put back from a copy, and users boot it
-// where its record lets them.
+// simRounds are the nodes' rounds, and what happens to the VM in addition to moves: users let it sleep and wake,
+// and boot it where its record lets them. Nodes are cut off and are taken for lost. Its store is put back from a
+// copy.
 type simRounds struct {
 	s       *simulation
 	uid     string // of the VM
@@ -78,7 +78,7 @@ func newSimRounds(seed uint64) *simulation {
 	return s
 }
 
-// simRound is what a node remembers beside its journal.
+// simRound is what a node remembers in addition to its journal.
 type simRound struct {
 	clock          time.Time
 	seen, reported uint64                   // incarnations, durably
@@ -193,9 +193,8 @@ func (r *simRounds) putBack() {
 	if err != nil {
 		panic(err)
 	}
-	// Without the command an operation that the copy has open is driven on at once: nobody can keep
-	// that from being one which was committed since. And what a node knew that was started anew since is
-	// gone; so is what no node knows, of a VM that sleeps.
+	// Without the command an operation that the copy has open is driven on at once: it may be one which was committed
+	// since. And what a node knew that was started anew since is gone; so is what no node knows, of a VM that sleeps.
 	open, newest := st.Record.GetOperation() != nil, max(s.gen, before.Record.GetGeneration())
 	forgotten := newest > st.Record.GetGeneration() && !slices.ContainsFunc(simNodes, func(name string) bool {
 		return s.nodes[name].has() && s.nodes[name].journal() >= newest
@@ -219,8 +218,9 @@ func (n *simNode) has() bool {
 	return slices.Contains([]string{recordOwn, recordSending, recordPrepared}, n.record)
 }
 
-// noticed reports whether each node that has the VM under a claim which a store that went back without
-// the command does not know has said so: before that nobody can keep another one from running the VM.
+// noticed asks about a store that went back without the command, and about the claims that this store does not
+// know. It reports whether each node that has the VM under such a claim has said so. Before that nothing can keep
+// another node from running the VM.
 func (r *simRounds) noticed() bool {
 	if r.back == 0 || r.command {
 		return true

@@ -68,9 +68,10 @@ func (s *simulation) count(seen map[string]int) {
 	}
 }
 
-// TestSimulatedRounds plays histories in which the rounds of the nodes run between any two steps of
-// moves, by the real engine and the real rules of the records: what they observe fails, comes late, is
-// old, or is cut short. A seed that fails is played again by -sim.seed.
+// TestSimulatedRounds plays histories in which the rounds of the nodes run between any two steps of moves. The
+// engine and the rules of the records are the real ones. What the rounds observe fails, comes late, is old, or is
+// cut short. what they observe fails, comes late, is old, or is cut short. A seed that fails is played again by
+// -sim.seed.
 func TestSimulatedRounds(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))

@@ -8,8 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// schedule runs actors one at a time, each up to its next yield; which one is next is the
-// seed's choice, so that a seed is a history.
+// schedule runs actors one at a time, each up to its next yield. The seed chooses which one is next, so that a seed
+// is a history.
 type schedule struct {
 	rng    *rand.Rand
 	actors []*actor

@@ -16,9 +16,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// simulation is one VM that is moved about between three nodes, by two controllers over
-// one store; its seed decides what fails, and in which order all of them act. The engine,
-// its steps and the rules of the records are the real ones; the nodes are simNodes.
+// simulation is one VM that is moved about between three nodes, by two controllers over one store. Its seed decides
+// what fails, and in which order all of them act. The engine, its steps and the rules of the records are the real
+// ones; the nodes are simNodes.
 type simulation struct {
 	schedule
 	memory   *storetest.Memory
@@ -300,7 +300,7 @@ type simRecords struct {
 	nodev1.RecordsService
 	s     *simulation
 	quiet bool
-	after func() // a commit was made; nil: nobody wants to know
+	after func() // a commit was made; nil: the caller does not ask
 }
 
 // changed notes which phases follow each other.

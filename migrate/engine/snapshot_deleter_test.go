@@ -55,8 +55,9 @@ func (f fleet) Node(name string) (*nodev1.NodeInfo, error) {
 	return &nodev1.NodeInfo{Name: name, Up: up, SeenUnixNano: time.Now().Add(-absentDeleter).UnixNano()}, nil
 }
 
-// Each pending deletion is done once, by the node that it names, else the one that made the snapshot, else one
-// controller; that one does it for a deleter that is gone for long, or that has not done it for longer.
+// Each pending deletion is done once. The node that it names does it, else the node that made the snapshot, else
+// one controller. The controller does it too for a deleter that is gone for long, or that has not done it for
+// longer.
 func TestEachDebtHasOnePayer(t *testing.T) {
 	const first = time.Second
 	debt := func(i int, payer, maker string, age time.Duration) *nodev1.Owed {

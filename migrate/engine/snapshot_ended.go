@@ -14,12 +14,12 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A VM that woke and ended has left the snapshot that it woke from: the retention rule keeps
-// the newest one, and nobody needs it once the container is deleted. Retention.Ended after the
-// end was noted it goes. A container that was stopped, or whose node does not say, keeps it.
+// A VM that woke and ended has left the snapshot that it woke from: the retention rule keeps the newest one, which
+// is of no use once the container is deleted. Retention.Ended after the end was noted it goes. A container that was
+// stopped, or whose node does not say, keeps it.
 
-// How long nobody is asked again for a container that keeps a snapshot, how long an answer may
-// take, and how many are asked for in one sweep: other work waits for it.
+// For how long a node is not asked again for a container that keeps a snapshot, how long an answer may take, and
+// how many are asked in one sweep: other work waits for it.
 const (
 	containerAgain = 6 * time.Hour
 	containerBound = 2 * time.Second

@@ -15,8 +15,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// deleteIf is what a shim does at the Delete of a task that has ended under the claim of an open
-// operation, if there is one: nothing is left, and the record refuses its word.
+// deleteIf is what a shim does at the Delete of a task that has ended. Its claim may be that of an open operation:
+// nothing is left, and the record refuses its word.
 func (n *machine) deleteIf(ctx context.Context, deleted bool) {
 	if !deleted {
 		return
@@ -29,8 +29,8 @@ func (n *machine) deleteIf(ctx context.Context, deleted bool) {
 	}
 }
 
-// ends are operations whose VM ends behind the commit, of which nothing is left: what they lost,
-// at which node, and how.
+// ends are operations whose VM ends after the commit, and of which nothing is left: what they lost, at which node,
+// and how.
 var ends = []struct {
 	name, node string // of the engine
 	owner      string
@@ -71,7 +71,7 @@ func (w *world) sweepsAt(node string) {
 	}
 }
 
-// unowned wants the VM to be lost and nobody's.
+// unowned wants the VM to be lost and without an owner.
 func (w *world) unowned(when string) {
 	w.t.Helper()
 	w.mu.Lock()
@@ -82,9 +82,9 @@ func (w *world) unowned(when string) {
 	}
 }
 
-// R9: a VM that ends behind the commit of which nothing is left is nobody's as soon as its operation
-// is over: a wake by force does not wait for the node's rounds. A late word of its shim ends no later
-// claim, and no late Start has the commit of the lost one (I1).
+// R9: a VM may end after the commit, and nothing of it may be left. It then has no owner as soon as its operation
+// is over: a wake by force does not wait for the node's rounds. A late word of its shim ends no later claim, and no
+// late Start has the commit of the lost one (I1).
 func TestEndIsKnownAtOnce(t *testing.T) {
 	for _, o := range ends {
 		t.Run(o.name, func(t *testing.T) {
@@ -127,8 +127,8 @@ func TestEndIsKnownAtOnce(t *testing.T) {
 	}
 }
 
-// Each call fails, before and after its effect: at the latest the next round of the node knows that
-// the VM has ended, and nothing is said while anything of it is there (R9).
+// Each call fails, before and after its effect: at the latest the next round of the node knows that the VM has
+// ended. It is not called ended while anything of it is there (R9).
 func TestEndIsKnownIfCallsFail(t *testing.T) {
 	for _, o := range ends {
 		for _, after := range []bool{false, true} {

@@ -63,8 +63,8 @@ func sweeps(t *testing.T, e *Engine, n int) {
 	}
 }
 
-// The snapshot that a deleted container woke from goes. It stays while its time has not come,
-// while the container is there, while nobody can say, and where no time is set.
+// The snapshot that a deleted container woke from goes. It stays while its time has not come, while the container
+// is there, while no node can say, and where no time is set.
 func TestEndedVM(t *testing.T) {
 	for name, c := range map[string]struct {
 		keeper keeper

@@ -46,8 +46,8 @@ func (listless) List(context.Context, *nodev1.ListRequest) (*nodev1.ListResponse
 	return nil, errdefs.ErrUnavailable
 }
 
-// What a VM that was removed had in a layout is freed by the node whose layout it is, without a
-// record that tells of it, whether it scans or not; a prune of one VM leaves it alone.
+// What a removed VM had in a layout is freed by the node whose layout it is. The node needs no record that tells of
+// it, and does it whether it scans or not. A prune of one VM leaves it alone.
 func TestAbandonedIsFreed(t *testing.T) {
 	w := asleep(t)
 	e := w.start("n1")
@@ -144,8 +144,8 @@ type foreignTold struct{ all []Event }
 
 func (h *foreignTold) Event(_ context.Context, ev Event) { h.all = append(h.all, ev) }
 
-// Where each node has a directory of its own, at the path that all of them have, a snapshot is
-// deleted by the node that made it: that another node has nothing there clears nothing.
+// Each node may have a directory of its own, at the path that all of them have. A snapshot in it is deleted by the
+// node that made it: that another node has nothing there clears nothing.
 func TestDebtOfAnotherNodesDirectory(t *testing.T) {
 	w := asleep(t)
 	w.apart = true

@@ -40,7 +40,7 @@ func (r *retention) payRest(ctx context.Context, o *nodev1.Owed) error {
 	for _, t := range tags {
 		if t.UID == o.GetUid() {
 			err := r.Snapshots.Drop(ctx, repository, t.Digest, t.Tag, o.GetUid())
-			if !errors.Is(err, ErrForeign) { // it only says to be of that VM: nobody owes its deletion
+			if !errors.Is(err, ErrForeign) { // it only says to be of that VM: its deletion is no node's duty
 				errs = append(errs, err)
 			}
 		}

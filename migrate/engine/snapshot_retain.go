@@ -226,9 +226,9 @@ func (r *retention) reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool,
 // sweepAll is how often the controller looks at the records and pending deletions of all.
 const sweepAll = time.Minute
 
-// Sweep does what is pending or due: the deletions that were decided for this node
-// and not done; at the controller, now and then, the retention rule for VMs without an operation,
-// and the pending deletions whose deleters are gone. Call it often.
+// Sweep does what is pending or due: it carries out the deletions that were decided for this node. At the
+// controller it also applies, now and then, the retention rule for VMs without an operation. There it carries out
+// the pending deletions whose deleters are gone, too. Call it often.
 func (r *retention) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Step)
 	defer cancel()

@@ -40,9 +40,8 @@ func (w *world) pendingDeletions() []*nodev1.Owed {
 	return resp.GetOwed()
 }
 
-// TestTagThatStays: the deletion is decided in the
-// record, refused by the store, pending and told; nothing waits for it, and nothing restores
-// the snapshot; once the store lets it, it is done without help.
+// TestTagThatStays: the deletion is decided in the record, refused by the store, pending and told. Nothing waits
+// for it, and no wake restores the snapshot. Once the store lets it, it is done without help.
 func TestTagThatStays(t *testing.T) {
 	for _, refusal := range []error{errdefs.ErrPermissionDenied, errdefs.ErrNotImplemented, errdefs.ErrUnavailable} {
 		w := asleep(t)
@@ -125,8 +124,8 @@ func TestRetentionRule(t *testing.T) {
 	}
 }
 
-// TestDeletionFailsAtEachCall: whichever call of a sweep fails, or loses its answer, what
-// owns the VM stays, and the next sweep ends with nothing pending and nothing surplus.
+// TestDeletionFailsAtEachCall: whichever call of a sweep fails, or loses its answer, what owns the VM stays. The
+// next sweep ends with nothing pending and nothing surplus.
 func TestDeletionFailsAtEachCall(t *testing.T) {
 	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrPermissionDenied} {
 		for _, after := range []bool{false, true} {
@@ -315,8 +314,8 @@ func TestPrune(t *testing.T) {
 	w.check("pruned")
 }
 
-// R4: a wake's own snapshot is not touched before RUNNING is durable; here, not by the
-// wake at all, and each call of it comes before any deletion.
+// R4: a wake's own snapshot is not touched before RUNNING is durable. Here the wake does not touch it at all, and
+// each call of the wake comes before any deletion.
 func TestWakeDropsNothingBeforeItRuns(t *testing.T) {
 	w := asleep(t)
 	e := w.start("n2")

@@ -39,10 +39,10 @@ type watched struct{ uid, repository, digest string }
 // minScan is the least between two scans, which ask the store for every tag.
 const minScan = time.Minute
 
-// Scan deletes what operations have left that are over: snapshots and holds whose tags
-// stand in a VM's repository and that its record does not name, and of a layout directory
-// the files that nothing lists. It decides by the record; a tag, and the clock of whoever
-// wrote it, only say where to look. Each is watched for the grace time first.
+// Scan deletes what operations have left that are over: snapshots and holds whose tags stand in a VM's repository
+// and that its record does not name. In a layout directory they are the files that nothing lists. It decides by the
+// record. A tag, and the clock of the node that wrote it, only say where to look. Each is watched for the grace
+// time first.
 //
 // Tags in repositories of VMs without a record are not looked at: they may be another
 // cluster's. Where there is no tag either, each node frees what its own directory has of them.

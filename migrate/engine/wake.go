@@ -71,9 +71,8 @@ func startTask(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.commit(ctx, op, &nodev1.Owner{Node: op.GetDestination()}, "")
 }
 
-// observe looks after a Start that committed and whose answer was bad or lost. There is
-// no way back but a fence that the destination wrote before it ran anything; a VM that
-// may have run and is not running is lost (R9).
+// observe looks after a Start that committed and whose answer was bad or lost. There is no way back but a fence
+// that the destination wrote before it ran anything. A VM that may have run and is not running is lost (R9).
 func observe(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	running, err := e.Tasks.Running(ctx, op.GetVm())

@@ -10,10 +10,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// R10: an order to wake is for the VM as it was when it was given. One that comes late, when the
-// VM has run and sleeps again, or is another one of that name, is refused by name and touches
-// nothing; the order whose operation is known is answered once more; one of a build before, which
-// names no generation, is obeyed.
+// R10: an order to wake is for the VM as it was when it was given. An order may come late, when the VM has run and
+// sleeps again, or when another VM has that name. It is refused by name and touches nothing. An order whose
+// operation is known is answered once more. An order of a build before, which names no generation, is obeyed.
 func TestWakeThatComesLate(t *testing.T) {
 	w := asleep(t)
 	n2, then := w.start("n2"), w.record()

@@ -73,7 +73,7 @@ type world struct {
 	execs      bool                     // of the last capture
 	startFails *machinev1.QueryResponse // a Start that commits, fails and leaves this
 	removed    bool                     // a Start that commits is killed, and its task deleted
-	deletes    bool                     // so is the task that is seen stopped, behind the look
+	deletes    bool                     // so is the task that is seen stopped, after the look
 	live       bool                     // shims can send
 	obstacles  []string                 // at any destination of a move
 	cordoned   string                   // a node
