@@ -111,8 +111,8 @@ func TestPacksSwapped(t *testing.T) {
 	}
 }
 
-// A manifest with 10,000 layers that are not in its index is refused before one of them is
-// fetched; one that is longer than registries take is not read.
+// A manifest with 10,000 layers that are not in its index is refused before one of them is fetched. A manifest that
+// is longer than registries take is not read.
 func TestManifestOfManyLayers(t *testing.T) {
 	w := newWorld(t, 1)
 	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
@@ -166,8 +166,8 @@ func TestRegistryFull(t *testing.T) {
 	}
 }
 
-// A parent that is deleted and collected in the middle of a push costs that push, which
-// says to try again; the next one stores what it needs itself.
+// A parent that is deleted and collected in the middle of a push costs that push, whose error says to try again.
+// The next push stores what it needs itself.
 func TestParentDeletedDuringAPush(t *testing.T) {
 	w := newWorld(t, 12)
 	first, err := Push(t.Context(), w.st, w.src, w.opts)

@@ -118,8 +118,8 @@ func benchWorld(b *testing.B) *world {
 	return w
 }
 
-// report gives gigabytes of resident pages per second of one core, beside the same for
-// the codec alone in this process.
+// report gives gigabytes of resident pages per second of one core. In addition it gives the same for the codec
+// alone in this process.
 func report(b *testing.B, resident uint64, cpu float64) {
 	b.ReportMetric(float64(resident)*float64(b.N)/cpu/1e9, "GB/core-s")
 	raw := make([]byte, 0, format.MaxFrame)
@@ -233,7 +233,7 @@ func benchSecond(b *testing.B, tracked bool) {
 	report(b, receipt.Figures.Resident, cpuSeconds()-before)
 }
 
-// wire is a store behind a network of so many bytes a second.
+// wire is a store at the other end of a network of so many bytes a second.
 type wire struct {
 	*memory
 	rate int64

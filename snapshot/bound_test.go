@@ -46,8 +46,8 @@ func (h held) Get(ctx context.Context, o store.Object) (io.ReadCloser, error) {
 	return body, nil
 }
 
-// peak runs do beside a registry that gives way to one request each time all have been
-// heard of that come without it, and answers the most memory in use meanwhile.
+// peak runs do and answers the most memory in use meanwhile. The registry lets one request pass at a time. Before
+// each it waits until all requests have come that can come without that answer.
 func (h held) peak(do func() error) (most uint64, err error) {
 	done := make(chan error, 1)
 	var before, now runtime.MemStats
@@ -59,7 +59,7 @@ func (h held) peak(do func() error) (most uint64, err error) {
 		case err := <-done:
 			return most, err
 		case <-h.arrived:
-			for range 20 { // whoever can go on without the answer does
+			for range 20 { // what can go on without the answer does
 				runtime.Gosched()
 			}
 			runtime.GC()
@@ -93,8 +93,8 @@ func noise(t *testing.T, mib int, seed byte) *os.File {
 	return f
 }
 
-// A registry that is slow makes a push and a restore wait; they never take more
-// memory than they may, whatever the RAM of the VM.
+// A registry that is slow makes a push and a restore wait. They never take more memory than they may, whatever the
+// RAM of the VM.
 func TestMemoryIsBounded(t *testing.T) {
 	const memory, beside = 64 << 20, 24 << 20 // tables, codecs, connections
 	w := wide(t, 240)

@@ -167,8 +167,8 @@ func TestManyGenerations(t *testing.T) {
 	g.over(t)
 }
 
-// And for one that never sleeps, and of which checkpoints are taken: much or little of it has
-// changed since the last one, a tracker tells which pages or nobody does, and passes are made or not.
+// And for one that never sleeps, and of which checkpoints are taken: much or little of it has changed since the
+// last one. A tracker tells which pages, or there is none. Passes are made or not.
 func TestManyCheckpoints(t *testing.T) {
 	for name, tt := range map[string]struct {
 		one     int // page in so many changes

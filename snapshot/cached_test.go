@@ -56,8 +56,8 @@ func (w *world) through(t *testing.T, k store.Keeper, d digest.Digest) (asked in
 	return count.calls
 }
 
-// What a node has pushed or fetched it restores without asking the store for anything,
-// sealed and signed as it is; and what lies there is what lies in the store.
+// What a node has pushed or fetched it restores without asking the store for anything, sealed and signed as it is.
+// What lies there is what lies in the store.
 func TestKeptSnapshotAsksNobody(t *testing.T) {
 	private, public := keyFiles(t, newECDSA(t))
 	for name, prepare := range map[string]func(w *world){

@@ -19,8 +19,8 @@ import (
 //
 //	extents -> blocks -> changed? -> zero test -> known? -> frames -> packs -> uploads
 //
-// Blocks are spread over the cores; everything from there to the frame happens in one
-// goroutine per core, so that a page is touched while it is in the core's cache.
+// Blocks are spread over the cores. Everything from there to the frame happens in one goroutine per core, so that a
+// page is touched while it is in the core's cache.
 type capture struct {
 	push    *push
 	ctx     context.Context

@@ -55,9 +55,9 @@ func openAs(t *testing.T, path string, flag int) *os.File {
 	return f
 }
 
-// With the kernel's own clones: a checkpoint is the disk of the pause, though the guest writes
-// over it, trims it and lets it grow from the moment it goes on; what lies in no memory yet, O_DIRECT,
-// partial pages and holes are in it. No file stays, and nothing was read in the pause.
+// With the kernel's own clones a checkpoint has the disk of the pause. The guest writes over the disk, trims it and
+// lets it grow from the moment it goes on. What is not in memory yet, O_DIRECT, partial pages and holes are in it.
+// No file stays, and nothing was read in the pause.
 func TestReflink(t *testing.T) {
 	for _, kind := range []string{"btrfs", "xfs"} {
 		t.Run(kind, func(t *testing.T) {

@@ -55,9 +55,8 @@ func dup(t *testing.T, fd int) uintptr {
 	return uintptr(n)
 }
 
-// A disk that is written to is cloned in the pause and read behind it, of the same instant
-// as RAM whatever the VM writes meanwhile; a clone that fails, before the pause or in it, costs
-// a longer pause, and that is said.
+// A disk that is written to is cloned in the pause and read after it. It is of the same instant as RAM, whatever
+// the VM writes meanwhile. A clone that fails, before the pause or in it, costs a longer pause, and that is said.
 func TestCheckpointClonesDisks(t *testing.T) {
 	for _, tracker := range []func(*guest) Tracker{
 		func(*guest) Tracker { return nil },
@@ -92,8 +91,8 @@ func TestCheckpointClonesDisks(t *testing.T) {
 	}
 }
 
-// A disk that nobody has written to since it was looked at is neither cloned nor read in the
-// pause; pages that were left for the pause are.
+// A disk without a write since the last look is neither cloned nor read in the pause. Pages that were left for the
+// pause are read.
 func TestQuietDiskIsNotCloned(t *testing.T) {
 	for busy, want := range map[bool]int{false: 1, true: 2} { // one is made before the pause
 		t.Run(fmt.Sprintf("busy %v", busy), func(t *testing.T) {
@@ -124,7 +123,7 @@ func TestQuietDiskIsNotCloned(t *testing.T) {
 	}
 }
 
-// A push that packs pages anew behind the pause reads those of a disk from its clone.
+// A push that packs pages anew after the pause reads those of a disk from its clone.
 func TestCompactionReadsTheClone(t *testing.T) {
 	defer func(n int) { mostPacks = n }(mostPacks)
 	mostPacks = 1

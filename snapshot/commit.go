@@ -87,8 +87,8 @@ func (p *push) putDisks(ctx context.Context) error {
 	return nil
 }
 
-// commit stores index and config, whose descriptors come behind those of layers, asks for every blob once more, stores
-// the manifest and reads it back. A crash before the manifest leaves blobs that nobody refers to.
+// commit stores index and config, whose descriptors come after those of layers. It asks for every blob once more,
+// stores the manifest and reads it back. A crash before the manifest leaves blobs that no manifest names.
 func (p *push) commit(ctx context.Context, c *capture, layers []v1.Descriptor) (Receipt, error) {
 	p.o.Progress(Progress{Step: "commit"})
 	index, packs := c.index()

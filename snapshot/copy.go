@@ -33,9 +33,8 @@ type Copied struct {
 	Total  uint64        `json:"total"` // bytes of the snapshot
 }
 
-// Copy brings the snapshot into another store, with the same digest. Every frame of
-// every pack, and every other blob by its digest, is verified on the way; the manifest is
-// last, so that what fails leaves no snapshot there.
+// Copy brings the snapshot into another store, with the same digest. Every frame of every pack, and every other
+// blob by its digest, is verified on the way. The manifest is last, so that what fails leaves no snapshot there.
 func (s *Snapshot) Copy(ctx context.Context, to store.Store, o CopyOptions) (Copied, error) {
 	c := &copier{Snapshot: s, to: to, o: o}
 	if c.o.Tag == "" {

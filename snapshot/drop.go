@@ -13,11 +13,11 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// Drop deletes a snapshot of the VM of that uid, or a hold of it, by its digest, and the tag that was
-// its root if it is still its tag: one that has been moved is another snapshot's. What is gone already
-// was deleted. A registry that deletes no manifest may still drop the tag. Its signature goes
-// with it. The manifest is read first: where it is another VM's, or nobody's, a *ForeignError says so
-// and nothing is deleted; where it cannot be read, nothing is known, and nothing is deleted either.
+// Drop deletes a snapshot of the VM of that uid, or a hold of it, by its digest. It deletes the tag too that was
+// its root, if it is still its tag: one that has been moved is another snapshot's. What is gone already was
+// deleted. A registry that deletes no manifest may still drop the tag. Its signature goes with it. The manifest is
+// read first. Where it is another VM's, or no VM's, a *ForeignError says so and nothing is deleted. Where it cannot
+// be read, nothing is known, and nothing is deleted either.
 func Drop(ctx context.Context, st store.Store, d digest.Digest, tag, uid string) error {
 	return dropIf(ctx, st, d, tag, func(data []byte) error {
 		var m v1.Manifest
@@ -124,8 +124,8 @@ func roots(ctx context.Context, st store.Store, tag string, d digest.Digest) (bo
 	return err == nil && info.Digest == d, err
 }
 
-// Refused reports whether an error of Drop or Rights means that the store lets nobody
-// here delete, which trying again does not change.
+// Refused reports whether an error of Drop or Rights means that the store lets this node delete nothing, which
+// trying again does not change.
 func Refused(err error) bool {
 	return errdefs.IsPermissionDenied(err) || errdefs.IsNotImplemented(err) || errdefs.IsUnauthorized(err)
 }

@@ -11,8 +11,8 @@ import (
 	"godwit.dev/godwit/snapshot/store/storetest"
 )
 
-// A snapshot of another VM is not deleted, whatever a pending deletion says of its digest and its tag, nor a golden
-// one for a VM, nor a VM's as a golden one; nothing of it changes.
+// A snapshot of another VM is not deleted, whatever a pending deletion says of its digest and its tag. Nor is a
+// golden one deleted for a VM, nor a VM's as a golden one. Nothing of it changes.
 func TestDropOfAnother(t *testing.T) {
 	for name, st := range map[string]store.Store{
 		"registry": opened(t, storetest.Start(t, &storetest.Registry{})),
@@ -42,8 +42,8 @@ func TestDropOfAnother(t *testing.T) {
 	}
 }
 
-// While the manifest cannot be read nobody knows whose it is: nothing is deleted, and the error is no
-// word that it was another's.
+// While the manifest cannot be read it is not known whose it is: nothing is deleted, and the error is no word that
+// it was another's.
 func TestDropThatCannotRead(t *testing.T) {
 	w := newWorld(t, 1)
 	receipt, err := Push(t.Context(), w.st, w.src, w.opts)

@@ -80,8 +80,8 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// What refuses deletes says so with one of the classes that Refused knows, and keeps the
-// snapshot; anything else that goes wrong is not a refusal.
+// A store that refuses deletes says so with one of the classes that Refused knows, and keeps the snapshot. Anything
+// else that goes wrong is not a refusal.
 func TestDropIsRefused(t *testing.T) {
 	for status, refused := range map[int]bool{403: true, 405: true, 400: true, 401: true, 500: false} {
 		r := storetest.Start(t, &storetest.Registry{NoDelete: status})
@@ -206,8 +206,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// Collect removes what nothing lists once it is old enough, also what killed writers left,
-// and spares everything else; a push that has lost a blob to it is Aborted at its manifest.
+// Collect removes what no index lists once it is old enough, also what killed writers left, and spares everything
+// else. A push that has lost a blob to it is Aborted at its manifest.
 func TestCollect(t *testing.T) {
 	w := newWorld(t, 1)
 	kept, err := Push(t.Context(), w.st, w.src, w.opts)

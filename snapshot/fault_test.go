@@ -130,8 +130,8 @@ func (f *forgetful) Put(ctx context.Context, o store.Object, c store.Content) er
 	return f.Store.Put(ctx, o, c)
 }
 
-// Whatever of a snapshot is lost between its upload and the commit, no manifest names
-// it; and every blob that a manifest does name was asked for behind its upload.
+// Whatever of a snapshot is lost between its upload and the commit, no manifest names it. Every blob that a
+// manifest does name was asked for after its upload.
 func TestCommitAsksForEveryBlob(t *testing.T) {
 	for _, live := range []bool{false, true} {
 		push := func(lose int) (*forgetful, error) {
@@ -176,8 +176,8 @@ func TestCommitAsksForEveryBlob(t *testing.T) {
 	}
 }
 
-// Whichever call of a push fails, the error has the store's class and no
-// manifest is there, but for the last call, which only reads it back.
+// Whichever call of a push fails, the error has the store's class and no manifest is there. The last call, which
+// only reads the manifest back, is the exception.
 func TestPushFailsAtEachCall(t *testing.T) {
 	w := newWorld(t, 1)
 	dir := t.TempDir()

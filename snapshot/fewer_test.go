@@ -9,9 +9,9 @@ import (
 	"godwit.dev/godwit/snapshot/precopy"
 )
 
-// A VM of more packs than a snapshot may name of which little is in use sends none of them
-// again for their number, neither in the next sleep nor between passes: packed anew, they would
-// be as many. Small ones beside them are packed together all the same.
+// A VM may have more packs than a snapshot may name, of which little is in use. It sends none of them again for
+// their number, neither in the next sleep nor between passes: packed anew, they would be as many. Small packs in
+// addition to them are packed together all the same.
 func TestFullPacksStay(t *testing.T) {
 	defer func(n int) { mostPacks = n }(mostPacks)
 	mostPacks = 2

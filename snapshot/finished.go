@@ -29,7 +29,7 @@ type finished struct {
 	about [32]byte
 
 	mu   sync.Mutex
-	off  int64 // behind the last record; 0: there is no header yet
+	off  int64 // after the last record; 0: there is no header yet
 	full bool  // or it cannot be written
 }
 
@@ -91,7 +91,7 @@ func (p *push) goOn() {
 	}
 	if p.o.Parent != nil {
 		if t.seed != p.o.Parent.seed {
-			return // the sums say nothing beside those of its table
+			return // the sums say no more than those of its table
 		}
 		t.key = p.o.Parent.key
 	} else {
@@ -136,7 +136,7 @@ func (l *finished) begin(seed uint64) {
 	l.full = err != nil || !l.write(append(b, sum[:]...))
 }
 
-// write appends; l.mu is held, or nobody else is there.
+// write appends; l.mu is held, or no other goroutine has l yet.
 func (l *finished) write(b []byte) bool {
 	if l.off+int64(len(b)) > mostFinished {
 		return false

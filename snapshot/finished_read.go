@@ -44,7 +44,7 @@ func parseFinished(data []byte, about [32]byte, spaces []SpaceInfo, now time.Tim
 	for at+recordHeadN <= len(data) {
 		n, body := int64(binary.LittleEndian.Uint32(data[at:])), data[at+recordHeadN:]
 		if n > int64(len(body)) || blake3.Sum256(body[:n]) != [32]byte(data[at+4:at+recordHeadN]) || !l.read(body[:n]) {
-			break // its writer was killed: nothing stands behind it
+			break // its writer was killed: nothing stands after it
 		}
 		at += recordHeadN + int(n)
 	}

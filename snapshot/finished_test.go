@@ -19,8 +19,8 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// tired is a store that has had enough at its n-th Put: that one and all behind it fail. It
-// counts the bytes of packs that it took.
+// tired is a store that has had enough at its n-th Put: that one and all after it fail. It counts the bytes of
+// packs that it took.
 type tired struct {
 	store.Store
 	fail int
@@ -112,8 +112,8 @@ func TestGoesOnAfterAFailedPush(t *testing.T) {
 	}
 }
 
-// A third push goes on with what both before it have stored, packs that are gone are sent
-// again, and pages that have changed since are what they are now.
+// A third push goes on with what both before it have stored. Packs that are gone are sent again. Pages that have
+// changed since are what they are now.
 func TestGoesOnWithWhatIsThere(t *testing.T) {
 	w := noisy(t, 42)
 	_, first, _ := w.pushed(t, 4)
@@ -144,8 +144,8 @@ func TestGoesOnWithWhatIsThere(t *testing.T) {
 	w.restore(t, receipt.Digest)
 }
 
-// With a parent the sums are by that one's seed, and a checkpoint that goes on with a failed
-// one has the pages of both in its own table.
+// With a parent the sums are by that one's seed. A checkpoint that goes on with a failed one has the pages of both
+// in its own table.
 func TestGoesOnBesideAParent(t *testing.T) {
 	w := noisy(t, 43)
 	w.opts.Next = emptyFile(t, "table")
@@ -163,7 +163,7 @@ func TestGoesOnBesideAParent(t *testing.T) {
 	table := w.opts.Next
 	w.opts.Ref.Operation, w.opts.Next = "op2", emptyFile(t, "next")
 	parent(table)
-	_, first, _ := w.pushed(t, 4) // state, two packs, then what is behind them
+	_, first, _ := w.pushed(t, 4) // state, two packs, then what is after them
 	parent(table)
 	receipt, second, _ := w.pushed(t, 0)
 	if first.took == 0 || receipt.Again == 0 || first.took+second.took > 18<<20 {
@@ -297,7 +297,7 @@ func TestListOfFinishedPacksIsBounded(t *testing.T) {
 	}
 }
 
-// A page that is known at its own place alone is found by nobody, and hides none that is proved.
+// A page that is known at its own place alone is not found by its contents, and hides no page that is proved.
 func TestUnprovedPagesAreFoundByNobody(t *testing.T) {
 	page := bytes.Repeat([]byte{7}, format.PageSize)
 	table := &Table{key: [32]byte{1}}

@@ -33,8 +33,8 @@ func tiny(t *testing.T) *os.File {
 	return f
 }
 
-// A restore whose files find no room ends with ResourceExhausted and names what was full; the
-// snapshot is as it was, and a restore where there is room succeeds.
+// A restore whose files find no room ends with ResourceExhausted and names what was full. The snapshot is as it
+// was, and a restore where there is room succeeds.
 func TestFillWithoutRoom(t *testing.T) {
 	w := newWorld(t, 41)
 	receipt, err := Push(t.Context(), w.st, w.src, w.opts)

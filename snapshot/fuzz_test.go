@@ -18,8 +18,8 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// A page table lies beside the RAM file, and who wrote it has read foreign bytes: whatever
-// it holds, what opens names packs and frames that it has.
+// A page table lies next to the RAM file, and its writer has read foreign bytes: whatever it holds, what opens
+// names packs and frames that it has.
 func FuzzTable(f *testing.F) {
 	w := newFuzzWorld(f)
 	table, err := os.ReadFile(w)
@@ -96,7 +96,7 @@ func FuzzFinished(f *testing.F) {
 	})
 }
 
-// rehash gives what the fuzzer has changed its hashes, so that it comes to what is behind them.
+// rehash gives what the fuzzer has changed its hashes, so that it comes to what is checked after them.
 func rehash(data []byte) []byte {
 	if len(data) < finishedHeaderN {
 		return data
@@ -169,8 +169,8 @@ func mustAbs(f *testing.F, path string) string {
 	return abs
 }
 
-// What lies where a signature is looked for never vouches: this node trusts nobody who has
-// signed anything.
+// What lies where a signature is looked for never vouches: this node trusts none of the keys that have signed
+// anything.
 func FuzzSignatures(f *testing.F) {
 	d := digest.FromString("a manifest")
 	f.Add([]byte(`{"schemaVersion":2,"layers":[{"mediaType":"`+mediaTypeSigned+`","size":9,"digest":"`+digest.FromString(

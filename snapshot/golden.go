@@ -22,10 +22,9 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// A golden snapshot holds the pages of a VM that was booted from an image and was ready,
-// so that no other VM of that image has to store them, and keeps its read-only disks at
-// hand. It is no VM's snapshot: nothing can
-// be restored from it, for it has neither device state nor Spec.
+// A golden snapshot holds the pages of a VM that was booted from an image and was ready. No other VM of that image
+// has to store them. It keeps the image's read-only disks at hand, too. It is no VM's snapshot: nothing can be
+// restored from it, for it has neither device state nor Spec.
 const (
 	GoldenType      = "application/vnd.godwit.golden.v1"
 	MediaTypeGolden = "application/vnd.godwit.golden.config.v1"
@@ -60,7 +59,7 @@ type goldenConfig struct {
 	Sealed  *Sealed     `json:"sealed,omitempty"`
 }
 
-// GoldenRepository is where a node's golden snapshots lie, beside those of its VMs.
+// GoldenRepository is where a node's golden snapshots lie, next to those of its VMs.
 func GoldenRepository(prefix string) string { return prefix + "/golden" }
 
 // GoldenOf is GoldenRepository for a VM's repository.
@@ -76,7 +75,7 @@ func (g GoldenInfo) kernel() string {
 	return k.Encoded()[:shortKernel]
 }
 
-// Tag tells image and shape: whoever looks for one reads the names of tags alone.
+// Tag tells image and shape: a search for one reads the names of tags alone.
 func (g GoldenInfo) Tag() string {
 	return fmt.Sprintf("%s-%s-%s-%dm-%dc", g.Image.Encoded(), g.VMM, g.kernel(), g.Memory>>20, g.VCPUs)
 }
@@ -177,8 +176,8 @@ type Golden struct {
 	pages *Snapshot // its index, packs and keys; it has no config
 }
 
-// OpenGolden reads one as OpenWith does: one that is sealed for others is
-// FailedPrecondition, one that nobody who is trusted has signed PermissionDenied.
+// OpenGolden reads one as OpenWith does: one that is sealed for others is FailedPrecondition, one that no trusted
+// key has signed PermissionDenied.
 func OpenGolden(ctx context.Context, st store.Store, d digest.Digest, keys *Keys) (*Golden, error) {
 	g, err := openGolden(ctx, st, d, keys)
 	if err != nil {
@@ -288,10 +287,9 @@ func (c *goldenConfig) unseal(locks *seal.Locks) (*seal.Key, error) {
 	return key, nil
 }
 
-// Table reads all of its pages and writes their table, for pushes. No table comes with a
-// golden snapshot: what counts as equal is decided by bytes that this node has read and
-// hashed with a key of its own, so that nobody, neither a guest nor who writes to the
-// store, can have a page stand for another.
+// Table reads all of its pages and writes their table, for pushes. No table comes with a golden snapshot: what
+// counts as equal is decided by bytes that this node has read and hashed with a key of its own. Neither a guest nor
+// a writer of the store can have a page stand for another.
 func (g *Golden) Table(ctx context.Context, f *os.File, o FillOptions) error {
 	o.Table = f
 	if err := restore.Read(ctx, g.pages.source(), o.restore()); err != nil {
@@ -309,7 +307,7 @@ type GoldenEntry struct {
 	Size    uint64 // of all blobs that its manifest lists
 }
 
-// ListGolden reads the manifest behind each tag; what is no golden snapshot is left out.
+// ListGolden reads the manifest of each tag; what is no golden snapshot is left out.
 func ListGolden(ctx context.Context, st store.Store) (list []GoldenEntry, err error) {
 	tags, err := st.Tags(ctx)
 	if errdefs.IsNotFound(err) {

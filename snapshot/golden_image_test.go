@@ -97,8 +97,8 @@ func (f *fleet) table(t *testing.T) *Table {
 	return table
 }
 
-// The first snapshot of a VM stores only what the golden one of its image lacks,
-// wherever in RAM a page lies, and needs it no more afterwards.
+// The first snapshot of a VM stores only what the golden one of its image lacks, wherever in RAM a page lies. It
+// does not need the golden one afterwards.
 func TestFirstPushAgainstGolden(t *testing.T) {
 	for name, keys := range map[string]Keys{"plain": {}, "sealed": {Locks: seal.Locks{Keys: []seal.Secret{secret(1)}}}} {
 		t.Run(name, func(t *testing.T) {
@@ -187,8 +187,8 @@ func TestGoldenPacksElsewhere(t *testing.T) {
 	}
 }
 
-// Whoever collides with a page of a golden snapshot, in a guest or in the store, has no
-// other VM get that page: sums find, hashes by a key of this node decide.
+// A page that collides with one of a golden snapshot, in a guest or in the store, comes to no other VM: sums find,
+// hashes by a key of this node decide.
 func TestPoisonedGolden(t *testing.T) {
 	f := newFleet(t, &storetest.Registry{}, Keys{})
 	table := f.table(t)
@@ -303,8 +303,8 @@ func TestGoldenKeys(t *testing.T) {
 	}
 }
 
-// Whichever request fails while a golden snapshot is read, there is no table; while it is
-// used, the push ends with a snapshot that is right, or with none.
+// Whichever request fails while a golden snapshot is read, there is no table. If one fails while it is used, the
+// push ends with a snapshot that is right, or with none.
 func TestGoldenFailsAtEachRequest(t *testing.T) {
 	f := newFleet(t, &storetest.Registry{}, Keys{})
 	f.registry.Take()

@@ -78,7 +78,7 @@ func TestHarmedFrames(t *testing.T) {
 				m := &middle{frames: n, harm: harm}
 				from, to := m.between(t)
 				_, err, rerr := move(t, w, a, w.sending(g, nil), from, to)
-				if a.loaded > 0 && name != "twice" { // the second one of the last frame comes behind the end
+				if a.loaded > 0 && name != "twice" { // the second one of the last frame comes after the end
 					t.Errorf("frame %d: loaded", n)
 				}
 				for side, err := range map[string]error{"source": err, "destination": rerr} {
@@ -122,8 +122,7 @@ func (c *cutting) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A connection that is cut at any byte, by either side, ends both with Unavailable, and
-// leaves no goroutine behind.
+// A connection that is cut at any byte, by either side, ends both with Unavailable, and leaves no goroutine.
 func TestCutConnection(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, at := range []int64{0, 100, 5_000, 400_000, 1 << 20, 3 << 19} {

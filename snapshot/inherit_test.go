@@ -20,9 +20,8 @@ func (quiet) Prepare(context.Context) error                 { return nil }
 func (quiet) Pause(context.Context) error                   { return nil }
 func (quiet) Save(context.Context) (json.RawMessage, error) { return nil, nil }
 
-// What is known of a page from before the restore never outlives a write, a move or a hole;
-// and a VM whose pages are compared is looked at once if few of them have changed: in the
-// pause, which compares all of them anyway.
+// What is known of a page from before the restore never holds after a write, a move or a hole. A VM whose pages are
+// compared is looked at once if few of them have changed: in the pause, which compares all of them anyway.
 func TestInherited(t *testing.T) {
 	for name, tt := range map[string]struct {
 		live    bool

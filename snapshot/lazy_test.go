@@ -112,8 +112,8 @@ func (w *world) lazily(t *testing.T, st store.Store, d digest.Digest, table *os.
 	return err
 }
 
-// A VM that runs gets what it asks for and all the rest, and the table of an eager restore; whichever
-// call fails, and how, is tried again.
+// A VM that runs gets what it asks for and all the rest, and the table of an eager restore. Whichever call fails,
+// and how, is tried again.
 func TestFillWaiting(t *testing.T) {
 	w := newWorld(t, 61)
 	receipt, err := Push(t.Context(), w.st, w.src, w.opts)
@@ -264,8 +264,8 @@ func (s *stalled) GetRange(ctx context.Context, d digest.Digest, offset, n int64
 	}{in, in}, err
 }
 
-// The rest comes behind what the VM waits for, and at last also where that does not come, or nobody
-// waits; who calls it off does not wait for any of it.
+// The rest comes after what the VM waits for. It comes also where that does not come, or where the VM waits for
+// nothing. A caller that calls it off does not wait for any of it.
 func TestFillWaitsForAnIdleVM(t *testing.T) {
 	w := newWorld(t, 64)
 	_, s := w.stored(t)

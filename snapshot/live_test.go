@@ -284,8 +284,8 @@ func TestLiveLeavesHotPages(t *testing.T) {
 	}
 }
 
-// A disk is looked at again whoever writes to it between two looks, and whatever its time
-// of modification says then: in whole pages, in its last one, with holes, up to the pause.
+// A disk is looked at again whatever writes to it between two looks, and whatever its time of modification says
+// then. It is looked at in whole pages, in its last one, with holes, up to the pause.
 func TestLiveDisk(t *testing.T) {
 	w := newWorld(t, 25)
 	g := newGuest(w, 8)
@@ -311,7 +311,7 @@ func TestLiveDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chtimes(g.disk.Name(), st.ModTime(), st.ModTime()); err != nil { // as if nobody had
+		if err := os.Chtimes(g.disk.Name(), st.ModTime(), st.ModTime()); err != nil { // as if it had not been written
 			t.Fatal(err)
 		}
 		settle(t, g.disk)

@@ -8,8 +8,8 @@ import (
 	"godwit.dev/godwit/snapshot/format"
 )
 
-// Of a VM whose writes were noted from its wake on only those are looked at, and what comes
-// of it is the VM all the same, also where the store has lost what the restore had.
+// Of a VM whose writes were noted from its wake on only those are looked at. The snapshot is the VM all the same,
+// also where the store has lost what the restore had.
 func TestLiveFromTheWakeOn(t *testing.T) {
 	for name, lost := range map[string]bool{"whole": false, "a pack is gone": true} {
 		t.Run(name, func(t *testing.T) {

@@ -48,7 +48,7 @@ type Listed struct {
 	Err    error
 }
 
-// List reads the manifest behind every tag.
+// List reads the manifest of every tag.
 func List(ctx context.Context, st store.Store) ([]Listed, error) {
 	tags, err := st.Tags(ctx)
 	if err != nil {

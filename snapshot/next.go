@@ -9,9 +9,9 @@ import (
 	"godwit.dev/godwit/snapshot/seal"
 )
 
-// nextTable makes the table of the snapshot that is being taken, of a VM that goes on: the
-// one after it needs to push only what is new since. Pages of the parent keep their proofs,
-// so its key stays; others are hashed when their frame is encoded, behind the pause.
+// nextTable makes the table of the snapshot that is being taken, of a VM that goes on: the one after it needs to
+// push only what is new since. Pages of the parent keep their proofs, so its key stays; others are hashed when
+// their frame is encoded, after the pause.
 type nextTable struct {
 	file *os.File
 	key  [32]byte
@@ -88,7 +88,7 @@ func (n *nextTable) write(c *capture, repository string, index []byte, packs []*
 	}
 	for _, t := range c.push.tables() {
 		if t.key != n.key {
-			continue // of a golden snapshot beside a parent's: the next push finds it there again
+			continue // of a golden snapshot in addition to a parent's: the next push finds it there again
 		}
 		for _, e := range t.entries {
 			if f := t.frame(e.Frame); f.slots&(1<<e.Slot) != 0 {

@@ -31,18 +31,16 @@ type Snapshot struct {
 	keys []*seal.Key // by pack
 }
 
-// Open reads manifest, config and index of the snapshot with that digest and refuses it
-// unless they are whole, of this format and, if want is not nil, of that step of that
-// operation of that VM. Classes: NotFound (the store says so), InvalidArgument,
-// NotImplemented (a newer format), FailedPrecondition (another VM's or operation's),
-// DataLoss, and those of the store.
+// Open reads manifest, config and index of the snapshot with that digest. It refuses it unless they are whole and
+// of this format. If want is not nil, they must be of that step of that operation of that VM, too. Classes:
+// NotFound (the store says so), InvalidArgument, NotImplemented (a newer format), FailedPrecondition (another VM's
+// or operation's), DataLoss, and those of the store.
 func Open(ctx context.Context, st store.Store, d digest.Digest, want *Ref) (*Snapshot, error) {
 	return OpenWith(ctx, st, d, want, &Keys{})
 }
 
-// OpenWith is Open by a node that has keys. A snapshot that is sealed for others is
-// FailedPrecondition; one that is not sealed, or signed by nobody that is trusted, where
-// the keys demand it, PermissionDenied.
+// OpenWith is Open by a node that has keys. A snapshot that is sealed for others is FailedPrecondition. One that is
+// not sealed, or not signed by a trusted key, where the keys demand it, is PermissionDenied.
 func OpenWith(ctx context.Context, st store.Store, d digest.Digest, want *Ref, keys *Keys) (*Snapshot, error) {
 	s, err := open(ctx, st, d, want, keys)
 	if err != nil {

@@ -81,8 +81,8 @@ func packBuffers(memory int64) int { return max(2, int(memory/2/format.PackSize)
 // mostWaiting packs that pile up while the network keeps pace.
 const mostWaiting = 1
 
-// codec of the next frame: where packs pile up there is time to make them smaller, unless it is
-// the cores that nobody gets.
+// codec of the next frame: where packs pile up there is time to make them smaller, unless the cores are what is
+// scarce.
 func (k *packer) codec() format.Codec {
 	switch {
 	case k.o.Codec != CodecAuto:

@@ -27,9 +27,9 @@ func (w *weighed) Put(ctx context.Context, o store.Object, c store.Content) erro
 	return w.Store.Put(ctx, o, c)
 }
 
-// What a push takes beside its buffers grows with the pages that it stores, by no more than a
-// VM's cgroup grants for them: of a first one, and of one all of whose pages are others than its
-// parent's and whose next table is made.
+// What a push takes in addition to its buffers grows with the pages that it stores. It is no more than a VM's
+// cgroup grants for them. Measured are a first push, and one all of whose pages are others than its parent's and
+// whose next table is made.
 func TestPageCost(t *testing.T) {
 	if raced {
 		t.Skip("the race detector has memory of its own: without it in make integration")

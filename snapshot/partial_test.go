@@ -51,9 +51,8 @@ func sparseUse(t *testing.T, st store.Store) (*Snapshot, [32]byte) {
 	return s, sumFile(t, r.ram)
 }
 
-// A restore fetches of a pack that is mostly of an older snapshot what it needs, where the
-// registry honours Range; where it does not, or sends something else, the whole pack. The
-// guest gets the same bytes.
+// Of a pack that is mostly of an older snapshot a restore fetches what it needs, where the registry honours Range.
+// Where the registry does not, or sends something else, it fetches the whole pack. The guest gets the same bytes.
 func TestFillReadsParts(t *testing.T) {
 	r := storetest.Start(t, &storetest.Registry{})
 	s, want := sparseUse(t, opened(t, r))

@@ -18,8 +18,8 @@ type prepared struct {
 
 func (p prepared) Prepare(context.Context) error { return p.do() }
 
-// What a guest writes while its pause is prepared is looked at before the pause, unless passes
-// cannot keep up with what it writes; and what cannot be prepared ends the push.
+// What a guest writes while its pause is prepared is looked at before the pause, unless passes cannot keep up with
+// what it writes. What cannot be prepared ends the push.
 func TestPrepare(t *testing.T) {
 	const pages = 400
 	failed := errors.New("failed on purpose")
@@ -69,8 +69,8 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// Where RAM has data is found out while the state is saved, if nobody tells what is written; and
-// again if the VMM makes or frees pages meanwhile, as many of the ones as of the others too.
+// Where RAM has data is found out while the state is saved, if no tracker tells what is written. It is found out
+// again if the VMM makes or frees pages meanwhile, also if it makes as many as it frees.
 func TestSurvey(t *testing.T) {
 	for name, inSave := range map[string]func(g *guest, hole, data int64){
 		"nothing": func(*guest, int64, int64) {},

@@ -55,7 +55,7 @@ type Options struct {
 	Facts  Facts
 	Resume json.RawMessage
 	Parent *Table // pages that the store has already; nil: none
-	Golden *Table // pages of a golden snapshot, beside the parent's; nil: none
+	Golden *Table // pages of a golden snapshot, in addition to the parent's; nil: none
 	Keys   Keys   // the snapshot is sealed and signed, if these do
 	// Source opens the repository that a table is of: what the store does not take over from
 	// there by itself is copied. Nil: it is pushed anew.
@@ -95,14 +95,14 @@ type Options struct {
 	Still bool
 }
 
-// CodecAuto takes MinLZ as long as packs leave as fast as they are filled. Where they pile up it takes
-// Zstd, which takes four times the time and makes frames a third smaller, if cores are idle, else S2,
-// between both.
+// CodecAuto takes MinLZ as long as packs leave as fast as they are filled. Where they pile up and cores are idle it
+// takes Zstd, which takes four times the time and makes frames a third smaller. Where they pile up and no core is
+// idle it takes S2, between both.
 const CodecAuto format.Codec = 0
 
-// PageCost is the memory, in bytes, that a push may take for each page of Spaces beside
-// Options.Memory: what was seen of it and where, its entry in the parent's table and in the index,
-// and half of that as garbage. TestPageCost measures it.
+// PageCost is the memory, in bytes, that a push may take for each page of Spaces, in addition to Options.Memory. It
+// is what was seen of the page and where, and the page's entry in the parent's table and in the index. Half of that
+// is added as garbage. TestPageCost measures it.
 const PageCost = 512
 
 // Receipt of a committed snapshot.
@@ -118,8 +118,8 @@ type Receipt struct {
 	// tracker failed.
 	Passes    []Pass `json:"passes,omitempty"`
 	Untracked string `json:"untracked,omitempty"`
-	// Moved are bytes of pages that were packed anew, because a restore would have read too
-	// much beside them. They are in Figures.New, too.
+	// Moved are bytes of pages that were packed anew, because a restore would have read too much in addition to them.
+	// They are in Figures.New, too.
 	Moved uint64 `json:"movedBytes,omitempty"`
 	// Ungolden is why a golden snapshot was left aside.
 	Ungolden string `json:"ungolden,omitempty"`
@@ -168,9 +168,9 @@ func (o *Options) defaults() {
 	}
 }
 
-// Push captures src into st. On error there is no snapshot: nothing refers to what was
-// uploaded. Only where the store took the manifest and its answer was lost does a tag
-// stay behind, whose digest nobody was told; the next attempt of the operation moves it.
+// Push captures src into st. On error there is no snapshot: nothing refers to what was uploaded. One case leaves a
+// tag: the store took the manifest and its answer was lost. No caller was told its digest; the next attempt of the
+// operation moves it.
 func Push(ctx context.Context, st store.Store, src Source, o Options) (Receipt, error) {
 	o.defaults()
 	config, err := newConfig(src, o)
@@ -253,7 +253,7 @@ func (p *push) run(ctx context.Context) (Receipt, error) {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	c := newCapture(p, g, gctx)
-	defer c.close() // behind the commit: to unmap RAM takes long
+	defer c.close() // after the commit: to unmap RAM takes long
 	g.Go(func() error {
 		if err := c.run(); err != nil {
 			return err
@@ -276,8 +276,8 @@ func (p *push) run(ctx context.Context) (Receipt, error) {
 	return p.commit(ctx, c, []v1.Descriptor{state})
 }
 
-// prepare stores the state, or of a VM that runs OCI's empty blob: a store that takes nothing
-// is found before RAM is read. Beside that it asks for the packs of tables.
+// prepare stores the state, or of a VM that runs OCI's empty blob: a store that takes nothing is found before RAM
+// is read. In addition it asks for the packs of tables.
 func (p *push) prepare(ctx context.Context) (state v1.Descriptor, err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {

@@ -10,9 +10,9 @@ func (s *sender) barrier() error {
 	return s.out.Barrier(s.ctx)
 }
 
-// reach waits behind a pass until the destination has written what was sent. What still lies
-// between both ends when the VM stands still is part of its pause: megabytes in the buffers of
-// a connection, where a destination is slower than its wire.
+// reach waits after a pass until the destination has written what was sent. What still lies between both ends when
+// the VM stands still is part of its pause: megabytes in the buffers of a connection, where a destination is slower
+// than its wire.
 func (s *sender) reach() error {
 	begun := time.Now()
 	if err := s.barrier(); err != nil || !s.answers {

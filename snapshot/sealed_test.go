@@ -100,7 +100,7 @@ func TestSealedStoreHoldsNothingPlain(t *testing.T) {
 	}
 }
 
-// A sealed snapshot gives back everything, to each who holds a key and to nobody else.
+// A sealed snapshot gives back everything, to each holder of a key and to no other.
 func TestSealedOpensForItsKeys(t *testing.T) {
 	id, err := age.GenerateX25519Identity()
 	if err != nil {
@@ -182,8 +182,8 @@ func TestSealRequired(t *testing.T) {
 	}
 }
 
-// A node that takes sealed or signed snapshots only makes no other, and nothing of
-// the VM is sent where it has no key to do so.
+// A node that takes sealed or signed snapshots only makes no other. Nothing of the VM is sent where the node has no
+// key to do so.
 func TestRequiredHoldsForPushes(t *testing.T) {
 	_, public := keyFiles(t, newECDSA(t))
 	for key, keys := range map[string]Keys{

@@ -39,8 +39,8 @@ type SendOptions struct {
 	// Ended hears the digest of all that was sent, before the destination has said READY; it
 	// may be nil, and does not block.
 	Ended func(digest string)
-	// Ready hears of the end before this end lets go of the VM's memory, which takes a while
-	// for which the VM would stand still; it may be nil.
+	// Ready hears of the end before this end lets go of the VM's memory. That takes a while, for which the VM would
+	// stand still. It may be nil.
 	Ready func(Sent)
 }
 
@@ -57,9 +57,9 @@ type Sent struct {
 	Untracked string `json:"untracked,omitempty"`
 }
 
-// Send streams a VM that runs to the destination at the other end of conn, pauses it when
-// what is left fits the budget or does not shrink any more, and returns when the
-// destination has all of it, exactly as it was in the pause, loaded and READY.
+// Send streams a VM that runs to the destination at the other end of conn. It pauses the VM when what is left fits
+// the budget or does not shrink any more. It returns when the destination has all of it, exactly as it was in the
+// pause, loaded and READY.
 func Send(ctx context.Context, conn io.ReadWriteCloser, src Source, o SendOptions) (Sent, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

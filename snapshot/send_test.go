@@ -172,8 +172,8 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// The page table of a VM goes with it: behind a live move a snapshot pushes what is new, as
-// it would have at the source.
+// The page table of a VM goes with it: after a live move a snapshot pushes what is new, as it would have at the
+// source.
 func TestSendTakesTheTable(t *testing.T) {
 	w := newWorld(t, 33)
 	_, _, table := w.goesOn(t, 5, func(*guest) Tracker { return nil })
@@ -220,9 +220,9 @@ func TestSendTakesTheTable(t *testing.T) {
 	}
 }
 
-// A guest that is faster than the wire is paused when the passes do not shrink any more;
-// one that calms down gets passes until the rest is small, also where more would fit. Pages that
-// the guest frees are holes at the destination.
+// A guest that is faster than the wire is paused when the passes do not shrink any more. A guest that calms down
+// gets passes until the rest is small, also where more would fit. Pages that the guest frees are holes at the
+// destination.
 func TestSendConverges(t *testing.T) {
 	if passes := calming(t, precopy.PauseFixed, 0); len(passes) < 4 { // nothing fits it
 		t.Errorf("passes %+v", passes)

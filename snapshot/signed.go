@@ -23,8 +23,8 @@ type Keys struct {
 	Trust sign.Trust
 }
 
-// serve refuses to make what this node itself would refuse to open: the VM would lie in
-// the store in the clear, or unsigned, and nobody with the same rule would wake it.
+// serve refuses to make what this node itself would refuse to open: the VM would lie in the store in the clear, or
+// unsigned, and no node with the same rule would wake it.
 func (k *Keys) serve() error {
 	switch {
 	case k.Locks.Required && !k.Locks.On():

@@ -73,8 +73,8 @@ func trust(t *testing.T, c sign.Config) sign.Trust {
 	return tr
 }
 
-// With signing required, a snapshot that no trusted key has signed is refused by
-// name; one that a trusted key signed is restored, also after it was copied elsewhere.
+// With signing required, a snapshot that no trusted key has signed is refused by name. A snapshot that a trusted
+// key signed is restored, also after it was copied elsewhere.
 func TestSigned(t *testing.T) {
 	for name, key := range map[string]crypto.Signer{"ecdsa": newECDSA(t), "ed25519": newEd25519(t)} {
 		w := newWorld(t, 41)

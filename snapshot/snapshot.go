@@ -67,8 +67,8 @@ func (r Ref) Made(tag string) bool {
 // store.LayoutPrefix and a directory.
 func Repository(prefix, uid string) string { return prefix + "/" + uid }
 
-// Facts are what the device state depends on. Whoever restores compares them with the
-// destination before anything is reserved.
+// Facts are what the device state depends on. A restore compares them with the destination before anything is
+// reserved.
 type Facts struct {
 	VMM      string   `json:"vmm"`
 	Version  string   `json:"version"`
@@ -148,8 +148,8 @@ const (
 
 // Progress of a push or a fill.
 type Progress struct {
-	// Step is "precopy", then in the pause "capture" and "disk", "clone" behind it, "upload",
-	// "commit"; "fill", "lazy fill"; "verify".
+	// Step is "precopy", then in the pause "capture" and "disk", "clone" after it, "upload", "commit"; "fill", "lazy
+	// fill"; "verify".
 	Step  string `json:"step"`
 	Done  uint64 `json:"done"` // bytes
 	Total uint64 `json:"total"`

@@ -44,10 +44,9 @@ type Bad struct {
 // maxBad is how many bad parts a verdict names.
 const maxBad = 100
 
-// Verify reads all that the snapshot consists of: device state and read-only disks by
-// their digests, and each pack by its own and by that of every frame in it, which is
-// decoded. A part that is wrong or missing is in the verdict; an error means that there
-// is none, because the store did not let everything be read.
+// Verify reads all that the snapshot consists of: device state and read-only disks by their digests, and each pack
+// by its own and by that of every frame in it, which is decoded. A part that is wrong or missing is in the verdict.
+// An error means that there is no verdict, because the store did not let everything be read.
 func (s *Snapshot) Verify(ctx context.Context, o VerifyOptions) (Verdict, error) {
 	if o.Memory <= 0 {
 		o.Memory = 256 << 20
@@ -109,7 +108,7 @@ func (v *verifier) pack(ctx context.Context, i int) error {
 		return v.judge(name, store.Lost("pack", d, err), err)
 	}
 	named := v.frames(i, data, name)
-	if err != nil && !named { // between the frames, or behind them
+	if err != nil && !named { // between the frames, or after them
 		return v.judge(name, err, err)
 	}
 	return nil

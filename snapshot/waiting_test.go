@@ -15,8 +15,8 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// The frames before one that was waited for come too; of them only those in use that are missing are
-// asked for, and none where the store knows no parts.
+// The frames before one that was waited for come too. Of them only those in use that are missing are asked for, and
+// none where the store knows no parts.
 func TestFillWaitingBefore(t *testing.T) {
 	for name, ranges := range map[string]bool{"parts": true, "no parts": false} {
 		t.Run(name, func(t *testing.T) {
@@ -131,8 +131,8 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// A page comes as soon as its frame is here, though those behind it are not, and if these never
-// come nobody is said to wait for them.
+// A page comes as soon as its frame is here, though those after it are not. If these never come, no page is said to
+// wait for them.
 func TestFillWaitingForTheFirstFrame(t *testing.T) {
 	for name, fails := range map[string]error{"the rest comes": nil, "the rest fails": errors.New("reset")} {
 		t.Run(name, func(t *testing.T) {

@@ -18,8 +18,9 @@ import (
 // is of no use once the container is deleted. Retention.Ended after the end was noted it goes. A container that was
 // stopped, or whose node does not say, keeps it.
 
-// For how long a node is not asked again for a container that keeps a snapshot, how long an answer may take, and
-// how many are asked in one sweep: other work waits for it.
+// These are bounds for the questions about containers that keep a snapshot: other work waits for them.
+// containerAgain is the least time between two questions about one container, containerBound the time for an
+// answer, and containerAsks the most questions of one sweep.
 const (
 	containerAgain = 6 * time.Hour
 	containerBound = 2 * time.Second

@@ -132,9 +132,8 @@ func TestPushIsConfined(t *testing.T) {
 	}
 }
 
-// A VM whose pages are those of a golden snapshot wakes without a request on a node that has read
-// the golden snapshot, or made it: with what is kept of that, which the VM's worker may
-// read and not change.
+// A VM whose pages are those of a golden snapshot wakes without a request on a node that has read or made the
+// golden snapshot. It does so with what is kept of that, which the VM's worker may read and not change.
 func TestNodeKeepsGoldenPacks(t *testing.T) {
 	r := storetest.Start(t, &storetest.Registry{})
 	own, shared := r.Config(t, "vms/uid1"), r.Config(t, "vms/golden")

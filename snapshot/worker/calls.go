@@ -55,8 +55,8 @@ func equal(k uint32, yes, no int) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: uint8(yes), Jf: uint8(no)}
 }
 
-// calls is the filter of a process: connections to registries and nodes, what concerns itself, and
-// all calls that concern nobody else.
+// calls is the filter of a process: connections to registries and nodes, what concerns itself, and all calls that
+// concern no other process.
 func calls(pid uint32) []unix.SockFilter {
 	code := []unix.SockFilter{
 		load(offsetArch), equal(unix.AUDIT_ARCH_X86_64, 1, 0), refuse,

@@ -14,12 +14,11 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// confine takes from this process what it does not need for the rest of its job, before
-// it reads a byte that others made: its files are open, its credentials and keys read.
-// What is left is the descriptors that it was given, connections to registries, the
-// public files that these take, the directories of layouts, and what the node keeps of this
-// repository and, to read it, of golden snapshots. A parser that a snapshot has taken over reads no other file of the
-// host, writes none, reaches none of its programs and gets no right back.
+// confine takes from this process what it does not need for the rest of its job, before it reads a byte that others
+// made: its files are open, its credentials and keys read. What is left is the descriptors that it was given,
+// connections to registries, the public files that these take, and the directories of layouts. It also has what the
+// node keeps of this repository and, to read it, of golden snapshots. A parser that a snapshot has taken over reads
+// no other file of the host and writes none. It reaches none of its programs and gets no right back.
 //
 // A kernel without landlock leaves the files in reach that root owns; the rest holds.
 func confine(kept *cache.Dir, stores ...store.Config) error {

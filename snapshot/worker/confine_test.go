@@ -91,8 +91,8 @@ func outOfReach(socket string) (wrong error) {
 
 func second[T any](_ T, err error) error { return err }
 
-// What reads foreign bytes has no rights left, in any thread, and reaches no file
-// but those that it was given, and no program of the host.
+// What reads foreign bytes has no rights left, in any thread. It reaches no file but those that it was given, and
+// no program of the host.
 func TestConfined(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")

@@ -11,7 +11,7 @@ import (
 // cores tells whether those of the host have time to spare. Its file is opened before the job
 // is confined.
 type cores struct {
-	stat *os.File // /proc/stat; nil: nobody knows
+	stat *os.File // /proc/stat; nil: not known
 
 	mu         sync.Mutex
 	looked     time.Time

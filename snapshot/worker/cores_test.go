@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The cores have time to spare as long as a tenth of it was idle, or nobody knows.
+// The cores have time to spare as long as a tenth of it was idle, or nothing is known of it.
 func TestCores(t *testing.T) {
 	f, err := os.OpenFile(filepath.Join(t.TempDir(), "stat"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"godwit.dev/godwit/snapshot/sign"
 )
 
-// Cosign, the program that GODWIT_COSIGN names, takes the signature of a snapshot in a real
-// registry for one of our key, and for none of another key.
+// Cosign is the program that GODWIT_COSIGN names. In a real registry it takes the signature of a snapshot for one
+// of our key, and for none of another key.
 func TestCosign(t *testing.T) {
 	cosign := os.Getenv("GODWIT_COSIGN")
 	if cosign == "" {

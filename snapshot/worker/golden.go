@@ -83,7 +83,7 @@ func (j *PushJob) golden(keys *snapshot.Keys) (g goldenPages, why string) {
 	return g, ""
 }
 
-// disks of the image may be taken over from beside the pages.
+// disks of the image may be taken over in addition to the pages.
 func (g *goldenPages) disks(src *snapshot.Source) {
 	for i := range src.Disks {
 		if d := &src.Disks[i]; d.From == "" && g.table != nil {

@@ -2,9 +2,8 @@
 // their own: its pages are charged to the task's cgroup, and foreign bytes are parsed
 // where a crash takes no VM along. The shim calls Client; Main is the process.
 //
-// The process gets one line of JSON, the job, on stdin, its files as descriptors from 3
-// on, and answers with lines of JSON on stdout. It ends when stdin ends: whoever
-// started it is gone then.
+// The process gets one line of JSON, the job, on stdin, and its files as descriptors from 3 on. It answers with
+// lines of JSON on stdout. It ends when stdin ends: the process that started it is gone then.
 package worker
 
 import (
@@ -61,8 +60,8 @@ type PushJob struct {
 	Kept
 }
 
-// Kept is where a job keeps what it sends and reads, and where it may read what the node keeps of golden
-// snapshots; set by Client. Empty: nothing is kept.
+// Kept is where a job keeps what it sends and reads, and where it may read what the node keeps of golden snapshots.
+// Client sets it. Empty: nothing is kept.
 type Kept struct {
 	Cache  string `json:"cache,omitempty"`
 	Beside string `json:"cacheBeside,omitempty"`
@@ -132,8 +131,8 @@ type Space struct {
 	Name string `json:"name"`
 	Disk string `json:"disk,omitempty"` // spec.Disk.ID, of a push
 	File *File  `json:"file"`
-	// Clone, of a push of a disk, is an empty file that nobody else has, in the file system of
-	// File; nil: the disk is not cloned.
+	// Clone, of a push of a disk, is an empty file that no other job has, in the file system of File; nil: the disk is
+	// not cloned.
 	Clone *File `json:"clone,omitempty"`
 }
 
@@ -189,8 +188,8 @@ type job struct {
 	Golden *GoldenJob `json:"golden,omitempty"`
 }
 
-// reply is a line on stdin behind the job: the pause is prepared; the VM is paused; its state
-// is saved; what a receiving worker asked for is done.
+// reply is a line on stdin after the job: the pause is prepared; the VM is paused; its state is saved; what a
+// receiving worker asked for is done.
 type reply struct {
 	Prepared bool            `json:"prepared,omitempty"`
 	Paused   bool            `json:"paused,omitempty"`
@@ -214,8 +213,8 @@ type line struct {
 	// Prepare and Pause order what Live does; the caller answers with one reply, and with two.
 	Prepare bool `json:"prepare,omitempty"`
 	Pause   bool `json:"pause,omitempty"`
-	// Kept says that much was kept: the cache may be above its limit. Cache is what it was good
-	// for, beside an answer.
+	// Kept says that much was kept: the cache may be above its limit. Cache is what it was good for, in addition to an
+	// answer.
 	Kept  bool         `json:"kept,omitempty"`
 	Cache *cache.Usage `json:"cacheUsage,omitempty"`
 	// Complete and Arrived order what Arrival does; the caller answers each with a reply.
@@ -225,7 +224,7 @@ type line struct {
 	RAM   bool `json:"ram,omitempty"`
 	Whole bool `json:"whole,omitempty"`
 
-	Ended    string         `json:"ended,omitempty"` // digest of all that was sent; nobody has said READY
+	Ended    string         `json:"ended,omitempty"` // digest of all that was sent; READY was not said
 	Sent     *snapshot.Sent `json:"sent,omitempty"`
 	Received *struct{}      `json:"received,omitempty"`
 }

@@ -13,8 +13,8 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// What the configuration file demands reaches each job that reads a snapshot: one that is
-// not sealed, or that nobody who is trusted has signed, is refused by the name of the key.
+// What the configuration file demands reaches each job that reads a snapshot: one that is not sealed, or that no
+// trusted key has signed, is refused by the name of the key.
 func TestPolicyOfTheConfiguration(t *testing.T) {
 	st := store.Config{Repository: store.LayoutPrefix + filepath.Join(t.TempDir(), "uid1")}
 	receipt, err := client().Push(t.Context(), pushJob(t, st), nil)

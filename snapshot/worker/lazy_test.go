@@ -13,7 +13,7 @@ import (
 	"godwit.dev/godwit/snapshot/store/storetest"
 )
 
-// A worker that a snapshot has taken over says that all is there, and nobody has asked for RAM.
+// A worker that a snapshot has taken over says that all is there, though RAM was not asked for.
 func TestLazyFillIsNotBelieved(t *testing.T) {
 	c := &Client{Command: []string{"/bin/sh", "-c", `read job; echo '{"filled":{}}'`}}
 	job := LazyJob{RAM: func(context.Context) (*WaitingRAM, error) {
@@ -24,8 +24,8 @@ func TestLazyFillIsNotBelieved(t *testing.T) {
 	}
 }
 
-// A snapshot is open by the time RAM is asked for, whose VMM may be starting meanwhile; what is
-// answered reaches the worker, and an error ends it.
+// A snapshot is open by the time RAM is asked for, while its VMM may still be starting. What is answered reaches
+// the worker, and an error ends it.
 func TestLazyFillOpensFirst(t *testing.T) {
 	var asked atomic.Int64
 	r := storetest.Start(t, &storetest.Registry{Script: func(int, *http.Request) storetest.Fault {

@@ -52,7 +52,7 @@ func Main(ctx context.Context, in io.Reader, out io.Writer) int {
 			}
 			select {
 			case replies <- p:
-			default: // nobody has asked
+			default: // not asked
 			}
 		}
 		// Nothing more comes: the one who asked is gone.
@@ -180,8 +180,8 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	return line{Receipt: &receipt}, err
 }
 
-// finished is what a push before this one has left. Where the tracker's notes are of the wake
-// there was none since, and a page that is not in them is what the page table says, no other.
+// finished is what a push before this one has left. Where the tracker's notes are of the wake there was no push
+// since. A page that is not in the notes is what the page table says, no other.
 func (j *PushJob) finished() *os.File {
 	if f := osFile(j.Finished); f == nil || j.Tracking == nil || !j.Tracking.Armed || f.Truncate(0) == nil {
 		return f
@@ -265,7 +265,7 @@ func (j *FillJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	return line{Filled: &struct{}{}}, g.Wait()
 }
 
-// rest is what a restore needs beside pages.
+// rest is what a restore needs in addition to pages.
 func (j *FillJob) rest(ctx context.Context, s *snapshot.Snapshot) error {
 	if j.State != nil {
 		if err := s.State(ctx, io.NewOffsetWriter(j.State, 0)); err != nil {
@@ -334,7 +334,7 @@ type answers struct {
 func (a *answers) write(l line) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	_ = a.enc.Encode(l) // nobody reads it: stdin ends as well
+	_ = a.enc.Encode(l) // it may go unread: stdin ends as well
 }
 
 // progressInterval is the least between two words about the same step.

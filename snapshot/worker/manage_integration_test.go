@@ -162,8 +162,8 @@ func manage(t *testing.T, cfg store.Config) {
 	}
 }
 
-// A registry that deletes nothing, which is their default, says so with a class that is a
-// refusal, to the probe and to a deletion, and keeps the snapshot.
+// A registry that deletes nothing, which is the default of registries, says so with a class that is a refusal. It
+// says so to the probe and to a deletion, and keeps the snapshot.
 func TestDeletesDisabled(t *testing.T) {
 	for name, program := range registries(t) {
 		t.Run(name, func(t *testing.T) {
@@ -207,8 +207,8 @@ func TestProbeRegistry(t *testing.T) {
 	}
 }
 
-// The real garbage collection spares the packs of a capture under way while they are held,
-// and takes them when they are not; a snapshot it spares, and one that was dropped is gone.
+// The real garbage collection spares the packs of a capture under way while they are held, and takes them when they
+// are not. It spares a snapshot, and one that was dropped is gone.
 func TestGarbageCollection(t *testing.T) {
 	for name, program := range registries(t) {
 		for _, args := range [][]string{nil, {"--delete-untagged"}} {

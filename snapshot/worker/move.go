@@ -24,8 +24,8 @@ type SendJob struct {
 	Tracking *Tracking     `json:"tracking,omitempty"`
 	// Ended is called here too, as snapshot.SendOptions has it; it may be nil.
 	Ended func(digest string) `json:"-"`
-	// Over is called once the worker has ended, which may be behind the answer: until then it has
-	// the VM's memory mapped. It may be nil.
+	// Over is called once the worker has ended, which may be after the answer: until then it has the VM's memory
+	// mapped. It may be nil.
 	Over func() `json:"-"`
 
 	Address   string       `json:"address"` // host:port
@@ -81,9 +81,8 @@ type arrived struct {
 	Resume json.RawMessage `json:"resume,omitempty"`
 }
 
-// Send returns when the destination is READY: the VM stands still, and nobody waits for the
-// worker to let go of its memory. Cancelling ctx, also behind that, kills the worker, and with it
-// the connection.
+// Send returns when the destination is READY: the VM stands still, so Send does not wait for the worker to let go
+// of its memory. Cancelling ctx, also after that, kills the worker, and with it the connection.
 func (c *Client) Send(ctx context.Context, j SendJob, notify func(Progress)) (snapshot.Sent, error) {
 	files := fileList{}
 	for i := range j.Spaces {

@@ -45,9 +45,8 @@ func (b *both) Load(_ context.Context, digest string, resume json.RawMessage) er
 	return b.fail
 }
 
-// A VM goes from one confined process to the other, by a connection that its end was
-// handed; what the destination cannot load is the source's error too; and who has another
-// certificate is told from a source that fails.
+// A VM goes from one confined process to the other, by a connection that its end was handed. What the destination
+// cannot load is the source's error too. A peer with another certificate is told from a source that fails.
 func TestMove(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail    error
@@ -130,8 +129,8 @@ func newEnd(t *testing.T) stream.Identity {
 	return i
 }
 
-// The VM stands still for what comes behind READY: nobody waits for the worker's end.
-// One that does not come to its end is killed with the operation.
+// The VM stands still for what comes after READY: the answer does not wait for the worker's end. One that does not
+// come to its end is killed with the operation.
 func TestSentBeforeTheWorkerEnds(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "ends")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
