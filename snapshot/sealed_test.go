@@ -359,7 +359,8 @@ func (w *world) storeManifest(t *testing.T, m v1.Manifest) digest.Digest {
 func FuzzSealedBody(f *testing.F) {
 	key := seal.NewKey()
 	ref := testRef()
-	f.Add([]byte(`{"ref":{"vm":"default/vm1","uid":"uid1","operation":"op1","attempt":1,"generation":3},"spec":{"version":1},"keys":[],"packs":[0,0]}`), uint8(2))
+	f.Add([]byte(`{"ref":{"vm":"default/vm1","uid":"uid1","operation":"op1","attempt":1,"generation":3},`+
+		`"spec":{"version":1},"keys":[],"packs":[0,0]}`), uint8(2))
 	f.Add([]byte(`{"packs":[1,-1]}`), uint8(2))
 	f.Fuzz(func(t *testing.T, plain []byte, packs uint8) {
 		locks := seal.Locks{Keys: []seal.Secret{secret(1)}}

@@ -62,7 +62,8 @@ func NamesFinding(doubles interface {
 
 // PullFinding says what move.pull means for the RAM of VMs.
 func PullFinding(pull string) Finding {
-	text := `move.pull is "any": each node of the cluster may wake or move any VM to itself, and read its RAM; set "controller" where nodes do not trust each other`
+	text := `move.pull is "any": each node of the cluster may wake or move any VM to itself, and ` +
+		`read its RAM; set "controller" where nodes do not trust each other`
 	if pull == config.PullController {
 		text = `move.pull is "controller": a node has a VM that was not its own only by the controller's order`
 	}

@@ -34,7 +34,8 @@ func TestHeld(t *testing.T) {
 		return path
 	}
 	write("a", `{"version":1,"phase":"OWN","generation":7,"spec":{"uid":"u"},"unknown":1}`)
-	write("b", `{"version":1,"phase":"PREPARED","generation":3,"operation":"op","attempt":2,"digest":"sha256:d","repository":"r","spec":{"uid":"v"}}`)
+	write("b", `{"version":1,"phase":"PREPARED","generation":3,"operation":"op","attempt":2,`+
+		`"digest":"sha256:d","repository":"r","spec":{"uid":"v"}}`)
 	write("fence", `{"version":1,"phase":"FENCED","operation":"op"}`)
 	if err := os.MkdirAll(cfg.VMDir("ns", "begun"), 0o700); err != nil {
 		t.Fatal(err)

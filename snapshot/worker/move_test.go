@@ -141,7 +141,8 @@ func TestSentBeforeTheWorkerEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	const hangs = `exec 9>"$0"; read -r job; echo '{"ended":"stream:1"}'; echo '{"sent":{"digest":"stream:1"}}'; exec sleep 1000`
+	const hangs = `exec 9>"$0"; read -r job; echo '{"ended":"stream:1"}'; ` +
+		`echo '{"sent":{"digest":"stream:1"}}'; exec sleep 1000`
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	c := &Client{Command: []string{"/bin/sh", "-c", hangs, fifo}}
