@@ -92,8 +92,8 @@ func TestFlagsBeforeTheDaemon(t *testing.T) {
 		"migrate --timeout 1us x": "timeout 1ms", "migrate --downtime 11m x": "downtime 11m",
 		"dashboard --address 0.0.0.0:0": "--address 0.0.0.0:0",
 		"wake --digest web-latest x":    `--digest "web-latest"`, "wake --digest= x": `--digest ""`,
-		"wake --digest sha512:00 --force x": `--digest "sha512:00"`, "recover --to n --digest bad x": `--digest "bad"`,
-		"snapshot inspect bad": `DIGEST "bad"`, "snapshot verify sha256:00": `DIGEST "sha256:00"`,
+		"wake --digest sha512:00 --force x": `--digest "sha512:00"`, "recover --to n --digest web x": `--digest "web"`,
+		"snapshot inspect web": `DIGEST "web"`, "snapshot verify sha256:0g": `DIGEST "sha256:0g"`,
 		"snapshot rm web:latest":                 `DIGEST "web:latest"`,
 		"rm --final-snapshot --force x":          "--final-snapshot and --force",
 		"rm --final-snapshot --keep-snapshots x": "--keep-snapshots",
@@ -101,8 +101,8 @@ func TestFlagsBeforeTheDaemon(t *testing.T) {
 		"rm --end-execs x":                       "--end-execs: it belongs",
 		"rm --cancel --final-snapshot x":         "--cancel and --final-snapshot",
 		"rm --cancel --force x":                  "--cancel and --force",
-		"snapshot diff bad " + someDigest:        `FROM "bad"`, "snapshot diff " + someDigest + " bad": `TO "bad"`,
-		"snapshot copy bad registry/x": `DIGEST "bad"`,
+		"snapshot diff web " + someDigest:        `FROM "web"`, "snapshot diff " + someDigest + " web": `TO "web"`,
+		"snapshot copy web registry/x": `DIGEST "web"`,
 	} {
 		var stdout, stderr bytes.Buffer
 		if got := Run(t.Context(), append([]string{"--socket", socket}, strings.Fields(args)...), &stdout,

@@ -54,22 +54,25 @@ func newMigrate(opts *options) *cobra.Command {
 		Long: "Move a VM while it runs (live), or through the registry (cold). It stays at its node until the\n" +
 			"other one has all of it: whatever fails before the commit lets it go on where it is.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			vm, err := opts.vm(args[0])
-			if err != nil {
+			if err := opts.vm(args[0]); err != nil {
 				return err
 			}
-			request.Vm, request.DowntimeMs, request.TimeoutMs = vm, milliseconds(downtime), milliseconds(timeout)
+			request.DowntimeMs, request.TimeoutMs = milliseconds(downtime), milliseconds(timeout)
+			var err error
 			if request.Bandwidth, err = parseBandwidth(bandwidth); err != nil {
 				return err
 			}
 			if err := moves.Check(request); err != nil {
-				return fmt.Errorf("move VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+				return fmt.Errorf("move VM %s: %w", args[0], err)
 			}
 			if wait && detach {
 				return fmt.Errorf("--wait and --detach: choose one: %w", errdefs.ErrInvalidArgument)
 			}
 			if request.Operation == "" { // the client repeats a call whose connection breaks
 				request.Operation = uuid.NewString()
+			}
+			if request.Vm, err = opts.resolve(cmd.Context(), args[0]); err != nil {
+				return err
 			}
 			return opts.onMoves(func(cmd *cobra.Command, client *moves.Client, _ []string) error {
 				status, err := client.Migrate(cmd.Context(), request)

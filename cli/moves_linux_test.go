@@ -15,11 +15,13 @@ import (
 
 	"github.com/containerd/ttrpc"
 
+	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/cluster"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 	service "godwit.dev/godwit/migrate/moves"
+	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/migrate/store"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -128,6 +130,7 @@ func (f *fleet) start() {
 	}
 	f.whole = controller.NewIncarnations(f.store, f.store, "controller", board.Names, f.now)
 	nodev1.RegisterStoreService(srv, f.whole)
+	nodev1.RegisterNodeService(srv, &node.Service{Config: config.Default(), Records: f.records, Shims: noShims{}})
 	nodev1.RegisterMovesService(srv, &service.Service{Records: f.records, Engine: e, Cluster: f.board, Peer: f.board.Peer,
 		Store: f.whole})
 	ended := serve(t, srv, f.socket)

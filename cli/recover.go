@@ -26,10 +26,16 @@ func newRecover(opts *options) *cobra.Command {
 			"the\n" +
 			"switch-over, and has it back. With --fenced you vouch for the destination, which says so itself if it answers.",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if request.Vm, err = opts.vm(args[0]); err != nil {
+			if err := opts.vm(args[0]); err != nil {
 				return err
 			}
 			if err := checkRecover(request); err != nil {
+				return err
+			}
+			if request.Vm, err = opts.resolve(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			if err := opts.resolveDigests(cmd.Context(), request.GetVm(), &request.Digest); err != nil {
 				return err
 			}
 			return opts.onMoves(func(cmd *cobra.Command, client *moves.Client, _ []string) error {

@@ -60,8 +60,9 @@ func TestTimeoutOverARestart(t *testing.T) {
 // is asked the third time.
 type restarted struct {
 	nodev1.NodeService
-	stop  func()
-	asked atomic.Int32
+	stop    func()
+	asked   atomic.Int32
+	ordered atomic.Bool // what asks before an order looks for the VM
 }
 
 var itsVM = &nodev1.VM{Namespace: "n", Id: "v"}
@@ -85,6 +86,7 @@ func (r *restarted) status(ctx context.Context) (*nodev1.StatusResponse, error) 
 }
 
 func (r *restarted) Hibernate(ctx context.Context, _ *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
+	r.ordered.Store(true)
 	return r.status(ctx)
 }
 
@@ -93,12 +95,16 @@ func (r *restarted) Status(ctx context.Context, _ *nodev1.StatusRequest) (*nodev
 }
 
 func (r *restarted) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1.Record, error) {
+	r.ordered.Store(true)
 	_, err := r.step(ctx)
 	return &nodev1.Record{Vm: itsVM, Deletion: req.GetDeletion()}, err
 }
 
 func (r *restarted) Recorded(ctx context.Context, _ *nodev1.GetRequest) (*nodev1.Record, error) {
-	_, err := r.step(ctx)
+	var err error
+	if r.ordered.Load() {
+		_, err = r.step(ctx)
+	}
 	return &nodev1.Record{Vm: itsVM, Owner: &nodev1.Owner{Digest: "sha256:1"}}, err
 }
 

@@ -23,12 +23,7 @@ func newRm(opts *options) *cobra.Command {
 			"has it back, godwit rm --force VM gives it up. While that fails the VM runs on, and its node tries again, also\n" +
 			"over a restart, until it succeeds, fails for good, or is called off (--cancel).",
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return order.check(cmd.Flags()) },
-		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) (err error) {
-			if byUID {
-				if vm, err = vmOfUID(cmd.Context(), node, vm.GetId()); err != nil {
-					return err
-				}
-			}
+		RunE: opts.onVMOrUID(&byUID, func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
 			if order.cancel {
 				return callOff(cmd, opts, node, vm)
 			}

@@ -6,25 +6,24 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
-	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/client"
 	"godwit.dev/godwit/internal/visible"
 )
 
 // options are the flags that every verb has.
 type options struct {
-	config    string
-	socket    string
-	namespace string
-	output    string
+	config     string
+	socket     string
+	containerd string
+	namespace  string
+	output     string
 }
 
 // verbs make the subcommands.
@@ -70,6 +69,8 @@ func newRoot(opts *options) *cobra.Command {
 	flags.StringVar(&opts.config, "config", "",
 		"configuration of the node (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
 	flags.StringVar(&opts.socket, "socket", "", "socket of godwitd (default: as the configuration says)")
+	flags.StringVar(&opts.containerd, "containerd", "",
+		"socket of containerd, which knows the names of this node's VMs (default: as the configuration says)")
 	flags.StringVarP(&opts.namespace, "namespace", "n", namespace, "containerd namespace of the VM")
 	flags.StringVarP(&opts.output, "output", "o", "text", "text or json")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return misuse(cmd, err.Error()) })
@@ -81,46 +82,61 @@ func newRoot(opts *options) *cobra.Command {
 	return root
 }
 
-// daemon is the socket of godwitd.
-func (o *options) daemon() (string, error) {
-	if o.socket != "" {
-		return o.socket, nil
-	}
-	cfg, err := config.Load(o.config)
-	if err != nil {
-		return "", err
-	}
-	return cfg.DaemonSocket(), nil
-}
-
 // guard bounds how long the daemon may be silent under a call. A variable for the tests.
 var guard = record.DefaultGuard
 
-// dial connects to the daemon; the caller closes the connection.
-func (o *options) dial(ctx context.Context) (nodev1.NodeService, io.Closer, error) {
-	socket, err := o.daemon()
-	if err != nil {
-		return nil, nil, err
-	}
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-	if err != nil {
-		return nil, nil, record.Unreachable(socket, err)
-	}
-	client := guard.Client(conn, socket)
-	node := &daemonNode{NodeService: nodev1.NewNodeClient(client), conn: client, looker: record.Local(socket)}
-	return node, node, nil
+// client is that of the node which the flags name; the caller closes it.
+func (o *options) client() *client.Client {
+	return client.New(client.WithConfig(o.config), client.WithDaemon(o.socket), client.WithContainerd(o.containerd),
+		client.WithNamespace(o.namespace), client.WithGuard(guard))
 }
 
-// vm reads NAMESPACE/ID, or ID in the namespace of the flag.
-func (o *options) vm(arg string) (*nodev1.VM, error) {
-	namespace, id, found := strings.Cut(arg, "/")
-	if !found {
-		namespace, id = o.namespace, arg
+// dial connects to the daemon; the caller closes the connection.
+func (o *options) dial(ctx context.Context) (nodev1.NodeService, io.Closer, error) {
+	c := o.client()
+	node, err := c.Node(ctx)
+	if err != nil {
+		_ = c.Close()
+		return nil, nil, err
 	}
-	if namespace == "" || id == "" || strings.Contains(id, "/") {
-		return nil, fmt.Errorf("VM %q: write ID, or NAMESPACE/ID: %w", arg, errdefs.ErrInvalidArgument)
+	return node, c, nil
+}
+
+// daemon is the socket of godwitd.
+func (o *options) daemon() (string, error) {
+	c := o.client()
+	defer c.Close()
+	return c.Daemon()
+}
+
+// vm checks how a VM is named, before anybody is asked. resolve finds the VM.
+func (o *options) vm(arg string) error {
+	_, err := client.ParseVM(arg, o.namespace)
+	return err
+}
+
+// resolve finds the VM that arg names (client.Resolve).
+func (o *options) resolve(ctx context.Context, arg string) (*nodev1.VM, error) {
+	c := o.client()
+	defer c.Close()
+	return c.Resolve(ctx, arg)
+}
+
+// resolveDigests replaces each beginning of a digest by the digest; those of vm, or for nil of all VMs.
+func (o *options) resolveDigests(ctx context.Context, vm *nodev1.VM, said ...*string) error {
+	c := o.client()
+	defer c.Close()
+	for _, d := range said {
+		if *d == "" {
+			continue
+		}
+		whole, err := c.ResolveSnapshot(ctx, *d, vm)
+		if err != nil {
+			return err
+		}
+		*d = whole
 	}
-	return &nodev1.VM{Namespace: namespace, Id: id}, nil
+	return nil
 }
 
 // onNode is the body of a verb that asks the daemon.
@@ -136,18 +152,25 @@ func (o *options) onNode(do func(*cobra.Command, nodev1.NodeService, []string) e
 	}
 }
 
-// onVM is the body of a verb that takes one VM: do gets the daemon and the VM's name. A
-// name that is none is refused before the daemon is looked for.
+// onVM is the body of a verb that takes one VM: do gets the daemon and the VM. A name that
+// can be none is refused before the daemon is looked for.
 func (o *options) onVM(do func(*cobra.Command, nodev1.NodeService, *nodev1.VM) error) func(*cobra.Command,
 	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		vm, err := o.vm(args[0])
+		if err := o.vm(args[0]); err != nil {
+			return err
+		}
+		c := o.client()
+		defer c.Close()
+		vm, err := c.Resolve(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
-		return o.onNode(func(cmd *cobra.Command, node nodev1.NodeService, _ []string) error {
-			return do(cmd, node, vm)
-		})(cmd, args)
+		node, err := c.Node(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return do(cmd, node, vm)
 	}
 }
 

@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	digest "github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/client"
 )
 
 func newSnapshot(opts *options) *cobra.Command {
@@ -26,7 +26,7 @@ func newSnapshotLs(opts *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request := &nodev1.SnapshotsRequest{}
 			if len(args) == 1 {
-				vm, err := opts.vm(args[0])
+				vm, err := opts.resolve(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}
@@ -84,6 +84,9 @@ func newSnapshotInspect(opts *options) *cobra.Command {
 		Args:  firstDigest,
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.Digest = args[0]
+			if err := opts.resolveDigests(cmd.Context(), nil, &request.Digest); err != nil {
+				return err
+			}
 			resp, err := node.Inspect(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)
@@ -104,6 +107,9 @@ func newSnapshotVerify(opts *options) *cobra.Command {
 		Args:  firstDigest,
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.Digest = args[0]
+			if err := opts.resolveDigests(cmd.Context(), nil, &request.Digest); err != nil {
+				return err
+			}
 			resp, err := node.Verify(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)
@@ -138,11 +144,10 @@ func firstDigest(_ *cobra.Command, args []string) error {
 	return checkDigest("DIGEST", args[0])
 }
 
-// checkDigest refuses what is no digest of a snapshot, by the name of what it was given for.
+// checkDigest refuses what is no digest of a snapshot, nor the beginning of one, by the name of what it was given for.
 func checkDigest(name, said string) error {
-	if d := digest.Digest(said); d.Validate() != nil || d.Algorithm() != digest.SHA256 {
-		return fmt.Errorf("%s %q: not sha256:<64 hex digits> (godwit snapshot ls): %w", name, said,
-			errdefs.ErrInvalidArgument)
+	if _, _, err := client.ParseDigest(said); err != nil {
+		return fmt.Errorf("%s %w", name, err)
 	}
 	return nil
 }

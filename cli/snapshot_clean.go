@@ -19,6 +19,9 @@ func newSnapshotRm(opts *options) *cobra.Command {
 			"tried again until it is done.",
 		Args: firstDigest,
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
+			if err := opts.resolveDigests(cmd.Context(), nil, &args[0]); err != nil {
+				return err
+			}
 			resp, err := node.Drop(cmd.Context(), &nodev1.DropRequest{Digest: args[0]})
 			if err != nil {
 				return record.FromWire(err)
@@ -42,7 +45,7 @@ func newSnapshotPrune(opts *options) *cobra.Command {
 		Short: "Delete what neither a record nor the retention rule keeps",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				vm, err := opts.vm(args[0])
+				vm, err := opts.resolve(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}

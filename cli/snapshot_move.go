@@ -23,6 +23,9 @@ func newSnapshotDiff(opts *options) *cobra.Command {
 		},
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.From, request.To = args[0], args[1]
+			if err := opts.resolveDigests(cmd.Context(), nil, &request.From, &request.To); err != nil {
+				return err
+			}
 			resp, err := node.Diff(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)
@@ -65,6 +68,9 @@ func newSnapshotCopy(opts *options) *cobra.Command {
 		Args: firstDigest,
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
 			request.Digest, request.To = args[0], args[1]
+			if err := opts.resolveDigests(cmd.Context(), nil, &request.Digest); err != nil {
+				return err
+			}
 			resp, err := node.Copy(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)

@@ -39,6 +39,9 @@ func newWake(opts *options) *cobra.Command {
 		PreRunE: func(cmd *cobra.Command, _ []string) error { return f.check(cmd) },
 		RunE: opts.onVM(func(cmd *cobra.Command, node nodev1.NodeService, vm *nodev1.VM) error {
 			request.Vm = vm
+			if err := opts.resolveDigests(cmd.Context(), vm, &request.Digest); err != nil {
+				return err
+			}
 			status, err := f.wake(cmd, opts, node)
 			if err != nil {
 				return record.FromWire(err)

@@ -56,6 +56,10 @@ func (w wakerNode) Wake(_ context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 	return awake(req.GetOperation()), nil
 }
 
+func (wakerNode) Recorded(_ context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	return &nodev1.Record{Vm: req.GetVm()}, nil
+}
+
 func (w wakerMoves) Wake(_ context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

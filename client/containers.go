@@ -1,0 +1,94 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/errno"
+)
+
+// LabelName is the label of a container that holds its name. nerdctl made it.
+const LabelName = "nerdctl/name"
+
+// lookTimeout bounds what containerd may take to answer for its containers.
+const lookTimeout = 10 * time.Second
+
+// Container is what containerd knows of a VM, or of another container.
+type Container struct {
+	VM      *nodev1.VM
+	Name    string // of nerdctl's label; may be empty
+	Runtime string // containerd's name of its runtime, or a shim's path
+
+	own bool // the runtime is godwit's
+}
+
+func (f *Container) isVM() bool { return f.own }
+
+// vm refuses a container of another runtime.
+func (f *Container) vm() (*nodev1.VM, error) {
+	if !f.own {
+		return nil, fmt.Errorf("%s is a container of runtime %s, and no VM of godwit. "+
+			"To make it a VM, run its image with --runtime %s: %w",
+			key(f.VM), f.Runtime, config.Default().Containerd.Runtime, errdefs.ErrFailedPrecondition)
+	}
+	return f.VM, nil
+}
+
+// matching lists the containers of a namespace whose name is ref's, or whose id begins with ref's.
+func (c *Client) matching(ctx context.Context, ref *nodev1.VM) ([]*Container, error) {
+	return c.containers(ctx, ref.GetNamespace(),
+		fmt.Sprintf(`labels."%s"==%s`, LabelName, strconv.Quote(ref.GetId())),
+		fmt.Sprintf(`id~=%s`, strconv.Quote("^"+regexp.QuoteMeta(ref.GetId()))))
+}
+
+func (c *Client) containers(ctx context.Context, namespace string, filters ...string) ([]*Container, error) {
+	ctr, err := c.Containerd()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, namespace), lookTimeout)
+	defer cancel()
+	list, err := ctr.ContainerService().List(ctx, filters...)
+	if err != nil {
+		socket, _ := c.containerdSocket()
+		return nil, fmt.Errorf("ask containerd at %s for its containers: %w", socket, unwrapped(err))
+	}
+	all := make([]*Container, 0, len(list))
+	for _, obj := range list {
+		all = append(all, c.container(namespace, &obj))
+	}
+	return all, nil
+}
+
+func (c *Client) container(namespace string, obj *containers.Container) *Container {
+	return &Container{VM: &nodev1.VM{Namespace: namespace, Id: obj.ID}, Name: obj.Labels[LabelName],
+		Runtime: obj.Runtime.Name, own: c.own(obj.Runtime.Name)}
+}
+
+// own reports whether a runtime is godwit's: by the configured name, the usual one, or the path of the shim.
+func (c *Client) own(runtime string) bool {
+	configured := config.Default().Containerd.Runtime
+	if cfg, err := c.load(); err == nil {
+		configured = cfg.Containerd.Runtime
+	}
+	return runtime == configured || runtime == config.Default().Containerd.Runtime ||
+		path.Base(runtime) == "containerd-shim-godwit-v1"
+}
+
+// unwrapped gives an error that no part has classed the class of its cause in the operating system, else Unavailable.
+func unwrapped(err error) error {
+	if class := errno.Resolve(err); class == nil || class == errdefs.ErrUnknown {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
+	}
+	return err
+}

@@ -1,0 +1,50 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+)
+
+// ResolveSnapshot finds the digest, sha256:<64 hex digits>, that ref is or that begins with ref. A whole digest is
+// answered as it is. A beginning is looked for among the snapshots of vm, or of all VMs for nil. NotFound is answered
+// only if the whole list was read. Several digests: *AmbiguousError.
+func (c *Client) ResolveSnapshot(ctx context.Context, ref string, vm *nodev1.VM) (string, error) {
+	digest, whole, err := ParseDigest(ref)
+	if whole || err != nil {
+		return digest, err
+	}
+	node, err := c.Node(ctx)
+	if err != nil {
+		return "", err
+	}
+	resp, err := node.Snapshots(ctx, &nodev1.SnapshotsRequest{Vm: vm})
+	if err != nil {
+		return "", record.FromWire(err)
+	}
+	found := map[string]bool{}
+	for _, s := range resp.GetSnapshots() {
+		if strings.HasPrefix(s.GetDigest(), digest) {
+			found[s.GetDigest()] = true
+		}
+	}
+	switch w := resp.GetWarning(); {
+	case len(found) > 1:
+		return "", &AmbiguousError{Kind: "snapshot", Ref: ref, Candidates: slices.Sorted(maps.Keys(found))}
+	case w != "":
+		return "", notWhole("snapshot", ref, []error{fmt.Errorf("%s: %w", w, errdefs.ErrUnavailable)})
+	case len(found) == 1:
+		for d := range found {
+			return d, nil
+		}
+	}
+	return "", fmt.Errorf("no snapshot has a digest that begins with %s. To see all snapshots: godwit snapshot ls: %w",
+		digest, errdefs.ErrNotFound)
+}
