@@ -133,7 +133,7 @@ func TestWakeAtAnotherAddress(t *testing.T) {
 	giveKey(t, b)
 	watch.Mark("wake")
 	b.Godwit(t, "wake", "--on", b.Name, vm)
-	// A datagram that was on its way when the VM was paused may come out behind the wake.
+	// A datagram that was on its way when the VM was paused may come out after the wake.
 	if first := after(t, watch, "wake"); first.From == booted.From {
 		t.Logf("beacon %d is from the address that the VM had", first.Counter)
 	}

@@ -111,10 +111,9 @@ func (c *counting) goesOn() {
 	c.more(c.said, 0, c.numbers(c.said, 0))
 }
 
-// moved looks at the exec where its VM is by now: containerd there has it under its id, its
-// output goes on in the task's log with the number after the last at the source, it can be
-// killed, and its end is told with its own status. Who waited for it at the source has been
-// told that its end is not known there.
+// moved looks at the exec where its VM is by now: containerd there has it under its id, and it can be killed. Its
+// output goes on in the task's log with the number after the last at the source. Its end is told with its own
+// status. Who waited for it at the source has been told that its end is not known there.
 func (c *counting) moved(to *side) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(c.t.Context(), "default"), bound)
@@ -233,7 +232,7 @@ func attaches(t *testing.T, n *side) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = harness.Poll(ctx, bound, func(context.Context) error { // the client's output may open behind its stdin
+	err = harness.Poll(ctx, bound, func(context.Context) error { // the client's output may open after its stdin
 		_, err := fmt.Fprintln(typing, "at its destination")
 		return errors.Join(err, out.hears("at its destination\n"))
 	})

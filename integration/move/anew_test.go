@@ -20,9 +20,8 @@ import (
 	"godwit.dev/godwit/migrate/tasks"
 )
 
-// What a container is made by, containerd itself says: one that was made anew under
-// the name of a VM that left, before the VM's was marked or behind that, keeps its labels and its
-// root file system.
+// What a container is made by, containerd itself says: one that was made anew under the name of a VM that left
+// keeps its labels and its root file system. It may be made before the VM's was marked, or after that.
 func TestContainerMadeAnew(t *testing.T) {
 	n := harness.New(t, harness.Options{Nodes: 1}).Node(0)
 	cfg, err := config.Load(n.Config)
@@ -51,7 +50,7 @@ func TestContainerMadeAnew(t *testing.T) {
 	}
 	made := func() containerd.Container {
 		t.Helper()
-		// containerd collects what nothing refers to, behind each deletion.
+		// containerd collects what nothing refers to, after each deletion.
 		ctx, done, err := client.WithLease(ctx)
 		if err != nil {
 			t.Fatal(err)

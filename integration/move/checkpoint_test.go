@@ -64,10 +64,10 @@ func clones(t *testing.T) bool {
 	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil
 }
 
-// A VM goes on while its checkpoint is sent; what comes after refers to it; it is restored
-// by order only, on another node after its own was lost, and over a newer state. A
-// process of an exec goes on behind it, and ends where it is restored: nobody has it there. Its
-// workload is asked first, and hears of each snapshot and each restore once.
+// A VM goes on while its checkpoint is sent, and what comes after refers to it. It is restored by order only, on
+// another node after its own was lost, and over a newer state. A process of an exec goes on after it, and ends
+// where it is restored: no client has it there. Its workload is asked first, and hears of each snapshot and each
+// restore once.
 func TestCheckpoint(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
 		Config: func(*harness.Node) string {

@@ -26,10 +26,9 @@ func eventsOf(t *testing.T, n *harness.Node, operation string) (lines []string) 
 	return lines
 }
 
-// Three controllers have their records in one etcd. The one that drives a move is killed in
-// the midst of it: another one finishes it, and nobody sees the VM twice. Events have one
-// numbering, whichever controller wrote them, and each tells all of them. The one
-// that was killed comes back, and what it drives next ends as well.
+// Three controllers have their records in one etcd. The one that drives a move is killed in the midst of it:
+// another one finishes it, and no client sees the VM twice. Events have one numbering, whichever controller wrote
+// them, and each tells all of them. The one that was killed comes back, and what it drives next ends as well.
 func TestControllers(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true, Etcd: true})
 	a, b, c := h.Node(0), h.Node(1), h.Node(2)

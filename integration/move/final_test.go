@@ -13,9 +13,9 @@ import (
 	"godwit.dev/godwit/integration/observer"
 )
 
-// finalSnapshot is: with a registry that is full the VM runs on, until its deletion is
-// called off; with one that is away it runs on and waits, over a restart of godwitd too. Once the
-// registry is back it is deleted, and what it was wakes.
+// finalSnapshot is: with a registry that is full the VM runs on, until its deletion is called off. With a registry
+// that is away it runs on and waits, over a restart of godwitd too. Once the registry is back it is deleted, and
+// what it was wakes.
 func finalSnapshot(t *testing.T, h *harness.Harness, n *harness.Node, watch *observer.Watcher) {
 	before := watch.Latest()
 	ps := func(what string, ok func(string) bool) {

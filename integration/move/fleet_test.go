@@ -92,12 +92,11 @@ func atOnce(t *testing.T, all map[string]listed, ok func(listed) bool) (most int
 	return most
 }
 
-// A node is drained: its VMs leave two at a time, two at a time come to the node that takes
-// them, what waits says for what. Nothing comes to it while it is cordoned, by a move
-// or by name. Then the node that has them is cut off with all that runs on it, and one of them
-// goes on elsewhere from its newest checkpoint, by an order that vouches for the fence and
-// is told the age. The others stay until the controller's own fence succeeds, and are
-// then woken without an order. The node comes back, and ends what outlived its loss there.
+// A node is drained: its VMs leave two at a time, two at a time come to the node that takes them, what waits says
+// for what. Nothing comes to it while it is cordoned, by a move or by name. Then the node that has them is cut off
+// with all that runs on it. One of them goes on elsewhere from its newest checkpoint, by an order that vouches for
+// the fence and is told the age. The others stay until the controller's own fence succeeds, and are then woken
+// without an order. The node comes back, and ends what still runs on it of the VMs that were called lost.
 func TestFleet(t *testing.T) {
 	proof := filepath.Join(t.TempDir(), "fenced-")
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
@@ -189,8 +188,8 @@ func TestFleet(t *testing.T) {
 	back(t, c, plug, empty, watch, owners(t, a, b))
 }
 
-// chosen has a VM that sleeps wake where the controller says: while all nodes are cordoned nowhere,
-// then where the first room is, away from its copy; and when it has slept there, there again, by the copy.
+// chosen has a VM that sleeps wake where the controller says: while all nodes are cordoned nowhere, then where the
+// first room is, away from its copy. When it has slept there, it wakes there again, by the copy.
 func chosen(t *testing.T, a, b *harness.Node, id string) {
 	t.Helper()
 	a.Godwit(t, "cordon", "b")

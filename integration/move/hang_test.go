@@ -66,10 +66,9 @@ func insists(t *testing.T, n *harness.Node, args ...string) (r taken) {
 	return r
 }
 
-// A word that never ends is killed in its time and holds up no snapshot behind it for
-// longer; a workload that never says that it is ready costs its snapshot only. A word whose
-// shim is killed in its midst goes on in the guest: the successor waits for its end, and tells
-// nothing twice.
+// A word that never ends is killed in its time, and a snapshot waits for it no longer than that. A workload that
+// never says that it is ready costs its snapshot only. A word whose shim is killed in its midst goes on in the
+// guest: the successor waits for its end, and tells nothing twice.
 func TestHangingSigns(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 1, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
 		Config: func(*harness.Node) string {

@@ -18,8 +18,8 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// sluice holds the packs that the fill of a VM that runs on a node reads whole; what the VM waits
-// for passes, and what its disks consist of.
+// sluice holds the packs that the fill of a VM that runs on a node reads whole. What the VM waits for passes, and
+// so does what its disks consist of.
 func sluice(h *harness.Harness, n *harness.Node) (held <-chan struct{}, open func()) {
 	return h.Door.Hold(func(r *http.Request) bool {
 		_, digest, _ := strings.Cut(r.URL.Path, "/blobs/")

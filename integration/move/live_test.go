@@ -18,10 +18,9 @@ import (
 	"godwit.dev/godwit/integration/observer"
 )
 
-// A VM moves while it runs, ordered by ttrpc and containerd alone: its memory,
-// disk, open connection and a running exec go with it, nobody sees it twice, and nothing of it stays. Before
-// that, a move that is broken off leaves it where it is, and one whose destination cannot
-// gives it back.
+// A VM moves while it runs, ordered by ttrpc and containerd alone: its memory, disk, open connection and a running
+// exec go with it. No client sees it twice, and nothing of it stays. Before that, a move that is broken off leaves
+// it where it is, and one whose destination cannot gives it back.
 func TestLiveMove(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Godwitd: true, Images: true})
 	a, b := newSide(t, h.Node(0)), newSide(t, h.Node(1))

@@ -114,9 +114,9 @@ func (j *journey) switched(watch *observer.Watcher) (stood, runs observer.Sighti
 	return stood, after(j.t, watch, j.ref.GetOperation())
 }
 
-// forgotten is a move whose source is out of reach when it is to release the VM, and comes
-// back when the records know nothing of the move any more: by owner and generation it finds out
-// that the VM is elsewhere, and frees what it keeps.
+// forgotten is a move whose source is out of reach when it is to release the VM. The source comes back when the
+// records know nothing of the move any more: by owner and generation it finds out that the VM is elsewhere, and
+// frees what it keeps.
 func forgotten(t *testing.T, j *journey, watch *observer.Watcher) {
 	j.must("stop the source's daemon", j.from.Godwitd.Kill())
 	j.switched(watch)
@@ -173,9 +173,9 @@ func (j *journey) filler(id string) {
 	j.must("finish", err)
 }
 
-// fromSource is a move whose destination loses the VM after it ran there. The source has it
-// as it was at the switch-over, keeps it, and lets it run on once somebody says so, behind
-// which nothing of the destination's is heard (I2).
+// fromSource is a move whose destination loses the VM after it ran there. The source has it as it was at the
+// switch-over and keeps it. It lets it run on once a person says so. After that nothing of the destination's is
+// heard (I2).
 func fromSource(t *testing.T, h *harness.Harness, j *journey, watch *observer.Watcher) {
 	was := ask(t, h, watch.Latest().From)
 	stood, _ := j.switched(watch)

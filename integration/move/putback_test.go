@@ -76,10 +76,9 @@ func putBackAtStart(t *testing.T, a, b *harness.Node, copied []byte) {
 	}
 }
 
-// The store of the records is put back from a copy that says that a VM runs at a; it has gone to
-// b since. Without the command no claim on the VM is admitted as soon as b has spoken, and no
-// node ends it. With it the VM is b's, sleeps and wakes again under generations above all
-// others, and nobody on the wire has met two of it.
+// The store of the records is put back from a copy that says that a VM runs at a; it has gone to b since. Without
+// the command no claim on the VM is admitted as soon as b has spoken, and no node ends it. With it the VM is b's,
+// sleeps and wakes again under generations above all others. No peer on the wire has met two of it.
 func TestStorePutBack(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
 	a, b := h.Node(0), h.Node(1)

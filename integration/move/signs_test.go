@@ -18,8 +18,8 @@ const (
 	askedBefore          = 3 // times, until the workload says that it is ready
 )
 
-// signs wants a checkpoint to be refused while there is nothing that says whether the workload
-// is ready, and makes what does, and what hears of snapshots.
+// signs wants a checkpoint to be refused while there is nothing that says whether the workload is ready. It then
+// makes what says so, and what hears of snapshots.
 func signs(t *testing.T, n *harness.Node) {
 	t.Helper()
 	if _, err := n.RunGodwit(t.Context(), "checkpoint", vm); err == nil ||

@@ -77,9 +77,9 @@ func (u *udp) quiet() {
 	}
 }
 
-// end wants no more lost than were sent while the guest stood still, from the last one that
-// it answered at its source to its first answer at the destination, and 5; none answered
-// twice, and none from the source behind that first answer.
+// end wants no more lost than were sent while the guest stood still, and 5. The guest stood still from the last one
+// that it answered at its source to its first answer at the destination. None is answered twice, and none by the
+// source after that first answer.
 func (u *udp) end(from, to int) {
 	u.t.Helper()
 	u.sent(u.rate / 2)

@@ -1,5 +1,5 @@
-// Package cluster is what the controller knows beside the records: the nodes, which
-// announce themselves, and the events of moves. Both lie in the controller's store.
+// Package cluster is what the controller knows in addition to the records: the nodes, which announce themselves,
+// and the events of moves. Both lie in the controller's store.
 package cluster
 
 import (
@@ -24,7 +24,7 @@ const (
 	Interval = 5 * time.Second
 	silence  = 3*Interval + time.Second
 
-	// Silence is after how long without a sign nobody counts on a node, or a controller.
+	// Silence is after how long without a sign a node, or a controller, is no longer counted on.
 	Silence = silence
 )
 
@@ -42,7 +42,7 @@ type State struct {
 	now    func() time.Time
 
 	mu             sync.Mutex
-	self           string // this controller's node; empty: nobody says
+	self           string // this controller's node; empty: not known
 	nodes          map[string]*known
 	controllers    map[string]*known // of nodes: those that are, or were, controllers
 	closed         map[string]bool   // the cordoned ones
@@ -109,7 +109,7 @@ func (b *State) load(ctx context.Context) error {
 		b.closed[n.Key] = true
 	}
 	for _, info := range infos {
-		b.takeNote(info) // what is stored is the last that was said, whoever's clock it bears
+		b.takeNote(info) // what is stored is the last that was said, by any clock
 	}
 	return nil
 }

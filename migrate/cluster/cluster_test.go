@@ -40,7 +40,7 @@ func (b *State) says(t *testing.T, info *nodev1.NodeInfo) {
 	}
 }
 
-// A node is up while it says so, and what was decided about it outlives the controller.
+// A node is up while it says so. What was decided about it lasts longer than the controller.
 func TestNodes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records.db")
 	b, st := open(t, path, false)
@@ -105,8 +105,8 @@ func TestLeads(t *testing.T) {
 	}
 }
 
-// Clocks of controllers need not agree: a node that tells either of them that it lives is up for both,
-// one that does not any more for none, and none leads beside another.
+// Clocks of controllers need not agree: a node that tells either of them that it lives is up for both. A node that
+// has stopped to say so is up for none. No two of them lead at once.
 func TestClocksOfControllersDiffer(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		states, clock := shared(t, 2), time.Unix(10_000, 0)
@@ -194,8 +194,8 @@ func TestCordonBesideAnnouncements(t *testing.T) {
 	}
 }
 
-// Several controllers write events at once: no number is given twice, none is left out,
-// and whoever asks any of them hears all, in one order.
+// Several controllers write events at once: no number is given twice, and none is left out. A client that asks any
+// of them hears all, in one order.
 func TestEventsOfSeveralControllers(t *testing.T) {
 	const each = 50
 	states := shared(t, 3)
@@ -314,9 +314,9 @@ func TestEventThatIsHeardFirst(t *testing.T) {
 	}
 }
 
-// Whoever tells them, an operation has one first and one last event; what lies between them,
-// and what is no operation's, is told as often as it happens; what a node tells of itself until it
-// is answered, once. That a wake fits no node is told once for each order.
+// However many controllers tell them, an operation has one first and one last event. What lies between them, and
+// what is no operation's, is told as often as it happens. What a node tells of itself until it is answered is told
+// once. That a wake fits no node is told once for each order.
 func TestEventsOfOneOperation(t *testing.T) {
 	states := shared(t, 2)
 	for i, ev := range []*nodev1.MoveEvent{
@@ -362,7 +362,7 @@ func TestEventOfOneThatLags(t *testing.T) {
 	}
 }
 
-// Events are numbered, come in order, from any of them on, and outlive the controller.
+// Events are numbered, come in order, from any of them on, and last longer than the controller.
 func TestEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "records.db")
 	b, st := open(t, path, false)

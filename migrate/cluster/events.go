@@ -143,9 +143,9 @@ func once(ev *nodev1.MoveEvent) string {
 	return ""
 }
 
-// Append numbers ev and makes it durable. A store that is out of reach is asked again
-// until ctx ends; an answer that was lost leaves no second one. Of an operation there is one
-// first and one last event, whoever appends them.
+// Append numbers ev and makes it durable. A store that is out of reach is asked again until ctx ends; an answer
+// that was lost leaves no second one. Of an operation there is one first and one last event, whichever controller
+// appends them.
 func (b *State) Append(ctx context.Context, ev *nodev1.MoveEvent) error {
 	l := &b.log
 	l.writing.Lock()

@@ -14,7 +14,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// keeps is what this build's controllers keep beside the records: the index of the store (1).
+// keeps is what this build's controllers keep in addition to the records: the index of the store (1).
 const keeps = 1
 
 // renewAfter is after how long the note of a node is written again though nothing of it has changed.
@@ -155,7 +155,7 @@ func (b *State) Maintain(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	now := b.now()
-	// it hears nobody itself
+	// this controller hears no other one
 	if self := b.nodes[b.self]; now.Sub(b.maintained) > 3*Interval || b.shared && !b.fresh(self) {
 		b.listeningSince = now
 	}
@@ -206,8 +206,8 @@ func (b *State) put(ctx context.Context, note *nodev1.NodeInfo) error {
 	return nil
 }
 
-// Indexed reports whether every controller that writes to the store keeps its index, as far as is
-// known; and, before this one has said anything, whether that was so when it was last written to.
+// Indexed reports whether every controller that writes to the store keeps its index, as far as is known. Before
+// this controller has said anything, it reports whether that was so when the store was last written to.
 func (b *State) Indexed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -84,8 +84,8 @@ func (c *clustered) up(name string, want ...bool) {
 	}
 }
 
-// An idle minute of a hundred nodes writes nothing to a controller's own store, and in a shared one
-// no more than the controllers' own signs.
+// An idle minute of a hundred nodes writes nothing to a controller's own store. In a shared store it writes no more
+// than the controllers' own signs.
 func TestAnIdleMinuteWritesNothing(t *testing.T) {
 	for _, controllers := range []int{1, 3} {
 		c := newClustered(t, controllers, controllers > 1)
@@ -116,8 +116,8 @@ func TestAnIdleMinuteWritesNothing(t *testing.T) {
 	}
 }
 
-// A node that one controller hears is up for the others for as long as that controller is, and
-// wherever it goes; one that falls silent is up for none.
+// A node that one controller hears is up for the others for as long as that controller is, and wherever the node
+// goes. A node that falls silent is up for none.
 func TestAControllerVouchesForItsNodes(t *testing.T) {
 	c := newClustered(t, 2, true)
 	c.pass(time.Minute, map[string]int{"c0": 0, "c1": 1, "n": 0})
@@ -147,7 +147,7 @@ func TestARestartIsNoSilence(t *testing.T) {
 	c.up("lives", false)
 }
 
-// A controller that heard nobody for a while, because it stood still, calls nobody silent for that.
+// A controller that heard no node for a while, because it stood still, calls none silent for that.
 func TestOneThatStoodStillCallsNobodySilent(t *testing.T) {
 	c := newClustered(t, 1, false)
 	c.pass(time.Minute, map[string]int{"c0": 0, "n": 0})
@@ -160,8 +160,8 @@ func TestOneThatStoodStillCallsNobodySilent(t *testing.T) {
 	}
 }
 
-// Beside a controller of a build before each sign of each node is written, and the index is not
-// relied on; once that one is gone, or new, neither is so any more.
+// While a controller of a build before is up, each sign of each node is written, and the index is not relied on.
+// Once that controller is gone, or new, neither is so any more.
 func TestBesideAControllerOfABuildBefore(t *testing.T) {
 	c := newClustered(t, 2, true)
 	says := map[string]int{"c0": 0, "c1": 1, "n": 0}
@@ -237,9 +237,9 @@ func TestNoNodeWaitsForAnothersNote(t *testing.T) {
 
 var _ store.Notes = (*hanging)(nil)
 
-// A controller of a build that may not look at the store's own state is told as long as it is up: one of
-// before, whose last sign may be of just now, counts too, and this one itself, a plain node and one of
-// this build do not.
+// A controller of a build that may not look at the store's own state is told as long as it is up: A controller of a
+// build before counts too, though its last sign may be of just now. This controller itself, a plain node and a
+// controller of this build do not count.
 func TestUncheckedControllers(t *testing.T) {
 	now := time.Now()
 	notes := storetest.NewMemory()

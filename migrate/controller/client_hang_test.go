@@ -15,9 +15,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A controller that takes connections and never answers, as one whose host is gone behind a
-// connection that was made before, or one that hangs, costs one call: the next one reaches
-// another controller.
+// A controller may take connections and never answer. It may hang, or its host may be gone at the other end of a
+// connection that was made before. It costs one call: the next one reaches another controller.
 func TestMuteController(t *testing.T) {
 	first := serveRemote(t)
 	heard, mute := mute(t, first.identity(t, "mute", true))

@@ -16,7 +16,7 @@ import (
 // that was issued last counts, for it is what the operator did last: connections of the other are
 // closed, and refused while one of it lives. So a node that renews its certificate goes on.
 type DuplicateNames struct {
-	Told func(node, reason string) // once for each certificate; nil: nobody
+	Told func(node, reason string) // once for each certificate; nil: not told
 
 	mu    sync.Mutex
 	names map[string]*namedCert
@@ -80,7 +80,7 @@ func (d *DuplicateNames) admit(node string, cert *x509.Certificate, conn net.Con
 	}
 	d.mu.Unlock()
 	for _, old := range closes {
-		go old.Close() //nolint:errcheck // one that hangs holds up nobody
+		go old.Close() //nolint:errcheck // one that hangs holds nothing up
 	}
 	if tell {
 		d.Told(node, reason)

@@ -42,9 +42,9 @@ func issued(t *testing.T, a *pki.Authority) *pki.Identity {
 	return id
 }
 
-// Of two certificates of one name that are connected at once the one that was issued last is served and
-// the other refused, whichever came first; both are told of. With its last connection a certificate is
-// forgotten, and the same certificate may have many.
+// Two certificates of one name may be connected at once. The one that was issued last is served and the other
+// refused, whichever came first. Both are told of. With its last connection a certificate is forgotten, and the
+// same certificate may have many.
 func TestTwoMachinesOfOneName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "pki")

@@ -84,7 +84,7 @@ type Incarnations struct {
 
 	// Unchecked are other controllers that are up and would admit claims while the store waits; nil: none.
 	Unchecked func() []string
-	// Contradicts is told of a node whose word the records do not bear out, once; nil: nobody is.
+	// Contradicts is told of a node whose word the records do not bear out, once; nil: it is not told.
 	Contradicts func(node, reason string)
 
 	settling sync.Mutex
@@ -186,7 +186,7 @@ func (i *Incarnations) Restore(ctx context.Context, req *nodev1.RestoreRequest) 
 		retired := slices.Clone(req.GetRetire())
 		slices.Sort(retired)
 		*state = nodev1.StoreState{Incarnation: next, SinceUnixNano: now.UnixNano(), Waiting: true, Missing: missing,
-			Retired: slices.Compact(retired)} //nolint:govet // a message that nobody else has
+			Retired: slices.Compact(retired)} //nolint:govet // a message that no other goroutine has
 		return true, nil
 	})
 	if err == nil {

@@ -65,9 +65,9 @@ func (d *dying) Notes(ctx context.Context, kind, after string) (all []store.Note
 	return all, d.dies(func() error { all, err = d.Memory.Notes(ctx, kind, after); return err })
 }
 
-// A controller that is killed before or after any of its steps leaves a store in which nothing
-// changes until the next one has done the rest: the records come out as without the death, and no
-// VM can be claimed by two meanwhile.
+// A controller may be killed before or after any of its steps. It leaves a store in which nothing changes until the
+// next controller has done the rest: the records come out as without the death, and no VM can be claimed by two
+// meanwhile.
 func TestRestoreKilledAtEachStep(t *testing.T) {
 	deaths := 0
 	for at := 1; ; at++ {
@@ -101,7 +101,7 @@ func restoreWithDeath(t *testing.T, at int, after bool) *dying {
 	}
 	restart()
 	name := fmt.Sprintf("dies at call %d, after it %v", at, after)
-	again := func(what string, do func() error) { // whoever asks does so again, the controller is another one
+	again := func(what string, do func() error) { // a caller asks again, the controller is another one
 		if do() == nil {
 			return
 		}

@@ -8,8 +8,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// After a store was put back from a copy, a VM that is new boots at its first try, under a generation
-// of the new incarnation.
+// A store may be put back from a copy. After that a VM that is new boots at its first try, under a generation of
+// the new incarnation.
 func TestNewVMAfterPutBack(t *testing.T) {
 	r := newRestored(t)
 	r.boot(web, "a")

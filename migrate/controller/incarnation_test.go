@@ -133,9 +133,8 @@ func (r *restored) refused(vm *nodev1.VM, node string, words ...string) {
 	}
 }
 
-// A VM that went from a to b behind the copy is b's once the nodes have reported: until then
-// nobody claims anything, afterwards a cannot have it, and its next owner's generation is above
-// every one that was ever given.
+// A VM that went from a to b after the copy was made is b's once the nodes have reported: until then no claim is
+// admitted. Afterwards a cannot have it, and its next owner's generation is above every one that was ever given.
 func TestPutBackWithTheCommand(t *testing.T) {
 	r := newRestored(t)
 	onA := r.boot(web, "a")
@@ -224,8 +223,8 @@ func TestPutBackBeforeAnIncarnation(t *testing.T) {
 	r.boot(web, "a") // none that anybody has given by now
 }
 
-// A node that lies takes no VM of another one: the owner refutes it, however often it is said and
-// whatever generation, and claims go on. Of what nobody can hold not even the owner is asked.
+// A node that lies takes no VM of another one: the owner refutes it, however often it is said and whatever
+// generation, and claims go on. About a claim that no node can have, not even the owner is asked.
 func TestRogueReport(t *testing.T) {
 	r := newRestored(t)
 	onA := r.boot(web, "a")
@@ -279,7 +278,7 @@ func TestRogueReport(t *testing.T) {
 			t.Errorf("b orders to %s: %v", what, err)
 		}
 	}
-	// While the store waits its word stands against a's: nobody is believed, nothing is ended.
+	// While the store waits its word stands against a's: neither is believed, nothing is ended.
 	r.restore()
 	lie := held(onA, "OWN")
 	lie.Generation++
@@ -302,7 +301,7 @@ func TestRogueReport(t *testing.T) {
 	}
 	r.restore("b")
 	r.report("a", r.all("a")...)
-	r.report("b", lie) // nobody asks it
+	r.report("b", lie) // the owner is not asked
 	r.report("c")
 	r.report("d")
 	r.settle()
@@ -322,8 +321,8 @@ func TestRogueReport(t *testing.T) {
 	}
 }
 
-// Nobody waits for a node that was retired by name; names that the store does not know, the
-// controller's own, and one that nothing waits for are refused, and nothing changes.
+// A node that was retired by name is not waited for. Names that the store does not know, the controller's own, and
+// one that nothing waits for are refused, and nothing changes.
 func TestRetire(t *testing.T) {
 	r := newRestored(t)
 	r.boot(web, "a")

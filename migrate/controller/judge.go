@@ -15,10 +15,10 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// judge looks at what a node holds while records change. What it holds under a newer claim than the
-// record says is a doubt of that record: nobody claims the VM until its owner has refuted it, or
-// somebody decides. Doubts of several nodes, or of the controller's own, show that the store went back
-// in time (signs). What nobody can hold is remembered.
+// judge looks at what a node holds while records change. What it holds under a newer claim than the record says is
+// a doubt of that record: no claim on the VM is admitted until its owner has refuted it, or a person decides.
+// Doubts of several nodes, or of the controller's own, show that the store went back in time (signs). A claim that
+// no node can have is remembered.
 func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState,
 	req *nodev1.ReportRequest) (*nodev1.StoreState, error) {
 	v := &verdict{node: req.GetNode(), now: i.now(), room: i.raised.room(req.GetNode(), i.now())}
@@ -84,8 +84,8 @@ func newerThan(rec *nodev1.Record, node string, h *nodev1.Held) bool {
 	return record.Newer(rec, node, h.GetGeneration())
 }
 
-// spoken reports whether a node has reported to this incarnation of the store before. What it had then
-// was settled: no later word of it gives it a VM. A store that was never put back gives nobody any.
+// spoken reports whether a node has reported to this incarnation of the store before. What it had then was settled:
+// no later word of it gives it a VM. In a store that was never put back no word gives a node a VM.
 func (i *Incarnations) spoken(ctx context.Context, state *nodev1.StoreState, node string) (bool, error) {
 	if state.GetIncarnation() == 0 {
 		return true, nil
@@ -97,8 +97,8 @@ func (i *Incarnations) spoken(ctx context.Context, state *nodev1.StoreState, nod
 	return slices.ContainsFunc(notes, func(n store.Note) bool { return n.Key == reportKey(state, node) }), nil
 }
 
-// late gives a VM to a node that has it since before the store was put back, and of which the
-// store did not know when it was settled. Nobody has claimed the VM since.
+// late gives a VM to a node that has it since before the store was put back. The store did not know of that node
+// when it was settled. The VM was not claimed since.
 func (i *Incarnations) late(ctx context.Context, state *nodev1.StoreState, rec *nodev1.Record, node string,
 	h *nodev1.Held) error {
 	if rec == nil || state.GetIncarnation() == 0 || rec.GetUid() != h.GetUid() || rec.GetOwner().GetNode() != "" ||

@@ -13,7 +13,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// asleep makes a VM that a snapshot owns, and that nobody had last.
+// asleep makes a VM that a snapshot owns, and that no node had last.
 func (r *restored) asleep(id string) *nodev1.Record {
 	r.t.Helper()
 	rec := &nodev1.Record{Vm: &nodev1.VM{Namespace: "ns", Id: id}, Uid: id, Owner: &nodev1.Owner{Digest: "sha256:" + id},
@@ -130,8 +130,8 @@ func TestSignsOfSeveral(t *testing.T) {
 	r.refused(other, "b", "older than what node c holds")
 }
 
-// The VM went from a to b behind the copy: b's word stops claims on that VM, a is asked, and as it
-// has it no more, they stay stopped; with another such word the store is known to be old.
+// The VM went from a to b after the copy was made: b's word stops claims on that VM, and a is asked. As a has it no
+// more, they stay stopped. With another such word the store is known to be old.
 func TestPutBackAndTheOwnerIsAsked(t *testing.T) {
 	r := newRestored(t)
 	onA := r.boot(web, "a")
@@ -156,8 +156,8 @@ func TestPutBackAndTheOwnerIsAsked(t *testing.T) {
 	r.refused(other, "c", "older than what node", "godwit controller restore")
 }
 
-// The owner that stands still for an operation neither refutes nor confirms that another node has the
-// VM since: nobody claims it until somebody decides.
+// The owner that stands still for an operation neither refutes nor confirms that another node has the VM since: no
+// claim on it is admitted until a person decides.
 func TestOwnerThatHasVoted(t *testing.T) {
 	r := newRestored(t)
 	onA := r.boot(web, "a")
@@ -168,9 +168,8 @@ func TestOwnerThatHasVoted(t *testing.T) {
 	r.boot(web, "a")
 }
 
-// An old owner that gives up the VM of a store that was put back unnoticed lifts the record to the
-// generation of the real owner: two claims of one number are a sign as well, and no claim of an owner
-// that the record has had is one.
+// The store was put back unnoticed, and an old owner gives up the VM. That lifts the record to the generation of
+// the real owner: two claims of one number are a sign as well. A claim of an owner that the record has had is none.
 func TestEqualGenerationOfAnother(t *testing.T) {
 	r := newRestored(t)
 	onA := r.boot(web, "a")
@@ -199,7 +198,7 @@ func TestEqualGenerationOfAnother(t *testing.T) {
 	}
 }
 
-// A VM that stands still for an operation and of which there is no record waits, and nobody makes it anew.
+// A VM that stands still for an operation and of which there is no record waits, and no node makes it anew.
 func TestVotedWithoutARecord(t *testing.T) {
 	r := newRestored(t)
 	s := r.report("b", &nodev1.Held{Vm: web, Uid: "u", Generation: 3, Phase: "PREPARED", Operation: "m"},
@@ -215,8 +214,8 @@ func TestVotedWithoutARecord(t *testing.T) {
 	r.boot(web, "a")
 }
 
-// The operator is told by name, once, of a node by whose word a record does not change, and of one that
-// goes on saying what was refuted; not of one that is asked and takes its word back.
+// The operator is told by name, once, of a node by whose word a record does not change. So is a node that goes on
+// saying what was refuted. A node that is asked and takes its word back is not told of.
 func TestNodeIsNamed(t *testing.T) {
 	r := newRestored(t)
 	var told []string

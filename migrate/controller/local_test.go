@@ -21,11 +21,11 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// nobody is neither root nor who runs the tests.
+// The id of a user who is neither root nor the user of the tests.
 const nobody = 65534
 
-// The local socket serves root and the daemon's own user, by what the kernel says of who
-// connects: also where the file's mode lets others in. Who is refused holds up nobody else.
+// The local socket serves root and the daemon's own user, by what the kernel says of who connects: also where the
+// file's mode lets others in. A user who is refused holds no other up.
 func TestLocalSocketKnowsItsUsers(t *testing.T) {
 	dir, err := os.MkdirTemp("", "gwl")
 	if err != nil {

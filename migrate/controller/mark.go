@@ -8,8 +8,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Mark is how far a controller has seen its store. The controller remembers it beside the store: it is
-// the one sign of a store that went back which needs no other node's word.
+// Mark is how far a controller has seen its store. The controller remembers it outside the store: it is the one
+// sign of a store that went back which needs no other node's word.
 type Mark struct {
 	Incarnation uint64 `json:"incarnation"`
 	Revision    uint64 `json:"revision"`

@@ -10,7 +10,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A controller that remembers how far its store was knows an older copy before any node has spoken, and
+// A controller that remembers how far its store was knows an older copy before any node has spoken. It knows it
 // also where the only thing that is newer sleeps in a registry. Restored, the store counts from there on.
 func TestControllerKnowsAnOldCopy(t *testing.T) {
 	r := newRestored(t)

@@ -12,8 +12,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Where nodes pull no VMs, a node does not get at the checkpoints of another one's VM that has ended
-// by booting it afresh, after which the VM would be its own.
+// Where nodes pull no VMs, a node does not get at the checkpoints of another one's VM that has ended. It would do
+// so by booting it afresh, after which the VM would be its own.
 func TestOwnIsNoPull(t *testing.T) {
 	for name, c := range map[string]struct {
 		pull      controller.Pull

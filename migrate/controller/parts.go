@@ -16,7 +16,7 @@ const (
 	// connection, and with it every other call on it.
 	MaxAnswer = 4<<20 - 4<<10
 
-	// PartSize is of a part of a list: the rest is asked for again, and nobody's calls wait long behind it.
+	// PartSize is of a part of a list: the rest is asked for again, and no call waits long for it.
 	PartSize = 1 << 20
 
 	// read is how much is read for a part: more than goes into it, so that the rest shows. A
@@ -48,8 +48,8 @@ func Part[M proto.Message](all []M) int {
 	return len(all)
 }
 
-// after is the part of all that comes after a place, and the place of its last one if more
-// comes behind it.
+// after is the part of all that comes after a place. It answers the place of the part's last one too, if more
+// follows.
 func after[M proto.Message](all []M, last string, of func(M) string) (some []M, next string) {
 	all = slices.DeleteFunc(all, func(m M) bool { return of(m) <= last })
 	slices.SortFunc(all, func(a, b M) int { return strings.Compare(of(a), of(b)) })

@@ -10,10 +10,10 @@ import (
 	"godwit.dev/godwit/internal/visible"
 )
 
-// Patterns of the names that become keys, paths, tags and text of terminals, wherever a call has one.
-// A digest is one of the OCI image spec, or of a stream. Builds before have made no others: so a name
-// of the store is never refused here. The names of VMs are looked at beside the record
-// (transition.CheckNamed), since builds before took any.
+// Patterns of the names that become keys, paths, tags and text of terminals, wherever a call has one. A digest is
+// one of the OCI image spec, or of a stream. Builds before have made no others: so a name of the store is never
+// refused here. The names of VMs are looked at with the record (transition.CheckNamed), since builds before took
+// any.
 var (
 	nodePattern      = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?$`)
 	operationPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)

@@ -43,18 +43,18 @@ func authorize(ctx context.Context, nodes []string) error {
 		errdefs.ErrPermissionDenied)
 }
 
-// nobody but the controller.
+// The controller alone.
 func nobody(transition.State) []string { return []string{} }
 
 // holders may decide about a VM's snapshots, schedule and record: the node that has it, else those
 // that had it last.
 func holders(s transition.State) []string { return homes(s.Record) }
 
-// Homes are the nodes whose VM it is; none: nobody knows.
+// Homes are the nodes whose VM it is; none: not known.
 func Homes(rec *nodev1.Record) []string { return slices.Clone(homes(rec)) }
 
-// homes are the nodes whose VM it is: the one that has it, else the one that had it last. Of a
-// record of a build before nobody wrote that down: the one that made its newest state, or nil.
+// homes are the nodes whose VM it is: the one that has it, else the one that had it last. Records of a build before
+// do not have that: there it is the one that made its newest state, or nil.
 func homes(rec *nodev1.Record) []string {
 	if node := cmp.Or(rec.GetOwner().GetNode(), rec.GetHome()); node != "" {
 		return []string{node}

@@ -317,8 +317,8 @@ func TestClientReconnects(t *testing.T) {
 	}
 }
 
-// TestSeveralControllers shows that a node whose controller is gone asks the next one,
-// which keeps the same records, and that a joined node without the role is none.
+// TestSeveralControllers shows that a node whose controller is gone asks the next one, which keeps the same
+// records. A joined node without the role is no controller.
 func TestSeveralControllers(t *testing.T) {
 	first := serveRemote(t)
 	second := serveStore(t, first.store, first.identity(t, "second", true), nil)
@@ -350,7 +350,7 @@ func TestSeveralControllers(t *testing.T) {
 	t.Error("a node that is no controller was asked")
 }
 
-// TestWithoutCertificate shows that the port answers nobody else.
+// TestWithoutCertificate shows that the port answers no peer without a certificate.
 func TestWithoutCertificate(t *testing.T) {
 	r := serveRemote(t)
 	stranger := serveRemote(t)

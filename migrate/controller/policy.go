@@ -14,8 +14,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Policy is what a controller takes of other nodes, beside the rules of the records. Its own host is
-// bound by none of it. The zero value bounds nothing but that a repository is the VM's own.
+// Policy is what a controller takes of other nodes, in addition to the rules of the records. Its own host is bound
+// by none of it. The zero value bounds nothing but that a repository is the VM's own.
 type Policy struct {
 	// Repositories are the prefixes below which the repositories of VMs may lie; empty: anywhere.
 	Repositories []string
@@ -89,15 +89,15 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 	return s.tally.admit(ctx, s, peer, was == nil, opens)
 }
 
-// claims reports whether a node takes a VM that has snapshots and that nobody has: from then on it is
-// the one that had the VM last, and may restore them.
+// claims reports whether a node takes a VM that has snapshots and no owner: from then on it is the one that had the
+// VM last, and may restore them.
 func claims(was, now *nodev1.Record, peer string) bool {
 	return len(was.GetSnapshots()) > 0 && was.GetOperation() == nil && was.GetOwner().GetNode() != peer &&
 		now.GetOwner().GetNode() == peer
 }
 
-// place refuses an operation whose snapshot would lie where the VM's do not: whoever deletes it
-// later does so with credentials of its own.
+// place refuses an operation whose snapshot would lie where the VM's do not: the node that deletes it later does so
+// with credentials of its own.
 func (s *Service) place(ctx context.Context, was *nodev1.Record, op *nodev1.Operation) error {
 	repository := op.GetRepository()
 	if repository == "" || repository == was.GetOperation().GetRepository() || knows(was, repository) {

@@ -37,8 +37,8 @@ func hibernate(rec *nodev1.Record, node, repository string) *nodev1.OpenRequest 
 	}}
 }
 
-// A node names no repository but that of its VM, below the prefixes that the controller knows, neither
-// when an operation opens nor later; what records named before stays.
+// A node names no repository but that of its VM, below the prefixes that the controller knows. That holds when an
+// operation opens and later. What records named before stays.
 func TestRepositoriesOfOthers(t *testing.T) {
 	st := storetest.NewMemory()
 	old := owned(t, controller.New(st), "src", "old")

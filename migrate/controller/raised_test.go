@@ -11,9 +11,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A node that raises doubts about VMs without an owner, takes them back and raises others stops no more VMs
-// within ten minutes than one whose doubts stand. It is told of once. The error of a claim that is stopped
-// is one of its own, which names the node.
+// A node may raise doubts about VMs without an owner, take them back and raise others. It stops no more VMs within
+// ten minutes than a node whose doubts stand. It is told of once. The error of a claim that is stopped is one of
+// its own, which names the node.
 func TestDoubtsAreRaisedAtARate(t *testing.T) {
 	r := newRestored(t)
 	var told []string

@@ -68,7 +68,7 @@ const Remembered = 4096
 // noteRemoved notes that a record is being removed.
 func (s *Service) noteRemoved(ctx context.Context, rec *nodev1.Record) error {
 	notes, ok := s.store.(store.Notes)
-	if !ok || rec.GetGeneration() == 0 { // nobody had it
+	if !ok || rec.GetGeneration() == 0 { // it had no owner
 		return nil
 	}
 	err := notes.Note(ctx, kindRemoved, rec.GetUid(), binary.BigEndian.AppendUint64(nil, uint64(s.now().UnixNano())))

@@ -15,8 +15,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A record that was removed is told apart from one that the store does not know, also beside a new
-// record of that name; a store that was put back to before the VM was made knows of no removal.
+// A record that was removed is told apart from one that the store does not know. This holds also if there is a new
+// record of that name. A store that was put back to before the VM was made knows of no removal.
 func TestRemovedIsRemembered(t *testing.T) {
 	r := newRestored(t)
 	copied := r.memory.Copy()

@@ -66,8 +66,8 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 	return state, err
 }
 
-// reserve refuses a report of a node of which one is being looked at: each costs a look at all records
-// that it names, and a node that sends many holds up nobody but itself.
+// reserve refuses a report of a node of which one is being looked at: each costs a look at all records that it
+// names. A node that sends many holds up only itself.
 func (i *Incarnations) reserve(node string) (done func(), err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -116,8 +116,8 @@ func checkReport(req *nodev1.ReportRequest) error {
 	return nil
 }
 
-// Told is what a node's sign of life is answered: the store's incarnation, whether its records
-// change, and whether it is asked to report. A node that nobody waited for is waited for.
+// Told is what a node's sign of life is answered: the store's incarnation, whether its records change, and whether
+// it is asked to report. A node that was not waited for is waited for from then on.
 func (i *Incarnations) Told(ctx context.Context, node string) (state *nodev1.StoreState, report bool, err error) {
 	state, err = i.told.State(ctx)
 	asked := func(d *nodev1.Doubt) bool { // whether it has the VM, or says so still

@@ -10,8 +10,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// After a store was put back and settled, a VM that sleeps goes to a node that says so in its first
-// report, for the store had not heard of that node; what a node says after its first report takes no VM.
+// After a store was put back and settled, a VM that sleeps goes to a node that says so in its first report. The
+// store had not heard of that node. What a node says after its first report takes no VM.
 func TestLateWordOfANode(t *testing.T) {
 	r := newRestored(t)
 	asleep := func(id string) *nodev1.Record {

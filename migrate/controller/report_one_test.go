@@ -24,8 +24,8 @@ func (r reads) Load(ctx context.Context, vm *nodev1.VM, asked transition.Asked) 
 	return r.Store.Load(ctx, vm, asked)
 }
 
-// A node that sends one report after the other has one looked at, and the others refused for now; the
-// reports of other nodes are taken meanwhile, and its own after that.
+// A node that sends one report after the other has one looked at, and the others refused for now. The reports of
+// other nodes are taken meanwhile, and its own after that.
 func TestOneReportOfANodeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := storetest.NewMemory()

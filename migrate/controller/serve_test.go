@@ -95,8 +95,8 @@ func (s *endless) List(ctx context.Context, _ *nodev1.ListRequest) (*nodev1.List
 	return nil, ctx.Err()
 }
 
-// Whoever asks a daemon that is being stopped hears that nobody answers, and never that the call was
-// called off; the call itself ends.
+// A caller of a daemon that is being stopped hears that no server answers, and never that the call was called off.
+// The call itself ends.
 func TestCallsEndWithTheServer(t *testing.T) {
 	for range 20 {
 		socket := filepath.Join(t.TempDir(), "s")

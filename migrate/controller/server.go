@@ -124,13 +124,12 @@ func ServePeer(ctx context.Context, srv *ttrpc.Server, l net.Listener, id *pki.I
 // a connection there is nothing to serve.
 type authenticate func(context.Context, net.Conn) (context.Context, net.Conn, error)
 
-// serve is ttrpc's accept loop with three differences: a slow handshake holds up nobody
-// else, what it learns reaches the calls, through their context, and an Accept that fails
-// ends it only with the listener.
+// serve is ttrpc's accept loop with three differences: a slow handshake holds up no other connection. What it
+// learns reaches the calls, through their context. An Accept that fails ends the loop only with the listener.
 func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello authenticate) error {
 	l = link.Steady(l)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer func() { stop(); _ = l.Close() }() // whoever listens next has a socket that nobody removes any more
+	defer func() { stop(); _ = l.Close() }() // who listens next has a socket that is not removed any more
 	var lines connlimit.LogLimit
 	var peers windows
 	var wg sync.WaitGroup

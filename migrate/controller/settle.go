@@ -24,7 +24,7 @@ func (i *Incarnations) Maintain(ctx context.Context) error {
 	if lasted := i.wait.lasted(state.GetIncarnation(), i.now()); len(state.GetMissing()) > 0 || lasted < SettleDelay {
 		return nil
 	}
-	if len(i.unchecked()) > 0 { // what they admit meanwhile nobody has reported
+	if len(i.unchecked()) > 0 { // what they admit meanwhile is in no report
 		return nil
 	}
 	if !i.settling.TryLock() {

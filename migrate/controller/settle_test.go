@@ -9,8 +9,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// The controller that orders a restore may have a clock of its own, hours ahead or behind. Another
-// controller settles the records after the usual delay, no sooner and no later.
+// The controller that orders a restore may have a clock of its own, hours too early or too late. Another controller
+// settles the records after the usual delay, no sooner and no later.
 func TestSettleDelayIsByTheOwnClock(t *testing.T) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		r := newRestored(t)

@@ -13,7 +13,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// While a controller that would admit claims is up, no store is restored; one that comes while the store
+// While a controller that would admit claims is up, no store is restored. A controller that comes while the store
 // waits keeps it from being settled, and is named.
 func TestRestoreBesideAnOldController(t *testing.T) {
 	r := newRestored(t)

@@ -20,7 +20,7 @@ func (r *restored) owed() []*nodev1.Owed {
 	return resp.GetOwed()
 }
 
-// A record that was removed from a store which had been put back owes all that stands in the VM's own
+// A record may be removed from a store which had been put back. It owes all that stands in the VM's own
 // repositories, also what was stored after the copy. A node cannot name a repository of another VM.
 func TestRemoveOwesWhatTheCopyDoesNotKnow(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -59,8 +59,8 @@ func (t *usage) admit(ctx context.Context, s *Service, node string, makes, opens
 	return nil
 }
 
-// counted answers what a node has, if that was counted after then, or is no older than that. A count
-// that takes long is good for longer: whoever asks without end keeps nobody busy with it.
+// counted answers what a node has, if that was counted after then, or is no older than that. A count that takes
+// long is good for longer: a node that asks without end makes no work by it.
 func (t *usage) counted(node string, now, then time.Time, old time.Duration) (records, operations int, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

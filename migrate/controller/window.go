@@ -22,7 +22,7 @@ const (
 	mostCalls  = 512      // calls that are not answered yet
 	mostAsked  = 8 << 20  // bytes of their requests
 	mostUnread = 16 << 20 // bytes of answers that it has not taken yet
-	small      = 16 << 10 // bytes of an answer that is never refused: claims go on beside lists
+	small      = 16 << 10 // bytes of an answer that is never refused: claims go on while lists are sent
 	mostLists  = 2        // calls that read many records, at once
 
 	// share of calls and of their bytes that one connection may have: one that hangs leaves its node the rest.

@@ -128,8 +128,8 @@ func (p *port) window(node string) (calls, asked, unread int) {
 	return w.calls, w.asked, w.unread
 }
 
-// A node that asks for lists without end and reads none has few calls and few bytes here, over all its
-// connections, and another node is answered meanwhile. Once it reads, each of its calls is answered.
+// A node that asks for lists without end and reads none has few calls and few bytes here, over all its connections.
+// Another node is answered meanwhile. Once it reads, each of its calls is answered.
 func TestNodeThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, size = mostCalls, 256 << 10
@@ -179,8 +179,8 @@ func TestNodeThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// A node that sends large requests, and takes no answer for as long as a host that is gone is waited
-// for, loses its connection, and what it has here with it.
+// A node may send large requests, and take no answer for as long as a host that is gone is waited for. It loses its
+// connection, and what it has here with it.
 func TestNodeThatNeverReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1 << 20
@@ -240,8 +240,7 @@ func (s *slowStore) Find(ctx context.Context, which store.Which) (store.Found, e
 	return s.Memory.Find(ctx, which)
 }
 
-// Of the lists that a node asks for at once few are read at a time, and those of another node do not
-// wait for them.
+// Of the lists that a node asks for at once few are read at a time. Those of another node do not wait for them.
 func TestListsOfANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &slowStore{Memory: storetest.NewMemory(), open: make(chan struct{})}

@@ -37,8 +37,8 @@ func (s *slow) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error {
 	return ctx.Err()
 }
 
-// A node that is long about what an answer asks for, such as a report or the settling of all records,
-// goes on telling that it lives, and hears the newest answer after that.
+// A node may need long for what an answer asks for, such as a report or the settling of all records. It goes on
+// telling that it lives, and hears the newest answer after that.
 func TestSignsOfLifeWaitForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 61*time.Second)
@@ -69,8 +69,8 @@ func (l *late) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*node
 	return l.controllerStub.Announce(ctx, req)
 }
 
-// A node whose first sign of life failed gives the next one within a second or so, and, while the
-// controller stays away, no more of them than at other times.
+// A node whose first sign of life failed gives the next one within a second or so. While the controller stays away,
+// it gives no more of them than at other times.
 func TestSignsOfLifeComeBackSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, away := range []time.Duration{400 * time.Millisecond, time.Minute} {

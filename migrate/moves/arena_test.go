@@ -83,7 +83,7 @@ func newArena(t *testing.T, policy controller.Policy) *arena {
 	}
 	victim, rogue := join("victim"), join("rogue")
 	peer := serve(t, func(ctx context.Context, srv *ttrpc.Server, l net.Listener) error {
-		nodev1.RegisterPeerService(srv, nil) // whoever is let through crashes it
+		nodev1.RegisterPeerService(srv, nil) // a call that is let through crashes it
 		return controller.ServePeer(ctx, srv, l, victim)
 	})
 	a.rogue, a.peer, a.order = connect(t, port, rogue.Client()), connect(t, peer, rogue.ClientOf("victim")),

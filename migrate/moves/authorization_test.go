@@ -165,7 +165,7 @@ func (a *arena) attacks() map[string][]proto.Message {
 	}
 }
 
-// reads change nothing, whoever asks.
+// reads change nothing, for any caller.
 func (a *arena) reads() map[string]proto.Message {
 	return map[string]proto.Message{
 		"Records.Get": &nodev1.GetRequest{Vm: named("run")}, "Records.List": &nodev1.ListRequest{},

@@ -51,8 +51,8 @@ func Refused(err error) bool {
 	return errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) || errdefs.IsResourceExhausted(err)
 }
 
-// hear writes down what a node has done by itself, of VMs that have a record. What is refused
-// holds up nothing that comes behind it; what fails is all told again.
+// hear writes down what a node has done by itself, of VMs that have a record. What is refused holds up nothing that
+// comes after it; what fails is all told again.
 func (s *Service) hear(ctx context.Context, node string, all []*nodev1.MoveEvent) (refused error) {
 	if len(all) > MaxTold {
 		return fmt.Errorf("events of node %s: %d at once, at most %d: %w", node, len(all), MaxTold,

@@ -15,8 +15,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A node makes up neither VMs nor reasons without end: what the store does not know is refused, and
-// what is told of others stays. A refusal holds up nothing that comes behind it.
+// A node makes up neither VMs nor reasons without end: what the store does not know is refused, and what is told of
+// others stays. A refusal holds up nothing that comes after it.
 func TestOneNodeFillsNoBoard(t *testing.T) {
 	ctx, st := t.Context(), storetest.NewMemory()
 	members, err := cluster.Open(ctx, st, false)

@@ -86,7 +86,7 @@ func TestDrainByTheNodeItself(t *testing.T) {
 	}
 }
 
-// opens an operation of a VM, which nobody drives, and takes it to a phase.
+// opens an operation of a VM, which is driven by no controller, and takes it to a phase.
 func (f *fleet) opens(op *nodev1.Operation, phase nodev1.Phase, retarget string) {
 	f.t.Helper()
 	rec, err := f.Records.Get(f.t.Context(), &nodev1.GetRequest{Vm: named(op.GetId())})
@@ -185,8 +185,8 @@ func TestDrainOfWhatComes(t *testing.T) {
 	}
 }
 
-// A drain that none of its moves could follow is refused before its node is cordoned, whoever
-// asks, and names what is wrong with it.
+// A drain that none of its moves could follow is refused before its node is cordoned, for any caller. The refusal
+// names what is wrong with it.
 func TestDrainThatCannotBe(t *testing.T) {
 	st, members := newCluster(t)
 	records := controller.New(st)

@@ -12,8 +12,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Journal takes the engine's events of moves and writes them down, in order, behind the
-// engine's back: a switch-over waits for no event.
+// Journal takes the engine's events of moves and writes them down, in order, while the engine goes on: a
+// switch-over waits for no event.
 type Journal struct {
 	append func(context.Context, *nodev1.MoveEvent) error
 	queue  chan said
@@ -50,9 +50,9 @@ func (j *Journal) Close() error {
 // leader within a second or two.
 const writeTimeout = 30 * time.Second
 
-// laterAppend is how long a switch-over is not written down: the store would sync it while a VM stands
-// still for the commit, which waits for the same store and, on the controller's node, for the same disk
-// as the source's vote. A variable for the tests.
+// laterAppend is how long a switch-over is not written down. The store would sync it while a VM stands still for
+// the commit. The commit waits for the same store and, on the controller's node, for the same disk as the source's
+// vote. A variable for the tests.
 var laterAppend = 100 * time.Millisecond
 
 func (j *Journal) write() {
@@ -108,8 +108,8 @@ func (j *Journal) Event(ctx context.Context, ev engine.Event) {
 	}
 }
 
-// before are the events that op must have had by the time of ev: whoever was to tell them may
-// have died behind the change of its record. The cluster takes each of them once.
+// before are the events that op must have had by the time of ev: the controller that was to tell them may have died
+// after the change of its record. The cluster takes each of them once.
 func before(ev *nodev1.MoveEvent, op *nodev1.Operation) (all []*nodev1.MoveEvent) {
 	told := func(kind string) *nodev1.MoveEvent {
 		return &nodev1.MoveEvent{

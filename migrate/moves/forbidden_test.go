@@ -37,8 +37,8 @@ var forbidden = map[string]string{
 	"utf-8": spot,
 }
 
-// Fields that are no names: what is said of them is cut, cleaned, kept as JSON or run in a guest
-// (TestTidy), and a place of a list is the controller's own.
+// Fields that are no names: what is said in them is cut, cleaned, kept as JSON or run in a guest (TestTidy). A
+// place of a list is the controller's own.
 var (
 	free  = []string{"reason", "note", "obstacles", "error", "warning", "args", "ready", "after", "receipt", "outcome"}
 	names = []string{
@@ -77,7 +77,7 @@ func stringsOf(d protoreflect.MessageDescriptor, path []protoreflect.FieldDescri
 	}
 }
 
-// put makes a request whose field at path says s, about a VM that nobody has.
+// put makes a request whose field at path says s, about a VM that does not exist.
 func put(d protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor, s string) *dynamicpb.Message {
 	m := dynamicpb.NewMessage(d)
 	for i := range d.Fields().Len() {
@@ -106,7 +106,7 @@ func put(d protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor, 
 	return m
 }
 
-// vmIn names default/nobody where m has a VM, and fills in what a call needs.
+// vmIn names a VM that does not exist where m has a VM, and fills in what a call needs.
 func vmIn(m protoreflect.Message) {
 	for name, value := range map[protoreflect.Name]string{"operation": "nope", "node": "rogue", "uid": "u",
 		"digest": dig("none"), "to": "third", "from": dig("none"), "what": "w", "image": "i"} {
@@ -174,8 +174,8 @@ func (a *arena) serveLocal(t *testing.T) {
 	t.Cleanup(func() { _ = a.local.Close() })
 }
 
-// Each call of each service refuses each forbidden kind of name in each of its fields, by the field's
-// name, for the host's root as for a node, and the store is what it was.
+// Each call of each service refuses each forbidden kind of name in each of its fields, by the field's name. It
+// refuses them from the host's root as from a node, and the store is what it was.
 func TestForbiddenNames(t *testing.T) {
 	a := newArena(t, controller.Policy{Repositories: []string{"reg/vms"}})
 	a.serveLocal(t)

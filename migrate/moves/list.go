@@ -41,7 +41,7 @@ func (s *Service) List(ctx context.Context, req *nodev1.MovesRequest) (*nodev1.M
 	return resp, nil
 }
 
-// overhead is more than what a message in a list of another one costs beside its own bytes.
+// overhead is more than what a message in a list of another one costs in addition to its own bytes.
 const overhead = 16
 
 // part answers those that come after one, by id.

@@ -32,8 +32,8 @@ func (h here) Wake(_ context.Context, req *nodev1.WakeRequest) (*nodev1.StatusRe
 	return h.wake(req)
 }
 
-// A wake that names this node is its own, any other the controller's; one of a build before has no choice,
-// and what it does not know wakes here, unless another node is named.
+// A wake that names this node is its own, any other is the controller's. A controller of a build before has no
+// choice. What it does not know wakes here, unless another node is named.
 func TestWhoWakes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		on        string

@@ -44,9 +44,9 @@ func (h *hearing) Announce(_ context.Context, req *nodev1.AnnounceRequest) (*nod
 	return &nodev1.AnnounceResponse{}, nil
 }
 
-// What a node has ended that outlived its loss there, its heartbeats tell until one was
-// heard, some at a time; nothing else of what it does is told so. What the controller
-// refuses holds up nothing behind it.
+// A VM may still run on a node for which it was called lost. What the node has ended of such VMs its heartbeats
+// tell until one was heard, some at a time. Nothing else of what it does is told so. What the controller refuses
+// holds up nothing that comes after it.
 func TestNodeTellsWhatItEnded(t *testing.T) {
 	for third, last := range map[error]int{nil: 0, errdefs.ErrNotFound: 0, errdefs.ErrResourceExhausted: 0,
 		errdefs.ErrPermissionDenied: 1} {

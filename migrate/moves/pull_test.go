@@ -15,8 +15,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// stand is what an engine works on beside the records: a containerd that starts what it is told to,
-// and a store that has every snapshot.
+// stand is what an engine works on in addition to the records: a containerd that starts what it is told to, and a
+// store that has every snapshot.
 type stand struct {
 	engine.Tasks
 	engine.Snapshots
@@ -92,9 +92,9 @@ func (a *arena) settles(t *testing.T, id string) *nodev1.Record {
 	}
 }
 
-// Under move.pull = "controller" a node cannot open a wake of another node's VM. It drives one that the
-// controller has opened for it, over its own certificate, to the end, also if it heard the order only
-// from the record.
+// Under move.pull = "controller" a node cannot open a wake of another node's VM. It drives one that the controller
+// has opened for it, over its own certificate, to the end. It does so also if it heard the order only from the
+// record.
 func TestControllerOpensAndANodeDrives(t *testing.T) {
 	for name, deaf := range map[string]bool{"told": false, "the order was lost": true} {
 		t.Run(name, func(t *testing.T) {
@@ -129,8 +129,8 @@ func TestControllerOpensAndANodeDrives(t *testing.T) {
 	}
 }
 
-// A VM whose record names a node that never existed wakes from its snapshot by force, where the controller's
-// host says so, on that host or on another node; a node cannot say so for itself.
+// A VM whose record names a node that never existed wakes from its snapshot by force, on the controller's host or
+// on another node. The order comes from the controller's host; a node cannot give it for itself.
 func TestForcedWakeFromANodeThatNeverWas(t *testing.T) {
 	ghost := func(t *testing.T, st store.Store) {
 		t.Helper()

@@ -82,7 +82,7 @@ func (s *Service) wake(ctx context.Context, req *nodev1.RecoverRequest, rec *nod
 		return nil, err
 	}
 	if _, err := peer.Query(ctx, &nodev1.PeerRef{Vm: req.GetVm()}); err != nil {
-		return nil, err // nobody would drive it
+		return nil, err // no controller would drive it
 	}
 	id := cmp.Or(req.GetOperation(), uuid.NewString())
 	op := &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Generation: rec.GetGeneration(),

@@ -108,15 +108,15 @@ func (c *lostCluster) up(t *testing.T, node string) {
 	}
 }
 
-// quiet is a cluster in which nobody was heard lately.
+// quiet is a cluster in which no node was heard lately.
 type quiet struct{ Cluster }
 
 func (quiet) Nodes() []*nodev1.NodeInfo { return nil }
 
 func (quiet) Node(string) (*nodev1.NodeInfo, error) { return nil, errdefs.ErrNotFound }
 
-// A VM that a live move has lost is taken back from its source, once it is sure that its
-// destination runs nothing: by its own word, or by that of whoever orders it.
+// A VM that a live move has lost is taken back from its source, once it is sure that its destination runs nothing:
+// by its own word, or by that of the caller who orders it.
 func TestRecoverFromSource(t *testing.T) {
 	back := &nodev1.RecoverRequest{FromSource: true, Fenced: true}
 	for name, tt := range map[string]struct {
@@ -180,8 +180,8 @@ func TestRecoverFromSource(t *testing.T) {
 	}
 }
 
-// A lost VM of which nothing is left is nobody's: what the source holds is named first and can
-// be taken back, and without that the snapshot that is left is.
+// A lost VM of which nothing is left has no owner: what the source holds is named first and can be taken back, and
+// without that the snapshot that is left is.
 func TestRecoverOfNobodys(t *testing.T) {
 	c := newLost(t)
 	c.lose(t)

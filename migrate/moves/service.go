@@ -243,6 +243,6 @@ func (s *Service) Cordon(ctx context.Context, req *nodev1.CordonRequest) (*nodev
 
 // cordoned refuses a node that is.
 func (s *Service) cordoned(node string) error {
-	n, _ := s.Cluster.Node(node) // one that nobody knows is not
+	n, _ := s.Cluster.Node(node) // one that the cluster does not know is not
 	return engine.Cordoned(n)
 }

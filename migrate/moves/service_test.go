@@ -126,8 +126,8 @@ func TestWhoMayOrder(t *testing.T) {
 	}
 }
 
-// What a node that was called lost has ended is among the events, once, however often the node
-// says so; it speaks of itself only, and for nobody else.
+// What a node that was called lost has ended is among the events, once, however often the node says so. It speaks
+// of itself only, and for no other node.
 func TestOutlivedIsTold(t *testing.T) {
 	st, members := newCluster(t)
 	s, a := &Service{Cluster: members, Records: controller.New(st)}, controller.WithPeer(t.Context(), "a")

@@ -12,7 +12,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// tellAfter is how long whoever has settled a move has to tell of it.
+// tellAfter is how long the controller that has settled a move has to tell of it.
 const tellAfter = 10 * time.Second
 
 // tellBound is how long an event may take.
@@ -25,10 +25,9 @@ var ends = map[nodev1.Phase]string{
 	nodev1.Phase_PHASE_LOST_AT_DEST: moves.Lost, nodev1.Phase_PHASE_LOST_AT_SRC: moves.Lost,
 }
 
-// Tell writes the first and the last events that are missing, and those of the switch-over and
-// the commit that come before a last one: of a controller that has died
-// between a change of the records and its event, or whose store took none for too long. The
-// cluster takes each of them once, whoever else tells it.
+// Tell writes the first and the last events that are missing, and those of the switch-over and the commit that come
+// before a last one: of a controller that has died between a change of the records and its event, or whose store
+// took none for too long. The cluster takes each of them once, whichever other controller tells it.
 func (s *Service) Tell(ctx context.Context) error {
 	all, err := s.Records.List(ctx, &nodev1.ListRequest{Moves: true})
 	if err != nil {

@@ -12,9 +12,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A controller that dies right behind a change of the records has told neither the switch-over
-// nor the commit: who goes on with the move, or ends it, tells both before, in order, and nobody
-// tells either twice.
+// A controller that dies right after a change of the records has told neither the switch-over nor the commit: the
+// controller that goes on with the move, or ends it, tells both before, in order. Neither is told twice.
 func TestTellsWhatCameBefore(t *testing.T) {
 	whole := []string{moves.Switching, moves.Committed, moves.Succeeded}
 	for name, c := range map[string]struct {
@@ -62,7 +61,7 @@ func TestTellsWhatCameBefore(t *testing.T) {
 	}
 }
 
-// So does the round that tells an end which nobody has told.
+// So does the round that tells an end which was not told.
 func TestTellsWhatCameBeforeAnEnd(t *testing.T) {
 	members, err := cluster.Open(t.Context(), storetest.NewMemory(), false)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A switch-over is not written while its VM stands still for the commit, which the same store makes;
-// what comes behind it keeps its place, and the end of the journal waits for nothing.
+// A switch-over is not written while its VM stands still for the commit, which the same store makes. What comes
+// after it keeps its place, and the end of the journal waits for nothing.
 func TestSwitchOverIsWrittenAside(t *testing.T) {
 	was := laterAppend
 	laterAppend = time.Hour

@@ -33,9 +33,8 @@ func (f *full) NoteNew(ctx context.Context, kind, key string, value []byte) erro
 	return f.notes.NoteNew(ctx, kind, key, value)
 }
 
-// A controller that dies between a change of the records and its event leaves it to the next
-// one to tell how the move began and how it ended, once; who settled it has the time to do so
-// himself (I4).
+// A controller may die between a change of the records and its event. The next one tells how the move began and how
+// it ended, once. The controller that settled it has the time to tell it itself (I4).
 func TestTell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := storetest.NewMemory()

@@ -15,8 +15,8 @@ import (
 var untold = []engine.Type{engine.Disowned, engine.Superseded, engine.Foreign, engine.Reclaimed, engine.DeletionWaits,
 	engine.DeletionFails, engine.DeletionOff}
 
-// Each event of the engine is told to who watches moves, or is none of a move: a new one that
-// nobody puts into the table would be dropped without a word.
+// Each event of the engine is told to who watches moves, or is none of a move: a new one that is missing in the
+// table would be dropped without a word.
 func TestTypesAreTold(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "../engine/events.go", nil, 0)
 	if err != nil {

@@ -272,10 +272,10 @@ func (s *Service) askOne(ctx context.Context, n *nodev1.NodeInfo, from string,
 	return c
 }
 
-// best is the node that a VM goes to: of those that it fits one with a copy of the snapshot, then
-// the one where it was ordered, then the one with the most room. Where none says that it fits, and
-// some could not tell, because the store is away or the snapshot damaged, the order goes to one of
-// those: what its operation meets there waits for the store, or says what is wrong. Empty: none.
+// best is the node that a VM goes to: of those that it fits one with a copy of the snapshot. Without a copy it is
+// the node where the wake was ordered, then the one with the most room. It may be that none says that it fits, and
+// that some could not tell, because the store is away or the snapshot damaged. Then the order goes to one of those:
+// what its operation meets there waits for the store, or says what is wrong. Empty: none.
 func best(all []candidate, from string) string {
 	if fit := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return !c.fits() }); len(fit) > 0 {
 		return slices.MaxFunc(fit, func(a, b candidate) int {

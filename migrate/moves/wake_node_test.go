@@ -13,8 +13,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A node that hangs holds nobody up: not where the order's own has a copy, hardly where one fits,
-// and where none does for as long as a node may take.
+// A node that hangs holds nothing up: not where the order's own has a copy, hardly where one fits, and where none
+// does for as long as a node may take.
 func TestWakeWaitsForNoNodeThatHangs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		copied, fits bool

@@ -140,8 +140,8 @@ func (s *sleeper) woke() (all string) {
 	return all
 }
 
-// A wake goes to a node that it fits: one with a copy of the snapshot first, then where it was ordered,
-// then where most room is; never to one that is cordoned, silent or out of reach.
+// A wake goes to a node that it fits: one with a copy of the snapshot first, then where it was ordered, then where
+// most room is. It never goes to a node that is cordoned, silent or out of reach.
 func TestWakeChooses(t *testing.T) {
 	full := &nodev1.PeerCheckResponse{Obstacles: []string{"it has 1MiB free"}, Copy: true}
 	link := &engine.LinkError{Node: "b", Err: errdefs.ErrUnavailable}
@@ -213,8 +213,8 @@ func TestWakeChooses(t *testing.T) {
 	}
 }
 
-// While it fits no node, the order is refused with each of them and why, WakeNoCapacity is told of, also
-// where its store is away, and nothing was ordered.
+// While it fits no node, the order is refused with each of them and why. WakeNoCapacity is told of, also where its
+// store is away, and nothing was ordered.
 func TestWakeFitsNoNode(t *testing.T) {
 	for _, full := range []error{nil, errdefs.ErrUnavailable} {
 		s, service := newSleeper()
@@ -238,8 +238,9 @@ func TestWakeFitsNoNode(t *testing.T) {
 	}
 }
 
-// A node that is named has it, cordoned or not allowed it is refused; a snapshot that is named and owns
-// nothing goes to who refuses it, one by force is what the nodes are asked about.
+// A node that is named has it; if that node is cordoned or not allowed, the order is refused. A snapshot that is
+// named and owns nothing goes to the part that refuses it. A snapshot that is named by force is what the nodes are
+// asked about.
 func TestWakeAsOrdered(t *testing.T) {
 	remote := func(node string) func(context.Context) context.Context {
 		return func(ctx context.Context) context.Context { return controller.WithPeer(ctx, node) }

@@ -48,7 +48,7 @@ func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, ne
 	)
 }
 
-// adapt readies a container object that stayed behind for its VM's return.
+// adapt readies a container object that was kept for its VM's return.
 func (c *Client) adapt(ctx context.Context, container containerd.Container, netns string, intent record.Intent) error {
 	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
 		return ready(obj, netns, intent)

@@ -185,8 +185,8 @@ func TestNerdctlConnectsItsContainers(t *testing.T) {
 	}
 }
 
-// containerd's restart monitor sees the container of a VM that runs, and not that of one
-// that sleeps or is about to run; a status that somebody has set since then stays.
+// containerd's restart monitor sees the container of a VM that runs, and not that of one that sleeps or is about to
+// run. A status that a user has set since then stays.
 func TestTheRestartMonitorSeesNoSleepingVM(t *testing.T) {
 	policy := map[string]string{"containerd.io/restart.policy": "always", labelStatus: "running"}
 	obj := object(t, maps.Clone(policy), nil)

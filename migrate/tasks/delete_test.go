@@ -19,8 +19,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// slowEnd is containerd with one created task that still says so a while after it took
-// its SIGKILL, as a shim does that takes its VM down, and refuses to be deleted meanwhile.
+// slowEnd is containerd with one created task that still says so a while after it took its SIGKILL. A shim does so
+// that takes its VM down. The task cannot be deleted meanwhile.
 type slowEnd struct {
 	tasksapi.TasksClient
 	refuses bool // an operation holds the VM: it takes no signal

@@ -29,9 +29,9 @@ func (c *Client) specOf(ctx context.Context, order engine.Restore) (*spec.Spec, 
 	return sp, nil
 }
 
-// MarkDeparted marks the container of a VM that a snapshot, or the node owner, owns from now on, so
-// that containerd's restart monitor looks at it no more when its task ends. One that is younger
-// than the VM's task was made anew, of that name: somebody's, and never marked.
+// MarkDeparted marks the container of a VM that a snapshot, or the node owner, owns from now on. containerd's
+// restart monitor then looks at it no more when its task ends. One that is younger than the VM's task was made
+// anew, of that name: somebody's, and never marked.
 func (c *Client) MarkDeparted(ctx context.Context, vm *nodev1.VM, created int64, digest, owner string) error {
 	unlock, err := c.serial.lock(ctx, vm)
 	if err != nil {
@@ -61,9 +61,9 @@ func (c *Client) MarkDeparted(ctx context.Context, vm *nodev1.VM, created int64,
 // errRecreated says that a container was made anew: it is not the one of the VM that left.
 var errRecreated = errors.New("made anew")
 
-// CleanDeparted cleans up after a VM that left this node: the stopped task and the network go; the
-// container object stays, as MarkDeparted has marked it. Behind one that was made anew goes only what
-// godwitd itself has made for the VM: task and lease are somebody's.
+// CleanDeparted cleans up after a VM that left this node: the stopped task and the network go; the container object
+// stays, as MarkDeparted has marked it. Of a container that was made anew only that goes which godwitd itself has
+// made for the VM: task and lease are somebody's.
 func (c *Client) CleanDeparted(ctx context.Context, vm *nodev1.VM, digest, owner string) error {
 	unlock, err := c.serial.lock(ctx, vm)
 	if err != nil {
@@ -88,9 +88,9 @@ func (c *Client) CleanDeparted(ctx context.Context, vm *nodev1.VM, digest, owner
 	return c.networks.release(ctx, vm)
 }
 
-// RemoveDeparted removes the container object of a VM that was deleted, with its root file system. One
-// that MarkDeparted has not marked with the digest is somebody's by now; one of nerdctl's has files on
-// the host that nerdctl alone removes, and stays.
+// RemoveDeparted removes the container object of a VM that was deleted, with its root file system. One that
+// MarkDeparted has not marked with the digest is somebody's by now, and stays. One of nerdctl's has files on the
+// host that nerdctl alone removes, and stays too.
 func (c *Client) RemoveDeparted(ctx context.Context, vm *nodev1.VM, digest string) error {
 	unlock, err := c.serial.lock(ctx, vm)
 	if err != nil {

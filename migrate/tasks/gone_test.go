@@ -36,7 +36,7 @@ type objects struct {
 	calls  []string
 	fails  int
 
-	mu sync.Mutex // of task, which is waited for beside all calls
+	mu sync.Mutex // of task, which is waited for during all calls
 }
 
 func (o *objects) do(name string, there bool) error {
@@ -189,8 +189,8 @@ func each(t *testing.T, story func(o *objects, c *Client, cni *fakeCNI)) {
 	}
 }
 
-// Behind a deletion the container object goes with its task, its lease and its root
-// file system, behind a move it stays and is marked; whatever fails is tried again.
+// After a deletion the container object goes with its task, its lease and its root file system. After a move it
+// stays and is marked. Whatever fails is tried again.
 func TestLeaves(t *testing.T) {
 	for owner, created := range map[string]int64{"": taskMade, "n2": taskMade, "n3": 0} {
 		each(t, func(o *objects, c *Client, cni *fakeCNI) {
@@ -214,8 +214,8 @@ func TestLeaves(t *testing.T) {
 	})
 }
 
-// A container that was made anew under the name, before the VM's was marked or
-// behind that, is somebody's: no mark, no end of its task or its lease, no deletion.
+// A container that was made anew under the name, before the VM's was marked or after that, is somebody's: no mark,
+// no end of its task or its lease, no deletion.
 func TestMadeAnew(t *testing.T) {
 	for _, owner := range []string{"", "n2"} {
 		for _, status := range []tasktypes.Status{tasktypes.Status_RUNNING, tasktypes.Status_STOPPED} {

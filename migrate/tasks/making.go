@@ -11,9 +11,9 @@ import (
 	"godwit.dev/godwit/api/record"
 )
 
-// making are the Creates under way, so that an Undo need not wait for what it is about to
-// remove: who ordered it has left, but ttrpc tells a handler no such thing, and a cold move
-// goes on to pull its snapshot until the operation's deadline. Its zero value is ready.
+// making are the Creates under way, so that an Undo need not wait for what it is about to remove. The caller has
+// left, but ttrpc tells a handler no such thing. A cold move would go on to pull its snapshot until the operation's
+// deadline. Its zero value is ready.
 type making struct {
 	mu  sync.Mutex
 	all map[*made]struct{}

@@ -12,9 +12,9 @@ import (
 	"godwit.dev/godwit/api/spec"
 )
 
-// Network says why the network of this node could not carry the NICs of a VM that is to come,
-// as far as CNI's configuration tells; empty: nothing is known against it. What plugins take
-// from elsewhere, such as the MTU of another interface, Create sees.
+// Network says why the network of this node could not carry the NICs of a VM that is to come. It goes by CNI's
+// configuration. Empty: nothing is known against it. What plugins take from elsewhere, such as the MTU of another
+// interface, Create sees.
 func (c *Client) Network(ctx context.Context, vm *nodev1.VM, nics []spec.NIC) (obstacle string, err error) {
 	if len(nics) == 0 {
 		return "", nil

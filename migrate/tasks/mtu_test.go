@@ -15,8 +15,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// An interface whose MTU is smaller than the guest's, or one too few, is found as the
-// network is made, before anything is committed; undo leaves nothing.
+// An interface whose MTU is smaller than the guest's, or one too few, is found as the network is made, before
+// anything is committed. Undo leaves nothing.
 func TestConnectWantsTheMTU(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "a", Id: "b"}
 	n, f := newFake(t)

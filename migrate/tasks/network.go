@@ -51,10 +51,9 @@ func (n *networks) path(vm *nodev1.VM) string {
 	return filepath.Join(n.dir, vm.GetNamespace(), vm.GetId())
 }
 
-// connect makes the namespace of a VM that had NICs and lets CNI fill it; a VM without
-// NICs gets an empty one from its shim. The caller has seen that the VM has no task
-// here: a namespace that is there is what a dead godwitd made, and goes first. Interfaces that
-// cannot carry the NICs are an error now, and not behind a commit.
+// connect makes the namespace of a VM that had NICs and lets CNI fill it. A VM without NICs gets an empty one from
+// its shim. The caller has seen that the VM has no task here: a namespace that is there is what a dead godwitd
+// made, and goes first. Interfaces that cannot carry the NICs are an error now, and not after a commit.
 func (n *networks) connect(ctx context.Context, vm *nodev1.VM, nics []spec.NIC) error {
 	plugins, err := n.plugins()
 	if err != nil {
@@ -81,9 +80,8 @@ func (n *networks) connect(ctx context.Context, vm *nodev1.VM, nics []spec.NIC) 
 	return err
 }
 
-// setup asks for the addresses and the MAC that the VM had, which a plugin may honour,
-// ignore, or refuse because they are not its to give: then it gives what it likes, and
-// the guest is re-addressed.
+// setup asks for the addresses and the MAC that the VM had. A plugin may honour or ignore them, or refuse because
+// they are not its to give: then it gives what it likes, and the guest is re-addressed.
 func setup(ctx context.Context, plugins leases, id, path string, nic spec.NIC) error {
 	ips := make([]string, 0, len(nic.Addresses))
 	for _, prefix := range nic.Addresses {

@@ -9,8 +9,8 @@ import (
 	"godwit.dev/godwit/internal/fdtest"
 )
 
-// A CNI configuration that is not there is to be made; one that cannot be read for want of
-// descriptors may be there, and trying again is right.
+// A CNI configuration that is not there is to be made. One that cannot be read for want of descriptors may be
+// there, and trying again is right.
 func TestConfigurationThatCannotBeRead(t *testing.T) {
 	cfg := config.CNI{ConfDir: t.TempDir(), BinDir: t.TempDir()}
 	if _, err := cni(cfg); !errdefs.IsFailedPrecondition(err) {

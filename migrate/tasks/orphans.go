@@ -15,10 +15,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Orphans gives back the networks of VMs whose container object is gone: whoever deletes
-// a task and its container with containerd's own tools knows nothing of a namespace that
-// a wake made here. A wake makes the container object before the namespace, so nothing
-// that is under way is taken for an orphan.
+// Orphans gives back the networks of VMs whose container object is gone: a user who deletes a task and its
+// container with containerd's own tools does not know of a namespace that a wake made here. A wake makes the
+// container object before the namespace, so nothing that is under way is taken for an orphan.
 func (c *Client) Orphans(ctx context.Context) error {
 	spaces, err := entries(c.networks.dir)
 	errs := []error{err}
@@ -44,8 +43,8 @@ func entries(dir string) ([]os.DirEntry, error) {
 	return all, err
 }
 
-// busyBound is how long an orphan waits for a call about a VM of its name, such as a wake, which
-// does away with it itself.
+// busyBound is how long an orphan waits for a call about a VM of its name, such as a wake. That call does away with
+// the orphan itself.
 const busyBound = time.Second
 
 // orphan gives back the network of a VM that has no container.
@@ -53,7 +52,7 @@ func (c *Client) orphan(ctx context.Context, vm *nodev1.VM) error {
 	if _, err := os.Stat(c.networks.path(vm)); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if kept, err := c.Has(ctx, vm); kept || err != nil { // nobody is waited for
+	if kept, err := c.Has(ctx, vm); kept || err != nil { // no call is waited for
 		return err
 	}
 	bound, cancel := context.WithTimeout(ctx, busyBound)
@@ -74,9 +73,8 @@ func (c *Client) orphan(ctx context.Context, vm *nodev1.VM) error {
 // resubscribe is how long containerd is left alone when it tells no events any more.
 const resubscribe = 5 * time.Second
 
-// WatchDeleted gives back the network of a VM as soon as its container is deleted, so that another one
-// of its name, which has its lease, can run at once. What it misses Orphans finds. It returns when
-// ctx ends.
+// WatchDeleted gives back the network of a VM as soon as its container is deleted. Another one of its name, which
+// has its lease, can then run at once. What it misses Orphans finds. It returns when ctx ends.
 func (c *Client) WatchDeleted(ctx context.Context) {
 	for {
 		told, failed := c.containerd.EventService().Subscribe(ctx, `topic=="/containers/delete"`)

@@ -183,7 +183,7 @@ func (h hanging) Remove(ctx context.Context, id, path string, opts ...gocni.Name
 	return h.leases.Remove(ctx, id, path, opts...)
 }
 
-// Whoever deletes a container and runs one of its name finds its lease free.
+// A user who deletes a container and runs one of its name finds its lease free.
 func TestDeletedIsFreed(t *testing.T) {
 	n, _ := newFake(t)
 	k := &kept{all: map[string]bool{"a/kept": true}}

@@ -17,7 +17,7 @@ type serial struct {
 }
 
 type turn struct {
-	free    chan struct{} // holds one token while nobody has the VM
+	free    chan struct{} // holds one token while no call has the VM
 	waiting int           // those that have or want it
 }
 

@@ -1,7 +1,6 @@
-// Package tasks is godwitd as a client of containerd: it makes the container object,
-// the network and the task of a VM that wakes on this node, and cleans up after one
-// that left it. containerd itself knows nothing of snapshots: it sees an ordinary
-// Create whose options say what to restore.
+// Package tasks is godwitd as a client of containerd: it makes the container object, the network and the task of a
+// VM that wakes on this node. It cleans up after a VM that left this node. containerd itself knows nothing of
+// snapshots: it sees an ordinary Create whose options say what to restore.
 package tasks
 
 import (

@@ -10,8 +10,8 @@ import (
 	"godwit.dev/godwit/migrate/engine"
 )
 
-// TestClear shows that what an order has left is cleared once its task has ended, and that a task
-// which has not ended, may be a later one, or could not be asked about, is left alone.
+// TestClear shows that what an order has left is cleared once its task has ended. It is left alone if its task has
+// not ended, may be a later one, or could not be asked about.
 func TestClear(t *testing.T) {
 	order := engine.Restore{Intent: record.Intent{Operation: "w", Attempt: 1, Digest: asleepIn}}
 	ours := map[string]string{labelOrder: "w/1", labelNew: "true"}

@@ -39,7 +39,7 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 		return Change{}, err
 	}
 	op.Phase, op.CommittedUnixNano = committed, now.UnixNano()
-	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT { // the VM goes on: nobody else owns it now
+	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT { // the VM goes on: no other node owns it now
 		list(rec, op, now)
 		return Change{Record: rec}, nil
 	}
@@ -59,15 +59,14 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 		rec.Deletion = nil
 	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE && record.Stuck(d): // the VM was to stay
 		rec.Deletion, op.Deletion = nil, ""
-	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE: // whoever ordered it
+	case op.GetKind() == nodev1.Kind_KIND_HIBERNATE: // the caller ordered it
 		op.Deletion = d.GetId()
 	}
 	rec.Lost, rec.Kept, rec.Conflict = "", nil, "" // its state is in somebody's hands again
 	return Change{Record: rec}, nil
 }
 
-// stands reports whether nobody has claimed the VM since op was committed. A checkpoint makes no
-// owner.
+// stands reports whether the VM was not claimed since op was committed. A checkpoint makes no owner.
 func stands(rec *nodev1.Record, op *nodev1.Operation) bool {
 	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT {
 		return rec.GetGeneration() == op.GetGeneration()

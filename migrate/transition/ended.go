@@ -25,8 +25,8 @@ func Ended(rec *nodev1.Record) *nodev1.Ended {
 	return &nodev1.Ended{Generation: rec.GetGeneration()} // before anybody wrote it down
 }
 
-// LeftByEnded lists what a VM that has ended has left of its sleeps: the snapshots that a wake has
-// used up. A checkpoint is none of them, whoever made it.
+// LeftByEnded lists what a VM that has ended has left of its sleeps: the snapshots that a wake has used up. A
+// checkpoint is none of them, by whatever order it was made.
 func LeftByEnded(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 	if Ended(rec) == nil {
 		return nil

@@ -28,8 +28,8 @@ func left(edit func(*nodev1.Record)) transition.State {
 	return transition.State{Record: rec}
 }
 
-// What a wake has used up goes only of a VM that nobody owns, once it was found so for as long as
-// is asked; a checkpoint and a snapshot that nothing has used up stay.
+// What a wake has used up goes only of a VM without an owner, once it was found so for as long as is asked. A
+// checkpoint and a snapshot that nothing has used up stay.
 func TestTrimSpent(t *testing.T) {
 	since := func(ago time.Duration) func(*nodev1.Record) {
 		return func(r *nodev1.Record) { r.Ended.SinceUnixNano = now.Add(-ago).UnixNano() }
@@ -82,8 +82,8 @@ func TestTrimSpent(t *testing.T) {
 	}
 }
 
-// The time counts from when the end was first found, of a VM that ended before records said so
-// too; an end that another generation has had does not count.
+// The time counts from when the end was first found, also of a VM that ended before records said so. An end that
+// another generation has had does not count.
 func TestEndIsNotedOnce(t *testing.T) {
 	for name, edit := range map[string]func(*nodev1.Record){
 		"by its owner":       func(*nodev1.Record) {},

@@ -11,8 +11,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Delete orders that a VM is deleted once a last snapshot of it stands, says what a try has
-// come to that opened no operation, or calls the order off.
+// Delete orders that a VM is deleted once a last snapshot of it stands. It also says what a try has come to that
+// opened no operation, or calls the order off.
 func Delete(s State, req *nodev1.DeleteRequest, now time.Time) (Change, error) {
 	rec, want := s.Record, req.GetDeletion()
 	call := fmt.Sprintf("delete VM %s behind a final snapshot", name(req.GetVm()))

@@ -38,7 +38,7 @@ func TestDelete(t *testing.T) {
 		rec  *nodev1.Record
 		req  *nodev1.DeleteRequest
 		fail func(error) bool
-		want string // id that stands behind it
+		want string // id that stands after it
 	}{
 		"no record":      {nil, order("d"), errdefs.IsNotFound, ""},
 		"ordered":        {plain, order("d"), nil, "d"},

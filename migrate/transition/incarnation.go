@@ -14,9 +14,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Lift answers rec as it is under an incarnation of the store; one that is of it already is
-// answered as it is. A VM that no node has goes on under a lifted generation; one that a node
-// has keeps the number that the node's journal has, and the next owner's is lifted.
+// Lift answers rec as it is under an incarnation of the store; one that is of it already is answered as it is. A VM
+// that no node has goes on under a lifted generation. A VM that a node has keeps the number of the node's journal,
+// and the next owner's number is lifted.
 func Lift(rec *nodev1.Record, incarnation uint64) *nodev1.Record {
 	if rec == nil || rec.GetIncarnation() >= incarnation {
 		return rec
@@ -55,8 +55,8 @@ func Closed(state *nodev1.StoreState) error {
 	return nil
 }
 
-// disputed refuses a claim on a VM of which nobody can say whose it is. Where no node says that
-// it has the VM, an order by force decides.
+// disputed refuses a claim on a VM whose owner cannot be told. Where no node says that it has the VM, an order by
+// force decides.
 func disputed(rec *nodev1.Record, force bool, call string) error {
 	if rec.GetConflict() == "" || force && !rec.GetRivals() {
 		return nil
@@ -64,9 +64,9 @@ func disputed(rec *nodev1.Record, force bool, call string) error {
 	return held(rec, call)
 }
 
-// Doubted refuses a change of a VM's record of which a node says that it is older than what that node
-// holds, until the record's owner has refuted it, or somebody decides. One node's word stops no more
-// than that: anybody's VM that it names, and what is its own.
+// Doubted refuses a change of a VM's record of which a node says that it is older than what that node holds. It
+// does so until the record's owner has refuted it, or a person decides. One node's word stops no more than that:
+// the VM of any owner that it names, and what is its own.
 func Doubted(state *nodev1.StoreState, vm *nodev1.VM, rec *nodev1.Record) error {
 	for _, d := range state.GetDoubts() {
 		switch {
@@ -110,12 +110,13 @@ func (e *DoubtedError) Error() string {
 // Unwrap gives the class.
 func (*DoubtedError) Unwrap() error { return errdefs.ErrUnavailable }
 
-// ofNode reports whether a node has the VM by its record, or, of one that nobody has, had it last.
+// ofNode reports whether a node has the VM by its record. Of a VM without an owner it reports whether that node had
+// it last.
 func ofNode(rec *nodev1.Record, node string) bool {
 	return node != "" && cmp.Or(rec.GetOwner().GetNode(), rec.GetHome()) == node
 }
 
-// Retired reports whether nobody waits for a node any more.
+// Retired reports whether a node is not waited for any more.
 func Retired(state *nodev1.StoreState, node string) bool {
 	return slices.Contains(state.GetRetired(), node)
 }

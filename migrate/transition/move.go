@@ -32,7 +32,7 @@ func setRetarget(op *nodev1.Operation, req *nodev1.AdvanceRequest, turn bool, ca
 	return nil
 }
 
-// maxAttempts are remembered of a move, the last ones: whoever turns it round again and again fills no store.
+// maxAttempts are remembered of a move, the last ones: a user who turns it round again and again fills no store.
 const maxAttempts = 64
 
 // Retry begins the next attempt of a move whose last one is undone: nothing of that one

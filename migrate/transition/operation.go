@@ -86,9 +86,9 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 	return Change{Record: rec, Closed: closed}, nil
 }
 
-// supersedes reports whether a wake may close the hibernate before it: the digest owns the
-// VM, and what its source has still to clean up is its own affair, for which nobody waits if the
-// source is gone. On the source itself the wake comes after it.
+// supersedes reports whether a wake may close the hibernate before it: the digest owns the VM. What its source has
+// still to clean up is the source's own affair, and a source that is gone is not waited for. On the source itself
+// the wake comes after it.
 func supersedes(open, want *nodev1.Operation) bool {
 	return want.GetKind() == nodev1.Kind_KIND_WAKE && open.GetKind() == nodev1.Kind_KIND_HIBERNATE &&
 		(open.GetPhase() == committed || open.GetPhase() == cleaning) && open.GetSource() != want.GetDestination()

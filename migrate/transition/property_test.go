@@ -135,7 +135,7 @@ func (h *history) pick(t *rapid.T) *nodev1.Operation {
 	}
 	ids := slices.Sorted(maps.Keys(h.ops))
 	if len(ids) == 0 {
-		return nil // an operation that nobody knows
+		return nil // an operation that the model does not know
 	}
 	return h.ops[rapid.SampledFrom(ids).Draw(t, "operation")]
 }

@@ -11,9 +11,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Nothing of a source is complete without its own receipt of this operation, attempt and
-// generation, of a VM that is stopped; that of an earlier round is none, and it is
-// written with the owner, in one change.
+// Nothing of a source is complete without its own receipt of this operation, attempt and generation, of a VM that
+// is stopped. A receipt of an earlier round does not count. The receipt is written with the owner, in one change.
 func TestReceiptOfACommit(t *testing.T) {
 	right := record.Receipt{Operation: "op", Attempt: 2, Generation: gen, Digest: digest, Stopped: true}
 	for _, kind := range []nodev1.Kind{nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_MIGRATE} {

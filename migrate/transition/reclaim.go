@@ -13,8 +13,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Kept is what the source of the move that has lost the VM, or whose destination is about to
-// be called lost, holds of it; nil: there is none. Of a cold move the snapshot is as good.
+// Kept is what the source of a move still holds of the VM. The move has lost the VM, or its destination is about to
+// be called lost. nil: there is none. Of a cold move the snapshot is as good.
 func Kept(rec *nodev1.Record) *nodev1.Kept {
 	if op := rec.GetOperation(); op != nil {
 		if op.GetPhase() != committed {

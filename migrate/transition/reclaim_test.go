@@ -12,8 +12,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A live move that loses the VM leaves it with its source, which has it back by one
-// transition: a new generation, behind that of the destination (I2).
+// A live move that loses the VM leaves it with its source, which has it back by one transition: a new generation,
+// above that of the destination (I2).
 func TestReclaim(t *testing.T) {
 	live := func() transition.State {
 		s := under(nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_COMMITTED)

@@ -12,8 +12,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A VM that was restored once more from a snapshot that it had left behind runs from that
-// one, and from no other: what its next snapshot builds on stays.
+// A VM that was restored once more from a snapshot that it had left runs from that one, and from no other: what its
+// next snapshot builds on stays.
 func TestRestoredOnceMore(t *testing.T) {
 	rec := listed(&nodev1.Record{
 		Owner: &nodev1.Owner{Digest: "sha256:old"}, Spent: []string{digest, "sha256:old"},

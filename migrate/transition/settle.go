@@ -33,10 +33,10 @@ func (h Holder) of(op *nodev1.Operation) bool {
 
 const putBack = "the store of the records was put back from a copy"
 
-// Settle makes the record of a VM, as a copy of the store has it, what the nodes say that hold
-// the VM. All nodes have reported, but those that are retired. The newest claim wins: a node whose
-// generation is above the copy's has the VM since. What contradicts itself is not guessed: the
-// record says so, and nobody claims the VM. Settled twice a record is what it was.
+// Settle makes the record of a VM, as a copy of the store has it, what the nodes say that hold the VM. All nodes
+// have reported, but those that are retired. The newest claim wins: a node whose generation is above the copy's has
+// the VM since. What contradicts itself is not guessed: the record says so, and no claim on the VM is admitted.
+// Settled twice a record is what it was.
 func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, error) {
 	if err := CheckNamed(vm, s.Record); err != nil {
 		return Change{}, err
@@ -84,7 +84,7 @@ func Impossible(state *nodev1.StoreState, h *nodev1.Held) bool {
 	return state.GetIncarnation() > 0 && h.GetGeneration() >= record.Floor(state.GetIncarnation())
 }
 
-// recreate makes the record of a VM that was made behind the copy.
+// recreate makes the record of a VM that was made after the copy.
 func recreate(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
 	holders = slices.DeleteFunc(holders, func(h Holder) bool { return !h.Has() })
 	if len(holders) == 0 {
@@ -100,8 +100,8 @@ func recreate(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
 	return Change{Record: rec}, nil
 }
 
-// choose answers who has the VM by now, nil: nobody says so that can know it; why is set where
-// it cannot be decided.
+// choose answers who has the VM by now, nil: no node says so that can know it; why is set where it cannot be
+// decided.
 func choose(rec *nodev1.Record, holders []Holder) (winner *Holder, why string) {
 	var fit, others []Holder
 	for _, h := range holders {
@@ -165,8 +165,8 @@ func settleOperation(rec *nodev1.Record, winner *Holder, holders []Holder, now t
 	return op
 }
 
-// absent is a VM that the copy gives to a node which says that it has it no more: it was left
-// in a snapshot, or ended there, or came back from elsewhere. Nobody boots it on that word.
+// absent is a VM that the copy gives to a node which says that it has it no more: it was left in a snapshot, or
+// ended there, or came back from elsewhere. No node boots it on that word.
 func absent(rec *nodev1.Record, holders []Holder, retired bool) {
 	node := rec.GetOwner().GetNode()
 	if node == "" || retired || rec.GetOperation() != nil {

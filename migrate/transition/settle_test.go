@@ -184,8 +184,7 @@ func told(rec *nodev1.Record, closed *nodev1.Operation) string {
 	return text
 }
 
-// A record that a build before has made under a name that is none now is settled like others: it
-// holds up nobody.
+// A record that a build before has made under a name that is none now is settled like others: it holds nothing up.
 func TestSettleUnderAnOldName(t *testing.T) {
 	old := &nodev1.VM{Namespace: "ns", Id: "../x"}
 	rec := Lift(&nodev1.Record{Vm: old, Uid: "u", Owner: &nodev1.Owner{Digest: "sha256:d"}, Generation: 5}, incarnation)
@@ -196,9 +195,9 @@ func TestSettleUnderAnOldName(t *testing.T) {
 	}
 }
 
-// Whatever nodes say, nobody becomes a VM's owner but who says that it has it under a generation
-// above the copy's, or has it by the copy; of two that say so, none does unless the other has
-// voted; the owner's next claim is above all that was reported; and a second look changes nothing.
+// Only a node becomes a VM's owner that says that it has it under a generation above the copy's, or has it by the
+// copy. Of two that say so, none does unless the other has voted. The owner's next claim is above all that was
+// reported. A second look changes nothing.
 func TestSettleAnything(t *testing.T) {
 	phases := []string{"OWN", "SENDING", "PREPARED", "RELEASED", "INCOMING", "READY", "FENCED", "nonsense"}
 	owners := []*nodev1.Owner{nil, {Node: "a"}, {Node: "b"}, {Digest: "sha256:d"}}

@@ -32,8 +32,8 @@ func unlisted(rec *nodev1.Record, op *nodev1.Operation) bool {
 	return op.GetKind() != nodev1.Kind_KIND_WAKE && stored(op) && !slices.ContainsFunc(rec.GetSnapshots(), listed)
 }
 
-// refOf is the snapshot of op. It is no younger than the moment in which its VM stopped for
-// it; where nobody wrote that down, not younger than its order.
+// refOf is the snapshot of op. It is no younger than the moment in which its VM stopped for it. Where that was not
+// written down, it is no younger than its order.
 func refOf(op *nodev1.Operation, checkpoint bool) *nodev1.SnapshotRef {
 	r, _ := record.ParseReceipt(op.GetReceipt()) // of one without a receipt nothing is told
 	return &nodev1.SnapshotRef{

@@ -19,7 +19,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Asked is what a call is about beside the record of its VM.
+// Asked is what a call is about in addition to the record of its VM.
 type Asked struct {
 	Operation        string // its id; empty: none
 	PendingDeletions bool   // whether a snapshot's deletion is decided matters
