@@ -32,9 +32,7 @@ func newNodeInit(opts *options) *cobra.Command {
 			if err := pki.Init(cfg.PKIDir(), cfg.Node, addresses); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(),
-				"node %s holds the cluster's CA in %s; let others join with: godwit node token NAME\n", cfg.Node, cfg.PKIDir())
-			return err
+			return introduce(cmd.OutOrStdout(), cfg, booted)
 		},
 	}
 	cmd.Flags().StringSliceVar(&addresses, "address", nil,

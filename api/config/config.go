@@ -143,8 +143,8 @@ type Worker struct {
 	Restore string `toml:"restore"`
 }
 
-// Registry is where snapshots go. At most one of Repository and Layout is set; neither
-// refuses hibernate.
+// Registry is where snapshots go. At most one of Repository and Layout is set by a file. Without
+// either Layout is a directory below state_dir.
 type Registry struct {
 	Repository   string `toml:"repository"`    // prefix, such as registry.example:5000/godwit
 	PlainHTTP    bool   `toml:"plain_http"`    // no TLS
@@ -152,6 +152,9 @@ type Registry struct {
 	DockerConfig string `toml:"docker_config"` // directory of config.json; default: DOCKER_CONFIG or root's
 	HostsDir     string `toml:"hosts_dir"`     // of containerd's hosts.toml files, such as /etc/containerd/certs.d
 	Layout       string `toml:"layout"`        // directory of OCI layouts instead of a registry
+
+	// Own says that no file names a store: Layout is DefaultStore, which no other node has.
+	Own bool `toml:"-"`
 }
 
 // Retention of snapshots that no record needs.

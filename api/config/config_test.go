@@ -69,10 +69,9 @@ func TestDefaults(t *testing.T) {
 	if c.TLS.Cert != "/var/lib/godwit/pki/node.crt" || c.RAMDir != "/run/godwit/ram" || c.Node == "" {
 		t.Errorf("derived values: %+v", c)
 	}
-	if c.UsesRecords() {
-		t.Error("a node without controller and registry keeps records")
-	}
-	text, err := toml.Marshal(c)
+	written := *c
+	written.Registry.Layout = "" // it is derived anew
+	text, err := toml.Marshal(&written)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +174,7 @@ func TestAccepted(t *testing.T) {
 			return c.MetricsTLS()
 		}},
 		{"repository", "[registry]\nrepository = 'registry.example:5000/a/b-c'\n", func(c *Config) bool {
-			return c.UsesRecords() && c.HasStore()
+			return c.UsesRecords() && c.HasStore() && !c.Registry.Own
 		}},
 		{"loss", "[node_loss]\npolicy = 'newest'\nfence = ['/bin/fence', '-f']\n", func(c *Config) bool {
 			return c.NodeLoss.After == Duration(2*time.Minute) && len(c.NodeLoss.Fence) == 2
@@ -188,7 +187,7 @@ func TestAccepted(t *testing.T) {
 			return c.Controller.Etcd.Prefix == "/godwit/"
 		}},
 		{"controller", "[controller]\naddress = 'n1:7443'\n", func(c *Config) bool {
-			return c.UsesRecords() && !c.HasStore()
+			return c.UsesRecords() && c.Registry.Own
 		}},
 	}
 	for _, tt := range tests {

@@ -62,6 +62,9 @@ func (c *Config) derive() error {
 	if c.RAMDir == "" {
 		c.RAMDir = filepath.Join(c.RunDir, "ram")
 	}
+	if c.Registry.Repository == "" && c.Registry.Layout == "" {
+		c.Registry.Layout, c.Registry.Own = c.DefaultStore(), true
+	}
 	if c.Peer.Advertise == "" {
 		c.Peer.Advertise = c.Peer.Listen
 	}

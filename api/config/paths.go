@@ -3,8 +3,11 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -105,10 +108,24 @@ func vmHash(namespace, id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// DefaultStore is where snapshots go on a node whose configuration names no store.
+func (c *Config) DefaultStore() string { return filepath.Join(c.StateDir, "store") }
+
+// RecordsFile holds the records of a controller without etcd, and of a node that is alone.
+func (c *Config) RecordsFile() string { return filepath.Join(c.StateDir, "records.db") }
+
 // UsesRecords reports whether the state of this node's VMs may lie elsewhere, so that
-// Create has to ask the VM's record before it boots anything.
+// Create has to ask the VM's record before it boots anything. On a node that is alone and has its
+// own store nothing sleeps before its godwitd has made the file of the records.
 func (c *Config) UsesRecords() bool {
-	return c.Controller.Listen != "" || c.Controller.Address != "" || c.HasStore()
+	if c.Controller.Listen != "" || c.Controller.Address != "" || c.HasStore() && !c.Registry.Own {
+		return true
+	}
+	if !c.HasStore() {
+		return false
+	}
+	_, err := os.Lstat(c.RecordsFile())
+	return !errors.Is(err, fs.ErrNotExist) // a file that cannot be looked at may be there
 }
 
 // HasStore reports whether snapshots have a place to go to.

@@ -110,8 +110,8 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		Golden:  d.templates,
 		Store:   d.reporter,
 		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Departed: d.tasks,
-		Snapshots: snapshots,
-		Events:    engine.Sinks{engine.Log{Logger: slog.Default()}, counters, d.moves},
+		Snapshots: snapshots, Elsewhere: snapshots.Elsewhere,
+		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters, d.moves},
 	}
 	if d.isController() {
 		moved, err := engine.NewMoveMetrics(d.metrics, d.records)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/containerd/errdefs"
 
@@ -38,7 +37,7 @@ func (d *daemon) openRecords(ctx context.Context) error {
 	if len(d.config.Controller.Etcd.Endpoints) > 0 {
 		return d.openEtcd(ctx)
 	}
-	st, err := store.Open(filepath.Join(d.config.StateDir, "records.db"))
+	st, err := store.Open(d.config.RecordsFile())
 	if err != nil {
 		return err
 	}
@@ -87,7 +86,7 @@ func policyOf(cfg *config.Config) controller.Policy {
 		Operations: cfg.Controller.OperationsPerNode,
 		Pull:       controller.Pull(cfg.Move.Pull),
 	}
-	if own := registry.Prefix(cfg); own != "" {
+	if own := registry.Prefix(cfg); own != "" && !cfg.Registry.Own {
 		p.Repositories = append([]string{own}, p.Repositories...)
 	}
 	return p

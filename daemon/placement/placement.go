@@ -57,7 +57,7 @@ func (r *Node) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1
 			return nil, err
 		}
 	} else if repository := req.GetRepository(); repository != "" {
-		resp.Obstacles = append(resp.Obstacles, r.reaches(ctx, repository)...)
+		resp.Obstacles = append(resp.Obstacles, r.reaches(ctx, repository, "")...)
 	}
 	if offer == nil {
 		return resp, nil
@@ -90,7 +90,7 @@ func (r *Node) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest,
 	resp.Copy = r.Snapshots.Keeps(repository, req.GetDigest())
 	layout := strings.HasPrefix(repository, store.LayoutPrefix)
 	if !resp.GetCopy() && layout {
-		if no := r.reaches(ctx, repository); len(no) > 0 {
+		if no := r.reaches(ctx, repository, req.GetDigest()); len(no) > 0 {
 			resp.Obstacles = append(resp.Obstacles, no...)
 			return nil, nil
 		}
@@ -101,6 +101,12 @@ func (r *Node) sleeps(ctx context.Context, req *nodev1.PeerCheckRequest,
 		return nil, nil
 	}
 	return offer, err
+}
+
+// here reports whether a snapshot is seen to be in this node's own store.
+func (r *Node) here(ctx context.Context, repository, digest string) bool {
+	there, err := r.Snapshots.Exists(ctx, repository, digest)
+	return err == nil && there
 }
 
 // space counts RAM as admission does, by what the VMs here were promised.
@@ -135,11 +141,18 @@ func (r *Node) space(offer *machinev1.OfferResponse, resp *nodev1.PeerCheckRespo
 	return nil
 }
 
-// reaches asks whether the snapshot could be read here.
-func (r *Node) reaches(ctx context.Context, repository string) []string {
+// reaches asks whether the snapshot could be read here; digest is that of one that is made. The own store
+// of a node has the path of every other node's, and no snapshot that comes from there.
+func (r *Node) reaches(ctx context.Context, repository, digest string) []string {
 	if dir, ok := strings.CutPrefix(repository, store.LayoutPrefix); ok {
-		if own := r.Config.Registry.Layout; own == "" || !strings.HasPrefix(dir, own) {
-			return []string{fmt.Sprintf("the snapshot would lie in %s, this node's registry.layout is %q", repository, own)}
+		reg := r.Config.Registry
+		switch {
+		case reg.Own && (digest == "" || !r.here(ctx, repository, digest)):
+			return []string{fmt.Sprintf("snapshots in %s are of the node alone that makes them: set registry.repository to "+
+				"the same registry on all nodes", repository)}
+		case !reg.Own && (reg.Layout == "" || !strings.HasPrefix(dir, reg.Layout)):
+			return []string{fmt.Sprintf("the snapshot would lie in %s, which this node does not read (registry.layout is %q): "+
+				"set registry.repository to the same registry on all nodes", repository, reg.Layout)}
 		}
 		return nil
 	}

@@ -136,6 +136,14 @@ func TestPlacementOfASleeper(t *testing.T) {
 		!strings.Contains(resp.GetObstacles()[0], "registry.layout") {
 		t.Errorf("a layout of another node: %v, %v", resp, err)
 	}
+	s.unreadable = errdefs.ErrUnavailable // no such directory
+	r.Config.Registry = config.Registry{Layout: "/elsewhere", Own: true}
+	for _, digest := range []string{"sha256:1", ""} {
+		resp, err := r.Check(t.Context(), &nodev1.PeerCheckRequest{Vm: check.Vm, Repository: away.Repository, Digest: digest})
+		if err != nil || len(resp.GetObstacles()) != 1 || !strings.Contains(resp.GetObstacles()[0], "registry.repository") {
+			t.Errorf("another node's own store, digest %q: %v, %v", digest, resp, err)
+		}
+	}
 	for repository, obstacles := range map[string]int{"oci-layout:" + dir + "/u": 1, "registry.example/u": 0} {
 		s := &site{unreadable: errdefs.ErrNotFound}
 		r := &Node{Config: &config.Config{RAMDir: dir, StateDir: dir, Registry: config.Registry{Layout: dir}}, Tasks: s,

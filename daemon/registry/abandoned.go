@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,10 +22,21 @@ import (
 // to no VM.
 func (r *Registry) Abandoned(ctx context.Context, known func(uid string) bool, grace time.Duration,
 	dry bool) ([]engine.Freed, error) {
-	root := r.Config.Registry.Layout
-	if root == "" {
-		return nil, nil
+	var all []engine.Freed
+	var errs []error
+	// Also a node's own store, once it is given another one.
+	for _, root := range slices.Compact([]string{r.Config.DefaultStore(), r.Config.Registry.Layout}) {
+		if root == "" {
+			continue
+		}
+		freed, err := r.abandonedIn(ctx, root, known, grace, dry)
+		all, errs = append(all, freed...), append(errs, err)
 	}
+	return all, errors.Join(errs...)
+}
+
+func (r *Registry) abandonedIn(ctx context.Context, root string, known func(uid string) bool, grace time.Duration,
+	dry bool) ([]engine.Freed, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for repositories in %s: %w", root, err)

@@ -104,6 +104,9 @@ func (r *Registry) Probe(ctx context.Context) (string, error) {
 	if repository == "" {
 		return "none is configured: no VM of this node can sleep", nil
 	}
+	if r.Config.Registry.Own {
+		repository = Prefix(r.Config) + OwnText
+	}
 	return repository, errors.Join(got.Push, got.Pull)
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -41,6 +42,27 @@ func Prefix(cfg *config.Config) string {
 		return store.LayoutPrefix + cfg.Registry.Layout
 	}
 	return cfg.Registry.Repository
+}
+
+// OwnText says whose the store is that a node has without configuration.
+const OwnText = ", of this node alone: a wake on another node needs registry.repository"
+
+// Elsewhere refuses the snapshot that another node has made in its own store: it can be read there alone. Where this
+// node shares a directory with others, the directory is asked in its turn.
+func (r *Registry) Elsewhere(ctx context.Context, vm *nodev1.VM, ref *nodev1.SnapshotRef) error {
+	dir, layout := strings.CutPrefix(ref.GetRepository(), store.LayoutPrefix)
+	own := r.Config.Registry.Layout
+	shared := own != "" && !r.Config.Registry.Own && strings.HasPrefix(dir, own)
+	if !layout || shared || ref.GetNode() == "" || ref.GetNode() == r.Config.Node {
+		return nil
+	}
+	if there, err := r.Exists(ctx, ref.GetRepository(), ref.GetDigest()); err == nil && there {
+		return nil
+	}
+	name := vm.GetNamespace() + "/" + vm.GetId()
+	return fmt.Errorf("%s sleeps in node %s's own store, %s, which no other node reads. To wake it: godwit wake %s on "+
+		"node %s. To wake VMs on any node: set registry.repository to the same registry on all nodes: %w", name,
+		ref.GetNode(), dir, name, ref.GetNode(), errdefs.ErrFailedPrecondition)
 }
 
 // Repository of a VM's snapshots; empty without a registry.

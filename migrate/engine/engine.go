@@ -123,6 +123,8 @@ type Parts struct {
 	Peers     Peers // nil: this node is not the controller, and drives no moves
 	Steps     []Steps
 	Store     Store // nil: it was never put back from a copy
+	// Elsewhere refuses a snapshot that lies where this node never reads it; nil: there is none.
+	Elsewhere func(ctx context.Context, vm *nodev1.VM, ref *nodev1.SnapshotRef) error
 }
 
 // Engine of one node: it takes orders, and drives operations (operation_). What the node looks at in

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,12 +42,29 @@ func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 					errdefs.ErrFailedPrecondition)
 			}
 		}
+		if err := e.readable(ctx, rec, op.GetDigest()); err != nil {
+			return err
+		}
 		if req.GetForce() || req.GetLostNode() != "" {
 			open.ForceDigest = op.GetDigest()
 			op.Repository = e.opts.Repository(rec) // a digest that the record has forgotten lies where the VM's others do
 		}
 		return nil
 	})
+}
+
+// readable refuses a wake before anything is written if this node can never read its snapshot. Without
+// a digest that is the one that owns the VM.
+func (e *Engine) readable(ctx context.Context, rec *nodev1.Record, digest string) error {
+	if e.Elsewhere == nil {
+		return nil
+	}
+	for _, ref := range rec.GetSnapshots() {
+		if ref.GetDigest() == cmp.Or(digest, rec.GetOwner().GetDigest()) {
+			return e.Elsewhere(ctx, rec.GetVm(), ref)
+		}
+	}
+	return nil
 }
 
 // checkLate refuses an order that comes late, for an earlier life of the VM: what it was to wake
