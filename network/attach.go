@@ -199,7 +199,7 @@ func (s *session) flush(ctx context.Context, l netlink.Link) error {
 		if kernelMade(r) {
 			continue
 		}
-		err := s.step(ctx, "remove route from", name, func() error { return gone(s.nl.RouteDel(r.netlink(index))) })
+		err := s.step(ctx, "remove route from", name, func() error { return ignoreMissing(s.nl.RouteDel(r.netlink(index))) })
 		if err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ func (s *session) flush(ctx context.Context, l netlink.Link) error {
 		return fmt.Errorf("list addresses of %s: %w", name, err)
 	}
 	for _, a := range slices.Backward(addresses) {
-		err := s.step(ctx, "remove address from", name, func() error { return gone(s.nl.AddrDel(l, a.netlink())) })
+		err := s.step(ctx, "remove address from", name, func() error { return ignoreMissing(s.nl.AddrDel(l, a.netlink())) })
 		if err != nil {
 			return err
 		}

@@ -134,7 +134,7 @@ func (a *Attachment) allOrNone(ctx context.Context, err error) error {
 // tap is tried; one that is gone is as silent as one can be.
 // Like: ip link set $tap down
 func (a *Attachment) Down(ctx context.Context) error {
-	return a.each(ctx, "down", func(_ Link, tap netlink.Link) error { return gone(a.s.nl.LinkSetDown(tap)) })
+	return a.each(ctx, "down", func(_ Link, tap netlink.Link) error { return ignoreMissing(a.s.nl.LinkSetDown(tap)) })
 }
 
 // each does set to all taps and goes on after a failure, the more so for Down.

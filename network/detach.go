@@ -54,7 +54,7 @@ func (s *session) deleteTaps(ctx context.Context, links []Link) (err error) {
 func (s *session) restore(ctx context.Context, link Link) error {
 	l, err := s.link(link.Interface)
 	if err != nil {
-		return gone(err)
+		return ignoreMissing(err)
 	}
 	if l.Attrs().Index != link.Found.Index {
 		return nil // another one of that name
@@ -98,7 +98,7 @@ func (s *session) restoreAddresses(ctx context.Context, l netlink.Link, want []A
 	}
 	remove, add := addressChanges(now, want)
 	for _, a := range remove {
-		err := s.step(ctx, "remove address from", name, func() error { return gone(s.nl.AddrDel(l, a.netlink())) })
+		err := s.step(ctx, "remove address from", name, func() error { return ignoreMissing(s.nl.AddrDel(l, a.netlink())) })
 		if err != nil {
 			return err
 		}
@@ -178,7 +178,7 @@ func (s *session) restoreRoutes(ctx context.Context, l netlink.Link, want []Rout
 	for _, r := range now {
 		if !slices.Contains(want, r) {
 			err = errors.Join(err, s.step(ctx, "remove route from", name, func() error {
-				return gone(s.nl.RouteDel(r.netlink(index)))
+				return ignoreMissing(s.nl.RouteDel(r.netlink(index)))
 			}))
 		}
 	}

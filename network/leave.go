@@ -39,7 +39,7 @@ func (s *session) detachMoved(ctx context.Context, links []Link) error {
 func (s *session) takeDown(ctx context.Context, link Link) error {
 	l, err := s.link(link.Interface)
 	if err != nil {
-		return gone(err)
+		return ignoreMissing(err)
 	}
 	if l.Attrs().Index != link.Found.Index {
 		return nil // another one of that name

@@ -58,7 +58,7 @@ func IsHost(path string) (bool, error) {
 // whether anybody else has the IPv6 ones. Before a live move's end the VM itself does, on
 // the node that it still runs on: an answer from here would end its connections.
 // Like: ip netns add, and ip netns exec $path ip rule del table local
-func NewGuestNamespace(path string) error { return newNamespace(path, mute) }
+func NewGuestNamespace(path string) error { return newNamespace(path, clearLocalRoutes) }
 
 func newNamespace(path string, within func() error) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
@@ -112,8 +112,8 @@ func loopbackUp() error {
 	return h.LinkSetUp(lo)
 }
 
-// mute makes the kernel of the thread's namespace know of no address that it is local.
-func mute() error {
+// clearLocalRoutes makes the kernel of the thread's namespace know of no address that it is local.
+func clearLocalRoutes() error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)

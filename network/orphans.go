@@ -117,7 +117,7 @@ func (s *session) orphan(tap netlink.Link, all []netlink.Link) error {
 			joined = append(joined, l)
 		}
 	}
-	errs := []error{gone(s.nl.LinkDel(tap))}
+	errs := []error{ignoreMissing(s.nl.LinkDel(tap))}
 	for _, l := range joined {
 		errs = append(errs, s.unredirect(l))
 	}

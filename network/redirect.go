@@ -79,7 +79,7 @@ func (s *session) stray(ctx context.Context, l netlink.Link) error {
 		if !ok || u.Sel == nil || drains(u.Sel.Keys) {
 			continue
 		}
-		err := s.step(ctx, "stop redirecting", l.Attrs().Name, func() error { return gone(s.nl.FilterDel(u)) })
+		err := s.step(ctx, "stop redirecting", l.Attrs().Name, func() error { return ignoreMissing(s.nl.FilterDel(u)) })
 		if err != nil {
 			return err
 		}
@@ -147,5 +147,5 @@ func (s *session) unredirect(l netlink.Link) error {
 	if err != nil || q == nil {
 		return err
 	}
-	return gone(s.nl.QdiscDel(q))
+	return ignoreMissing(s.nl.QdiscDel(q))
 }

@@ -87,8 +87,8 @@ func dump[T any](list func() ([]T, error)) ([]T, error) {
 	return nil, fmt.Errorf("list kept changing: %w", errdefs.ErrUnavailable)
 }
 
-// gone turns what the kernel says of a missing object into success.
-func gone(err error) error {
+// ignoreMissing turns what the kernel says of a missing object into success.
+func ignoreMissing(err error) error {
 	for _, e := range []error{unix.ENODEV, unix.ENOENT, unix.ESRCH, unix.EADDRNOTAVAIL, unix.ENXIO} {
 		if errors.Is(err, e) {
 			return nil

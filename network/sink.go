@@ -54,7 +54,7 @@ var (
 		{key(atVersion, 0x45<<24, 0xff<<24), isUDP, key(atPorts, dhcp.ServerPort, 0xffff)},
 		{isIPv6, isUDP6, key(atPayload, dhcp.ServerPort6, 0xffff)},
 		{isIPv6, isICMP6, key(atPayload, dhcp.RouterSolicit<<24, 0xff<<24)},
-		append([]netlink.TcU32Key{isIPv6, isICMP6, key(atPayload, dhcp.NeighborSolicit<<24, 0xff<<24)}, standIns()...),
+		append([]netlink.TcU32Key{isIPv6, isICMP6, key(atPayload, dhcp.NeighborSolicit<<24, 0xff<<24)}, solicitations()...),
 	}
 	toClients = append([][]netlink.TcU32Key{
 		{key(atVersion, 0x45<<24, 0xff<<24), isUDP, key(atPorts, dhcp.ClientPort, 0xffff)},
@@ -62,11 +62,11 @@ var (
 		{key(atVersion, 0x48<<24, 0xf8<<24), isUDP},
 		{isIPv6, isUDP6, key(atPayload, dhcp.ClientPort6, 0xffff)},
 		{isIPv6, isICMP6, key(atPayload, dhcp.RouterAdvert<<24, 0xff<<24)},
-	}, hidden()...)
+	}, hiddenAdvertisements()...)
 )
 
-// standIns are the words of a solicitation for an address that Serve answers for.
-func standIns() (keys []netlink.TcU32Key) {
+// solicitations are the words of a solicitation for an address that Serve answers for.
+func solicitations() (keys []netlink.TcU32Key) {
 	prefix := dhcp.StandIns().Addr().AsSlice()
 	mask := net.CIDRMask(dhcp.StandIns().Bits(), 128)
 	for i := 0; i < len(prefix); i += 4 {
@@ -79,10 +79,10 @@ func standIns() (keys []netlink.TcU32Key) {
 // routing, fragment, authentication, destination options (RFC 8200).
 var extensions = []uint32{0, 43, 44, 51, 60}
 
-// hidden are advertisements of routers behind extension headers, which nobody sends who
+// hiddenAdvertisements are advertisements of routers behind extension headers, which nobody sends who
 // means well (RFC 7113): a hop limit of 255, as every guest demands of an advertisement,
 // and a source on the link. Listener queries have a hop limit of 1.
-func hidden() (all [][]netlink.TcU32Key) {
+func hiddenAdvertisements() (all [][]netlink.TcU32Key) {
 	for _, next := range extensions {
 		all = append(all, []netlink.TcU32Key{isIPv6, key(atNext, next<<8|255, 0xffff), key(atSource, 0xfe80<<16, 0xffc0<<16)})
 	}

@@ -102,14 +102,14 @@ func control(f *os.File, request uint, value int) error {
 func (s *session) deleteTapOf(link Link, name string) error {
 	l, err := s.link(name)
 	if err != nil {
-		return gone(err)
+		return ignoreMissing(err)
 	}
 	alias := l.Attrs().Alias
 	_, ours := parseAlias(alias)
 	if l.Type() != "tuntap" || !ours || link.others(alias) {
 		return nil
 	}
-	return gone(s.nl.LinkDel(l))
+	return ignoreMissing(s.nl.LinkDel(l))
 }
 
 // taken reports whether another owner has attached the link's interface since: its frames go to a

@@ -55,8 +55,8 @@ type clockless struct {
 	asked int
 }
 
-func (c *clockless) guest() Agent      { return c }
-func (c *clockless) standsStill() bool { return c.still }
+func (c *clockless) guest() Agent         { return c }
+func (c *clockless) pausedByClient() bool { return c.still }
 func (c *clockless) SetClock(context.Context, *agentv1.SetClockRequest) (*agentv1.SetClockResponse, error) {
 	c.asked++
 	return nil, c.err
@@ -71,7 +71,7 @@ func TestGuestClockLogsAReasonOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan struct{})
 		go func() { defer close(over); c.keep(ctx) }()
-		stop := func() { c.stoodStill(); synctest.Wait() }
+		stop := func() { c.noteResumed(); synctest.Wait() }
 		stop()
 		stop()
 		if n := strings.Count(log.String(), "no RTC"); n != 1 {

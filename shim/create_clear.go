@@ -14,7 +14,7 @@ import (
 // clear frees what an earlier incarnation left, and refuses to touch one that an
 // operation holds.
 func (c *creation) clear(ctx context.Context, u *steps.Undo) error {
-	old, err := take(c.vm.dir, func(old *journal.Journal) error { return c.clearable(ctx, old) })
+	old, err := claimJournal(c.vm.dir, func(old *journal.Journal) error { return c.clearable(ctx, old) })
 	if errdefs.IsNotFound(err) {
 		return nil
 	}

@@ -47,7 +47,7 @@ func (c *creation) describe(ctx context.Context, _ *steps.Undo) error {
 		if s.Kernel, err = c.host.Kernel(); err != nil {
 			return err
 		}
-		s.Kernel.Cmdline += ticks(facts.Accel, s.VCPUs)
+		s.Kernel.Cmdline += timerArguments(facts.Accel, s.VCPUs)
 	}
 	c.vm.vmm.note(facts)
 	s.VMM = spec.VMM{Name: facts.Name, Machine: facts.Machine, CPU: facts.CPU}
@@ -100,10 +100,10 @@ func (c *creation) expect(ctx context.Context) error {
 
 // fits refuses what is not of this VM, or does not fit what this node runs.
 func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
-	if err := c.genuine(cfg); err != nil {
+	if err := c.checkIdentity(cfg); err != nil {
 		return err
 	}
-	facts, err := c.host.takes(ctx, cfg.Facts, cfg.Spec)
+	facts, err := c.host.checkFacts(ctx, cfg.Facts, cfg.Spec)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", c.source(), err)
 	}
@@ -117,7 +117,7 @@ func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
 	return nil
 }
 
-func (c *creation) genuine(cfg *snapshot.Config) error {
+func (c *creation) checkIdentity(cfg *snapshot.Config) error {
 	digest, vm := c.source(), c.vm.namespace+"/"+c.vm.id
 	switch {
 	case cfg.Spec == nil || cfg.Spec.Version != spec.Version:

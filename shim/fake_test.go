@@ -181,7 +181,7 @@ func (w *world) rest() {
 	a := vm.origin.arrival
 	vm.mu.Unlock()
 	go func() {
-		vm.still()
+		vm.stopTraffic()
 		if a != nil {
 			<-a.done
 		}

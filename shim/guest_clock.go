@@ -26,7 +26,7 @@ const (
 // clockedGuest is the guest whose clock is set.
 type clockedGuest interface {
 	guest() Agent // nil: nobody has met it yet
-	standsStill() bool
+	pausedByClient() bool
 }
 
 // guestClock sets the wall clock of a guest that has stood still.
@@ -43,8 +43,8 @@ func newGuestClock(of clockedGuest, log *slog.Logger) *guestClock {
 	return &guestClock{of: of, log: log, stood: make(chan struct{}, 1)}
 }
 
-// stoodStill says that the VM goes on that did not. Who lets its traffic flow hears of it.
-func (c *guestClock) stoodStill() {
+// noteResumed says that the VM goes on that did not. Who lets its traffic flow hears of it.
+func (c *guestClock) noteResumed() {
 	select {
 	case c.stood <- struct{}{}:
 	default: // it is said already
@@ -71,7 +71,7 @@ func (c *guestClock) keep(ctx context.Context) {
 func (c *guestClock) set(ctx context.Context) {
 	var err error
 	for range clockTries {
-		if ctx.Err() != nil || c.of.standsStill() {
+		if ctx.Err() != nil || c.of.pausedByClient() {
 			return
 		}
 		bound, cancel := context.WithTimeout(ctx, guestBound)

@@ -92,7 +92,7 @@ func TestClockBehindAStop(t *testing.T) {
 			w.at("save state", nil)
 			w.at("pause", nil)
 			vm, _ := w.service.current()
-			vm.still()
+			vm.stopTraffic()
 			if told := w.agent.clock(); len(told) >= clockTries { // of an answer that came late
 				t.Errorf("it was told %d times more", len(told))
 			}
@@ -117,7 +117,7 @@ func TestClockThatIsRight(t *testing.T) {
 	quiet := func(w *world, what string) {
 		t.Helper()
 		vm, _ := w.service.current()
-		vm.still()
+		vm.stopTraffic()
 		if told := w.agent.clock(); len(told) > 0 {
 			t.Errorf("%s: told %d times", what, len(told))
 		}
@@ -213,7 +213,7 @@ func TestClockOfAGuestThatIsPausedAgain(t *testing.T) {
 	w.pause()
 	w.resume()
 	vm, _ := w.service.current()
-	if !eventually(func() bool { return vm.is(Paused) }) {
+	if !eventually(func() bool { return vm.inState(Paused) }) {
 		t.Fatal("it is not paused")
 	}
 	w.agent.clock()

@@ -22,9 +22,9 @@ const lateTries = 25
 // longestDenial lies between two tries of a guest that answers with errors, at most.
 const longestDenial = 5 * time.Second
 
-// unheard reports whether a Start that failed with err may be carried out all the same: its
+// mayHaveStarted reports whether a Start that failed with err may be carried out all the same: its
 // caller has left, or the answer did not come through.
-func unheard(ctx context.Context, err error) bool {
+func mayHaveStarted(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errdefs.IsUnavailable(err) || errdefs.IsDataLoss(err) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

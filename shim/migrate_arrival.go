@@ -18,7 +18,7 @@ import (
 // it is: its controller may commit later.
 func (s *starting) admit(ctx context.Context) error {
 	vm, j := s.vm, s.vm.journal.Load()
-	if !vm.origin.restored || !j.Move || !vm.is(Created) {
+	if !vm.origin.restored || !j.Move || !vm.inState(Created) {
 		return nil
 	}
 	if err := s.ready(j); err != nil || s.committed != 0 { // the record has said so
@@ -43,8 +43,8 @@ func (s *starting) take() *steps.Undo {
 	return a.made
 }
 
-// unlessArrived is a step that an arrival has behind it.
-func (s *starting) unlessArrived(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
+// skipIfArrived is a step that an arrival has behind it.
+func (s *starting) skipIfArrived(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
 	return func(ctx context.Context, u *steps.Undo) error {
 		if s.vm.origin.arrival != nil {
 			return nil

@@ -46,8 +46,8 @@ func compatible(was, is snapshot.Facts) error {
 	return nil
 }
 
-// takes refuses device state that this node cannot take up, and answers what would.
-func (h *Host) takes(ctx context.Context, was snapshot.Facts, s *spec.Spec) (vmm.Facts, error) {
+// checkFacts refuses device state that this node cannot take up, and answers what would.
+func (h *Host) checkFacts(ctx context.Context, was snapshot.Facts, s *spec.Spec) (vmm.Facts, error) {
 	driver, err := h.Driver(ctx, was.VMM)
 	if err != nil {
 		return vmm.Facts{}, err
@@ -74,7 +74,7 @@ func Fits(ctx context.Context, host *Host, offered, facts []byte) error {
 		return fmt.Errorf("its Spec has version %d, this build knows %d: %w", s.Version, spec.Version,
 			errdefs.ErrNotImplemented)
 	}
-	_, err := host.takes(ctx, was, &s)
+	_, err := host.checkFacts(ctx, was, &s)
 	return err
 }
 

@@ -151,14 +151,14 @@ func TestSendIsRefused(t *testing.T) {
 		t.Errorf("without an offer: %v", err)
 	}
 	vm, _ := w.service.current()
-	if !vm.is(Running) {
+	if !vm.inState(Running) {
 		t.Fatalf("VM is %s", vm.state)
 	}
 	for _, s := range []State{Created, Starting, Paused, Stopped} {
 		vm.mu.Lock()
 		vm.state = s
 		vm.mu.Unlock()
-		if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !vm.is(s) {
+		if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !vm.inState(s) {
 			t.Errorf("of a VM that is %s: %v, then %s", s, err, vm.state)
 		}
 	}

@@ -104,7 +104,7 @@ func (vm *VM) incoming(ref *machinev1.Ref) (*machinev1.IncomingResponse, error) 
 // run returns when Start or an end has taken over. What fails before that ends the task:
 // this attempt never runs here, and the source hears so.
 func (a *arrival) run() {
-	err := a.come()
+	err := a.awaitReady()
 	if err == nil {
 		select { // READY: a VMM that dies now leaves nothing to run
 		case <-a.vm.machine.Done():
@@ -134,8 +134,8 @@ func (a *arrival) stop() {
 	}
 }
 
-// come returns once the VM is READY.
-func (a *arrival) come() error {
+// awaitReady returns once the VM is READY.
+func (a *arrival) awaitReady() error {
 	ctx, cancel := context.WithTimeout(a.ctx, a.vm.host.operationBound(a.timeoutMS))
 	defer cancel()
 	if err := steps.Run(ctx, a.made, undoBound, []steps.Step{steps.New("attach network", a.start.attach)}); err != nil {

@@ -17,12 +17,12 @@ func adoptDisks(disks []worker.Disk) error {
 		if err := os.Chmod(path, 0o444); err != nil { // for the VMM, which is a user of its own
 			return err
 		}
-		if err := os.Rename(path, whole(d)); err != nil {
+		if err := os.Rename(path, finalName(d)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// whole is the name of a disk that is complete.
-func whole(d worker.Disk) string { return strings.TrimSuffix(d.File.Name(), partial) }
+// finalName is the name of a disk that is complete.
+func finalName(d worker.Disk) string { return strings.TrimSuffix(d.File.Name(), partial) }

@@ -81,7 +81,7 @@ func (s *starting) openExecs(all []*agentv1.Process) {
 		known = nil
 	}
 	notices := func(p *agentv1.Process) bool { return vm.journal.Load().IsNotice(p.GetId()) }
-	go s.task.endStrays(slices.DeleteFunc(strays(all, known), notices))
+	go s.task.endUnknownExecs(slices.DeleteFunc(unknownExecs(all, known), notices))
 	for i, e := range known {
 		if !has(all, e.Guest) {
 			vm.log.Warn("the guest has no such exec", "exec", e.ID, "process", e.Guest)

@@ -327,7 +327,7 @@ func TestTooManyExecs(t *testing.T) {
 	if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "3 execs") {
 		t.Errorf("send: %v", err)
 	}
-	if !vm.is(Running) || !w.machine.running() || w.status("e1") != tasktypes.Status_RUNNING {
+	if !vm.inState(Running) || !w.machine.running() || w.status("e1") != tasktypes.Status_RUNNING {
 		t.Errorf("VM is %s", vm.state)
 	}
 }

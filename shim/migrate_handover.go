@@ -29,7 +29,7 @@ func (vm *VM) vmmEnds(ctx context.Context) bool {
 		if err := vm.vmmID().Wait(ctx); err == nil {
 			return true
 		}
-		retry.Sleep(ctx, thawRetry)
+		retry.Sleep(ctx, resumeRetry)
 	}
 	return false
 }
@@ -88,7 +88,7 @@ func (h *handover) release(ctx context.Context, digest string, moved bool) error
 		err = c.endWorker(ctx)
 	}
 	if err == nil {
-		err = h.dispose(ctx, moved)
+		err = h.releaseSource(ctx, moved)
 	}
 	if err != nil {
 		vm.leave(Releasing, Voted)
@@ -98,9 +98,9 @@ func (h *handover) release(ctx context.Context, digest string, moved bool) error
 	return nil
 }
 
-// dispose destroys what the committed snapshot has made superfluous. Of a VM that has
+// releaseSource destroys what the committed snapshot has made superfluous. Of a VM that has
 // moved it leaves a silent network: its addresses are in use.
-func (h *handover) dispose(ctx context.Context, moved bool) error {
+func (h *handover) releaseSource(ctx context.Context, moved bool) error {
 	vm := h.vm
 	if err := vm.machine.Kill(ctx); err != nil {
 		return err

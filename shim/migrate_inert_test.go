@@ -53,7 +53,8 @@ func TestArrivalIsInert(t *testing.T) {
 		if err := call(); !errdefs.IsFailedPrecondition(err) && !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 			t.Errorf("%s = %v, want failed precondition", name, err)
 		}
-		if vm, _ := w.service.current(); !vm.is(Created) || w.machine.running() || w.net.up || w.phase() != journal.Ready {
+		if vm, _ := w.service.current(); !vm.inState(Created) || w.machine.running() || w.net.up ||
+			w.phase() != journal.Ready {
 			t.Fatalf("%s: VM is %s, %s", name, vm.state, w.phase())
 		}
 	}
@@ -96,7 +97,8 @@ func TestNothingTakesItsPlace(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
-			if after := vm.journal.Load(); !reflect.DeepEqual(before, *after) || !vm.is(state) || vm.owner.init.stdio != stdio {
+			if after := vm.journal.Load(); !reflect.DeepEqual(before, *after) || !vm.inState(state) ||
+				vm.owner.init.stdio != stdio {
 				t.Errorf("journal %+v, was %+v; VM is %s", after, before, vm.state)
 			}
 		})
@@ -190,7 +192,7 @@ func TestSilentController(t *testing.T) {
 					t.Errorf("%s: its deadline goes on behind the vote", name)
 				}
 				c.expire() // one that was about to fire
-				if !vm.is(Voted) || vm.journal.Load().Phase != journal.Prepared || w.machine.running() {
+				if !vm.inState(Voted) || vm.journal.Load().Phase != journal.Prepared || w.machine.running() {
 					t.Errorf("%s: VM is %s, %s", name, vm.state, vm.journal.Load().Phase)
 				}
 				continue
@@ -199,7 +201,7 @@ func TestSilentController(t *testing.T) {
 				t.Errorf("%s: no deadline is set", name)
 			}
 			if !eventually(func() bool {
-				return vm.is(Running) && w.machine.running() && vm.journal.Load().Phase == journal.Own
+				return vm.inState(Running) && w.machine.running() && vm.journal.Load().Phase == journal.Own
 			}) {
 				t.Errorf("%s: VM is %s, %s", name, vm.state, vm.journal.Load().Phase)
 			}

@@ -134,16 +134,16 @@ func (r vmRecord) committed(ctx context.Context, j *journal.Journal) (uint64, er
 	return rec.GetGeneration(), nil
 }
 
-// inert refuses a Start that comes before the commit of a move, or for a claim that does not stand: it costs the VM
-// nothing. It answers the generation of the commit; 0: there is nothing to ask. One that comes behind the end of a VM
-// that never ran, by a move or a wake, has the fence written that is owed.
-func (s *starting) inert(ctx context.Context) (uint64, error) {
+// checkCommitted refuses a Start that comes before the commit of a move, or for a claim that does not stand. A refusal
+// costs the VM nothing. It answers the generation of the commit; 0 means that there is nothing to ask. A Start after
+// the end of a VM that never ran, by a move or a wake, has the fence written that is owed.
+func (s *starting) checkCommitted(ctx context.Context) (uint64, error) {
 	vm := s.vm
 	j := vm.journal.Load()
 	if j.Phase != journal.Ready {
 		return 0, s.claimed(ctx)
 	}
-	if vm.is(Stopped) { // it never ran: its end could not be written down, as on a full disk
+	if vm.inState(Stopped) { // it never ran: its end could not be written down, as on a full disk
 		return 0, errors.Join(fmt.Errorf("VM %s has ended: %w", vm.id, errdefs.ErrFailedPrecondition),
 			vm.fence(ctx, "it ended before it ran"))
 	}

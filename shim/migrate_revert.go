@@ -22,7 +22,7 @@ func (h *handover) revert(ctx context.Context, generation uint64) error {
 		dead := vm.state == Stopped
 		vm.mu.Unlock()
 		if dead {
-			return h.died()
+			return h.errEnded()
 		}
 		return nil // done before
 	}
@@ -39,14 +39,14 @@ func (h *handover) revert(ctx context.Context, generation uint64) error {
 	}
 	c.reverted.Store(generation)
 	err = c.abort(Voted)
-	if vm.is(Stopped) {
-		return errors.Join(h.died(), err)
+	if vm.inState(Stopped) {
+		return errors.Join(h.errEnded(), err)
 	}
 	return err
 }
 
-// died is the answer of a source that has its VM back and cannot run it.
-func (h *handover) died() error {
+// errEnded is the answer of a source that has its VM back and cannot run it.
+func (h *handover) errEnded() error {
 	return fmt.Errorf("revert VM %s: it ended at its source: %w", h.vm.id, errdefs.ErrDataLoss)
 }
 

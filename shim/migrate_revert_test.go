@@ -44,7 +44,7 @@ func TestFenceIsOwed(t *testing.T) {
 	vm, _ := w.service.current()
 	free := w.full()
 	w.machine.powerOff()
-	if !eventually(func() bool { return vm.is(Stopped) }) || w.phase() != journal.Ready {
+	if !eventually(func() bool { return vm.inState(Stopped) }) || w.phase() != journal.Ready {
 		t.Fatalf("VM is %s, journal %s", vm.state, w.phase())
 	}
 	free()
@@ -69,7 +69,7 @@ func TestKillOfWhatEnds(t *testing.T) {
 		}
 	}
 	vm.ending.end(t.Context(), killed, time.Now())
-	if !eventually(func() bool { return vm.is(Stopped) }) {
+	if !eventually(func() bool { return vm.inState(Stopped) }) {
 		t.Fatalf("VM is %s", vm.state)
 	}
 	if _, err := w.service.Kill(t.Context(), &taskapi.KillRequest{ID: vm.id, Signal: 9}); !errdefs.IsNotFound(

@@ -131,7 +131,7 @@ func TestSendFailsAtEachCall(t *testing.T) {
 	}, (*world).sendAndBack, func(t *testing.T, w *world, name string) {
 		vm, err := w.service.current()
 		w.must("find", err)
-		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.journal.Load().Phase != journal.Own ||
+		if !vm.inState(Running) || !w.machine.running() || !w.net.up || vm.journal.Load().Phase != journal.Own ||
 			vm.journal.Load().Move {
 			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.journal.Load().Phase)
 		}

@@ -38,7 +38,7 @@ func TestVMMDiesInAHoldThatIsGivenBack(t *testing.T) {
 			w.must("kill VMM", w.machine.Kill(t.Context()))
 			vm.guard()
 			w.must("give back", c.give(w))
-			if status := w.wait(""); status != killed || !vm.is(Stopped) {
+			if status := w.wait(""); status != killed || !vm.inState(Stopped) {
 				t.Errorf("the task ended with %d, VM is %s", status, vm.state)
 			}
 			if j := vm.journal.Load(); j.Phase != journal.Own || j.Operation != "" {

@@ -49,7 +49,7 @@ func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 	vm.owner.bundle.Copies = bundle.Copies{{Source: conf, Destination: "/etc/resolv.conf"}}
 	links := w.links[:1:1]
 	links[0].NIC.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}
-	links, names, err := (&starting{vm: vm, task: vm.owner}).askable(t.Context(), "netns", links)
+	links, names, err := (&starting{vm: vm, task: vm.owner}).prepareDHCP(t.Context(), "netns", links)
 	w.must("prepare", err)
 	if diff := cmp.Diff(&journal.Names{Hostname: "web", DNS: []netip.Addr{netip.MustParseAddr("10.0.0.53")},
 		Search: []string{"example.org"}}, names, byAddr); diff != "" || links[0].Sink != "dhcp0" {
@@ -62,7 +62,7 @@ func TestGuestWithoutAnAgentIsServed(t *testing.T) {
 		j.Spec = s
 	}))
 	vm.owner.bundle.Copies, vm.origin.restored = nil, true
-	_, woken, err := (&starting{vm: vm, task: vm.owner}).askable(t.Context(), "netns", links)
+	_, woken, err := (&starting{vm: vm, task: vm.owner}).prepareDHCP(t.Context(), "netns", links)
 	w.must("prepare", err)
 	if diff := cmp.Diff(names, woken, byAddr); diff != "" {
 		t.Errorf("names of a woken VM (-want +got):\n%s", diff)

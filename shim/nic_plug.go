@@ -40,7 +40,7 @@ func (s *starting) plug(ctx context.Context, _ *steps.Undo) error {
 	}
 	done, err := s.pluggedIn(ctx)
 	if err != nil {
-		if err := s.over(ctx); err != nil {
+		if err := s.checkAlive(ctx); err != nil {
 			return err
 		}
 		s.address.Result = starts.AddressFailed
@@ -54,7 +54,7 @@ func (s *starting) plug(ctx context.Context, _ *steps.Undo) error {
 	err = vm.nic.addressed(soon)
 	s.address = starts.Address{Result: starts.AddressOK, Seconds: time.Since(begun).Seconds()}
 	if err != nil {
-		if err := s.over(ctx); err != nil {
+		if err := s.checkAlive(ctx); err != nil {
 			return err
 		}
 		s.address.Result = starts.AddressTimeout
@@ -65,8 +65,8 @@ func (s *starting) plug(ctx context.Context, _ *steps.Undo) error {
 	return vm.nic.plugged(done)
 }
 
-// over tells a VM that was ended, or whose VMM died, from one that only has no network.
-func (s *starting) over(ctx context.Context) error {
+// checkAlive tells a VM that was ended, or whose VMM died, from one that only has no network.
+func (s *starting) checkAlive(ctx context.Context) error {
 	select {
 	case <-s.vm.machine.Done():
 		return fmt.Errorf("the VMM ended: %w", errdefs.ErrAborted)

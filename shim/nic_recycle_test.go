@@ -22,7 +22,7 @@ import (
 	"godwit.dev/godwit/shim/starts"
 )
 
-func init() { thawRetry = 5 * time.Millisecond }
+func init() { resumeRetry = 5 * time.Millisecond }
 
 const theNIC = "add net0 02:00:00:00:00:01 slot 4 running true"
 
@@ -172,7 +172,7 @@ func TestEjectIsNotAcknowledged(t *testing.T) {
 	}
 	w.told("remove net0")
 	vm, _ := w.service.current()
-	if j := w.journal(); !vm.is(Running) || j.Phase != journal.Own || !j.Unplugged ||
+	if j := w.journal(); !vm.inState(Running) || j.Phase != journal.Own || !j.Unplugged ||
 		!slices.Equal(w.machine.nics.list(), []string{"net0"}) {
 		t.Fatalf("VM is %s, journal %s, unplugged %v, NICs %v", vm.state, j.Phase, j.Unplugged, w.machine.nics.list())
 	}
@@ -207,7 +207,7 @@ func TestRecycleFailsAtEachCall(t *testing.T) {
 		if err == nil {
 			t.Errorf("call %d (%s) failed unseen", n, name)
 		}
-		if !eventually(func() bool { return vm.is(Running) && len(w.machine.nics.list()) == 1 }) {
+		if !eventually(func() bool { return vm.inState(Running) && len(w.machine.nics.list()) == 1 }) {
 			t.Fatalf("call %d (%s): VM is %s, NICs %v", n, name, vm.state, w.machine.nics.list())
 		}
 		_, err = w.capture()
@@ -225,7 +225,7 @@ func TestReplugFailsAtEachCall(t *testing.T) {
 		_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		w.must("abort", err)
 		vm, _ := w.service.current()
-		if !vm.is(Running) || !w.journal().Unplugged {
+		if !vm.inState(Running) || !w.journal().Unplugged {
 			t.Errorf("%s: VM is %s, unplugged %v", name, vm.state, w.journal().Unplugged)
 		}
 		w.machine.nics.told()
@@ -274,7 +274,9 @@ func TestLateAnswerHidesNoEject(t *testing.T) {
 		t.Fatal("the capture did not fail")
 	}
 	vm, _ := w.service.current()
-	if !eventually(func() bool { return vm.is(Running) && len(w.machine.nics.list()) == 1 && !w.journal().Unplugged }) {
+	if !eventually(func() bool {
+		return vm.inState(Running) && len(w.machine.nics.list()) == 1 && !w.journal().Unplugged
+	}) {
 		t.Errorf("VM is %s, NICs %v, unplugged %v", vm.state, w.machine.nics.list(), w.journal().Unplugged)
 	}
 }
@@ -344,7 +346,7 @@ func TestShimDiesAfterTheEject(t *testing.T) {
 	_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
 	w.told(theNIC)
-	if !next.is(Running) || next.journal.Load().Unplugged {
+	if !next.inState(Running) || next.journal.Load().Unplugged {
 		t.Errorf("VM is %s, unplugged %v", next.state, next.journal.Load().Unplugged)
 	}
 	w.machine.nics.lose("net0") // as if this one had died before it was done
@@ -358,7 +360,7 @@ func (w *world) succeed(vm *VM) *VM {
 	w.t.Helper()
 	w.must("forget shim", vm.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 	w.must("unserve", vm.socket.close(vm.life))
-	vm.still()
+	vm.stopTraffic()
 	next, err := adopted(vm.life, w.host(), "ns", "vm")
 	w.must("adopt", err)
 	return next

@@ -32,7 +32,7 @@ func TestSpoofOfAVMDisk(t *testing.T) {
 		w.must("create", w.createDisk(output))
 		vm, err := w.service.current()
 		w.must("find VM", err)
-		if got := (&starting{vm: vm}).spoofs(); got != want {
+		if got := (&starting{vm: vm}).allowedSources(); got != want {
 			t.Errorf("network.spoof %q: %s", key, got)
 		}
 	}

@@ -140,7 +140,7 @@ func (n *nicSet) plugged(done plugs) error {
 // VM runs: the next capture, and the end, make it superfluous.
 func (n *nicSet) keep(ctx context.Context) {
 	owed := true // the addresses, until the guest has been seen to use them
-	for pause := (retry.Backoff{Min: thawRetry, Max: keepPause}); ; {
+	for pause := (retry.Backoff{Min: resumeRetry, Max: keepPause}); ; {
 		if pause.Wait(ctx); ctx.Err() != nil {
 			return
 		}

@@ -28,7 +28,7 @@ type adoption struct {
 // on without a task that containerd knows, by its own end or by another operation.
 func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	dir := host.Config.VMDir(namespace, id)
-	if j, err := take(dir, forgotten); err == nil {
+	if j, err := claimJournal(dir, forgotten); err == nil {
 		if err := cleanUp(ctx, host, dir, j); err != nil {
 			return fmt.Errorf("clean up after VM %s/%s: %w", namespace, id, err)
 		}
@@ -153,12 +153,12 @@ func adoptable(j *journal.Journal) error {
 
 func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error) {
 	dir := host.Config.VMDir(namespace, id)
-	j, err := take(dir, adoptable)
+	j, err := claimJournal(dir, adoptable)
 	if err != nil {
 		return nil, err
 	}
 	log := slog.Default().With("vm", namespace+"/"+id)
-	vm := newVM(ctx, slog.Default(), events.NewQueue(ctx, nowhere{}, log), namespace, id)
+	vm := newVM(ctx, slog.Default(), events.NewQueue(ctx, discardEvents{}, log), namespace, id)
 	vm.host, vm.dir, vm.origin.adopted = host, dir, true
 	vm.journal.Begin(dir, j)
 	vm.owner.init, vm.owner.state = vm.owner.newProcess("", j.Stdio, nil), TaskRunning
@@ -185,7 +185,7 @@ func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 	return vm, a.resumeHold(ctx)
 }
 
-// nowhere takes the events of a task that containerd does not know any more.
-type nowhere struct{}
+// discardEvents takes the events of a task that containerd does not know any more.
+type discardEvents struct{}
 
-func (nowhere) Publish(context.Context, string, any) error { return nil }
+func (discardEvents) Publish(context.Context, string, any) error { return nil }

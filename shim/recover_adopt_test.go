@@ -66,7 +66,7 @@ func TestAdoptedIsGivenBack(t *testing.T) {
 			}
 			w.agent.exit("") <- 0
 			<-vm.owner.init.done
-			if !eventually(func() bool { return vm.is(Stopped) }) {
+			if !eventually(func() bool { return vm.inState(Stopped) }) {
 				t.Error("the end of init does not end the VM")
 			}
 		})
@@ -116,7 +116,7 @@ func TestAdoptedIsNotLeftToStandStill(t *testing.T) {
 		t.Error("no deadline is set")
 	}
 	if !eventually(func() bool {
-		return vm.is(Running) && w.machine.running()
+		return vm.inState(Running) && w.machine.running()
 	}) || vm.journal.Load().Phase != journal.Own {
 		t.Fatalf("the deadline has passed: VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
@@ -129,7 +129,7 @@ func TestAdoptedIsNotLeftToStandStill(t *testing.T) {
 		t.Error("a VM that has voted has a deadline")
 	}
 	vm.op.capture.expire() // one that was about to pass
-	if !vm.is(Voted) || vm.journal.Load().Phase != journal.Prepared {
+	if !vm.inState(Voted) || vm.journal.Load().Phase != journal.Prepared {
 		t.Errorf("it voted: VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
 }

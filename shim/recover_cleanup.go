@@ -36,12 +36,12 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	var seen journal.Journal
 	mine := func(j *journal.Journal) error {
 		seen = *j
-		return host.left(j)
+		return host.checkAbandoned(j)
 	}
-	j, err := take(dir, mine)
-	for met := (proc.ID{}); errdefs.IsAlreadyExists(err) && seen.Shim != met; j, err = take(dir, mine) {
+	j, err := claimJournal(dir, mine)
+	for met := (proc.ID{}); errdefs.IsAlreadyExists(err) && seen.Shim != met; j, err = claimJournal(dir, mine) {
 		met = seen.Shim
-		if err := outlive(ctx, shimOf(&seen)); err != nil {
+		if err := awaitProcess(ctx, shimOf(&seen)); err != nil {
 			return 0, fmt.Errorf("clean up what shim %d holds in %s, of which nothing is freed: %w", met.PID, dir, err)
 		}
 	}
@@ -61,9 +61,9 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	return j.Holder.PID, cleanUp(ctx, host, dir, j)
 }
 
-// outlive waits for the end of a process that has a VM, and kills one that is older than this
+// awaitProcess waits for the end of a process that has a VM, and kills one that is older than this
 // and does not end. A newer one lives on.
-func outlive(ctx context.Context, id proc.ID) error {
+func awaitProcess(ctx context.Context, id proc.ID) error {
 	dying, cancel := context.WithTimeout(ctx, dyingBound)
 	defer cancel()
 	err := await(dying, id)
@@ -98,8 +98,8 @@ func newer(id proc.ID) (bool, error) {
 // errOwed says that a VM of a dead shim is its successor's.
 var errOwed = fmt.Errorf("an operation holds or wakes it, or it was adopted: %w", errdefs.ErrFailedPrecondition)
 
-// left wants a VM that a dead shim has left to whoever comes.
-func (h *Host) left(j *journal.Journal) error {
+// checkAbandoned wants a VM that a dead shim has left to whoever comes.
+func (h *Host) checkAbandoned(j *journal.Journal) error {
 	wakes, err := wakeCommitted(j)
 	switch {
 	case j.Phase.Open(), j.Adopted:

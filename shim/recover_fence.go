@@ -26,9 +26,9 @@ const askInterval = 500 * time.Millisecond
 // as its operation is open, since the engine may need that word to take a commit back;
 // after that the record refuses the attempt, and nothing needs to stay.
 
-// take makes this process the one that settles what a dead shim has left in dir, if may
+// claimJournal makes this process the one that settles what a dead shim has left in dir, if may
 // allows it. It fences a destination in the same write.
-func take(dir string, may func(*journal.Journal) error) (*journal.Journal, error) {
+func claimJournal(dir string, may func(*journal.Journal) error) (*journal.Journal, error) {
 	unlock, err := lockDir(filepath.Dir(dir))
 	if err != nil {
 		return nil, err

@@ -206,7 +206,7 @@ func TestThawOfADeadVMM(t *testing.T) {
 	vm, _ := w.service.current()
 	w.must("kill", w.machine.Kill(t.Context()))
 	s := &starting{vm: vm, task: vm.owner}
-	if err := s.thaw(t.Context(), nil); !errdefs.IsAborted(err) || s.ran {
+	if err := s.resumeGuest(t.Context(), nil); !errdefs.IsAborted(err) || s.ran {
 		t.Errorf("thaw = %v, ran %t", err, s.ran)
 	}
 	<-vm.owner.init.done // the end notes itself in the bundle

@@ -19,7 +19,7 @@ import (
 // started again. A VM that anybody holds is not touched.
 func Forget(ctx context.Context, host *Host, namespace, id string) error {
 	dir := host.Config.VMDir(namespace, id)
-	j, err := take(dir, unowned)
+	j, err := claimJournal(dir, unowned)
 	if errdefs.IsNotFound(err) {
 		return sweep(dir)
 	}

@@ -57,14 +57,14 @@ func TestEndOfAnOutlivedVM(t *testing.T) {
 			err = errgrpc.ToNative(err)
 			vm, _ := w.service.current()
 			if tt.refused != nil {
-				if !tt.refused(err) || vm.is(Stopped) {
+				if !tt.refused(err) || vm.inState(Stopped) {
 					t.Errorf("end = %v, VM is %s", err, vm.state)
 				}
 				return
 			}
 			w.must("end", err)
 			<-vm.owner.init.done
-			if !vm.is(Stopped) {
+			if !vm.inState(Stopped) {
 				t.Errorf("VM is %s", vm.state)
 			}
 			j, err := journal.Read(vm.dir)

@@ -140,7 +140,7 @@ func free(ctx context.Context, host *Host, dir string, j *journal.Journal) error
 		try("remove sockets", os.RemoveAll(j.RunDir))
 	}
 	try("leave cgroup", cgroup.Leave(j.Cgroup, os.Getpid()))
-	private, err := alone(dir, j.Private)
+	private, err := unshared(dir, j.Private)
 	try("look who else is in the cgroup", err)
 	if err == nil {
 		try("empty cgroup", cgroup.Empty(ctx, private))

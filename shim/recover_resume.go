@@ -60,7 +60,7 @@ func (a *adoption) resumeOwn(ctx context.Context) error {
 	if err := vm.nic.restore(ctx); err != nil {
 		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)
 	}
-	vm.flow()
+	vm.startTraffic()
 	vm.retryWhileRunning("set links up", up, vm.nic.up)
 	vm.retryWhileRunning("meet guest", met, vm.reconnectAll)
 	go vm.trimMemory()

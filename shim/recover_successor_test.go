@@ -59,7 +59,7 @@ func TestTheSuccessorDies(t *testing.T) {
 		}
 		next, err := adopted(vm.life, w.host(), "ns", "vm")
 		w.must("adopt", err)
-		if !next.is(Running) || !w.machine.running() {
+		if !next.inState(Running) || !w.machine.running() {
 			t.Fatalf("VM is %s", next.state)
 		}
 		w.agent.exit("") <- 0

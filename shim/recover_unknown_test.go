@@ -36,7 +36,7 @@ func TestUnknownDecidesNothing(t *testing.T) {
 	c := &creation{host: host}
 	decide := map[string]func(*journal.Journal) error{
 		"create":       func(j *journal.Journal) error { return c.clearable(t.Context(), j) },
-		"clean up":     host.left,
+		"clean up":     host.checkAbandoned,
 		"adopt":        adoptable,
 		"forget":       unowned,
 		"adopt forgot": forgotten,
@@ -124,7 +124,7 @@ func TestThawWithoutDescriptors(t *testing.T) {
 	if again = errgrpc.ToNative(again); !errdefs.IsUnavailable(again) {
 		t.Errorf("another abort meanwhile = %v, want Unavailable", again)
 	}
-	if !vm.is(Running) || !w.machine.running() || !lives(w.machine.id) {
+	if !vm.inState(Running) || !w.machine.running() || !lives(w.machine.id) {
 		t.Errorf("VM is %s, runs %t, its VMM lives: %t", vm.state, w.machine.running(), lives(w.machine.id))
 	}
 }
@@ -149,7 +149,7 @@ func TestReclaimSparesWhoMayBeInTheCgroup(t *testing.T) {
 	}
 	for left := range 3 {
 		restore := fdtest.Exhaust(t, left)
-		private, err := alone(first, dirs)
+		private, err := unshared(first, dirs)
 		restore()
 		if err == nil {
 			t.Errorf("with %d descriptors the cgroup is the first VM's alone: %v", left, private)
@@ -235,7 +235,7 @@ func TestJournalWithoutBoot(t *testing.T) {
 	w := newWorld(t)
 	left := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{Spec: sp, Shim: old(theirs),
 		Holder: old(stranger), Process: process(stranger), RAM: filepath.Join(dir, "ram")}}
-	w.must("clean up what another boot has left", w.host().left(left))
+	w.must("clean up what another boot has left", w.host().checkAbandoned(left))
 	w.must("free", free(t.Context(), w.host(), t.TempDir(), left))
 	for _, id := range []proc.ID{theirs, stranger} {
 		if !lives(id) {
@@ -267,7 +267,7 @@ func TestCaptureWhereRAMCannotBeLookedAt(t *testing.T) {
 			t.Errorf("%s = %v, want Unavailable", call, err)
 		}
 	}
-	if !vm.is(Running) || !w.machine.running() {
+	if !vm.inState(Running) || !w.machine.running() {
 		t.Errorf("VM is %s", vm.state)
 	}
 }

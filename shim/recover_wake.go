@@ -52,7 +52,7 @@ func (a *adoption) takeOver(ctx context.Context) error {
 func (a *adoption) finishWake(ctx context.Context) {
 	vm := a.vm
 	j := vm.journal.Load()
-	if !vm.is(Starting) {
+	if !vm.inState(Starting) {
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -68,7 +68,7 @@ func (a *adoption) finishWake(ctx context.Context) {
 	vm.mu.Unlock()
 	defer close(s.task.startOver)
 	begun := time.Now()
-	err := steps.Run(ctx, new(steps.Undo), undoBound, s.again())
+	err := steps.Run(ctx, new(steps.Undo), undoBound, s.stepsAfterCommit())
 	vm.observe(time.Since(begun), err != nil, s.address)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("finish the wake of a shim that died: %w", err), s.giveUp(ctx, err))
@@ -76,26 +76,26 @@ func (a *adoption) finishWake(ctx context.Context) {
 		return
 	}
 	vm.log.Info("the wake of a shim that died is finished", "operation", j.Operation, "attempt", j.Attempt)
-	s.goesOn(ctx)
+	s.startTraffic(ctx)
 }
 
-// again are the steps of a Start of a restored VM from the commit on.
-func (s *starting) again() []steps.Step {
+// stepsAfterCommit are the steps of a Start of a restored VM from the commit on.
+func (s *starting) stepsAfterCommit() []steps.Step {
 	if !s.vm.spec().HasAgent() {
 		return []steps.Step{
 			steps.New("open stdio", s.reopen),
-			steps.New("open console", s.meet),
-			steps.New("thaw", s.thaw),
-			steps.New("take up console", s.takeUp),
+			steps.New("open console", s.connect),
+			steps.New("thaw", s.resumeGuest),
+			steps.New("take up console", s.settleVMDisk),
 			steps.New("plug NICs in", s.plug),
 			steps.New("run", s.run),
 		}
 	}
 	return []steps.Step{
 		steps.New("open stdio", s.reopen),
-		steps.New("thaw", s.thaw),
-		steps.New("meet guest", s.meet),
-		steps.New("prove the guest", s.prove),
+		steps.New("thaw", s.resumeGuest),
+		steps.New("meet guest", s.connect),
+		steps.New("prove the guest", s.verifyGuest),
 		steps.New("plug NICs in", s.plug),
 		steps.New("run", s.run),
 	}
@@ -108,8 +108,8 @@ func (s *starting) reopen(context.Context, *steps.Undo) error {
 	return nil
 }
 
-// goesOn lets everything flow behind a Start that has succeeded.
-func (s *starting) goesOn(ctx context.Context) {
+// startTraffic lets everything flow behind a Start that has succeeded.
+func (s *starting) startTraffic(ctx context.Context) {
 	vm := s.vm
 	awake := func(context.Context) error {
 		return vm.journal.Update(func(j *journal.Journal) error {
@@ -123,7 +123,7 @@ func (s *starting) goesOn(ctx context.Context) {
 	if vm.origin.restored {
 		noted = awake(ctx)
 	}
-	vm.flow()
+	vm.startTraffic()
 	if s.flows != nil {
 		s.flows()
 	}

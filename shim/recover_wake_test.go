@@ -57,7 +57,7 @@ func (w *world) halfAwake(n int) (old *VM, at string) {
 func (w *world) isAwake(vm *VM, when string) {
 	w.t.Helper()
 	j := w.journal()
-	if !vm.is(Running) || !w.machine.running() || j.Phase != journal.Own || j.Waking || j.Unplugged ||
+	if !vm.inState(Running) || !w.machine.running() || j.Phase != journal.Own || j.Waking || j.Unplugged ||
 		j.Resume.BootID != "" {
 		w.t.Errorf("%s: VM is %s, its vCPUs run: %t, journal %+v", when, vm.state, w.machine.running(), j)
 	}
@@ -148,7 +148,7 @@ func TestWakeOfASuccessorFailsAtEachCall(t *testing.T) {
 			w.isAwake(next, "undisturbed")
 			return
 		}
-		if next.is(Stopped) {
+		if next.inState(Stopped) {
 			if lives(w.machine.id) || w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST &&
 				w.records.phase != nodev1.Phase_PHASE_SUCCEEDED {
 				t.Errorf("%s: it has ended, its VMM lives: %t, the operation ended as %s", at, lives(w.machine.id), w.records.phase)
@@ -157,7 +157,9 @@ func TestWakeOfASuccessorFailsAtEachCall(t *testing.T) {
 			w.nothingLeft()
 			continue
 		}
-		if !eventually(func() bool { return next.is(Running) && !w.journal().Waking && len(w.machine.nics.list()) == 1 }) {
+		if !eventually(func() bool {
+			return next.inState(Running) && !w.journal().Waking && len(w.machine.nics.list()) == 1
+		}) {
 			t.Errorf("%s: VM is %s, NICs %v", at, next.state, w.machine.nics.list())
 		}
 	}

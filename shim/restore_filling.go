@@ -84,8 +84,8 @@ func (f *filling) await(ctx context.Context) error {
 	}
 }
 
-// meet says that RAM waits for its pages.
-func (f *filling) meet() { f.meets.Do(func() { close(f.waits) }) }
+// noteWaiting says that RAM waits for its pages.
+func (f *filling) noteWaiting() { f.meets.Do(func() { close(f.waits) }) }
 
 // fill has workers bring RAM, one behind the other if they die, and reports whether it is whole.
 func (f *filling) fill(ctx context.Context) bool {
@@ -118,7 +118,7 @@ func (f *filling) fillOnce(ctx context.Context) error {
 		Store: storeConfig(cfg, f.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(f.Digest), Space: ramSpace,
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
 		RAM:   func(ctx context.Context) (*worker.WaitingRAM, error) { return f.missing(ctx, ram) },
-		Whole: func(ctx context.Context) error { return f.whole(ctx, ram) },
+		Whole: func(ctx context.Context) error { return f.complete(ctx, ram) },
 	}
 	// What was noted of pages that are there already is lost with a worker: all are read again.
 	if table, err := files.open(tableFile(j), os.O_CREATE|os.O_RDWR|os.O_TRUNC); err == nil {
@@ -143,9 +143,9 @@ func (f *filling) missing(ctx context.Context, ram *os.File) (*worker.WaitingRAM
 	return &worker.WaitingRAM{Regions: regions, Fault: fault}, err
 }
 
-// whole ends the wait for RAM that is all there, in a pause as short as that of a tracker that
+// complete ends the wait for RAM that is all there, in a pause as short as that of a tracker that
 // is armed. A Start that is under way comes first. Until this returns pages are brought on.
-func (f *filling) whole(ctx context.Context, ram *os.File) error {
+func (f *filling) complete(ctx context.Context, ram *os.File) error {
 	vm := f.vm
 	f.came.Do(func() { close(f.here) }) // a Start that still waits does so for its guest
 	vm.mu.Lock()
@@ -158,8 +158,8 @@ func (f *filling) whole(ctx context.Context, ram *os.File) error {
 			return context.Cause(ctx)
 		}
 	}
-	for ; ctx.Err() == nil; retry.Sleep(ctx, thawRetry) {
-		err := f.wholeOnce(ctx, ram)
+	for ; ctx.Err() == nil; retry.Sleep(ctx, resumeRetry) {
+		err := f.completeOnce(ctx, ram)
 		if err == nil {
 			return nil
 		}
@@ -168,9 +168,9 @@ func (f *filling) whole(ctx context.Context, ram *os.File) error {
 	return context.Cause(ctx)
 }
 
-// wholeOnce writes first that the notes of what was written do not count: a shim that dies in the
+// completeOnce writes first that the notes of what was written do not count: a shim that dies in the
 // pause leaves none that can be trusted.
-func (f *filling) wholeOnce(ctx context.Context, ram *os.File) error {
+func (f *filling) completeOnce(ctx context.Context, ram *os.File) error {
 	vm := f.vm
 	vm.postcopy.halting.Lock()
 	defer vm.postcopy.halting.Unlock()
@@ -220,6 +220,6 @@ func (f *filling) resumeMachine(resume func(context.Context) error) error {
 			return err
 		}
 		vm.log.Error("go on behind the fill of RAM: try again", "error", err)
-		retry.Sleep(vm.life, thawRetry)
+		retry.Sleep(vm.life, resumeRetry)
 	}
 }

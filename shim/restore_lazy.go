@@ -53,7 +53,7 @@ func (s *starting) expect(_ context.Context, u *steps.Undo) error {
 		return fmt.Errorf("restore lazily: %w", err)
 	}
 	s.armed = true
-	s.filling.meet()
+	s.filling.noteWaiting()
 	// Before the VMM is killed, which the step before this one has started.
 	u.Add("stop to fill RAM", func(ctx context.Context) error { vm.postcopy.stop(ctx); return nil })
 	return nil
@@ -86,8 +86,8 @@ func (s *starting) extend(bound time.Duration) {
 
 func (s *starting) left() time.Duration { return time.Until(time.Unix(0, s.until.Load())) }
 
-// met is dial that waits for a guest whose pages are late.
-func (s *starting) met(ctx context.Context, dial func(context.Context) (Agent, error)) (Agent, error) {
+// dialUntilFilled is dial that waits for a guest whose pages are late.
+func (s *starting) dialUntilFilled(ctx context.Context, dial func(context.Context) (Agent, error)) (Agent, error) {
 	for {
 		f := s.vm.postcopy.filling()
 		late := f != nil && f.incomplete()
@@ -96,6 +96,6 @@ func (s *starting) met(ctx context.Context, dial func(context.Context) (Agent, e
 			return a, err
 		}
 		s.vm.log.Warn("the guest waits for its RAM", "progress", f.text(), "error", err)
-		retry.Sleep(ctx, thawRetry)
+		retry.Sleep(ctx, resumeRetry)
 	}
 }

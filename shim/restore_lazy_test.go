@@ -240,7 +240,7 @@ func TestLazyRestoreFailsAtEachCall(t *testing.T) {
 		w.must("create", w.create())
 	}
 	failEach(t, prepare, (*world).start, func(t *testing.T, w *world, name string) {
-		if vm, err := w.service.current(); err != nil || vm.is(Running) {
+		if vm, err := w.service.current(); err != nil || vm.inState(Running) {
 			return // closing the operation failed: the VM runs, the record is committed
 		}
 		ran := w.records.phase == nodev1.Phase_PHASE_LOST_AT_DEST

@@ -78,7 +78,7 @@ func (p *postcopy) stop(ctx context.Context) {
 // resume goes on with the fill of a shim that died, if there was one.
 func (p *postcopy) resume() {
 	if p.vm.journal.Load().Postcopy != nil {
-		p.start().meet()
+		p.start().noteWaiting()
 	}
 }
 

@@ -70,9 +70,9 @@ func (s *starting) ready(j *journal.Journal) error {
 	return nil
 }
 
-// prove shows that the guest is the one that went to sleep, gives it entropy, the time
+// verifyGuest shows that the guest is the one that went to sleep, gives it entropy, the time
 // and its addresses, and takes up its stdio where it was left.
-func (s *starting) prove(ctx context.Context, _ *steps.Undo) error {
+func (s *starting) verifyGuest(ctx context.Context, _ *steps.Undo) error {
 	vm, j := s.vm, s.vm.journal.Load()
 	entropy := make([]byte, 64)
 	if _, err := rand.Read(entropy); err != nil {
@@ -165,12 +165,12 @@ func (s *starting) giveUp(ctx context.Context, cause error) error {
 	if vm.origin.restored && vm.machine != nil {
 		err = vm.machine.Kill(ctx)
 	}
-	err = errors.Join(err, s.answer(ctx, cause.Error()))
+	err = errors.Join(err, s.reportFailure(ctx, cause.Error()))
 	vm.ending.end(ctx, killed, time.Now())
 	return err
 }
 
-func (s *starting) answer(ctx context.Context, reason string) error {
+func (s *starting) reportFailure(ctx context.Context, reason string) error {
 	vm := s.vm
 	if !vm.origin.restored {
 		return nil

@@ -15,9 +15,9 @@ import (
 	"godwit.dev/godwit/shim/proc"
 )
 
-// thawRetry lies between two tries at what a thaw could not do at once. A variable for
+// resumeRetry lies between two tries at what a thaw could not do at once. A variable for
 // the tests.
-var thawRetry = time.Second
+var resumeRetry = time.Second
 
 // expire thaws a VM whose controller has not come back in time. From the vote on it
 // does nothing: then the controller alone decides.
@@ -62,7 +62,7 @@ func (c *capture) abort(allowed ...State) error {
 	if err != nil {
 		return err
 	}
-	return c.thaw(from, ordered)
+	return c.resume(from, ordered)
 }
 
 // endDead ends the hold on a VM whose VMM died meanwhile: there is nothing to give back.
@@ -98,12 +98,12 @@ func (c *capture) drop() {
 	vm.op.capture = nil
 }
 
-// thaw takes the VM from Aborting to Running. The record says OWN first: a crash
+// resume takes the VM from Aborting to Running. The record says OWN first: a crash
 // in between must not leave a VM that nobody may run. Where it cannot be written, a VM
 // that has voted stays, and so does one that nobody has ordered to be thawed; another
 // runs on under SENDING, which a successor aborts. A VM that cannot be resumed is in an
 // unknown state and ends; whatever else goes wrong is tried again while it runs.
-func (c *capture) thaw(from State, ordered bool) error {
+func (c *capture) resume(from State, ordered bool) error {
 	vm := c.vm
 	bound := time.Duration(vm.host.Config.Timeouts.Abort)
 	c.deadline.Stop()
@@ -122,7 +122,7 @@ func (c *capture) thaw(from State, ordered bool) error {
 	}
 	var up, err error
 	if !c.req.GetPaused() {
-		up, err = c.wakeDespiteLack()
+		up, err = c.retryWakeMachine()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), bound)
 	defer cancel()
@@ -132,12 +132,12 @@ func (c *capture) thaw(from State, ordered bool) error {
 		vm.ending.endUnusable(ctx)
 		return err
 	}
-	return c.thawed(ctx, noted, up)
+	return c.finishResume(ctx, noted, up)
 }
 
-// thawed ends a hold whose VM runs, or is paused as before. noted and up are what went wrong
+// finishResume ends a hold whose VM runs, or is paused as before. noted and up are what went wrong
 // with the journal and the links.
-func (c *capture) thawed(ctx context.Context, noted, up error) error {
+func (c *capture) finishResume(ctx context.Context, noted, up error) error {
 	vm := c.vm
 	vm.tracking.stop()
 	met := vm.reconnect(ctx)
@@ -153,8 +153,8 @@ func (c *capture) thawed(ctx context.Context, noted, up error) error {
 	}
 	err := vm.to(next)
 	vm.mu.Unlock()
-	vm.flow()
-	vm.retryWhileRunning("write journal", noted, c.noteThaw())
+	vm.startTraffic()
+	vm.retryWhileRunning("write journal", noted, c.noteResumed())
 	vm.retryWhileRunning("set links up", up, vm.nic.up)
 	vm.retryWhileRunning("meet guest", met, vm.reconnectAll)
 	go vm.trimMemory()
@@ -169,7 +169,7 @@ func (vm *VM) wakeMachine(ctx context.Context) (up, err error) {
 	}
 	up = vm.nic.up(ctx)
 	err = vm.machine.Resume(ctx)
-	vm.clock.stoodStill()
+	vm.clock.noteResumed()
 	return up, err
 }
 
@@ -184,19 +184,19 @@ func scarce(err error) bool {
 	return false
 }
 
-// wakeDespiteLack is wakeMachine that is tried again for as long as the host lacks what it takes, unless
+// retryWakeMachine is wakeMachine that is tried again for as long as the host lacks what it takes, unless
 // the VM is ended meanwhile: it has not run, and nobody knows that it cannot.
-func (c *capture) wakeDespiteLack() (up, err error) {
+func (c *capture) retryWakeMachine() (up, err error) {
 	vm := c.vm
 	for {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), time.Duration(vm.host.Config.Timeouts.Abort))
 		up, err = vm.wakeMachine(ctx)
 		cancel()
-		if !scarce(err) || !vm.is(Aborting) || vm.life.Err() != nil {
+		if !scarce(err) || !vm.inState(Aborting) || vm.life.Err() != nil {
 			return up, err
 		}
 		vm.log.Warn("thaw: the host lacks descriptors or memory; it is tried again", "error", err)
-		retry.Sleep(vm.life, thawRetry)
+		retry.Sleep(vm.life, resumeRetry)
 	}
 }
 
@@ -214,7 +214,7 @@ func (vm *VM) retryWhileRunning(what string, err error, again func(context.Conte
 		return
 	}
 	vm.traffic.watchers.Go(func() {
-		for retry.Sleep(ctx, thawRetry); ctx.Err() == nil; retry.Sleep(ctx, thawRetry) {
+		for retry.Sleep(ctx, resumeRetry); ctx.Err() == nil; retry.Sleep(ctx, resumeRetry) {
 			if err := again(ctx); err == nil {
 				vm.log.Info("thaw: done", "what", what)
 				return
@@ -223,8 +223,8 @@ func (vm *VM) retryWhileRunning(what string, err error, again func(context.Conte
 	})
 }
 
-// noteThaw writes OWN unless another operation has come.
-func (c *capture) noteThaw() func(context.Context) error {
+// noteResumed writes OWN unless another operation has come.
+func (c *capture) noteResumed() func(context.Context) error {
 	vm := c.vm
 	return func(context.Context) error {
 		return vm.write(func(j *journal.Journal) {
@@ -246,7 +246,7 @@ func (vm *VM) reconnectAll(ctx context.Context) error {
 	defer vm.mu.Unlock()
 	for _, t := range vm.tasks {
 		if ctx.Err() == nil && t.init.started {
-			t.flowOne(t.init)
+			t.startTrafficOf(t.init)
 		}
 	}
 	return nil

@@ -44,7 +44,7 @@ func TestThawOnAFullDisk(t *testing.T) {
 			}
 			free := w.full()
 			err = c.thaw(w)
-			if !vm.is(c.stays) || w.machine.running() != (c.stays == Running) || (err == nil) != (c.stays == Running) {
+			if !vm.inState(c.stays) || w.machine.running() != (c.stays == Running) || (err == nil) != (c.stays == Running) {
 				t.Fatalf("thaw = %v, VM is %s", err, vm.state)
 			}
 			free()
@@ -76,7 +76,7 @@ func TestThawMends(t *testing.T) {
 		up := make(chan struct{})
 		w.at("link up", sync.OnceValue(func() error { close(up); return nil }))
 		<-up
-		if !vm.is(Running) {
+		if !vm.inState(Running) {
 			t.Errorf("VM is %s", vm.state)
 		}
 	})
@@ -86,7 +86,7 @@ func TestThawMends(t *testing.T) {
 		w.at("processes", func() error { return errFake })
 		_, err := m.Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		w.must("abort", err)
-		if !vm.is(Running) {
+		if !vm.inState(Running) {
 			t.Fatalf("VM is %s", vm.state)
 		}
 		w.at("processes", nil)
@@ -168,7 +168,7 @@ func TestNoVoteWithoutASnapshot(t *testing.T) {
 		errgrpc.ToNative(err)) {
 		t.Errorf("vote = %v", err)
 	}
-	if !vm.is(Captured) || vm.journal.Load().Phase != journal.Sending {
+	if !vm.inState(Captured) || vm.journal.Load().Phase != journal.Sending {
 		t.Errorf("VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
 }

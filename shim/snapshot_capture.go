@@ -120,7 +120,7 @@ func (c *capture) capturable() error {
 	case vm.op.aborted.has(ref):
 		return fmt.Errorf("attempt %d of operation %s is over: %w", ref.GetAttempt(), ref.GetOperation(), errdefs.ErrAborted)
 	case vm.state != Running && !req.GetPaused():
-		return fmt.Errorf("it is %s, not running%s: %w", vm.state, stateRemedy[vm.state], vm.passing())
+		return fmt.Errorf("it is %s, not running%s: %w", vm.state, stateRemedy[vm.state], vm.wrongState())
 	case vm.op.calls > 0:
 		return fmt.Errorf("a call of containerd changes it: %w", errBusy)
 	}
@@ -174,8 +174,8 @@ func (c *capture) work() {
 		vm.log.Error("capture", "error", err)
 		vm.socket.answering.Store(errors.Is(err, errEarly)) // before its hold is gone
 		if e := vm.enterFrom(Capturing, Aborting); e == nil {
-			err = errors.Join(err, c.thaw(Capturing, true))
-		} else if vm.is(Stopped) {
+			err = errors.Join(err, c.resume(Capturing, true))
+		} else if vm.inState(Stopped) {
 			c.deadline.Stop()
 			err = errors.Join(err, c.endDead(false))
 		}

@@ -103,7 +103,7 @@ func (c *capture) resumeVM() {
 	}
 	// SENDING lets the VM run, so that the journal need not come first.
 	noted := vm.write((*journal.Journal).EndOperation)
-	if err := c.thawed(ctx, noted, up); err != nil {
+	if err := c.finishResume(ctx, noted, up); err != nil {
 		vm.log.Error("let the VM go on behind its checkpoint", "error", err)
 	}
 }

@@ -27,7 +27,7 @@ func (w *world) goesOn(what string) {
 	w.t.Helper()
 	vm, err := w.service.current()
 	w.must("find", err)
-	if !vm.is(Running) || !w.machine.running() || vm.journal.Load().Phase != journal.Own || vm.op.capture != nil {
+	if !vm.inState(Running) || !w.machine.running() || vm.journal.Load().Phase != journal.Own || vm.op.capture != nil {
 		w.t.Fatalf("%s: VM is %s, journal %s, VMM runs %v", what, vm.state, vm.journal.Load().Phase, w.machine.running())
 	}
 }
@@ -106,7 +106,7 @@ func TestTablesTakeNoRAM(t *testing.T) {
 func TestCheckpointFailsAtEachCall(t *testing.T) {
 	take := func(w *world) error { _, err := w.checkpoint(false); return err }
 	failEach(t, func(w *world) { w.running() }, take, func(t *testing.T, w *world, name string) {
-		if vm, err := w.service.current(); name == "resume" && err == nil && vm.is(Stopped) {
+		if vm, err := w.service.current(); name == "resume" && err == nil && vm.inState(Stopped) {
 			return // a VM that cannot be resumed is in an unknown state and ends; its checkpoint may stand
 		}
 		w.goesOn(name + " failed")
@@ -170,7 +170,7 @@ func TestCheckpointOutlivesItsVM(t *testing.T) {
 		t.Fatal("the VM does not go on")
 	}
 	w.must("kill", w.machine.Kill(t.Context()))
-	if !eventually(func() bool { return vm.is(Stopped) }) {
+	if !eventually(func() bool { return vm.inState(Stopped) }) {
 		t.Fatalf("VM is %s", vm.state)
 	}
 	close(w.store.late)
@@ -191,7 +191,7 @@ func TestDeathInTheCheckpointsPause(t *testing.T) {
 		t.Fatal("it does not begin")
 	}
 	w.must("kill", w.machine.Kill(t.Context()))
-	if !eventually(func() bool { return vm.is(Stopped) }) {
+	if !eventually(func() bool { return vm.inState(Stopped) }) {
 		t.Fatalf("VM is %s", vm.state)
 	}
 	close(w.store.block)
@@ -215,7 +215,7 @@ func TestCheckpointOfAPausedTask(t *testing.T) {
 	r, err := w.checkpoint(true)
 	w.must("checkpoint", err)
 	vm, _ := w.service.current()
-	if !vm.is(Paused) || w.machine.running() || vm.journal.Load().Phase != journal.Own || !r.GetGoneOn() {
+	if !vm.inState(Paused) || w.machine.running() || vm.journal.Load().Phase != journal.Own || !r.GetGoneOn() {
 		t.Fatalf("VM is %s, %v", vm.state, r)
 	}
 	var resume journal.Resume

@@ -29,7 +29,7 @@ func TestTheDeadlineDoesNotThawAVotedVM(t *testing.T) {
 	set(Voted)
 	close(c.done)
 	<-silent
-	if !vm.is(Voted) || vm.journal.Load().Phase != journal.Prepared {
+	if !vm.inState(Voted) || vm.journal.Load().Phase != journal.Prepared {
 		t.Errorf("VM is %s, journal %s: it runs beside the one that the vote let go", vm.state, vm.journal.Load().Phase)
 	}
 	if err := c.abort(Captured); !errdefs.IsFailedPrecondition(err) {

@@ -64,7 +64,7 @@ func (n *notices) add(digest string) {
 func (n *notices) writeUntilDone(ctx context.Context, err error, change func(*journal.Journal)) bool {
 	for ; err != nil && ctx.Err() == nil; err = n.vm.write(change) {
 		n.vm.log.Error("note what the workload hears; it is tried again", "error", err)
-		retry.Sleep(ctx, thawRetry)
+		retry.Sleep(ctx, resumeRetry)
 	}
 	return err == nil
 }
@@ -79,7 +79,7 @@ func (n *notices) run(ctx context.Context) {
 		if len(all) == 0 {
 			return
 		}
-		if n.vm.standsStill() || n.vm.guest() == nil { // which an adopted VM may have yet to meet
+		if n.vm.pausedByClient() || n.vm.guest() == nil { // which an adopted VM may have yet to meet
 			retry.Sleep(ctx, retryWait)
 			continue
 		}
@@ -87,8 +87,8 @@ func (n *notices) run(ctx context.Context) {
 	}
 }
 
-// standsStill reports whether containerd's client has paused the VM.
-func (vm *VM) standsStill() bool {
+// pausedByClient reports whether containerd's client has paused the VM.
+func (vm *VM) pausedByClient() bool {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return vm.state == Pausing || vm.state == Paused || vm.state == Resuming
@@ -102,7 +102,7 @@ func (n *notices) runOne(ctx context.Context, w journal.Notice) {
 	status, err := n.vm.owner.command(soon, w.ID, append(n.vm.spec().Notify(), w.Word, w.Digest))
 	late := err != nil && soon.Err() != nil
 	switch {
-	case ctx.Err() != nil, late && n.vm.standsStill():
+	case ctx.Err() != nil, late && n.vm.pausedByClient():
 		return // it goes on, or has not begun
 	case late:
 		n.vm.log.Warn("the workload does not take a word in time: its command is killed", "word", w.Word, "digest", w.Digest,

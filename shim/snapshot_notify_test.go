@@ -75,7 +75,7 @@ func TestCheckpointIsToldFailsAtEachCall(t *testing.T) {
 		w.running()
 	}, take, func(t *testing.T, w *world, name string) {
 		vm, err := w.service.current()
-		if name == "resume" && err == nil && vm.is(Stopped) {
+		if name == "resume" && err == nil && vm.inState(Stopped) {
 			return
 		}
 		w.goesOn(name)
@@ -190,7 +190,7 @@ func TestCaptureWaitsForAWord(t *testing.T) {
 	go func() { _, err := w.capture(); done <- err }()
 	for n := range 2 {
 		time.Sleep(20 * time.Millisecond)
-		if !vm.is(Running) {
+		if !vm.inState(Running) {
 			t.Errorf("VM is %s while it is told", vm.state)
 		}
 		if !eventually(func() bool { return len(w.agent.commands()) == n+1 && len(w.agent.kept()) == 1 }) {
@@ -259,7 +259,7 @@ func TestShimDiesInAWord(t *testing.T) {
 					t.Fatal("it is not told")
 				}
 				id := w.agent.kept()[0]
-				old.still()
+				old.stopTraffic()
 				w.agent.answers = nil
 				if ended {
 					w.agent.exit(id) <- 0
@@ -270,7 +270,7 @@ func TestShimDiesInAWord(t *testing.T) {
 				next := w.succeed(old)
 				(&adoption{vm: next}).finishWake(t.Context())
 				if !ended {
-					if !eventually(func() bool { return next.is(Running) }) {
+					if !eventually(func() bool { return next.inState(Running) }) {
 						t.Fatalf("VM is %s", next.state)
 					}
 					for _, said := range w.agent.heard() {
@@ -297,7 +297,7 @@ func TestWordIsNotNoted(t *testing.T) {
 		t.Fatal("it is not told")
 	}
 	fails, sync := 3, durable.SyncDir
-	t.Cleanup(func() { vm.still(); durable.SyncDir = sync })
+	t.Cleanup(func() { vm.stopTraffic(); durable.SyncDir = sync })
 	_ = vm.journal.Update(func(*journal.Journal) error { // while nothing is written
 		durable.SyncDir = func(dir string) error {
 			if fails--; fails >= 0 {

@@ -66,7 +66,7 @@ const gcDelay = 500 * time.Millisecond
 // Pause ends the talk with the guest and stops the VM.
 func (s *livePause) Pause(ctx context.Context) error {
 	vm := s.vm
-	vm.still()
+	vm.stopTraffic()
 	if s.paused {
 		s.bootID, s.begun = vm.journal.Load().BootID, time.Now()
 		s.stopped = s.begun

@@ -52,9 +52,9 @@ func (vm *VM) calling() (over func()) {
 	return vm.call()
 }
 
-// passing is the class of a state that the VM should not be in: a call leaves some of them
+// wrongState is the class of a state that the VM should not be in: a call leaves some of them
 // soon. vm.mu is held.
-func (vm *VM) passing() error {
+func (vm *VM) wrongState() error {
 	switch vm.state {
 	case Starting, Pausing, Resuming:
 		return errBusy

@@ -50,7 +50,7 @@ func TestMoveWaitsForCalls(t *testing.T) {
 		if _, err := w.send(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), what) {
 			t.Errorf("send with %s: %v", what, err)
 		}
-		if vm, _ := w.service.current(); !vm.is(Running) {
+		if vm, _ := w.service.current(); !vm.inState(Running) {
 			t.Fatalf("VM is %s", vm.state)
 		}
 		bound(time.Minute)
@@ -78,7 +78,7 @@ func TestMoveWaitsForCalls(t *testing.T) {
 	for range 2 {
 		w.must("kill, and send", <-done)
 	}
-	if vm, _ := w.service.current(); !vm.is(Captured) {
+	if vm, _ := w.service.current(); !vm.inState(Captured) {
 		t.Errorf("VM is %s", vm.state)
 	}
 }
@@ -102,6 +102,6 @@ func TestCaptureWaitsForTheStreams(t *testing.T) {
 	if err := may(); !errors.Is(err, errBusy) {
 		t.Errorf("before the streams flow: %v", err)
 	}
-	s.goesOn(t.Context())
+	s.startTraffic(t.Context())
 	w.must("capture it then", may())
 }

@@ -61,7 +61,7 @@ func (c *capture) awaitReady(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	last := "none"
-	for vm.is(Running) && !vm.op.aborted.has(ref) {
+	for vm.inState(Running) && !vm.op.aborted.has(ref) {
 		status, err := c.isReady(wait, probe)
 		if err == nil && status != 0 {
 			if last == "none" {

@@ -40,7 +40,7 @@ func TestReady(t *testing.T) {
 			w.running()
 			vm, _ := w.service.current()
 			w.at("start process", func() error {
-				if !vm.is(Running) || vm.journal.Load().Phase != journal.Own {
+				if !vm.inState(Running) || vm.journal.Load().Phase != journal.Own {
 					t.Errorf("the VM is %s (%s) while it is asked", vm.state, vm.journal.Load().Phase)
 				}
 				return nil

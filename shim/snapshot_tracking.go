@@ -82,10 +82,10 @@ func (r *ramTracking) openFiles(ctx context.Context, ram *os.File, files *openFi
 	return t, c.Reason
 }
 
-// arm has the kernel note what the VM writes from its first instruction on: up to here RAM is
+// startTracking has the kernel note what the VM writes from its first instruction on: up to here RAM is
 // what the page table of its restore says, so that the next capture has only that to look at.
 // Without it that one compares every page, and is no less exact.
-func (s *starting) arm(ctx context.Context, u *steps.Undo) error {
+func (s *starting) startTracking(ctx context.Context, u *steps.Undo) error {
 	vm, j := s.vm, s.vm.journal.Load()
 	if j.Postcopy != nil {
 		return s.expect(ctx, u)

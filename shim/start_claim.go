@@ -18,7 +18,8 @@ import (
 func (s *starting) claimed(ctx context.Context) error {
 	vm := s.vm
 	j := vm.journal.Load()
-	if vm.host.Records == nil || vm.origin.restored || j.Phase != journal.Own || j.Generation == 0 || !vm.is(Created) {
+	if vm.host.Records == nil || vm.origin.restored || j.Phase != journal.Own || j.Generation == 0 ||
+		!vm.inState(Created) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Daemon))

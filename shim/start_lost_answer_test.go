@@ -123,7 +123,7 @@ func TestFenceOfAWakeIsOwed(t *testing.T) {
 		t.Fatal("start succeeded")
 	}
 	w.at("commit", nil)
-	if vm, _ := w.service.current(); !vm.is(Stopped) || w.phase() != journal.Ready ||
+	if vm, _ := w.service.current(); !vm.inState(Stopped) || w.phase() != journal.Ready ||
 		w.records.rec.GetOwner().GetNode() != "a" {
 		t.Fatalf("VM is %s, journal %s, record %v", vm.state, w.phase(), w.records.rec)
 	}

@@ -36,7 +36,7 @@ func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
 	if err != nil {
 		return err
 	}
-	links, names, err := s.askable(ctx, j.NetNS, links)
+	links, names, err := s.prepareDHCP(ctx, j.NetNS, links)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
 		return err
 	}
 	for i := range links {
-		links[i].Spoof = s.spoofs()
+		links[i].Spoof = s.allowedSources()
 	}
 	s.readdress = changed
 	s.plugs = s.mustPlug()
@@ -97,9 +97,9 @@ func (s *starting) describe(links []network.Link) ([]network.Link, bool, error) 
 	return links, false, nil
 }
 
-// askable prepares the links of a guest that asks for its addresses: the sinks that lead
+// prepareDHCP prepares the links of a guest that asks for its addresses: the sinks that lead
 // its questions here, and what the answers say.
-func (s *starting) askable(ctx context.Context, netns string, links []network.Link) ([]network.Link, *journal.Names,
+func (s *starting) prepareDHCP(ctx context.Context, netns string, links []network.Link) ([]network.Link, *journal.Names,
 	error) {
 	vm := s.vm
 	if vm.spec().HasAgent() {
@@ -128,9 +128,9 @@ func (s *starting) askable(ctx context.Context, netns string, links []network.Li
 	return links, names, nil
 }
 
-// spoofs is what the guest may name as its source, by the node's configuration. A container image
+// allowedSources is what the guest may name as its source, by the node's configuration. A container image
 // is configured by the agent, with the addresses of its NICs alone; what a VM disk does is its own.
-func (s *starting) spoofs() string {
+func (s *starting) allowedSources() string {
 	vm := s.vm
 	switch {
 	case vm.host.Config.Network.Spoof != "":

@@ -25,7 +25,7 @@ func TestCallerGoesDuringThaw(t *testing.T) {
 			w.at(point, func() error { cancel(); return nil })
 			_, err := w.service.Start(ctx, &taskapi.StartRequest{ID: "vm"})
 			w.at(point, nil)
-			if runs != (err == nil) || runs != vm.is(Running) {
+			if runs != (err == nil) || runs != vm.inState(Running) {
 				t.Fatalf("start = %v, VM is %s", err, vm.state)
 			}
 			if !runs {
@@ -52,7 +52,7 @@ func TestKillDuringStart(t *testing.T) {
 			if err := w.start(); err == nil {
 				t.Error("start of a killed task succeeded")
 			}
-			if vm, _ := w.service.current(); !vm.is(Stopped) {
+			if vm, _ := w.service.current(); !vm.inState(Stopped) {
 				t.Errorf("VM is %s", vm.state)
 			}
 			w.must("delete", w.delete())
@@ -84,7 +84,7 @@ func TestEndOfACreatedTaskAgainstStart(t *testing.T) {
 				return nil
 			})
 			w.must(name, end(w))
-			if !tried || w.machine.running() || vm.is(Running) {
+			if !tried || w.machine.running() || vm.inState(Running) {
 				t.Errorf("tried %v, VM is %s", tried, vm.state)
 			}
 			if w.records.phase != nodev1.Phase_PHASE_FAILED {

@@ -76,7 +76,7 @@ func (c *cloning) clone(ctx context.Context, u *steps.Undo) error {
 	}
 	vm.log.Warn("template does not do: boot", "template", shape.Key(), "error", err)
 	c.discard(shape, err)
-	return c.blank()
+	return c.resetFiles()
 }
 
 func (c *cloning) discard(shape template.Shape, reason error) {
@@ -86,10 +86,10 @@ func (c *cloning) discard(shape template.Shape, reason error) {
 	}
 }
 
-// discardSilent throws the template away whose copy has answered and then, asked for more than that
+// discardUnresponsive throws the template away whose copy has answered and then, asked for more than that
 // within soon, dies or falls silent: this Start fails, but no other one because of it. What
 // the guest refuses is the container's fault.
-func (c *cloning) discardSilent(ctx, soon context.Context, err error) {
+func (c *cloning) discardUnresponsive(ctx, soon context.Context, err error) {
 	if c == nil || c.shape == nil || err == nil || ctx.Err() != nil || soon.Err() == nil && !c.stopped() {
 		return
 	}
@@ -122,8 +122,8 @@ func (c *cloning) copy(ctx context.Context, u *steps.Undo, t *template.Template)
 		steps.New("load template", func(ctx context.Context, _ *steps.Undo) error {
 			return vm.machine.LoadState(ctx, t.State)
 		}),
-		steps.New("run copy", c.start.thaw),
-		steps.New("meet copy", c.start.meet),
+		steps.New("run copy", c.start.resumeGuest),
+		steps.New("meet copy", c.start.connect),
 	})
 	if err != nil {
 		return err
@@ -155,8 +155,8 @@ func (c *cloning) launchCopy(ctx context.Context, u *steps.Undo) error {
 	return errors.Join(err, <-poured, ram.Close())
 }
 
-// greet is a copy's first call: numbers of its own before anything else, and the time.
-func (c *cloning) greet(ctx context.Context, a agentv1.AgentService) error {
+// firstCall is a copy's first call: numbers of its own before anything else, and the time.
+func (c *cloning) firstCall(ctx context.Context, a agentv1.AgentService) error {
 	entropy := make([]byte, 64)
 	if _, err := rand.Read(entropy); err != nil {
 		return err
@@ -189,8 +189,8 @@ func (c *cloning) stopped() bool {
 	}
 }
 
-// blank takes back what a copy that failed has left in the VM's files.
-func (c *cloning) blank() error {
+// resetFiles takes back what a copy that failed has left in the VM's files.
+func (c *cloning) resetFiles() error {
 	vm := c.start.vm
 	j := vm.journal.Load()
 	ram, err := os.OpenFile(j.RAM, os.O_RDWR, 0)
@@ -254,7 +254,7 @@ func ShapeOf(ctx context.Context, host *Host, o template.Order) (template.Shape,
 	}
 	out := baseShape(facts, host.HostKernel)
 	out.Memory, out.VCPUs = cmp.Or(o.Memory, uint64(host.Config.VM.Memory)), cmp.Or(o.VCPUs, 1)
-	out.Guest, out.Cmdline = kernel.Digest, kernel.Cmdline+ticks(facts.Accel, out.VCPUs)
+	out.Guest, out.Cmdline = kernel.Digest, kernel.Cmdline+timerArguments(facts.Accel, out.VCPUs)
 	for i := range cmp.Or(o.Layers, 1) {
 		out.Disks = append(out.Disks, template.Disk{Slot: firstDiskSlot + i, ReadOnly: true})
 	}
@@ -295,7 +295,7 @@ func CurrentShape(ctx context.Context, host *Host, s template.Shape) bool {
 		return false
 	}
 	want := baseShape(facts, host.HostKernel)
-	want.Guest, want.Cmdline = kernel.Digest, kernel.Cmdline+ticks(facts.Accel, s.VCPUs)
+	want.Guest, want.Cmdline = kernel.Digest, kernel.Cmdline+timerArguments(facts.Accel, s.VCPUs)
 	want.Memory, want.VCPUs, want.Disks, want.NICs = s.Memory, s.VCPUs, s.Disks, s.NICs
 	return want.Key() == s.Key()
 }

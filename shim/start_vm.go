@@ -30,7 +30,7 @@ func (t *Task) start(caller context.Context) error {
 	vm := t.vm
 	r := &starting{vm: vm, task: t}
 	var err error
-	if r.committed, err = r.inert(caller); err != nil {
+	if r.committed, err = r.checkCommitted(caller); err != nil {
 		return fmt.Errorf("start task %s: %w", vm.id, err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
@@ -68,7 +68,7 @@ func (t *Task) start(caller context.Context) error {
 		vm.log.Error("start task", "error", err)
 		return err
 	}
-	r.goesOn(ctx)
+	r.startTraffic(ctx)
 	r.cloning.request()
 	if err := t.bundle.Hooks.Run(ctx, bundle.Poststart, t.hookState(specs.StateRunning)); err != nil {
 		vm.log.Warn("run hooks", "error", err)
@@ -133,7 +133,7 @@ func (s *starting) run(ctx context.Context, _ *steps.Undo) error {
 func (s *starting) steps() []steps.Step {
 	boot := []steps.Step{
 		steps.New("open stdio", s.open),
-		steps.New("attach network", s.unlessArrived(s.attach)),
+		steps.New("attach network", s.skipIfArrived(s.attach)),
 	}
 	if !s.vm.spec().HasAgent() {
 		return append(boot, s.diskSteps()...)
@@ -141,14 +141,14 @@ func (s *starting) steps() []steps.Step {
 	if s.vm.origin.restored {
 		return append(boot, []steps.Step{
 			steps.New("begin fill", s.beginFill),
-			steps.New("start VMM", s.unlessArrived(s.launch)),
-			steps.New("arm tracking", s.unlessArrived(s.arm)),
-			steps.New("load state", s.unlessArrived(s.load)),
+			steps.New("start VMM", s.skipIfArrived(s.launch)),
+			steps.New("arm tracking", s.skipIfArrived(s.startTracking)),
+			steps.New("load state", s.skipIfArrived(s.load)),
 			steps.New("commit", s.commit),
-			steps.New("thaw", s.thaw),
+			steps.New("thaw", s.resumeGuest),
 			steps.New("leave it alone", s.deferAgent),
-			steps.New("meet guest", s.meet),
-			steps.New("prove the guest", s.prove),
+			steps.New("meet guest", s.connect),
+			steps.New("prove the guest", s.verifyGuest),
 			steps.New("plug NICs in", s.plug),
 			steps.New("run", s.run),
 		}...)
@@ -156,17 +156,17 @@ func (s *starting) steps() []steps.Step {
 	s.cloning = &cloning{start: s}
 	return append(boot, []steps.Step{
 		steps.New("copy template", s.cloning.clone),
-		steps.New("start VMM", s.unlessCloned(s.launch)),
-		steps.New("boot", s.unlessCloned(s.thaw)),
-		steps.New("meet guest", s.unlessCloned(s.meet)),
-		steps.New("set guest up", s.soon(s.setup)),
-		steps.New("start init", s.soon(s.init)),
+		steps.New("start VMM", s.skipIfCloned(s.launch)),
+		steps.New("boot", s.skipIfCloned(s.resumeGuest)),
+		steps.New("meet guest", s.skipIfCloned(s.connect)),
+		steps.New("set guest up", s.bounded(s.setup)),
+		steps.New("start init", s.bounded(s.init)),
 		steps.New("run", s.run),
 	}...)
 }
 
-// unlessCloned is a step of a boot, which a copy has behind it.
-func (s *starting) unlessCloned(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
+// skipIfCloned is a step of a boot, which a copy has behind it.
+func (s *starting) skipIfCloned(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
 	return func(ctx context.Context, u *steps.Undo) error {
 		if s.vm.vmm.copied() {
 			return nil
@@ -175,14 +175,14 @@ func (s *starting) unlessCloned(fn func(context.Context, *steps.Undo) error) fun
 	}
 }
 
-// soon bounds a step that asks the guest: one that has said hello may still fall silent.
-func (s *starting) soon(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
+// bounded bounds a step that asks the guest: one that has said hello may still fall silent.
+func (s *starting) bounded(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
 	return func(ctx context.Context, u *steps.Undo) error {
 		bound := time.Duration(s.vm.host.Config.Timeouts.Boot)
 		soon, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
 		err := fn(soon, u)
-		s.cloning.discardSilent(ctx, soon, err)
+		s.cloning.discardUnresponsive(ctx, soon, err)
 		if err != nil && soon.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the guest did not answer within %v (timeouts.boot): %w", bound, err)
 		}
@@ -201,8 +201,8 @@ func (s *starting) open(context.Context, *steps.Undo) (err error) {
 	return err
 }
 
-// thaw lets the guest execute, and talk, unless it has addresses to give up first.
-func (s *starting) thaw(ctx context.Context, _ *steps.Undo) error {
+// resumeGuest lets the guest execute, and talk, unless it has addresses to give up first.
+func (s *starting) resumeGuest(ctx context.Context, _ *steps.Undo) error {
 	if nics := s.vm.nic.wiring(); nics != nil {
 		var err error
 		switch {
@@ -230,12 +230,12 @@ func (s *starting) thaw(ctx context.Context, _ *steps.Undo) error {
 	return err
 }
 
-func (s *starting) meet(ctx context.Context, u *steps.Undo) error {
+func (s *starting) connect(ctx context.Context, u *steps.Undo) error {
 	var first FirstCall
 	if s.cloning.loads() {
-		first = s.cloning.greet
+		first = s.cloning.firstCall
 	}
-	a, err := s.met(ctx, func(ctx context.Context) (Agent, error) {
+	a, err := s.dialUntilFilled(ctx, func(ctx context.Context) (Agent, error) {
 		return s.vm.dial(ctx, s.vm.machine, s.vm.journal.Load().Resume.Init, first)
 	})
 	if err != nil {

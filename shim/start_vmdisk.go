@@ -83,28 +83,28 @@ func serialSocket(j *journal.Journal) string { return j.RunDir + "/console.sock"
 func (s *starting) diskSteps() []steps.Step {
 	if s.vm.origin.restored {
 		return []steps.Step{
-			steps.New("start VMM", s.unlessArrived(s.launch)),
-			steps.New("arm tracking", s.unlessArrived(s.arm)),
-			steps.New("load state", s.unlessArrived(s.load)),
-			steps.New("open console", s.meet),
+			steps.New("start VMM", s.skipIfArrived(s.launch)),
+			steps.New("arm tracking", s.skipIfArrived(s.startTracking)),
+			steps.New("load state", s.skipIfArrived(s.load)),
+			steps.New("open console", s.connect),
 			steps.New("commit", s.commit),
-			steps.New("thaw", s.thaw),
-			steps.New("take up console", s.takeUp),
+			steps.New("thaw", s.resumeGuest),
+			steps.New("take up console", s.settleVMDisk),
 			steps.New("plug NICs in", s.plug),
 			steps.New("run", s.run),
 		}
 	}
 	return []steps.Step{
 		steps.New("start VMM", s.launch),
-		steps.New("open console", s.meet),
-		steps.New("boot", s.thaw),
+		steps.New("open console", s.connect),
+		steps.New("boot", s.resumeGuest),
 		steps.New("take up console", s.init),
 		steps.New("run", s.run),
 	}
 }
 
-// takeUp is prove for a guest that nobody can ask.
-func (s *starting) takeUp(ctx context.Context, _ *steps.Undo) error { return s.settle(ctx) }
+// settleVMDisk is verifyGuest for a guest that nobody can ask.
+func (s *starting) settleVMDisk(ctx context.Context, _ *steps.Undo) error { return s.settle(ctx) }
 
 // dial connects to the guest: to its agent, or to its console, which goes on at from.
 func (vm *VM) dial(ctx context.Context, m vmm.Machine, from client.Offsets, first FirstCall) (Agent, error) {

@@ -85,7 +85,8 @@ func (t *Task) orderCheckpoint(ctx context.Context) (*pointer, error) {
 		return nil, fmt.Errorf("the node keeps no records, which would list the snapshot: %w", errdefs.ErrFailedPrecondition)
 	}
 	id := "task-" + uuid.NewString()
-	status, err := orders.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: vm.name(), Operation: id, Paused: vm.is(Paused)})
+	status, err := orders.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: vm.name(), Operation: id,
+		Paused: vm.inState(Paused)})
 	// A daemon that restarts goes on with it, and containerd's client could resume nothing
 	// meanwhile: it is waited for, as long as an operation may take.
 	until := time.Now().Add(vm.host.operationBound(0))
@@ -197,9 +198,9 @@ func (c *creation) giveUpOwn(ctx context.Context) error {
 // strayBound is how long the end of a process may take that nobody asks for any more.
 const strayBound = 30 * time.Second
 
-// strays are the processes of execs that nobody knows any more: a checkpoint has caught
+// unknownExecs are the processes of execs that nobody knows any more: a checkpoint has caught
 // them, and their task is gone, or they had ended before the VM moved.
-func strays(all []*agentv1.Process, known []journal.MovedExec) (strays []*agentv1.Process) {
+func unknownExecs(all []*agentv1.Process, known []journal.MovedExec) (strays []*agentv1.Process) {
 	for _, p := range all {
 		if p.GetId() != "" && !slices.ContainsFunc(known, func(e journal.MovedExec) bool { return e.Guest == p.GetId() }) {
 			strays = append(strays, p)
@@ -208,8 +209,8 @@ func strays(all []*agentv1.Process, known []journal.MovedExec) (strays []*agentv
 	return strays
 }
 
-// endStrays ends those that run, and has the guest forget all of them.
-func (t *Task) endStrays(all []*agentv1.Process) {
+// endUnknownExecs ends those that run, and has the guest forget all of them.
+func (t *Task) endUnknownExecs(all []*agentv1.Process) {
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, strayBound)
 	defer cancel()

@@ -82,7 +82,7 @@ func TestTaskCheckpoint(t *testing.T) {
 	_, err = w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"})
 	w.must("pause", err)
 	w.must("checkpoint of a paused task", w.taskCheckpoint(t.TempDir()))
-	if vm, _ := w.service.current(); !vm.is(Paused) {
+	if vm, _ := w.service.current(); !vm.inState(Paused) {
 		t.Errorf("VM is %s", vm.state)
 	}
 }
@@ -118,7 +118,7 @@ func deleted(t *testing.T) (*world, string) {
 	w.must("checkpoint", w.taskCheckpoint(dir))
 	w.must("kill", w.machine.Kill(t.Context()))
 	vm, _ := w.service.current()
-	if !eventually(func() bool { return vm.is(Stopped) }) {
+	if !eventually(func() bool { return vm.inState(Stopped) }) {
 		t.Fatalf("VM is %s", vm.state)
 	}
 	w.must("delete", w.delete())

@@ -46,7 +46,7 @@ func (t *Task) delete(ctx context.Context) error {
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
-	if vm.is(Created) {
+	if vm.inState(Created) {
 		vm.endCreated(ctx, 0) // It never started, so it ended well
 	}
 	vm.ending.awaitOperation(ctx)
@@ -83,7 +83,7 @@ func (t *Task) enterDeleting() error {
 }
 
 func (vm *VM) free(ctx context.Context) error {
-	vm.still()
+	vm.stopTraffic()
 	vm.mu.Lock()
 	nics, all := vm.nic.wiring(), vm.processes()
 	vm.mu.Unlock()
@@ -120,7 +120,7 @@ func (vm *VM) free(ctx context.Context) error {
 	return nil
 }
 
-func (vm *VM) is(s State) bool {
+func (vm *VM) inState(s State) bool {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return vm.state == s
@@ -173,7 +173,7 @@ const deleteInterval = 10 * time.Millisecond
 // for which nobody would call Shutdown if the containerd before was killed in that Delete.
 func (s *Service) afterDelete(ctx context.Context) {
 	vm, err := s.current()
-	for err == nil && vm.is(Deleting) && ctx.Err() == nil {
+	for err == nil && vm.inState(Deleting) && ctx.Err() == nil {
 		retry.Sleep(ctx, deleteInterval)
 	}
 }

@@ -100,7 +100,7 @@ func (t *Task) startExec(ctx context.Context, id string) error {
 		asked = true
 		err = t.run(ctx, p, st, client.Offsets{}, func() {
 			vm.events.Send(&events.TaskExecStarted{ContainerID: t.id, ExecID: id, Pid: t.pid()})
-			t.flowOne(p)
+			t.startTrafficOf(p)
 		})
 		if err != nil {
 			st.Close()
@@ -109,7 +109,7 @@ func (t *Task) startExec(ctx context.Context, id string) error {
 	vm.mu.Lock()
 	close(p.starting)
 	p.starting = nil
-	lost := err != nil && asked && unheard(ctx, err)
+	lost := err != nil && asked && mayHaveStarted(ctx, err)
 	if err != nil {
 		t.exit(p, 255, time.Now()) // no event: it was never started
 	}

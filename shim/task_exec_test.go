@@ -26,7 +26,7 @@ func TestCaptureAndExecs(t *testing.T) {
 		if err := errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "shell") {
 			t.Errorf("%s: capture = %v", when, err)
 		}
-		if vm, _ := s.current(); !vm.is(Running) || !w.machine.running() {
+		if vm, _ := s.current(); !vm.inState(Running) || !w.machine.running() {
 			t.Errorf("%s: a refused capture changed the VM", when)
 		}
 	}
@@ -42,7 +42,7 @@ func TestCaptureAndExecs(t *testing.T) {
 	if err != nil || r.GetExitStatus() != killed {
 		t.Errorf("wait for the exec = %v, %v", r, err)
 	}
-	if vm, _ := s.current(); !vm.is(Captured) || vm.owner.init.exited {
+	if vm, _ := s.current(); !vm.inState(Captured) || vm.owner.init.exited {
 		t.Error("the end of the execs was more than that")
 	}
 	if _, err := s.Delete(ctx, &taskapi.DeleteRequest{ID: "vm", ExecID: "shell"}); err != nil {

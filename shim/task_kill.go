@@ -50,7 +50,7 @@ func (t *Task) kill(ctx context.Context, execID string, signal uint32, all bool)
 			vm.mu.Unlock()
 			return err
 		}
-		act := t.reach(p, signal, all)
+		act := t.delivery(p, signal, all)
 		vm.mu.Unlock()
 		again, err := act(ctx)
 		if !again {
@@ -74,9 +74,9 @@ func (t *Task) killable(p *process) error {
 	return nil
 }
 
-// reach answers how a signal gets to p from the state of now; what it answers may have
+// delivery answers how a signal gets to p from the state of now; what it answers may have
 // to be asked for again. vm.mu is held.
-func (t *Task) reach(p *process, signal uint32, all bool) func(context.Context) (again bool, err error) {
+func (t *Task) delivery(p *process, signal uint32, all bool) func(context.Context) (again bool, err error) {
 	vm := t.vm
 	fatal := p.id == "" && signal == sigkill
 	wait := func(over <-chan struct{}) func(context.Context) (bool, error) {

@@ -80,7 +80,7 @@ func TestThawFailsAtEachCall(t *testing.T) {
 		w.asleep()
 		w.must("create", w.create())
 	}, (*world).start, func(t *testing.T, w *world, name string) {
-		if vm, err := w.service.current(); err != nil || vm.is(Running) {
+		if vm, err := w.service.current(); err != nil || vm.inState(Running) {
 			return // closing the operation failed: the VM runs, the record is committed
 		}
 		ran := w.records.phase == nodev1.Phase_PHASE_LOST_AT_DEST
@@ -112,7 +112,7 @@ func TestCaptureFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) { w.running() }, capture, func(t *testing.T, w *world, name string) {
 		vm, err := w.service.current()
 		w.must("find", err)
-		if !vm.is(Running) || !w.machine.running() || !w.net.up || vm.journal.Load().Phase != journal.Own {
+		if !vm.inState(Running) || !w.machine.running() || !w.net.up || vm.journal.Load().Phase != journal.Own {
 			t.Fatalf("%s failed: VM is %s, journal %s", name, vm.state, vm.journal.Load().Phase)
 		}
 		_, err = w.capture()
@@ -196,7 +196,7 @@ func TestCaptureIsIdempotentAndFenced(t *testing.T) {
 			t.Errorf("%s = %v, want failed precondition", name, err)
 		}
 	}
-	if vm, _ := w.service.current(); !vm.is(Captured) {
+	if vm, _ := w.service.current(); !vm.inState(Captured) {
 		t.Errorf("VM is %s", vm.state)
 	}
 }
@@ -223,7 +223,7 @@ func TestAbortDuringCapture(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("aborted capture succeeded")
 	}
-	if !vm.is(Running) || !w.machine.running() {
+	if !vm.inState(Running) || !w.machine.running() {
 		t.Errorf("VM is %s", vm.state)
 	}
 }
@@ -247,7 +247,7 @@ func TestAbortBeforePause(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("aborted capture succeeded")
 	}
-	if !vm.is(Running) || !w.machine.running() || vm.journal.Load().Phase != journal.Own {
+	if !vm.inState(Running) || !w.machine.running() || vm.journal.Load().Phase != journal.Own {
 		t.Errorf("VM is %s, %s", vm.state, vm.journal.Load().Phase)
 	}
 	w.store.early = nil
@@ -283,7 +283,7 @@ func TestLateOrders(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if !vm.is(Running) || !w.machine.running() || vm.journal.Load().Phase != journal.Own {
+		if !vm.inState(Running) || !w.machine.running() || vm.journal.Load().Phase != journal.Own {
 			t.Errorf("VM is %s, %s", vm.state, vm.journal.Load().Phase)
 		}
 		w.aborted++
@@ -306,7 +306,7 @@ func TestDeathBeforePause(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("a capture of nothing succeeded")
 	}
-	if !eventually(func() bool { return vm.is(Stopped) }) {
+	if !eventually(func() bool { return vm.inState(Stopped) }) {
 		t.Errorf("VM is %s", vm.state)
 	}
 }
@@ -327,7 +327,7 @@ func TestThawOnce(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
 	vm, _ := w.service.current()
-	if !vm.is(Created) || vm.journal.Load().Phase != journal.Ready {
+	if !vm.inState(Created) || vm.journal.Load().Phase != journal.Ready {
 		t.Fatalf("VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
 	w.must("start", w.start())

@@ -65,7 +65,7 @@ func (vm *VM) unpause() {
 	}
 	vm.log.Warn("take back a pause that failed", "error", said)
 	go func() {
-		for pause := (retry.Backoff{Min: retryWait, Max: longestUnpause}); vm.is(Pausing) && vm.life.Err() == nil; {
+		for pause := (retry.Backoff{Min: retryWait, Max: longestUnpause}); vm.inState(Pausing) && vm.life.Err() == nil; {
 			bound, cancel := context.WithTimeout(vm.life, guestBound)
 			err := vm.tryResume(bound)
 			cancel()
@@ -88,7 +88,7 @@ func (vm *VM) tryResume(ctx context.Context) error {
 	}
 	defer vm.calling()()
 	if vm.settle(Pausing, Running, nil) == nil {
-		vm.clock.stoodStill()
+		vm.clock.noteResumed()
 		vm.owner.deliver(vm.life)
 		vm.owner.resizeAll(vm.life)
 	}
@@ -113,7 +113,7 @@ func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyR
 		if err := vm.settle(Resuming, Running, &events.TaskResumed{ContainerID: t.id}); err != nil {
 			return nil, err
 		}
-		vm.clock.stoodStill()
+		vm.clock.noteResumed()
 		t.deliver(context.WithoutCancel(ctx)) // the VM runs, however long the caller waits
 		t.resizeAll(ctx)
 		return &emptyResponse{}, nil

@@ -87,9 +87,9 @@ type traffic struct {
 	watchers sync.WaitGroup
 }
 
-// flow starts the traffic of all live processes; what flowed already starts anew.
-func (vm *VM) flow() {
-	vm.still()
+// startTraffic starts the traffic of all live processes; what flowed already starts anew.
+func (vm *VM) startTraffic() {
+	vm.stopTraffic()
 	ctx, cancel := context.WithCancel(vm.life)
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
@@ -100,7 +100,7 @@ func (vm *VM) flow() {
 	vm.traffic.cancel, vm.traffic.ctx = cancel, ctx
 	for _, p := range vm.processes() {
 		if p.runs() {
-			p.task.flowOne(p)
+			p.task.startTrafficOf(p)
 		}
 	}
 	j := vm.journal.Load()
@@ -115,16 +115,16 @@ func (vm *VM) flow() {
 	}
 }
 
-// flowOne joins p to the traffic; vm.mu is held.
-func (t *Task) flowOne(p *process) {
+// startTrafficOf joins p to the traffic; vm.mu is held.
+func (t *Task) startTrafficOf(p *process) {
 	vm := t.vm
 	ctx, agent := vm.traffic.ctx, vm.agent
 	p.pump.Start(ctx, agent)
 	vm.traffic.watchers.Go(func() { t.watch(ctx, agent, p) })
 }
 
-// still stops the traffic; it returns when nothing of ours asks the guest any more.
-func (vm *VM) still() {
+// stopTraffic stops the traffic; it returns when nothing of ours asks the guest any more.
+func (vm *VM) stopTraffic() {
 	vm.mu.Lock()
 	cancel, all := vm.traffic.cancel, vm.processes()
 	vm.mu.Unlock()

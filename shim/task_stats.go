@@ -46,7 +46,7 @@ func (t *Task) guestStats(ctx context.Context) *agentv1.StatsResponse {
 // that a figure cannot be read, or that the guest has never told its own.
 func (t *Task) metrics(ctx context.Context) (_ any, err error) {
 	vm := t.vm
-	if vm.is(Creating) {
+	if vm.inState(Creating) {
 		return nil, fmt.Errorf("stats of VM %s, which is being created: %w", vm.id, errdefs.ErrFailedPrecondition)
 	}
 	j := vm.journal.Load()
@@ -59,7 +59,7 @@ func (t *Task) metrics(ctx context.Context) (_ any, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("stats of VM %s: %w", vm.id, err)
 	}
-	if g == nil && vm.is(Running) {
+	if g == nil && vm.inState(Running) {
 		return nil, fmt.Errorf("stats of VM %s: its guest has not answered yet: %w", vm.id, errdefs.ErrUnavailable)
 	}
 	if g == nil { // no process of the container has run, or nobody has asked while one did

@@ -67,7 +67,7 @@ func (t *Task) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) e
 func (t *Task) noteLimits(change *specs.LinuxResources, state State) error {
 	vm := t.vm
 	return vm.journal.Update(func(j *journal.Journal) error {
-		if state == Created && !vm.is(Created) {
+		if state == Created && !vm.inState(Created) {
 			return fmt.Errorf("VM has been started meanwhile: %w", errdefs.ErrFailedPrecondition)
 		}
 		sp := j.Spec.Clone()

@@ -26,7 +26,7 @@ func TestCaptureOnAFullDisk(t *testing.T) {
 		t.Errorf("capture: %v", err)
 	}
 	vm, err := w.service.current()
-	if err != nil || !vm.is(Running) || vm.journal.Load().Phase != journal.Own {
+	if err != nil || !vm.inState(Running) || vm.journal.Load().Phase != journal.Own {
 		t.Errorf("the VM is %v in %s, %v", vm.state, vm.journal.Load().Phase, err)
 	}
 	if _, err := w.service.Pause(ctxNS(t), &taskapi.PauseRequest{ID: "vm"}); err != nil {

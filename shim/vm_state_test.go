@@ -139,7 +139,7 @@ func TestCallsByState(t *testing.T) {
 				if err := errgrpc.ToNative(call(w.service)); !errdefs.IsFailedPrecondition(err) {
 					t.Errorf("= %v, want failed precondition", err)
 				}
-				if !vm.is(state) {
+				if !vm.inState(state) {
 					t.Errorf("state is %s afterwards", vm.state)
 				}
 			})

@@ -87,10 +87,10 @@ func (f *vmmFacts) reason() string {
 // a third of a second.
 const baseCmdline = "console=ttyS0 quiet panic=-1 no_timer_check cryptomgr.notests"
 
-// ticks is what the kernel is told beside that where several emulated CPUs share busy
+// timerArguments is what the kernel is told beside that where several emulated CPUs share busy
 // ones: QEMU then loses an alarm now and again, and a CPU that waits for its one alarm
 // sleeps for ever. One that is woken by every tick misses one.
-func ticks(accel string, vcpus int) string {
+func timerArguments(accel string, vcpus int) string {
 	if accel == "tcg" && vcpus > 1 {
 		return " nohz=off highres=off"
 	}

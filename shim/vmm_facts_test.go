@@ -10,7 +10,7 @@ func TestTicks(t *testing.T) {
 	}{
 		{"tcg", 1, ""}, {"kvm", 4, ""}, {"tcg", 2, " nohz=off highres=off"},
 	} {
-		if got := ticks(c.accel, c.vcpus); got != c.want {
+		if got := timerArguments(c.accel, c.vcpus); got != c.want {
 			t.Errorf("%s, %d: %q", c.accel, c.vcpus, got)
 		}
 	}

@@ -63,15 +63,15 @@ func (s *stoppedVMM) Process() vmm.Process     { return s.proc }
 func (s *stoppedVMM) Pause(context.Context) error {
 	return nil // it was paused before it was stopped
 }
-func (s *stoppedVMM) SaveState(context.Context, *os.File) error { return s.no("save state") }
-func (s *stoppedVMM) LoadState(context.Context, *os.File) error { return s.no("load state") }
-func (s *stoppedVMM) PowerButton(context.Context) error         { return s.no("press power button") }
-func (s *stoppedVMM) AddNIC(context.Context, vmm.NIC) error     { return s.no("add NIC") }
-func (s *stoppedVMM) RemoveNIC(context.Context, string) error   { return s.no("remove NIC") }
+func (s *stoppedVMM) SaveState(context.Context, *os.File) error { return s.refuse("save state") }
+func (s *stoppedVMM) LoadState(context.Context, *os.File) error { return s.refuse("load state") }
+func (s *stoppedVMM) PowerButton(context.Context) error         { return s.refuse("press power button") }
+func (s *stoppedVMM) AddNIC(context.Context, vmm.NIC) error     { return s.refuse("add NIC") }
+func (s *stoppedVMM) RemoveNIC(context.Context, string) error   { return s.refuse("remove NIC") }
 func (s *stoppedVMM) Ejected(context.Context, string) (bool, error) {
-	return false, s.no("look for NIC")
+	return false, s.refuse("look for NIC")
 }
 
-func (s *stoppedVMM) no(call string) error {
+func (s *stoppedVMM) refuse(call string) error {
 	return fmt.Errorf("%s: the VMM is stopped: %w", call, errdefs.ErrFailedPrecondition)
 }

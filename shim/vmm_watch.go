@@ -67,10 +67,10 @@ func (w *vmmWatch) awaitExit() {
 			}
 			switch {
 			case e.Kind == vmm.Paused:
-				stopped = w.vm.is(Running)
+				stopped = w.vm.inState(Running)
 			case e.Kind == vmm.Resumed && stopped:
 				stopped = false
-				w.vm.clock.stoodStill()
+				w.vm.clock.noteResumed()
 			}
 		}
 	}

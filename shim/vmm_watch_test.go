@@ -113,7 +113,7 @@ func TestVMMDiesBehindItsSavedState(t *testing.T) {
 			want := uint32(0)
 			switch {
 			case lost != nil:
-				if want = killed; at == "" || !vm.is(Stopped) {
+				if want = killed; at == "" || !vm.inState(Stopped) {
 					t.Errorf("%s: %v; %q failed, VM is %s", name, lost, at, vm.state)
 				}
 				if j := vm.journal.Load(); j.Phase != journal.Own || j.Operation != "" {
@@ -219,7 +219,7 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 					w.at(call, func() error {
 						c.do(w, vm)
 						switch {
-						case call == "probe" && !eventually(func() bool { return vm.is(Stopped) }):
+						case call == "probe" && !eventually(func() bool { return vm.inState(Stopped) }):
 							t.Error("the VM does not end")
 						case call == "probe": // its RAM is gone
 							return nil

@@ -41,10 +41,10 @@ func (c *capture) drop(most uint64) int {
 	c.tally()
 	c.reads()
 	gone := map[*pack]bool{}
-	costly(c.packer.packs, mostDead, gone)
+	dropCostly(c.packer.packs, mostDead, gone)
 	all := append(slices.Clone(c.packer.packs), c.inheritedPacks()...)
-	costly(all, most, gone)
-	fewer(all, c.packer.open(), gone)
+	dropCostly(all, most, gone)
+	dropSmallest(all, c.packer.open(), gone)
 	if len(gone) == 0 {
 		return 0
 	}
@@ -65,9 +65,9 @@ func (c *capture) drop(most uint64) int {
 	return len(gone)
 }
 
-// costly adds to gone those packs, the worst first, without which the rest is within the
+// dropCostly adds to gone those packs, the worst first, without which the rest is within the
 // bound. What is in use of them is packed anew, without anything that is dead.
-func costly(packs []*pack, bound uint64, gone map[*pack]bool) {
+func dropCostly(packs []*pack, bound uint64, gone map[*pack]bool) {
 	var list []*pack
 	var read, live uint64
 	for _, p := range packs {
@@ -88,9 +88,9 @@ func costly(packs []*pack, bound uint64, gone map[*pack]bool) {
 	}
 }
 
-// fewer adds to gone the packs that hold least, if of too many little is in use. What is in
+// dropSmallest adds to gone the packs that hold least, if of too many little is in use. What is in
 // use of them goes into the pack that is open, if one is.
-func fewer(packs []*pack, open *pack, gone map[*pack]bool) {
+func dropSmallest(packs []*pack, open *pack, gone map[*pack]bool) {
 	packs = slices.DeleteFunc(slices.Clone(packs), func(p *pack) bool { return p.live == 0 || gone[p] || !p.little() })
 	if len(packs) <= mostPacks {
 		return

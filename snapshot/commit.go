@@ -108,7 +108,7 @@ func (p *push) commit(ctx context.Context, c *capture, layers []v1.Descriptor) (
 	})
 	// What is there now is there when the manifest is, some milliseconds later.
 	g.Go(func() error { return p.verify(gctx, append(large, layers...)) })
-	if err := waited(ctx, g); err != nil {
+	if err := waitGroup(ctx, g); err != nil {
 		return Receipt{}, err
 	}
 	if err := p.verify(ctx, []v1.Descriptor{configDesc, indexDesc}); err != nil {
@@ -143,7 +143,7 @@ func (p *push) putIndex(ctx context.Context, c *capture, index *format.Index, pa
 		pages, err = p.putBytes(gctx, MediaTypeIndex, blob)
 		return err
 	})
-	return own, pages, waited(ctx, g)
+	return own, pages, waitGroup(ctx, g)
 }
 
 func (p *push) putBytes(ctx context.Context, mediaType string, data []byte) (v1.Descriptor, error) {

@@ -144,7 +144,7 @@ func (r Rights) Err() error { return errors.Join(r.Push, r.Pull, r.Delete) }
 // where deletes are refused one stays for each.
 func Probe(ctx context.Context, st store.Store, who string) Rights {
 	if err := Accepts(ctx, st); err != nil {
-		return Rights{Push: err, Pull: unasked("pull"), Delete: unasked("delete")}
+		return Rights{Push: err, Pull: errNotProbed("pull"), Delete: errNotProbed("delete")}
 	}
 	tag := "rights-" + digest.FromString(who).Encoded()[:12]
 	empty := v1.DescriptorEmptyJSON
@@ -159,8 +159,8 @@ func Probe(ctx context.Context, st store.Store, who string) Rights {
 	c := store.Bytes(data, digest.FromBytes(data))
 	c.MediaType = v1.MediaTypeImageManifest
 	if err := st.Put(ctx, store.Manifest(tag), c); err != nil {
-		return Rights{Push: fmt.Errorf("ask the store to take a manifest: %w", err), Pull: unasked("pull"),
-			Delete: unasked("delete")}
+		return Rights{Push: fmt.Errorf("ask the store to take a manifest: %w", err), Pull: errNotProbed("pull"),
+			Delete: errNotProbed("delete")}
 	}
 	var r Rights
 	if _, err := store.Read(ctx, st, store.Manifest(c.Digest.String()), maxManifest); err != nil {
@@ -172,6 +172,6 @@ func Probe(ctx context.Context, st store.Store, who string) Rights {
 	return r
 }
 
-func unasked(right string) error {
+func errNotProbed(right string) error {
 	return fmt.Errorf("right to %s: not asked for, nothing can be pushed: %w", right, errdefs.ErrFailedPrecondition)
 }

@@ -158,7 +158,7 @@ func (o *Options) defaults() {
 		o.HoldEvery = holdEvery
 	}
 	if o.Keeper == nil {
-		o.Keeper = store.Nowhere{}
+		o.Keeper = store.NoKeeper{}
 	}
 	if o.Spare == nil {
 		o.Spare = func() bool { return true }
@@ -267,7 +267,7 @@ func (p *push) run(ctx context.Context) (Receipt, error) {
 		return c.finish()
 	})
 	g.Go(func() error { return p.putDisks(gctx) })
-	if err := waited(ctx, g); err != nil {
+	if err := waitGroup(ctx, g); err != nil {
 		return Receipt{}, err
 	}
 	if p.o.Make != nil {
@@ -289,11 +289,11 @@ func (p *push) prepare(ctx context.Context) (state v1.Descriptor, err error) {
 		return err
 	})
 	g.Go(func() error { return p.verifyTables(gctx) })
-	return state, waited(ctx, g)
+	return state, waitGroup(ctx, g)
 }
 
-// waited waits for the group. That ctx has ended is a better reason than what came of it.
-func waited(ctx context.Context, g *errgroup.Group) error {
+// waitGroup waits for the group. That ctx has ended is a better reason than what came of it.
+func waitGroup(ctx context.Context, g *errgroup.Group) error {
 	err := g.Wait()
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -29,8 +29,8 @@ func (s *sender) reach() error {
 	return nil
 }
 
-// come hears what the destination has come to.
-func (s *sender) come(barrier uint64) {
+// noteReached hears what the destination has come to.
+func (s *sender) noteReached(barrier uint64) {
 	s.reached.Store(barrier)
 	select {
 	case s.news <- struct{}{}:

@@ -127,7 +127,7 @@ func (s *sender) run(ctx context.Context, cancel context.CancelCauseFunc) (Sent,
 	ready, heard := make(chan stream.Ready, 1), make(chan struct{})
 	go func() {
 		defer close(heard)
-		r, err := s.in.Ready(s.come)
+		r, err := s.in.Ready(s.noteReached)
 		if err != nil {
 			cancel(err) // whatever this end does, the other one has given up
 			return

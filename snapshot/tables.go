@@ -71,7 +71,7 @@ func (p *push) verifyTable(ctx context.Context, t *Table, known map[*pack]bool) 
 	g.SetLimit(p.o.Concurrency)
 	for _, i := range lost {
 		g.Go(func() error {
-			if err := p.bring(ctx, t.repository, blobs[i]); err != nil {
+			if err := p.copyPack(ctx, t.repository, blobs[i]); err != nil {
 				packs[i].dropped = true
 				return ctx.Err()
 			}
@@ -82,9 +82,9 @@ func (p *push) verifyTable(ctx context.Context, t *Table, known map[*pack]bool) 
 	return g.Wait()
 }
 
-// bring has the store take a pack over from another of its repositories. One that does not
+// copyPack has the store take a pack over from another of its repositories. One that does not
 // do so gets it from here: packs are sent as they are, which costs less than making them.
-func (p *push) bring(ctx context.Context, from string, d v1.Descriptor) error {
+func (p *push) copyPack(ctx context.Context, from string, d v1.Descriptor) error {
 	c := store.Content{Digest: d.Digest, Size: d.Size, From: from, Open: func() (io.ReadCloser, error) {
 		return nil, fmt.Errorf("pack %s is not here: %w", d.Digest, errdefs.ErrNotFound)
 	}}

@@ -53,7 +53,7 @@ func copyFile(root *inroot.Root, f *agentv1.File) error {
 			return err
 		}
 		defer d.Close()
-		return adorn(inroot.Path(d), f)
+		return setAttributes(inroot.Path(d), f)
 	case unix.S_IFLNK:
 		return copyLink(root, f)
 	case unix.S_IFREG, 0:
@@ -106,7 +106,7 @@ func copyRegular(root *inroot.Root, f *agentv1.File) error {
 	if _, err := file.Write(f.Data); err != nil {
 		return err
 	}
-	return adorn(inroot.Path(file), f)
+	return setAttributes(inroot.Path(file), f)
 }
 
 func unlink(root *inroot.Root, path string) error {
@@ -118,8 +118,8 @@ func unlink(root *inroot.Root, path string) error {
 	return unix.Unlinkat(int(dir.Fd()), name, 0)
 }
 
-// adorn sets owner, mode and time. The owner comes first: chown clears setuid.
-func adorn(path string, f *agentv1.File) error {
+// setAttributes sets owner, mode and time. The owner comes first: chown clears setuid.
+func setAttributes(path string, f *agentv1.File) error {
 	if err := unix.Chown(path, int(f.Uid), int(f.Gid)); err != nil {
 		return err
 	}

@@ -29,17 +29,17 @@ func yieldToWorkload() error {
 			return err
 		}
 	}
-	return calmMonitor("/proc", threads)
+	return setMonitorSlack("/proc", threads)
 }
 
 // calm is how late the monitor of the Go runtime may come: a tick of the kernel's clock.
 const calm = 4 * time.Millisecond
 
-// calmMonitor lets the thread by which the Go runtime watches the others come with the kernel's
+// setMonitorSlack lets the thread by which the Go runtime watches the others come with the kernel's
 // ticks. After each pause of the agent that thread sleeps fifty times for 20 us. Every timer and
 // switch for it costs more without KVM than the agent's work in between. It is the thread that a
 // program starts first. It starts no process, which would inherit this.
-func calmMonitor(proc string, threads []os.DirEntry) error {
+func setMonitorSlack(proc string, threads []os.DirEntry) error {
 	var tids []int
 	for _, thread := range threads {
 		if tid, err := strconv.Atoi(thread.Name()); err == nil {

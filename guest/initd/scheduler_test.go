@@ -29,7 +29,7 @@ func TestCalmMonitor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := calmMonitor(proc, threads); err != nil {
+	if err := setMonitorSlack(proc, threads); err != nil {
 		t.Fatal(err)
 	}
 	for tid, want := range map[string]string{"1": "50000", "3": "4000000", "20": "50000", "100": "50000"} {

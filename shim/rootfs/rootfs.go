@@ -87,15 +87,15 @@ func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, e
 	if size == 0 {
 		size = dst.WritableSize
 	}
-	if layers.WritableSize, err = makeWritable(p.writable, roomy(size, dst.Room)); err != nil {
+	if layers.WritableSize, err = makeWritable(p.writable, withRoom(size, dst.Room)); err != nil {
 		return Layers{}, err
 	}
 	layers.Writable = p.writable
 	return layers, nil
 }
 
-// roomy adds room to the size of a disk; what has some ends with a whole group of blocks.
-func roomy(size, room int64) int64 {
+// withRoom adds room to the size of a disk; what has some ends with a whole group of blocks.
+func withRoom(size, room int64) int64 {
 	const group = 128 << 20
 	if room == 0 {
 		return size

@@ -137,9 +137,9 @@ const (
 	NVRAMName = "godwit-nvram.fd"
 )
 
-// Beside answers the directory for the files that a VM writes: that of the snapshot, so
+// WritableDir answers the directory for the files that a VM writes: that of the snapshot, so
 // that containerd removes them with it, or own.
-func Beside(mounts []*types.Mount, own string) (string, error) {
+func WritableDir(mounts []*types.Mount, own string) (string, error) {
 	p, err := readPlan(mounts)
 	if err != nil {
 		return "", err

@@ -67,7 +67,7 @@ const (
 // Prepare makes the files, or finds the disk of an earlier task of the same container.
 // On an error nothing is left that was not there before.
 func Prepare(ctx context.Context, cache *rootfs.Cache, r Request) (_ *Files, err error) {
-	beside, err := rootfs.Beside(r.Mounts, r.Dir)
+	beside, err := rootfs.WritableDir(r.Mounts, r.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("prepare VM disk: %w", err)
 	}

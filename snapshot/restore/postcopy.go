@@ -151,7 +151,7 @@ func (l *postcopy) fault(offset int64) {
 		d := decoder{f: l.f, arena: make([]byte, format.MaxFrame)}
 		defer d.coder.Close()
 		d.coder.Key = l.f.src.Keys[l.f.src.Index.Frames[frame].Pack]
-		whole := l.bring(&d, frame, end)
+		whole := l.fetch(&d, frame, end)
 		l.mu.Lock()
 		delete(l.busy, frame)
 		l.mu.Unlock()
@@ -171,9 +171,9 @@ func (l *postcopy) zero(offset int64, err error) {
 	}
 }
 
-// bring reads a frame and those after it up to end, which will be wanted soon, until that
+// fetch reads a frame and those after it up to end, which will be wanted soon, until that
 // succeeds. It answers whether all of them came at once.
-func (l *postcopy) bring(d *decoder, frame, end int) bool {
+func (l *postcopy) fetch(d *decoder, frame, end int) bool {
 	whole := true
 	for again := (attempts{f: l.f}); ; whole = false {
 		err := l.frames(d, frame, end, l.kept, l.keptPart, l.part)
@@ -191,8 +191,8 @@ func (l *postcopy) bring(d *decoder, frame, end int) bool {
 	}
 }
 
-// bring verifies a frame and brings its pages.
-func (d *decoder) bring(i int, stored []byte) error {
+// deliver verifies a frame and brings its pages.
+func (d *decoder) deliver(i int, stored []byte) error {
 	fr := &d.f.src.Index.Frames[i]
 	raw, err := d.coder.DecodeTo(d.arena, fr, stored)
 	if err != nil {

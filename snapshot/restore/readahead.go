@@ -106,7 +106,7 @@ func (d *decoder) stream(in io.Reader, first, end int) error {
 		if _, err := io.ReadFull(in, stored); err != nil {
 			return partError(pack, err)
 		}
-		if err := d.bring(i, stored); err != nil {
+		if err := d.deliver(i, stored); err != nil {
 			return err
 		}
 		at = uint64(fr.Offset) + uint64(fr.Stored)

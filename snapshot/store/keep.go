@@ -53,23 +53,23 @@ func KeeperOf(s Store) Keeper {
 	if k, ok := s.(*keeping); ok {
 		return k.keeper
 	}
-	return Nowhere{}
+	return NoKeeper{}
 }
 
-// Nowhere keeps nothing.
-type Nowhere struct{}
+// NoKeeper keeps nothing.
+type NoKeeper struct{}
 
 // Open implements Keeper.
-func (Nowhere) Open(string) (io.ReadCloser, int64, bool) { return nil, 0, false }
+func (NoKeeper) Open(string) (io.ReadCloser, int64, bool) { return nil, 0, false }
 
 // Keep implements Keeper.
-func (Nowhere) Keep(string, int64, ...Part) {}
+func (NoKeeper) Keep(string, int64, ...Part) {}
 
 // Touch implements Keeper.
-func (Nowhere) Touch(string) {}
+func (NoKeeper) Touch(string) {}
 
 // Discard implements Keeper.
-func (Nowhere) Discard(string) {}
+func (NoKeeper) Discard(string) {}
 
 // The first words of the names under which objects are kept, if they are no blobs.
 const (

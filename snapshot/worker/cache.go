@@ -43,7 +43,7 @@ func (c *Client) join(j *job) *cache.Lease {
 		slog.Warn("the cache of packs is not used", "error", err)
 	}
 	if lease != nil {
-		kept.Cache, kept.Beside = lease.Dir, lease.Shared
+		kept.Cache, kept.Shared = lease.Dir, lease.Shared
 	}
 	return lease
 }
@@ -91,11 +91,11 @@ func (j *job) keeper(w *answers) *cache.Dir {
 	if kept.Cache == "" {
 		return nil
 	}
-	return cache.NewDir(kept.Cache, kept.Beside, func() { w.write(line{Kept: true}) })
+	return cache.NewDir(kept.Cache, kept.Shared, func() { w.write(line{Kept: true}) })
 }
 
-// through returns a store that reads from the cache what is there.
-func through(st store.Store, kept *cache.Dir) store.Store {
+// withCache returns a store that reads from the cache what is there.
+func withCache(st store.Store, kept *cache.Dir) store.Store {
 	if kept == nil {
 		return st
 	}

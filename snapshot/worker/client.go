@@ -132,7 +132,7 @@ func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Pro
 		// The kernel sends the death signal when the thread ends that forked.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		t := talk{data: append(data, '\n'), notify: notify, evict: c.evict}
+		t := conversation{data: append(data, '\n'), notify: notify, evict: c.evict}
 		switch {
 		case j.Push != nil:
 			t.live = j.Push.Live
@@ -155,8 +155,8 @@ func (c *Client) run(ctx context.Context, j job, files fileList, notify func(Pro
 	return r.line, r.err
 }
 
-// talk is what is said to a worker.
-type talk struct {
+// conversation is what is said to a worker.
+type conversation struct {
 	data    []byte // the job
 	live    snapshot.Live
 	arrival Arrival
@@ -168,7 +168,7 @@ type talk struct {
 	ready   func(line) // takes an answer that counts before the worker has ended
 }
 
-func (c *Client) exchange(ctx context.Context, t talk, files fileList) (line, error) {
+func (c *Client) exchange(ctx context.Context, t conversation, files fileList) (line, error) {
 	cmd := exec.CommandContext(ctx, c.Command[0], c.Command[1:]...)
 	cmd.Args[0] = os.Args[0] // what ps shows, also where the command is a link of /proc
 	cmd.ExtraFiles = files
@@ -229,7 +229,8 @@ func endClass(err, waited error) error {
 const firstToGo = "1000"
 
 // converse moves the worker into its cgroups, gives it the job and reads its lines.
-func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout io.Reader, t talk) (line, error) {
+func (c *Client) converse(ctx context.Context, pid int, stdin io.Writer, stdout io.Reader, t conversation) (line,
+	error) {
 	// Where this cannot be said the job is none the worse for it.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(firstToGo), 0)
 	for _, dir := range c.Cgroup {
@@ -287,7 +288,7 @@ func wholeLines(data []byte, atEOF bool) (advance int, token []byte, err error) 
 }
 
 // obey does what a line of the worker orders.
-func (t talk) obey(ctx context.Context, l line, stdin io.Writer) error {
+func (t conversation) obey(ctx context.Context, l line, stdin io.Writer) error {
 	switch {
 	case l.Prepare:
 		return t.prepare(ctx, stdin)
@@ -322,7 +323,7 @@ func respond(stdin io.Writer, r reply, err error) error {
 type liveError struct{ error }
 
 // prepare has the VM's pause prepared for the worker.
-func (t talk) prepare(ctx context.Context, stdin io.Writer) error {
+func (t conversation) prepare(ctx context.Context, stdin io.Writer) error {
 	if t.live == nil {
 		return errAnswer
 	}
@@ -336,7 +337,7 @@ func (t talk) prepare(ctx context.Context, stdin io.Writer) error {
 }
 
 // pause has the VM paused and saved for the worker.
-func (t talk) pause(ctx context.Context, stdin io.Writer) error {
+func (t conversation) pause(ctx context.Context, stdin io.Writer) error {
 	if t.live == nil {
 		return errAnswer
 	}

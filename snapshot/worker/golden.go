@@ -41,7 +41,7 @@ func (j *GoldenJob) run(ctx context.Context, kept *cache.Dir) (line, error) {
 	if err := confine(kept, j.Store); err != nil {
 		return line{}, err
 	}
-	g, err := snapshot.OpenGolden(ctx, through(a.store, kept), j.Digest, &a.keys)
+	g, err := snapshot.OpenGolden(ctx, withCache(a.store, kept), j.Digest, &a.keys)
 	if err != nil {
 		return line{}, err
 	}

@@ -64,7 +64,7 @@ type PushJob struct {
 // Client sets it. Empty: nothing is kept.
 type Kept struct {
 	Cache  string `json:"cache,omitempty"`
-	Beside string `json:"cacheBeside,omitempty"`
+	Shared string `json:"cacheBeside,omitempty"`
 }
 
 // OpenJob asks what a snapshot is.

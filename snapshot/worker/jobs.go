@@ -87,7 +87,7 @@ func open(ctx context.Context, p Place, want *snapshot.Ref, kept *cache.Dir) (*s
 	if err := confine(kept, p.Store); err != nil {
 		return nil, err
 	}
-	a.store = through(a.store, kept)
+	a.store = withCache(a.store, kept)
 	return a.open(ctx, want)
 }
 

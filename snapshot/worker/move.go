@@ -126,7 +126,7 @@ func (c *Client) Receive(ctx context.Context, j ReceiveJob, notify func(Progress
 
 // arrive does what a receiving worker has asked for. An error goes to the worker, which
 // tells the source.
-func (t talk) arrive(ctx context.Context, l line, stdin io.Writer) error {
+func (t conversation) arrive(ctx context.Context, l line, stdin io.Writer) error {
 	if t.arrival == nil {
 		return errAnswer
 	}

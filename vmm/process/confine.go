@@ -52,7 +52,7 @@ func Confinable(user int, device string) error {
 		if err := (Launch{User: User{ID: user}, Device: device}).ownMounts(); err != nil {
 			return err
 		}
-		if err := enclose([]string{"/dev", "/proc"}); err != nil {
+		if err := hideFiles([]string{"/dev", "/proc"}); err != nil {
 			return fmt.Errorf("take the host's files from a process: %w: %w", err, errdefs.ErrFailedPrecondition)
 		}
 		return dropRights()

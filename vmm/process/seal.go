@@ -30,12 +30,12 @@ func (p *Process) sealHere(keep []string) error {
 	if err != nil {
 		return fmt.Errorf("enter its mount namespace: %w", err)
 	}
-	return enclose(keep)
+	return hideFiles(keep)
 }
 
-// enclose gives all processes of the thread's mount namespace whose root is the thread's an empty
+// hideFiles gives all processes of the thread's mount namespace whose root is the thread's an empty
 // one, with what keep names.
-func enclose(keep []string) error {
+func hideFiles(keep []string) error {
 	root, err := memoryFS()
 	if err != nil {
 		return err

@@ -67,8 +67,8 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, commandTimeout)
 }
 
-// outlast is ctx for what must not be left half done: it ends some time after ctx.
-func outlast(ctx context.Context) (context.Context, context.CancelFunc) {
+// withGrace is ctx for what must not be left half done: it ends some time after ctx.
+func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(cleanupTimeout, cancel) })
 	return longer, func() { stop(); cancel() }

@@ -65,7 +65,7 @@ func (m *Machine) state(ctx context.Context) ([]byte, error) {
 		// QEMU saves once per pause. Nothing has run since: it would be the same again.
 		return m.lastState(), nil
 	}
-	ctx, cancel = outlast(ctx)
+	ctx, cancel = withGrace(ctx)
 	defer cancel()
 	// A pipe, not the file: newer versions refuse a plain file for fd:.
 	r, w, err := os.Pipe()

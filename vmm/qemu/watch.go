@@ -113,7 +113,7 @@ func (m *Machine) watch() {
 	// The socket of a dead process ends: all that QEMU said is read by then.
 	<-m.qmp.Done()
 	m.mu.Lock()
-	m.exit = exitOf(m.shutdown.Reason, meant(m.proc.Status(), logTail(p.Dir)))
+	m.exit = exitOf(m.shutdown.Reason, exitStatus(m.proc.Status(), logTail(p.Dir)))
 	m.exit.At = at
 	info := m.info
 	m.mu.Unlock()
@@ -129,10 +129,10 @@ func (m *Machine) watch() {
 	close(m.done)
 }
 
-// meant is the status of a QEMU that raises SIGBUS at itself. With KVM it does so for a page
+// exitStatus is the status of a QEMU that raises SIGBUS at itself. With KVM it does so for a page
 // that there is no room for. Process 1 of a pid namespace does not die of that: QEMU says so and
 // aborts, of which there is SIGSEGV left.
-func meant(status int, log string) int {
+func exitStatus(status int, log string) int {
 	if status == 128+int(unix.SIGSEGV) && strings.Contains(log, "Failed to re-raise SIGBUS") {
 		return process.BusError
 	}

@@ -18,7 +18,7 @@ func TestSIGBUSOfProcessOne(t *testing.T) {
 		{139, "something else", "VMM killed by a signal"},
 		{135, "", process.NoRoom},
 	} {
-		if exit := exitOf("", meant(c.status, c.log)); exit.Reason != c.want {
+		if exit := exitOf("", exitStatus(c.status, c.log)); exit.Reason != c.want {
 			t.Errorf("status %d, %q: %+v", c.status, c.log, exit)
 		}
 	}
