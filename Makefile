@@ -36,7 +36,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
+.PHONY: alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
 	shimtest crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
@@ -69,12 +69,29 @@ $(tools)/docker-registry:
 	cd bin/debs/docker-registry && { apt-get -q download docker-registry || { apt-get -q update && apt-get -q download docker-registry; }; } && \
 		dpkg -x docker-registry_*.deb . && mv usr/bin/docker-registry $(CURDIR)/$@
 
+# Debian's promtool, unpacked: its package would start Prometheus.
+$(tools)/promtool:
+	rm -rf bin/debs/prometheus && mkdir -p $(tools) bin/debs/prometheus
+	cd bin/debs/prometheus && { apt-get -q download prometheus || { apt-get -q update && apt-get -q download prometheus; }; } && \
+		dpkg -x prometheus_*.deb . && mv usr/bin/promtool $(CURDIR)/$@
+
+alerts: $(tools)/promtool ## check the alert rules, and when each fires
+	$(tools)/promtool check rules packaging/prometheus/godwit.rules.yml
+	$(tools)/promtool test rules packaging/prometheus/godwit.rules.test.yml
+
+chromium: setup ## install the browser that the dashboard is tried in (root)
+	tools/setup.sh chromium fonts-dejavu-core
+
+screenshots: chromium ## try the dashboard in a browser, and write its pictures into docs/images/ (root)
+	mkdir -p docs/images
+	GODWIT_SCREENSHOTS=$(CURDIR)/docs/images go test -tags integration -count=1 ./integration/browser
+
 test: ## unit tests with the race detector: no root, no VM
 	CGO_ENABLED=1 go test -race -timeout 20m ./...
 	go test -run 'TestSimulat' ./migrate/engine
 	go test -tags points ./internal/failpoint
 
-integration: setup tools package ## tests with real VMs, containerd and a registry (root)
+integration: setup tools package alerts chromium ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
 	status=0; tools/integration.sh $(integration_pkgs) || status=1; tools/qemu2.sh || status=1; tools/upgrade.sh || status=1; tools/shimtest.sh || status=1; exit $$status
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Prepares a Debian machine for the demo and the integration tests: checks make, git
 # and Go, and installs the Debian packages that are missing. Does nothing, and needs no
-# root, when nothing is missing.
+# root, when nothing is missing. Arguments: more packages that the caller needs.
 set -euo pipefail
 
 go_wanted=1.26.8
@@ -19,6 +19,7 @@ packages=(
 	python3 python3-zstandard jq # readers of the formats that are not ours
 	strace # slows the disk of a store that is measured
 	ca-certificates
+	"$@"
 )
 
 die() { echo "setup: $*" >&2; exit 1; }

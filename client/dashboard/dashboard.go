@@ -27,6 +27,7 @@ const (
 	headTimeout = 5 * time.Second
 	pageTimeout = 15 * time.Second
 	idleTimeout = 2 * time.Minute
+	sendTimeout = 15 * time.Second // for what a browser does not read
 	maxHead     = 32 << 10
 )
 
@@ -44,6 +45,7 @@ type Proxy struct {
 
 	next     http.Handler
 	requests chan struct{}
+	send     time.Duration // sendTimeout
 }
 
 // New makes a proxy to the page on a socket, served at an address. The URL that it answers opens the page once.
@@ -51,7 +53,7 @@ func New(socket string, address net.Addr) (*Proxy, string) {
 	token, secret, path := random(), random(), random()[:16]
 	hash := sha256.Sum256([]byte(token))
 	p := &Proxy{Address: address, path: "/" + path + "/", cookie: "godwit-" + path, secret: secret,
-		session: sha256.Sum256([]byte(secret)), token: &hash, requests: make(chan struct{}, maxRequests)}
+		session: sha256.Sum256([]byte(secret)), token: &hash, requests: make(chan struct{}, maxRequests), send: sendTimeout}
 	dialer := new(net.Dialer)
 	p.next = http.StripPrefix(strings.TrimSuffix(p.path, "/"), &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -103,9 +105,24 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !p.known(r):
 		say(w, http.StatusForbidden, stranger)
 	default:
-		p.next.ServeHTTP(w, r)
+		p.next.ServeHTTP(&reader{w, p.send}, r)
 	}
 }
+
+// reader is a browser that has to read: what it leaves unread for too long ends its request.
+type reader struct {
+	http.ResponseWriter
+	within time.Duration
+}
+
+// Write implements http.ResponseWriter.
+func (r *reader) Write(data []byte) (int, error) {
+	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(time.Now().Add(r.within)) // a test's has none
+	return r.ResponseWriter.Write(data)
+}
+
+// Unwrap gives the response controller what lies below.
+func (r *reader) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 const stranger = "This browser has not shown the token. Run godwit dashboard and open the URL that it prints. " +
 	"Such a URL works once: run godwit dashboard again for a second browser."

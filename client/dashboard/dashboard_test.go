@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 )
@@ -26,6 +27,11 @@ func page(t *testing.T) (socket string, asked <-chan http.Header) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got <- r.Header
 		_, _ = io.WriteString(w, "page of "+r.URL.Path)
+		for r.URL.Path == "/flood" && r.Context().Err() == nil {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
 		if r.URL.Path == "/events" {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
@@ -194,6 +200,36 @@ func TestBound(t *testing.T) {
 	}
 	<-p.requests
 	enter(t, p, open)
+}
+
+// A browser that opens a stream and never reads it loses its place to others.
+func TestNeverRead(t *testing.T) {
+	socket, _ := page(t)
+	l, err := Listen(t.Context(), "127.0.0.1:0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, open := New(socket, l.Addr())
+	p.send = 50 * time.Millisecond
+	go func() { _ = p.Serve(t.Context(), l) }()
+	cookie, clean := enter(t, p, open)
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, clean+"flood", nil)
+	req.Host = l.Addr().String()
+	req.AddCookie(cookie)
+	if err := req.Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	for len(p.requests) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	for len(p.requests) > 0 { // the test's own timeout ends what holds its place for ever
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // An address that other hosts reach is refused by its name, unless the flag allows it.

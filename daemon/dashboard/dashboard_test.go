@@ -3,7 +3,7 @@ package dashboard
 import (
 	"bufio"
 	"context"
-	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,94 +12,8 @@ import (
 	"time"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/daemon/dashboard/dashboardtest"
 )
-
-// source is a daemon whose lists are set by a test; each may fail.
-type source struct {
-	mu        sync.Mutex
-	vms       []*nodev1.VMInfo
-	nodes     []*nodev1.NodeInfo
-	moves     []*nodev1.StatusResponse
-	snapshots []*nodev1.SnapshotInfo
-	warning   string
-	away      map[string]bool
-	asked     int
-}
-
-var errAway = errors.New("store <b>away</b>")
-
-func (s *source) fails(what string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.away[what] {
-		return errAway
-	}
-	return nil
-}
-
-func (s *source) set(what string, away bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.away = map[string]bool{what: away}
-}
-
-func (s *source) VMs(context.Context, *nodev1.VMsRequest) (*nodev1.VMsResponse, error) {
-	s.mu.Lock()
-	s.asked++
-	s.mu.Unlock()
-	return &nodev1.VMsResponse{Vms: s.vms, Warning: s.warning}, s.fails("vms")
-}
-
-func (s *source) Nodes(context.Context, *nodev1.NodesRequest) (*nodev1.NodesResponse, error) {
-	return &nodev1.NodesResponse{Nodes: s.nodes}, s.fails("nodes")
-}
-
-func (s *source) Moves(context.Context, *nodev1.MovesRequest) (*nodev1.MovesResponse, error) {
-	return &nodev1.MovesResponse{Moves: s.moves}, s.fails("moves")
-}
-
-func (s *source) Snapshots(context.Context, *nodev1.SnapshotsRequest) (*nodev1.SnapshotsResponse, error) {
-	return &nodev1.SnapshotsResponse{Snapshots: s.snapshots}, s.fails("snapshots")
-}
-
-func (s *source) Status(_ context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error) {
-	return &nodev1.StatusResponse{Operation: &nodev1.Operation{Id: req.GetOperation(),
-		Kind: nodev1.Kind_KIND_HIBERNATE, Vm: vm("sleepy")}, Step: "push", Done: 1 << 20, Total: 4 << 20}, s.fails("status")
-}
-
-func vm(id string) *nodev1.VM { return &nodev1.VM{Namespace: "default", Id: id} }
-
-// fixtures are a move under way, a VM that falls asleep, one that sleeps, one that is lost, one that runs.
-func fixtures(now time.Time) *source {
-	digest := "sha256:" + strings.Repeat("0f", 32)
-	at := now.Add(-90 * time.Second).UnixNano()
-	return &source{
-		vms: []*nodev1.VMInfo{
-			{Vm: vm("web"), Status: "running", Owner: &nodev1.Owner{Node: "a"}, Memory: 1 << 30, Resident: 300 << 20,
-				Vcpus: 2, Vmm: "cloud-hypervisor", Addresses: []string{"10.88.0.7/16"}},
-			{Vm: vm("api"), Status: "migrating", Owner: &nodev1.Owner{Node: "a"}, Memory: 2 << 30, Resident: 1 << 30, Vcpus: 4,
-				Operation: &nodev1.Operation{Id: "m1", Kind: nodev1.Kind_KIND_MIGRATE}},
-			{Vm: vm("sleepy"), Status: "hibernating", Owner: &nodev1.Owner{Node: "a"},
-				Operation: &nodev1.Operation{Id: "h1", Kind: nodev1.Kind_KIND_HIBERNATE}},
-			{Vm: vm("night"), Status: "hibernated", Owner: &nodev1.Owner{Digest: digest}},
-			{Vm: vm("gone"), Status: "lost", Note: "node c is lost: godwit recover gone --to a --fenced"},
-		},
-		nodes: []*nodev1.NodeInfo{
-			{Name: "a", Up: true, Controller: true, Vms: 3, RamBytes: 8 << 30, FreeBytes: 5 << 30, Version: "v0.1.0"},
-			{Name: "b", Up: true, Vms: 1, RamBytes: 8 << 30, FreeBytes: 7 << 30, Version: "v0.1.0"},
-			{Name: "c", SeenUnixNano: now.Add(-time.Hour).UnixNano(), Vms: 1, Version: "v0.1.0"},
-		},
-		moves: []*nodev1.StatusResponse{{
-			Operation: &nodev1.Operation{Id: "m1", Kind: nodev1.Kind_KIND_MIGRATE, Vm: vm("api"), Source: "a",
-				Destination: "b", Phase: nodev1.Phase_PHASE_TRANSFERRING, OpenedUnixNano: at},
-			Transfer: &nodev1.Transfer{Pass: 2, SentBytes: 900 << 20, LeftBytes: 300 << 20, DirtyRate: 4 << 20, DowntimeMs: 60},
-			Figures: &nodev1.Figures{DowntimeMs: 84, CopyMs: 40, VoteMs: 9, CommitMs: 12, RunMs: 15, StopMs: 4, TotalMs: 9200,
-				Passes: []*nodev1.Pass{{SentBytes: 800 << 20, Ms: 5100}, {SentBytes: 100 << 20, Ms: 900}}},
-		}},
-		snapshots: []*nodev1.SnapshotInfo{{Vm: vm("web"), Digest: digest, Bytes: 120 << 20, CreatedUnixNano: at, Owner: true},
-			{Vm: vm("web"), Digest: digest, Bytes: 20 << 20, CreatedUnixNano: at - 1, Checkpoint: true}},
-	}
-}
 
 // clock is a time that a test moves on.
 type clock struct {
@@ -119,7 +33,7 @@ func (c *clock) pass(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-func page(s *source) (*Page, *clock) {
+func page(s *dashboardtest.Source) (*Page, *clock) {
 	p, c := New("a", s), &clock{now: time.Unix(1_800_000_000, 0)}
 	p.Now = c.Now
 	return p, c
@@ -143,10 +57,10 @@ func wants(t *testing.T, body string, want ...string) {
 
 // The page shows nodes, VMs in the words of a user, and how far each operation is.
 func TestPage(t *testing.T) {
-	p, _ := page(fixtures(time.Unix(1_800_000_000, 0)))
+	p, _ := page(dashboardtest.Fixtures(time.Unix(1_800_000_000, 0)))
 	body, resp := get(t, p, "/")
 	wants(t, body, "asleep", "node c is lost", "10.88.0.7/16", `value="75"`, `value="25"`, "pass 2: 900 MiB sent",
-		"push: 1 MiB of 4 MiB", "silent since 1 h ago", "2 of 3", "1.0 GiB")
+		"push: 1 MiB of 4 MiB", "silent, last heard 1 h ago", "2 of 3", "1.0 GiB")
 	if csp := resp.Header.Get("Content-Security-Policy"); strings.Contains(csp, "unsafe") ||
 		!strings.HasPrefix(csp, "default-src 'none'") {
 		t.Errorf("policy %q", csp)
@@ -160,7 +74,7 @@ func TestPage(t *testing.T) {
 
 // The page of a VM shows its snapshots, and where the time of a move went.
 func TestVM(t *testing.T) {
-	p, _ := page(fixtures(time.Unix(1_800_000_000, 0)))
+	p, _ := page(dashboardtest.Fixtures(time.Unix(1_800_000_000, 0)))
 	body, _ := get(t, p, "/vm?namespace=default&id=web")
 	wants(t, body, "the VM sleeps as this", "checkpoint", "120 MiB", "stood still for 84 ms", "pass 2", "vote", "9 ms")
 	if _, resp := get(t, p, "/vm?id=web"); resp.StatusCode != http.StatusBadRequest {
@@ -170,17 +84,17 @@ func TestVM(t *testing.T) {
 
 // Text of others is text: a name that is HTML makes no element, and one that moves a cursor none of its own.
 func TestForeignText(t *testing.T) {
-	s := fixtures(time.Unix(1_800_000_000, 0))
+	s := dashboardtest.Fixtures(time.Unix(1_800_000_000, 0))
 	evil := "<img src=x onerror=alert(1)>\u202e\x1b[2J"
-	for _, info := range s.vms {
+	for _, info := range s.VMList {
 		info.Vm, info.Note, info.Status = &nodev1.VM{Namespace: evil, Id: evil}, evil, cmpStatus(info.GetStatus(), evil)
 		info.Addresses, info.Owner = []string{evil}, &nodev1.Owner{Node: evil}
 	}
-	for _, m := range s.moves {
-		m.Operation.Vm, m.Operation.Source, m.Operation.Reason, m.Waiting = s.vms[0].GetVm(), evil, evil, evil
+	for _, m := range s.MoveList {
+		m.Operation.Vm, m.Operation.Source, m.Operation.Reason, m.Waiting = s.VMList[0].GetVm(), evil, evil, evil
 	}
-	s.nodes[0].Name, s.nodes[0].Version, s.warning = evil, evil, evil
-	s.snapshots[0].Digest = evil
+	s.NodeList[0].Name, s.NodeList[0].Version, s.Warning = evil, evil, evil
+	s.Snapshot[0].Digest = evil
 	p, _ := page(s)
 	for _, path := range []string{"/", "/vm?namespace=a&id=b", "/vm?namespace=%3Cimg%3E&id=%3Cimg%20src=x%3E"} {
 		body, _ := get(t, p, path)
@@ -203,51 +117,67 @@ func cmpStatus(status, evil string) string {
 func TestAway(t *testing.T) {
 	for what, says := range map[string]string{"vms": "VMs could not be read", "nodes": "Nodes could not be read",
 		"moves": "Moves could not be read"} {
-		s := fixtures(time.Unix(1_800_000_000, 0))
+		s := dashboardtest.Fixtures(time.Unix(1_800_000_000, 0))
 		p, c := page(s)
-		s.set(what, true)
+		s.Away(what)
 		body, _ := get(t, p, "/")
 		wants(t, body, says, "Nothing is known of them", "store &lt;b&gt;away")
 		if strings.Contains(body, "There are no VMs") || what != "nodes" && strings.Contains(body, "Nothing moves") {
 			t.Errorf("%s: an error is shown as nothing:\n%s", what, body)
 		}
 		c.pass(time.Minute)
-		s.set(what, false)
+		s.Away()
 		body, _ = get(t, p, "/")
 		if strings.Contains(body, "could not be read") {
 			t.Errorf("%s: it came back and is shown as away:\n%s", what, body)
 		}
 		c.pass(time.Minute)
-		s.set(what, true)
+		s.Away(what)
 		body, _ = get(t, p, "/")
 		wants(t, body, says, "what was known 1 min ago", "stale", "10.88.0.7/16", "v0.1.0", "pass 2")
 	}
 }
 
+// Of very many VMs and moves the page shows some, those that need a person first, and says how many it leaves away.
+func TestMany(t *testing.T) {
+	s := dashboardtest.Fixtures(time.Unix(1_800_000_000, 0))
+	for i := range 20_000 {
+		s.VMList = append(s.VMList, &nodev1.VMInfo{Vm: dashboardtest.VM(fmt.Sprint("many-", i)), Status: "running"})
+		s.MoveList = append(s.MoveList, &nodev1.StatusResponse{Operation: &nodev1.Operation{Id: fmt.Sprint(i),
+			Vm: dashboardtest.VM(fmt.Sprint("moves-", i)), Kind: nodev1.Kind_KIND_MIGRATE}})
+	}
+	p, _ := page(s)
+	body, _ := get(t, p, "/")
+	wants(t, body, ">gone<", "node c is lost", "19505 more", "19502 more", "20001") // of 20,005, 20,002; running
+	if n := strings.Count(body, "<tr>") + strings.Count(body, "<li>"); n > 2*maxRows+10 {
+		t.Errorf("the page has %d rows", n)
+	}
+}
+
 // A daemon without VMs says so.
 func TestNone(t *testing.T) {
-	p, _ := page(&source{})
+	p, _ := page(&dashboardtest.Source{})
 	body, _ := get(t, p, "/")
 	wants(t, body, "There are no VMs", "Nothing moves")
 }
 
 // Many pages ask the daemon once a second, not once each.
 func TestOneLook(t *testing.T) {
-	s := &source{}
+	s := &dashboardtest.Source{}
 	p, c := page(s)
 	for range 5 {
 		get(t, p, "/")
 	}
 	c.pass(fresh)
 	get(t, p, "/")
-	if s.asked != 2 {
-		t.Errorf("asked %d times, want 2", s.asked)
+	if s.Asked() != 2 {
+		t.Errorf("asked %d times, want 2", s.Asked())
 	}
 }
 
 // A stream sends the live part as one event, ends with its reader, and only so many are served.
 func TestStreams(t *testing.T) {
-	p, _ := page(fixtures(time.Unix(1_800_000_000, 0)))
+	p, _ := page(dashboardtest.Fixtures(time.Unix(1_800_000_000, 0)))
 	server := httptest.NewServer(p)
 	defer server.Close()
 	open := func(ctx context.Context) *http.Response {

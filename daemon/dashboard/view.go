@@ -10,7 +10,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// maxRows bounds the VMs on one page.
+// maxRows bounds the VMs, and what is under way, on one page.
 const maxRows = 500
 
 // view is what the templates get.
@@ -21,6 +21,7 @@ type view struct {
 	VMs   []*nodev1.VMInfo
 	More  int // VMs that are left away
 	Under []*nodev1.StatusResponse
+	Later int // of Under, left away
 	Count counts
 }
 
@@ -53,6 +54,9 @@ func (p *Page) viewOf(ctx context.Context) view {
 		return cmp.Or(cmp.Compare(a.GetOperation().GetOpenedUnixNano(), b.GetOperation().GetOpenedUnixNano()),
 			cmp.Compare(a.GetOperation().GetId(), b.GetOperation().GetId()))
 	})
+	if len(v.Under) > maxRows {
+		v.Under, v.Later = v.Under[:maxRows], len(v.Under)-maxRows
+	}
 	for _, n := range s.Nodes.Value.GetNodes() {
 		v.Count.Nodes++
 		if n.GetUp() {

@@ -120,6 +120,9 @@ func kind(op *nodev1.Operation) string {
 }
 
 func phase(op *nodev1.Operation) string {
+	if op.GetPhase() == nodev1.Phase_PHASE_UNSPECIFIED {
+		return ""
+	}
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(op.GetPhase().String(), "PHASE_"), "_", " "))
 }
 

@@ -214,9 +214,9 @@ func tracked(t *testing.T) map[string][]byte {
 	return files
 }
 
-// binary tells golden snapshots and fuzz inputs from text.
+// binary tells golden snapshots, fuzz inputs and pictures from text.
 func binary(name string, data []byte) bool {
-	return strings.Contains(name, "testdata/") &&
+	return strings.HasSuffix(name, ".png") || strings.Contains(name, "testdata/") &&
 		(bytes.IndexByte(data, 0) >= 0 || strings.Contains(name, "testdata/fuzz/"))
 }
 
