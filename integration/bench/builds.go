@@ -93,22 +93,22 @@ func side(ctx context.Context, o Builds, programs string) (_ *liveBench, end fun
 	if err := errors.Join(b.config, b.withoutTemplates(), b.importWorkload(ctx)); err != nil {
 		return nil, nil, err
 	}
-	if nodes == 2 {
-		b.there = b.h.Node(1)
-		sniffers, err := b.h.SniffAll(livePort)
-		if err != nil {
-			return nil, nil, err
-		}
-		end = func() error { harness.CloseAll(sniffers); return b.h.Close() }
-		b.ports = observer.Hear(sniffers...)
-		return b, end, b.twoNodes(ctx)
-	}
 	conn, err := b.h.ListenPacket(net.JoinHostPort(harness.Gateway, beaconPort))
 	if err != nil {
 		return nil, nil, err
 	}
 	b.watch = observer.Watch(conn)
 	end = func() error { return errors.Join(conn.Close(), b.h.Close()) }
+	if nodes == 2 {
+		b.there = b.h.Node(1)
+		sniffers, err := b.h.SniffAll(livePort)
+		if err != nil {
+			return nil, nil, err
+		}
+		end = func() error { harness.CloseAll(sniffers); return errors.Join(conn.Close(), b.h.Close()) }
+		b.ports = observer.Hear(sniffers...)
+		return b, end, b.twoNodes(ctx)
+	}
 	return b, end, b.ctrRun(ctx)
 }
 
