@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/config"
 )
 
 // Inventory is what a node holds that a VM may leave behind: processes, mounts, links,
@@ -222,6 +224,9 @@ func (n *Node) files(context.Context) ([]string, error) {
 				return err
 			}
 			name := filepath.Base(path)
+			if slices.Contains(n.daemonSockets(), path) {
+				return nil // of no VM; a newer godwitd has more of them
+			}
 			if path == n.inside(n.Dir+"/run/templates") || path == n.inside(n.Dir+"/run/golden") {
 				return fs.SkipDir // tables that the node keeps, of no VM; the second is of the release before
 			}
@@ -235,4 +240,10 @@ func (n *Node) files(context.Context) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// daemonSockets are the sockets that godwitd itself serves.
+func (n *Node) daemonSockets() []string {
+	c := config.Config{RunDir: n.Dir + "/run"}
+	return []string{n.inside(c.DaemonSocket()), n.inside(c.MetricsSocket()), n.inside(c.DashboardSocket())}
 }
