@@ -20,6 +20,7 @@ import (
 	"godwit.dev/godwit/internal/coredump"
 	"godwit.dev/godwit/internal/gcpause"
 	"godwit.dev/godwit/shim/adopt"
+	"godwit.dev/godwit/shim/bootstrap"
 	"godwit.dev/godwit/shim/fit"
 	"godwit.dev/godwit/shim/program"
 	"godwit.dev/godwit/shim/sandboxprocess"
@@ -27,8 +28,6 @@ import (
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/worker"
 )
-
-const name = "io.containerd.godwit.v1"
 
 func main() {
 	if err := keepSecrets(os.Args[1:]); err != nil {
@@ -51,9 +50,10 @@ func keepSecrets(args []string) error {
 func run(args []string) int {
 	switch role(args) {
 	case "start":
-		return report(start(context.Background(), args, os.Stdin, os.Stdout))
+		return report(bootstrap.Start(context.Background(), args, os.Stdin, os.Stdout))
 	case "version":
-		return report(version.Write(os.Stdout, name, slices.Contains(args, "-json") || slices.Contains(args, "--json")))
+		return report(version.Write(os.Stdout, bootstrap.Name, slices.Contains(args, "-json") ||
+			slices.Contains(args, "--json")))
 	case program.Worker:
 		gcpause.Keep(gcpause.Busy)
 		return worker.Main(context.Background(), os.Stdin, os.Stdout)
@@ -71,7 +71,8 @@ func run(args []string) int {
 		return report(adopt.Main(context.Background(), args[1:]))
 	}
 	gcpause.Keep(gcpause.Idle)
-	shim.RunShim(context.Background(), manager{}, func(c *shim.Config) {
+	bootstrap.Register()
+	shim.RunShim(context.Background(), bootstrap.Manager{}, func(c *shim.Config) {
 		// Children are waited for by those who start them.
 		c.NoReaper, c.NoSubreaper = true, true
 	})

@@ -1,4 +1,4 @@
-package main
+package events
 
 import (
 	"context"
@@ -21,10 +21,10 @@ import (
 // forwardBound is how long one try waits for containerd. A variable for the tests.
 var forwardBound = 5 * time.Second
 
-// forwarder hands events to containerd, one at a time. It tries once. The publisher of
+// Forwarder is the Publisher that hands events to containerd, one at a time. It tries once. The publisher of
 // containerd's library repeats a failed event after those that came later. It also gives up
 // while containerd restarts, and waits for a socket that is not there.
-type forwarder struct {
+type Forwarder struct {
 	path   string
 	client *ttrpc.Client // nil: not connected
 	asked  *asked        // what containerd has not answered yet; nil: it has answered all
@@ -38,11 +38,14 @@ type asked struct {
 	end    context.CancelFunc
 }
 
-func newForwarder(address string) *forwarder {
-	return &forwarder{path: strings.TrimPrefix(address, "unix://")}
+// NewForwarder takes the address of containerd's ttrpc socket: unix://PATH, or PATH.
+func NewForwarder(address string) *Forwarder {
+	return &Forwarder{path: strings.TrimPrefix(address, "unix://")}
 }
 
-func (f *forwarder) Publish(ctx context.Context, topic string, event any) error {
+// Publish tells containerd of an event, in the namespace of ctx. The error is Unavailable where
+// containerd is not there or has not answered: the same event may then be given again.
+func (f *Forwarder) Publish(ctx context.Context, topic string, event any) error {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
 		return err
@@ -61,7 +64,7 @@ func (f *forwarder) Publish(ctx context.Context, topic string, event any) error 
 }
 
 // forward connects again where containerd has closed the connection.
-func (f *forwarder) forward(ctx context.Context, event any, req *eventsapi.ForwardRequest) error {
+func (f *Forwarder) forward(ctx context.Context, event any, req *eventsapi.ForwardRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, forwardBound)
 	defer cancel()
 	fresh := f.client == nil
@@ -76,7 +79,7 @@ func (f *forwarder) forward(ctx context.Context, event any, req *eventsapi.Forwa
 }
 
 // once closes a client that cannot be used any more.
-func (f *forwarder) once(ctx context.Context, event any, req *eventsapi.ForwardRequest) error {
+func (f *Forwarder) once(ctx context.Context, event any, req *eventsapi.ForwardRequest) error {
 	if f.client == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", f.path)
 		if err != nil {

@@ -1,4 +1,4 @@
-package main
+package events
 
 import (
 	"context"
@@ -103,7 +103,7 @@ func (l *conns) end() {
 func TestForwarder(t *testing.T) {
 	c := &fakeContainerd{path: filepath.Join(t.TempDir(), "c.sock")}
 	c.start(t)
-	f := newForwarder("unix://" + c.path)
+	f := NewForwarder("unix://" + c.path)
 	ctx := namespaces.WithNamespace(t.Context(), "ns")
 	send := func(topic string) error { return f.Publish(ctx, topic, &events.TaskCreate{}) }
 	if err := send("/one"); err != nil {
@@ -132,7 +132,7 @@ func TestForwarder(t *testing.T) {
 // TestForwarderAway: without containerd the event may be given again, at once.
 func TestForwarderAway(t *testing.T) {
 	c := &fakeContainerd{path: filepath.Join(t.TempDir(), "c.sock")}
-	f := newForwarder(c.path)
+	f := NewForwarder(c.path)
 	ctx := namespaces.WithNamespace(t.Context(), "ns")
 	if err := f.Publish(ctx, "/one", &events.TaskCreate{}); !errdefs.IsUnavailable(err) {
 		t.Errorf("without containerd: %v", err)
@@ -158,7 +158,7 @@ func TestForwarderFrozen(t *testing.T) {
 	defer func(d time.Duration) { forwardBound = d }(forwardBound)
 	c := &fakeContainerd{path: filepath.Join(t.TempDir(), "c.sock"), frozen: make(chan struct{})}
 	c.start(t)
-	f := newForwarder(c.path)
+	f := NewForwarder(c.path)
 	ctx := namespaces.WithNamespace(t.Context(), "ns")
 	late := func(topic string, event any) {
 		t.Helper()

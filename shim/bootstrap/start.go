@@ -1,4 +1,4 @@
-package main
+package bootstrap
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +15,7 @@ import (
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"github.com/containerd/containerd/v2/defaults"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/containerd/v2/pkg/shim"
+	containerd "github.com/containerd/containerd/v2/pkg/shim"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
@@ -26,17 +25,17 @@ import (
 // maxInput bounds what containerd may send on stdin.
 const maxInput = 10 << 20
 
-// bootstrap is what start was told, by flags and, since containerd 2.3, on stdin.
-type bootstrap struct {
+// params are what start was told, by flags and, since containerd 2.3, on stdin.
+type params struct {
 	namespace, id, address string
 	debug                  bool
 	socketDir              string
 }
 
-// start makes the shim's socket, starts the serving process on it and prints the answer. The
+// Start makes the shim's socket, starts the serving process on it and prints the answer. The
 // answer is JSON because containerd before 2.3 knows no other form. Nothing may go to stderr on
 // success because containerd reads both streams as one.
-func start(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) (err error) {
+func Start(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) (err error) {
 	b, err := parseStart(args, stdin)
 	if err != nil {
 		return err
@@ -70,8 +69,8 @@ func start(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer
 	return answer(stdout, main.address)
 }
 
-func parseStart(args []string, stdin io.Reader) (*bootstrap, error) {
-	b := &bootstrap{socketDir: filepath.Join(defaults.DefaultStateDir, "s")}
+func parseStart(args []string, stdin io.Reader) (*params, error) {
+	b := &params{socketDir: filepath.Join(defaults.DefaultStateDir, "s")}
 	flags := flag.NewFlagSet("start", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.BoolVar(&b.debug, "debug", false, "")
@@ -93,17 +92,17 @@ func parseStart(args []string, stdin io.Reader) (*bootstrap, error) {
 	}
 	// An older containerd sends bare runtime options, which may well parse as another
 	// message: only parameters that name this instance are believed.
-	var params bootapi.BootstrapParams
-	if proto.Unmarshal(data, &params) != nil || params.GetInstanceID() != b.id {
+	var told bootapi.BootstrapParams
+	if proto.Unmarshal(data, &told) != nil || told.GetInstanceID() != b.id {
 		return b, nil
 	}
-	if params.GetSocketDir() != "" {
-		b.socketDir = params.GetSocketDir()
+	if told.GetSocketDir() != "" {
+		b.socketDir = told.GetSocketDir()
 	}
-	if params.GetContainerdGrpcAddress() != "" {
-		b.address = params.GetContainerdGrpcAddress()
+	if told.GetContainerdGrpcAddress() != "" {
+		b.address = told.GetContainerdGrpcAddress()
 	}
-	level := params.GetLogLevel()
+	level := told.GetLogLevel()
 	b.debug = b.debug || level == bootapi.LogLevel_LOG_LEVEL_DEBUG || level == bootapi.LogLevel_LOG_LEVEL_TRACE
 	return b, nil
 }
@@ -117,53 +116,8 @@ func linkSocketDir(dir string) error {
 	return os.Symlink(dir, "s")
 }
 
-type socket struct {
-	address  string
-	listener *net.UnixListener
-	file     *os.File
-}
-
-// close lets go of the socket; the serving process has it by then, unless *failed.
-func (s *socket) close(failed *error) {
-	s.listener.SetUnlinkOnClose(*failed != nil)
-	s.file.Close()
-	s.listener.Close()
-}
-
-var errServed = errors.New("socket is served already")
-
-func listen(ctx context.Context, b *bootstrap, debug bool) (*socket, error) {
-	address, err := shim.CreateSocketAddress(ctx, b.socketDir, b.address, b.id, debug)
-	if err != nil {
-		return nil, err
-	}
-	l, err := shim.NewSocket(address)
-	if shim.SocketEaddrinuse(err) {
-		is, unknown := served(address)
-		if unknown != nil {
-			return nil, unknown
-		}
-		if is {
-			return &socket{address: address}, errServed
-		}
-		if err := shim.RemoveSocket(address); err != nil {
-			return nil, fmt.Errorf("remove stale socket: %w", err)
-		}
-		l, err = shim.NewSocket(address)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", address, err)
-	}
-	f, err := l.File()
-	if err != nil {
-		l.Close()
-		return nil, fmt.Errorf("listen on %s: %w", address, err)
-	}
-	return &socket{address: address, listener: l, file: f}, nil
-}
-
 // serve starts the long-lived process.
-func serve(b *bootstrap, files []*os.File) error {
+func serve(b *params, files []*os.File) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -178,7 +132,7 @@ func serve(b *bootstrap, files []*os.File) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start server: %w", err)
 	}
-	if err := shim.AdjustOOMScore(cmd.Process.Pid); err != nil {
+	if err := containerd.AdjustOOMScore(cmd.Process.Pid); err != nil {
 		warn(fmt.Sprintf("keep OOM score of shim: %v", err))
 	}
 	return cmd.Process.Release()

@@ -1,4 +1,4 @@
-package main
+package bootstrap
 
 import (
 	"context"
@@ -17,10 +17,12 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/shim"
+	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/shim/join"
 )
 
-func init() {
+// Register gives containerd's shim library the service of the tasks.
+func Register() {
 	registry.Register(&plugin.Registration{
 		Type:     plugins.TTRPCPlugin,
 		ID:       "task",
@@ -47,8 +49,8 @@ func newService(ic *plugin.InitContext) (any, error) {
 	// stderr is containerd's log of this shim by now.
 	level := new(slog.LevelVar)
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
-	events := newForwarder(ic.Properties[plugins.PropertyTTRPCAddress])
-	return shim.NewService(ic.Context, events, sd.(shutdown.Service), hostAt(level)), nil
+	forwarder := events.NewForwarder(ic.Properties[plugins.PropertyTTRPCAddress])
+	return shim.NewService(ic.Context, forwarder, sd.(shutdown.Service), hostAt(level)), nil
 }
 
 // inherited are the paths of the sockets that this process was started with, which are

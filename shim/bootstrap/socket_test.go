@@ -1,4 +1,4 @@
-package main
+package bootstrap
 
 import (
 	"errors"
@@ -66,7 +66,7 @@ func TestListenBesideAnotherShim(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	b := &bootstrap{namespace: "ns", id: "vm", address: "a", socketDir: dir}
+	b := &params{namespace: "ns", id: "vm", address: "a", socketDir: dir}
 	ctx := namespaces.WithNamespace(t.Context(), "ns")
 	first, err := listen(ctx, b, false)
 	if err != nil {

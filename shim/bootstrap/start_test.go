@@ -1,4 +1,4 @@
-package main
+package bootstrap
 
 import (
 	"bytes"
@@ -65,24 +65,5 @@ func TestAnswer(t *testing.T) {
 	found, err := full.FindExtension(&types.MountCapabilities{})
 	if !found || err != nil {
 		t.Errorf("mount capabilities: %v, %v", found, err)
-	}
-}
-
-func TestRole(t *testing.T) {
-	for args, want := range map[string]string{
-		"-namespace n -id x start":            "start",
-		"-namespace n -id x delete":           "",
-		"-v":                                  "version",
-		"-info":                               "",
-		"-namespace n -id x":                  "",
-		"worker":                              "worker",
-		"holder /run/netns/x":                 "holder",
-		"adopt -namespace n -id start":        "adopt",
-		"fit -config delete":                  "fit",
-		"-namespace n -id x -bundle b delete": "",
-	} {
-		if got := role(strings.Fields(args)); got != want {
-			t.Errorf("role of %q = %q, want %q", args, got, want)
-		}
 	}
 }

@@ -1,4 +1,6 @@
-package main
+// Package bootstrap is how containerd starts a shim and cleans up after it, by the arguments that
+// containerd gives to the binary: start, delete and -info. In the process that start leaves it serves the tasks.
+package bootstrap
 
 import (
 	"context"
@@ -23,27 +25,31 @@ import (
 	"godwit.dev/godwit/shim/rootfs"
 )
 
+// Name is what containerd calls this runtime.
+const Name = "io.containerd.godwit.v1"
+
 // killed is the status of a task whose shim has died.
 const killed = 137
 
 // deleteBound keeps delete within what containerd grants it.
 const deleteBound = 4 * time.Second
 
-// manager answers what containerd asks of the binary, except start.
-type manager struct{}
+// Manager answers what containerd asks of the binary, except start.
+type Manager struct{}
 
-var _ containerd.Shim = manager{}
+var _ containerd.Shim = Manager{}
 
-func (manager) Name() string { return name }
+// Name is the runtime's.
+func (Manager) Name() string { return Name }
 
 // Start is never called: start is done before containerd's library gets the arguments.
-func (manager) Start(context.Context, *bootapi.BootstrapParams) (*bootapi.BootstrapResult, error) {
+func (Manager) Start(context.Context, *bootapi.BootstrapParams) (*bootapi.BootstrapResult, error) {
 	return nil, fmt.Errorf("start: %w", errdefs.ErrNotImplemented)
 }
 
 // Stop cleans up after a shim that is gone: containerd calls it after every end of one,
 // ordinary ends too. A VM that an operation holds is not touched.
-func (manager) Stop(ctx context.Context, id string) (containerd.StopStatus, error) {
+func (Manager) Stop(ctx context.Context, id string) (containerd.StopStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, deleteBound)
 	defer cancel()
 	ns, err := namespaces.NamespaceRequired(ctx)
@@ -85,42 +91,6 @@ func cleanUp(ctx context.Context, ns, id, bundle string) (pid int, err error) {
 	return shim.CleanUp(ctx, host, cfg.VMDir(ns, id))
 }
 
-// dyingBound is how long a killed process may take to let go of its socket: containerd
-// hears of its end before it is over.
-const dyingBound = time.Second
-
-// servedInterval is how often it is looked whether somebody still serves on a socket.
-const servedInterval = 10 * time.Millisecond
-
-// removeSocket removes the socket that a dead shim has left. One that is served on is
-// another shim's by now, or of one that could not be killed.
-func removeSocket(ctx context.Context, bundle string) error {
-	address, err := shim.ServedAt(bundle)
-	if err != nil || address == "" {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, dyingBound)
-	defer cancel()
-	for {
-		is, err := served(address)
-		if err != nil {
-			return err
-		}
-		if !is {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(servedInterval):
-		}
-	}
-	if err := containerd.RemoveSocket(address); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove socket of dead shim: %w", err)
-	}
-	return nil
-}
-
 // bundleDir is named by a flag, or is the working directory's neighbour of that id.
 func bundleDir(ctx context.Context, id string) (string, error) {
 	if opts, ok := ctx.Value(containerd.OptsKey{}).(containerd.Opts); ok && opts.BundlePath != "" {
@@ -134,13 +104,13 @@ func bundleDir(ctx context.Context, id string) (string, error) {
 }
 
 // Info tells containerd before 2.4 which mounts to leave to the shim.
-func (manager) Info(_ context.Context, stdin io.Reader) (*types.RuntimeInfo, error) {
+func (Manager) Info(_ context.Context, stdin io.Reader) (*types.RuntimeInfo, error) {
 	_, err := io.Copy(io.Discard, stdin)
 	if err != nil && !errors.Is(err, os.ErrClosed) {
 		return nil, err
 	}
 	return &types.RuntimeInfo{
-		Name:        name,
+		Name:        Name,
 		Version:     &types.RuntimeVersion{Version: version.Version, Revision: version.Commit},
 		Annotations: map[string]string{"containerd.io/runtime-allow-mounts": rootfs.AllowMounts},
 	}, nil
