@@ -30,7 +30,7 @@ func TestComponentsAnswerUnderTheVMsLock(t *testing.T) {
 			vm.tracking.known() != "" {
 			t.Error("a component does not know its state")
 		}
-		if vm.vmm.starved(1) || vm.vmm.reason() != "" || vm.vmm.facts().Version != "7" || vm.vmm.copied() {
+		if vm.vmm.killedForMemory(1) || vm.vmm.reason() != "" || vm.vmm.facts().Version != "7" || vm.vmm.copied() {
 			t.Error("the facts of the VMM are not those that were noted")
 		}
 	}()

@@ -66,7 +66,7 @@ func (c *creation) open(ctx context.Context, _ *steps.Undo) error {
 	switch c.decision.Action {
 	case record.Restore:
 	case record.Receive:
-		return c.expect(ctx)
+		return c.openStreamed(ctx)
 	default:
 		return nil
 	}
@@ -80,12 +80,12 @@ func (c *creation) open(ctx context.Context, _ *steps.Undo) error {
 	if err := c.fits(ctx, opened.Config); err != nil {
 		return err
 	}
-	return c.pick(ctx, opened.RAM)
+	return c.chooseMode(ctx, opened.RAM)
 }
 
-// expect is open of a VM that its source streams: what it was told of is refused as a
+// openStreamed is open of a VM that its source streams: what it was told of is refused as a
 // snapshot would be.
-func (c *creation) expect(ctx context.Context) error {
+func (c *creation) openStreamed(ctx context.Context) error {
 	s := c.intent.Stream
 	ref := snapshot.Ref{
 		VM: c.vm.namespace + "/" + c.vm.id, UID: c.record.GetUid(), Operation: c.intent.Operation, Attempt: c.intent.Attempt,

@@ -70,7 +70,7 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest,
 		steps.New("reserve RAM", c.reserve),
 		steps.New("make disks", c.disks),
 		steps.New("enter cgroup", c.enter),
-		steps.New("await source", c.await),
+		steps.New("await source", c.listenForSource),
 		// A process starts while another one brings what slept.
 		steps.Together(steps.New("fill from snapshot", c.fill), steps.New("start holder", c.hold)),
 		steps.New("run hooks", c.hooks),
@@ -92,7 +92,7 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest,
 		ContainerID: t.id, Bundle: r.GetBundle(), Rootfs: r.GetRootfs(), Checkpoint: r.GetCheckpoint(), Pid: pid,
 		IO: &events.TaskIO{Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), Terminal: r.GetTerminal()},
 	})
-	return pid, errors.Join(vm.to(Created), t.to(TaskCreated))
+	return pid, errors.Join(vm.setState(Created), t.setState(TaskCreated))
 }
 
 func (c *creation) configure(context.Context, *steps.Undo) error {
@@ -236,7 +236,7 @@ func (c *creation) journal(_ context.Context, u *steps.Undo) (err error) {
 	u.Add("reclaim", func(ctx context.Context) error {
 		j := c.vm.journal.Load()
 		// Without a fence: nothing of the attempt is left, and it may be made again.
-		return errors.Join(c.vm.socket.close(c.vm.life), discard(ctx, c.host, c.vm.dir, j))
+		return errors.Join(c.vm.socket.close(c.vm.life), reclaimUnfenced(ctx, c.host, c.vm.dir, j))
 	})
 	c.vm.journal.Begin(c.vm.dir, c.next)
 	parent := filepath.Dir(c.vm.dir)

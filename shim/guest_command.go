@@ -33,9 +33,9 @@ func (t *Task) command(ctx context.Context, id string, args []string) (status ui
 	return r.GetExitStatus(), err
 }
 
-// suspect answers a command that has not ended, for all that is known. No operation gets the VM
+// unendedCommand answers a command that has not ended, for all that is known. No operation gets the VM
 // before it is dismissed, or dropped.
-func (t *Task) suspect(id string) *process {
+func (t *Task) unendedCommand(id string) *process {
 	vm := t.vm
 	p := t.newProcess(id, stdio.URIs{}, nil)
 	vm.mu.Lock()
@@ -44,8 +44,8 @@ func (t *Task) suspect(id string) *process {
 	return p
 }
 
-// dismiss has the guest kill and forget a command that is suspected, for as long as it takes.
-func (t *Task) dismiss(p *process) {
+// killCommand has the guest kill and forget a command that is suspected, for as long as it takes.
+func (t *Task) killCommand(p *process) {
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, guestBound)
 	defer cancel()

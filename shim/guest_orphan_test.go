@@ -243,11 +243,11 @@ func TestCommandOfAGuestThatStandsStill(t *testing.T) {
 		vm := bareVM(t, a)
 		left := func() int { vm.mu.Lock(); defer vm.mu.Unlock(); return len(vm.owner.orphans) }
 		begun := time.Now()
-		p := vm.owner.suspect("/ready#1")
+		p := vm.owner.unendedCommand("/ready#1")
 		if left() != 1 {
 			t.Error("an operation gets the VM while the command is being ended")
 		}
-		vm.owner.dismiss(p)
+		vm.owner.killCommand(p)
 		if took := time.Since(begun); took != guestBound || left() != 1 {
 			t.Errorf("it was waited for %v, and %d are followed", took, left())
 		}

@@ -26,7 +26,7 @@ func ask[R any](m *machineService, fn func(*VM) (R, error)) (R, error) {
 	if err == nil {
 		r, err = fn(vm)
 	}
-	return r, wire(err)
+	return r, toGRPC(err)
 }
 
 // Query answers at any time.

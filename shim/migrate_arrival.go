@@ -31,8 +31,8 @@ func (s *starting) admit(ctx context.Context) error {
 	return err
 }
 
-// take answers what is to be undone if Start fails: what an arrival has made too.
-func (s *starting) take() *steps.Undo {
+// takeUndo answers what is to be undone if Start fails: what an arrival has made too.
+func (s *starting) takeUndo() *steps.Undo {
 	a := s.vm.origin.arrival
 	if a == nil {
 		return new(steps.Undo)

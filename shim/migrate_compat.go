@@ -34,7 +34,7 @@ func compatible(was, is snapshot.Facts) error {
 			return fmt.Errorf("its %s is %q, this node has %q: %w", f.name, f.was, f.is, errdefs.ErrFailedPrecondition)
 		}
 	}
-	if older(is.Version, was.Version) {
+	if olderVersion(is.Version, was.Version) {
 		return fmt.Errorf("it was made by %s %s, this node has the older %s: %w", was.VMM, was.Version, is.Version,
 			errdefs.ErrFailedPrecondition)
 	}
@@ -83,12 +83,12 @@ func Fits(ctx context.Context, host *Host, offered, facts []byte) error {
 func layout(s *spec.Spec) error {
 	for i, slot := range diskSlots(s.Disks) {
 		if d := s.Disks[i]; d.Slot != slot {
-			return misplaced("disk", d.ID, d.Slot, slot)
+			return errWrongSlot("disk", d.ID, d.Slot, slot)
 		}
 	}
 	for i, n := range s.NICs {
 		if n.Slot != firstNICSlot+i {
-			return misplaced("NIC", n.ID, n.Slot, firstNICSlot+i)
+			return errWrongSlot("NIC", n.ID, n.Slot, firstNICSlot+i)
 		}
 	}
 	return nil
@@ -107,7 +107,7 @@ func diskSlots(disks []spec.Disk) []int {
 	return slots
 }
 
-func misplaced(kind, id string, slot, want int) error {
+func errWrongSlot(kind, id string, slot, want int) error {
 	return fmt.Errorf("its device layout has %s %s in slot %d, this node has it in %d: %w", kind, id, slot, want,
 		errdefs.ErrFailedPrecondition)
 }

@@ -46,8 +46,8 @@ type arrival struct {
 	fail      context.CancelCauseFunc // ends what comes
 }
 
-// await makes the place where the source's connection is handed over.
-func (c *creation) await(_ context.Context, u *steps.Undo) error {
+// listenForSource makes the place where the source's connection is handed over.
+func (c *creation) listenForSource(_ context.Context, u *steps.Undo) error {
 	if c.decision.Action != record.Receive {
 		return nil
 	}

@@ -83,7 +83,7 @@ func (s *starting) openExecs(all []*agentv1.Process) {
 	notices := func(p *agentv1.Process) bool { return vm.journal.Load().IsNotice(p.GetId()) }
 	go s.task.endUnknownExecs(slices.DeleteFunc(unknownExecs(all, known), notices))
 	for i, e := range known {
-		if !has(all, e.Guest) {
+		if !hasProcess(all, e.Guest) {
 			vm.log.Warn("the guest has no such exec", "exec", e.ID, "process", e.Guest)
 			continue
 		}
@@ -120,8 +120,8 @@ func (s *starting) releaseExecs() {
 	}
 }
 
-// has reports whether the guest lists a process of that id.
-func has(all []*agentv1.Process, id string) bool {
+// hasProcess reports whether the guest lists a process of that id.
+func hasProcess(all []*agentv1.Process, id string) bool {
 	for _, p := range all {
 		if p.GetId() == id {
 			return true

@@ -41,8 +41,8 @@ type handover struct {
 	ref *machinev1.Ref // of the operation that has to hold the VM
 }
 
-// held answers the hold of the order's operation; vm.mu is held.
-func (h *handover) held(call string) (*capture, error) {
+// heldCapture answers the hold of the order's operation; vm.mu is held.
+func (h *handover) heldCapture(call string) (*capture, error) {
 	vm, ref := h.vm, h.ref
 	if vm.op.capture == nil || !sameRef(vm.op.capture.ref, ref) {
 		return nil, fmt.Errorf("%s: operation %s, attempt %d, generation %d does not hold VM %s: %w",
@@ -61,7 +61,7 @@ func (h *handover) release(ctx context.Context, digest string, moved bool) error
 		vm.mu.Unlock()
 		return nil
 	}
-	c, err := h.held("release")
+	c, err := h.heldCapture("release")
 	switch {
 	case err != nil:
 	case c.complete() != nil:
@@ -72,7 +72,7 @@ func (h *handover) release(ctx context.Context, digest string, moved bool) error
 	case j.Phase != journal.Prepared:
 		err = fmt.Errorf("release VM %s: it has not voted: %w", vm.id, errdefs.ErrFailedPrecondition)
 	case vm.state != Stopped: // the VMM may have died after the vote
-		err = vm.to(Releasing)
+		err = vm.setState(Releasing)
 	}
 	for _, p := range vm.execs() {
 		p.left = p.left || err == nil && c.execs && p.runs()

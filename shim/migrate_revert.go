@@ -26,7 +26,7 @@ func (h *handover) revert(ctx context.Context, generation uint64) error {
 		}
 		return nil // done before
 	}
-	c, err := h.held("revert")
+	c, err := h.heldCapture("revert")
 	if err == nil && j.Phase != journal.Prepared {
 		err = fmt.Errorf("revert VM %s: it is %s, and has not voted: %w", vm.id, j.Phase, errdefs.ErrFailedPrecondition)
 	}

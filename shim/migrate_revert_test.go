@@ -21,7 +21,7 @@ func TestRevertOfTheDead(t *testing.T) {
 	w.must("vote", w.vote())
 	ref, vm := w.ref(), func() *VM { vm, _ := w.service.current(); return vm }()
 	w.machine.powerOff()
-	vm.guard()
+	vm.watchVMM()
 	w.records.rec.Owner, w.records.rec.Generation = &nodev1.Owner{Node: "a"}, ref.GetGeneration()+2
 	for range 2 {
 		_, err := w.machineService().Revert(t.Context(),

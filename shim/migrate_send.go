@@ -73,9 +73,9 @@ func (c *capture) stream() (string, error) {
 	return sent.Digest, nil
 }
 
-// note writes down what was sent: should the VM end with its shim before the vote, the
+// saveDigest writes down what was sent: should the VM end with its shim before the vote, the
 // destination's word on it is still good for one.
-func (s *sending) note(digest string) error {
+func (s *sending) saveDigest(digest string) error {
 	vm, ref := s.vm, s.c.ref
 	return vm.journal.Update(func(j *journal.Journal) error {
 		if j.Phase != journal.Sending || j.Operation != ref.GetOperation() || j.Attempt != ref.GetAttempt() {
@@ -149,7 +149,7 @@ func (s *sending) send() (snapshot.Sent, error) {
 	sent, err := s.transmit()
 	noted := s.noting.Wait()
 	if err == nil && noted == nil && s.vm.journal.Load().Digest != sent.Digest {
-		noted = s.note(sent.Digest)
+		noted = s.saveDigest(sent.Digest)
 	}
 	return sent, errors.Join(err, noted)
 }
@@ -157,7 +157,7 @@ func (s *sending) send() (snapshot.Sent, error) {
 // ended is called when the destination has all of the VM, and loads it.
 func (s *sending) ended(digest string) {
 	s.noting.Go(func() error {
-		err := s.note(digest)
+		err := s.saveDigest(digest)
 		if err == nil {
 			s.vm.prewrite((*journal.Journal).Prepare)
 		}

@@ -85,7 +85,7 @@ func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) 
 		return nil, err
 	}
 	out := &machinev1.OfferResponse{RamBytes: j.Spec.Memory, ResidentBytes: rampool.Resident(j.RAM),
-		Tracking: string(vm.tracking.choice(ctx).Way)}
+		Tracking: string(vm.tracking.currentChoice(ctx).Way)}
 	if out.Spec, err = json.Marshal(j.Spec); err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ func TestVMMDiesInAHoldThatIsGivenBack(t *testing.T) {
 				w.must("vote", w.vote())
 			}
 			w.must("kill VMM", w.machine.Kill(t.Context()))
-			vm.guard()
+			vm.watchVMM()
 			w.must("give back", c.give(w))
 			if status := w.wait(""); status != killed || !vm.inState(Stopped) {
 				t.Errorf("the task ended with %d, VM is %s", status, vm.state)
@@ -62,7 +62,7 @@ func TestVMMDiesWhenExecsLeave(t *testing.T) {
 			w.must("vote", w.vote())
 			w.must("kill VMM", w.machine.Kill(t.Context()))
 			vm, _ := w.service.current()
-			vm.guard()
+			vm.watchVMM()
 			for _, id := range []string{"e", "vm"} {
 				if status, told := w.events.exit(id); told {
 					t.Errorf("%s ends with %d before the hand-over", id, status)

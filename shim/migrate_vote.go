@@ -20,10 +20,10 @@ const voteBound = 10 * time.Second
 func (h *handover) prepare(ctx context.Context) (string, error) {
 	vm := h.vm
 	vm.mu.Lock()
-	c, err := h.held("vote")
+	c, err := h.heldCapture("vote")
 	state := vm.state
 	if err == nil && state != Voted && state != Stopped {
-		err = vm.to(Voting)
+		err = vm.setState(Voting)
 	}
 	vm.mu.Unlock()
 	switch {

@@ -17,7 +17,7 @@ const maxResolver = 64 << 10
 // namesOf reads what containerd's clients give a container as files.
 func namesOf(hostname string, copies bundle.Copies) (*journal.Names, error) {
 	names := &journal.Names{Hostname: hostname}
-	for _, c := range copies.Only("/etc/resolv.conf") {
+	for _, c := range copies.Select("/etc/resolv.conf") {
 		data, err := c.Read(maxResolver)
 		if err != nil {
 			return nil, fmt.Errorf("read DNS servers: %w", err)

@@ -28,13 +28,13 @@ type adoption struct {
 // on without a task that containerd knows, by its own end or by another operation.
 func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	dir := host.Config.VMDir(namespace, id)
-	if j, err := claimJournal(dir, forgotten); err == nil {
+	if j, err := claimJournal(dir, checkForgotten); err == nil {
 		if err := cleanUp(ctx, host, dir, j); err != nil {
 			return fmt.Errorf("clean up after VM %s/%s: %w", namespace, id, err)
 		}
 		return nil
 	}
-	vm, err := adopted(ctx, host, namespace, id)
+	vm, err := adoptVM(ctx, host, namespace, id)
 	if err != nil {
 		return fmt.Errorf("adopt VM %s/%s: %w", namespace, id, err)
 	}
@@ -51,7 +51,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	}
 	a.abortMove()
 	a.finishWake(ctx)
-	if err := a.over(ctx); err != nil {
+	if err := a.awaitEnd(ctx); err != nil {
 		return errors.Join(err, vm.socket.close(vm.life))
 	}
 	// The one who ordered the end gets its answer first.
@@ -82,8 +82,8 @@ const (
 	owedInterval = 100 * time.Millisecond // between two looks whether an operation still needs the VM
 )
 
-// over waits for the end of the VM, and of the operation that has its snapshot.
-func (a *adoption) over(ctx context.Context) error {
+// awaitEnd waits for the end of the VM, and of the operation that has its snapshot.
+func (a *adoption) awaitEnd(ctx context.Context) error {
 	select {
 	case <-a.vm.owner.init.done:
 	case <-ctx.Done():
@@ -127,10 +127,10 @@ func (a *adoption) disown(ctx context.Context, j *journal.Journal) error {
 	return a.vm.record().disown(ctx, j.Generation, j.Spec.UID)
 }
 
-// adoptable wants a VM whose shim is dead and that is not containerd's to end: an
+// checkAdoptable wants a VM whose shim is dead and that is not containerd's to end: an
 // operation holds it, or held it, or wakes it, or an earlier successor ran it. It marks
 // the journal.
-func adoptable(j *journal.Journal) error {
+func checkAdoptable(j *journal.Journal) error {
 	alive, err := shimOf(j).Alive()
 	if err != nil {
 		return fmt.Errorf("its shim: %w", err)
@@ -151,9 +151,9 @@ func adoptable(j *journal.Journal) error {
 	return nil
 }
 
-func adopted(ctx context.Context, host *Host, namespace, id string) (*VM, error) {
+func adoptVM(ctx context.Context, host *Host, namespace, id string) (*VM, error) {
 	dir := host.Config.VMDir(namespace, id)
-	j, err := claimJournal(dir, adoptable)
+	j, err := claimJournal(dir, checkAdoptable)
 	if err != nil {
 		return nil, err
 	}

@@ -30,12 +30,12 @@ func orphan(t *testing.T, w *world, vote bool) (*VM, *machineService, *machinev1
 func succeed(t *testing.T, w *world) *VM {
 	t.Helper()
 	old, _ := w.service.current()
-	if _, err := adopted(old.life, w.host(), "ns", "vm"); !errdefs.IsAlreadyExists(err) {
+	if _, err := adoptVM(old.life, w.host(), "ns", "vm"); !errdefs.IsAlreadyExists(err) {
 		t.Fatalf("adopt beside a living shim = %v", err)
 	}
 	w.must("forget shim", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 	w.must("unserve", old.socket.close(old.life))
-	vm, err := adopted(old.life, w.host(), "ns", "vm")
+	vm, err := adoptVM(old.life, w.host(), "ns", "vm")
 	w.must("adopt", err)
 	return vm
 }

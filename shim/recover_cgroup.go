@@ -19,7 +19,7 @@ import (
 // As a rule nobody is left in them, and no journal is read. A journal that cannot be read may be
 // of such a VM: the error, and nobody in the directories is to be ended.
 func unshared(dir string, private []string) ([]string, error) {
-	if left, err := cgroup.Strangers(private); len(left) == 0 || err != nil {
+	if left, err := cgroup.OtherProcesses(private); len(left) == 0 || err != nil {
 		return private, err
 	}
 	vms, err := directories(filepath.Dir(filepath.Dir(dir)))

@@ -73,7 +73,7 @@ func awaitProcess(ctx context.Context, id proc.ID) error {
 	case dying.Err() == nil || ctx.Err() != nil: // nobody knows that it hangs
 		return err
 	}
-	if later, err := newer(id); later || err != nil {
+	if later, err := startedLater(id); later || err != nil {
 		return err
 	}
 	slog.Warn("kill a shim that hangs", "pid", id.PID)
@@ -89,8 +89,8 @@ var (
 	ownID = func() (proc.ID, error) { return proc.Find(os.Getpid()) }
 )
 
-// newer reports whether a process was started behind this one.
-func newer(id proc.ID) (bool, error) {
+// startedLater reports whether a process was started behind this one.
+func startedLater(id proc.ID) (bool, error) {
 	own, err := ownID()
 	return err == nil && id.StartTime >= own.StartTime, err
 }

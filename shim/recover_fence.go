@@ -75,7 +75,7 @@ func (a *adoption) answerForFence(ctx context.Context) error {
 	j := vm.journal.Load()
 	bound, cancel := context.WithTimeout(ctx, undoBound)
 	defer cancel()
-	if err := free(bound, vm.host, vm.dir, j); err != nil {
+	if err := releaseResources(bound, vm.host, vm.dir, j); err != nil {
 		return err
 	}
 	if err := removeFile(stateFile(vm.dir)); err != nil {

@@ -19,7 +19,7 @@ import (
 // started again. A VM that anybody holds is not touched.
 func Forget(ctx context.Context, host *Host, namespace, id string) error {
 	dir := host.Config.VMDir(namespace, id)
-	j, err := claimJournal(dir, unowned)
+	j, err := claimJournal(dir, checkUnowned)
 	if errdefs.IsNotFound(err) {
 		return sweep(dir)
 	}
@@ -66,8 +66,8 @@ func ServedAt(bundle string) (string, error) {
 	return served.Address, nil
 }
 
-// unowned wants a VM that neither an operation nor a process holds.
-func unowned(j *journal.Journal) error {
+// checkUnowned wants a VM that neither an operation nor a process holds.
+func checkUnowned(j *journal.Journal) error {
 	wakes, err := wakeCommitted(j)
 	if err != nil {
 		return err
@@ -82,10 +82,10 @@ func unowned(j *journal.Journal) error {
 	return nil
 }
 
-// forgotten wants an unowned VM whose task containerd cannot know: after a restart of the
+// checkForgotten wants an unowned VM whose task containerd cannot know: after a restart of the
 // host its bundle is gone.
-func forgotten(j *journal.Journal) error {
-	if err := unowned(j); err != nil {
+func checkForgotten(j *journal.Journal) error {
+	if err := checkUnowned(j); err != nil {
 		return err
 	}
 	if _, err := os.Stat(j.Bundle); !errors.Is(err, os.ErrNotExist) {

@@ -26,7 +26,7 @@ func TestForgotten(t *testing.T) {
 	} {
 		k := j
 		change(&k)
-		if err := forgotten(&k); !errdefs.IsFailedPrecondition(err) {
+		if err := checkForgotten(&k); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -21,27 +21,27 @@ import (
 
 // shimOf is the shim that has the VM, or had it.
 func shimOf(j *journal.Journal) proc.ID {
-	return j.Shim.Settle(func(pid int) (bool, error) { return servesVM(j, pid) })
+	return j.Shim.WithBoot(func(pid int) (bool, error) { return servesVM(j, pid) })
 }
 
 // sandboxOf is the process whose pid the task shows.
-func sandboxOf(j *journal.Journal) proc.ID { return j.Holder.Settle(holds) }
+func sandboxOf(j *journal.Journal) proc.ID { return j.Holder.WithBoot(isSandboxProcess) }
 
 // vmmOf is the VMM; none where none was started.
 func vmmOf(j *journal.Journal) proc.ID {
 	if j.Process == nil {
 		return proc.ID{}
 	}
-	return idOf(j.Process).Settle(func(pid int) (bool, error) { return mapsRAM(j, pid) })
+	return idOf(j.Process).WithBoot(func(pid int) (bool, error) { return mapsRAM(j, pid) })
 }
 
 func idOf(p *vmm.Process) proc.ID {
 	return proc.ID{PID: p.PID, StartTime: p.StartTime, Boot: p.Boot}
 }
 
-// unlessGone is err, which a call about a process has answered, unless the process is proved to be
+// ignoreEnded is err, which a call about a process has answered, unless the process is proved to be
 // gone.
-func unlessGone(id proc.ID, err error) error {
+func ignoreEnded(id proc.ID, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -78,8 +78,8 @@ func flagOf(args []string, name string) (value string, ok bool) {
 	return args[at+1], true
 }
 
-// holds reports whether a process is a holder.
-func holds(pid int) (bool, error) {
+// isSandboxProcess reports whether a process is a holder.
+func isSandboxProcess(pid int) (bool, error) {
 	args, err := arguments(pid)
 	return len(args) > 1 && args[1] == sandboxprocess.Subcommand, err
 }
@@ -101,7 +101,7 @@ func mapsRAM(j *journal.Journal, pid int) (bool, error) {
 	if j.RAM == "" {
 		return false, fmt.Errorf("process %d: the VM's RAM has no name", pid)
 	}
-	ram, err := resolved(j.RAM)
+	ram, err := resolvedPath(j.RAM)
 	if err != nil {
 		return false, fmt.Errorf("look who process %d is: %w", pid, err)
 	}
@@ -122,9 +122,9 @@ func mapsRAM(j *journal.Journal, pid int) (bool, error) {
 	return false, nil
 }
 
-// resolved is a path as the kernel lists it, in which no directory is a link. The file may be gone,
+// resolvedPath is a path as the kernel lists it, in which no directory is a link. The file may be gone,
 // and the directory too.
-func resolved(path string) (string, error) {
+func resolvedPath(path string) (string, error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
 		return path, nil

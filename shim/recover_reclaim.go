@@ -30,10 +30,10 @@ func reclaim(ctx context.Context, host *Host, dir string, j *journal.Journal) er
 
 // reclaimAs is reclaim whose fence is the owner's: nobody else takes it while that one lives.
 func reclaimAs(ctx context.Context, host *Host, dir string, j *journal.Journal, owner proc.ID) error {
-	if err := free(ctx, host, dir, j); err != nil {
+	if err := releaseResources(ctx, host, dir, j); err != nil {
 		return err
 	}
-	return settle(dir, j, func() error {
+	return writeOutcome(dir, j, func() error {
 		if !j.Phase.Destination() || j.Operation == "" {
 			return removeVM(dir)
 		}
@@ -74,20 +74,20 @@ func locked(dir string, fn func(now *journal.Journal, err error) error) error {
 	return fn(journal.Read(dir))
 }
 
-// discard is reclaim that leaves no fence.
-func discard(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
+// reclaimUnfenced is reclaim that leaves no fence.
+func reclaimUnfenced(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
 	if j == nil {
 		return nil
 	}
-	if err := free(ctx, host, dir, j); err != nil {
+	if err := releaseResources(ctx, host, dir, j); err != nil {
 		return err
 	}
-	return settle(dir, j, func() error { return removeVM(dir) })
+	return writeOutcome(dir, j, func() error { return removeVM(dir) })
 }
 
-// settle writes the last word on what j was, or removes it, unless the journal in dir is
+// writeOutcome writes the last word on what j was, or removes it, unless the journal in dir is
 // another process's by now, which frees the same again and has a last word of its own.
-func settle(dir string, j *journal.Journal, last func() error) error {
+func writeOutcome(dir string, j *journal.Journal, last func() error) error {
 	return locked(dir, func(now *journal.Journal, err error) error {
 		switch {
 		case errdefs.IsNotFound(err): // its last word was said, or its first one never written
@@ -117,9 +117,9 @@ func removeVM(dir string) error {
 	return err
 }
 
-// free is reclaim that keeps the journal. Behind a VMM that does not end, such as one whose disk
+// releaseResources is reclaim that keeps the journal. Behind a VMM that does not end, such as one whose disk
 // hangs, nothing is freed: it may still write to what it has.
-func free(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
+func releaseResources(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
 	var errs []error
 	try := func(what string, err error) {
 		if err != nil {

@@ -84,7 +84,7 @@ func (a *adoption) resumeHold(ctx context.Context) error {
 	id := vmmOf(j)
 	if j.Phase == journal.Prepared {
 		// It is stopped already: this verifies it. One that is gone runs even less.
-		if err := unlessGone(id, id.Stop(ctx)); err != nil {
+		if err := ignoreEnded(id, id.Stop(ctx)); err != nil {
 			return err
 		}
 		vm.machine, vm.state = newStoppedVMM(vm, id, *j.Process), Voted
@@ -102,7 +102,7 @@ func (a *adoption) resumeHold(ctx context.Context) error {
 		return nil
 	}
 	// A vote that was cut off may have stopped it, and nobody was told: the VM is paused still.
-	if err := unlessGone(id, id.Continue()); err != nil {
+	if err := ignoreEnded(id, id.Continue()); err != nil {
 		return err
 	}
 	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Abort))
@@ -117,7 +117,7 @@ func (a *adoption) resumeHold(ctx context.Context) error {
 	}
 	vm.machine, vm.state = m, Captured
 	c.deadline.Reset(c.silenceBound())
-	go vm.guard()
+	go vm.watchVMM()
 	return nil
 }
 

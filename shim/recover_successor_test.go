@@ -57,7 +57,7 @@ func TestTheSuccessorDies(t *testing.T) {
 		if pid, err := CleanUp(t.Context(), w.host(), vm.dir); err != nil || pid == 0 || !lives(w.machine.id) {
 			t.Fatalf("cleanup killed an adopted VM: %d, %v", pid, err)
 		}
-		next, err := adopted(vm.life, w.host(), "ns", "vm")
+		next, err := adoptVM(vm.life, w.host(), "ns", "vm")
 		w.must("adopt", err)
 		if !next.inState(Running) || !w.machine.running() {
 			t.Fatalf("VM is %s", next.state)
@@ -97,7 +97,7 @@ func TestAdoptAfterAReboot(t *testing.T) {
 	w.must("unserve", old.socket.close(old.life))
 	w.must("kill VMM", w.machine.id.Kill(t.Context()))
 	w.at("open network", func() error { return errors.New("no such namespace") })
-	vm, err := adopted(old.life, w.host(), "ns", "vm")
+	vm, err := adoptVM(old.life, w.host(), "ns", "vm")
 	w.must("adopt", err)
 	m := &machineService{find: func() (*VM, error) { return vm, nil }}
 	_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})

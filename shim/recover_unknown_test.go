@@ -37,11 +37,11 @@ func TestUnknownDecidesNothing(t *testing.T) {
 	decide := map[string]func(*journal.Journal) error{
 		"create":       func(j *journal.Journal) error { return c.clearable(t.Context(), j) },
 		"clean up":     host.checkAbandoned,
-		"adopt":        adoptable,
-		"forget":       unowned,
-		"adopt forgot": forgotten,
+		"adopt":        checkAdoptable,
+		"forget":       checkUnowned,
+		"adopt forgot": checkForgotten,
 		"detach":       func(j *journal.Journal) error { return detach(t.Context(), host, j, w.links) },
-		"reclaim":      func(j *journal.Journal) error { return free(t.Context(), host, t.TempDir(), j) },
+		"reclaim":      func(j *journal.Journal) error { return releaseResources(t.Context(), host, t.TempDir(), j) },
 		"resume a hold": func(j *journal.Journal) error {
 			return (&adoption{vm: &VM{host: host}, j: j}).resumeHold(t.Context())
 		},
@@ -236,7 +236,7 @@ func TestJournalWithoutBoot(t *testing.T) {
 	left := &journal.Journal{Phase: journal.Own, Resources: journal.Resources{Spec: sp, Shim: old(theirs),
 		Holder: old(stranger), Process: process(stranger), RAM: filepath.Join(dir, "ram")}}
 	w.must("clean up what another boot has left", w.host().checkAbandoned(left))
-	w.must("free", free(t.Context(), w.host(), t.TempDir(), left))
+	w.must("free", releaseResources(t.Context(), w.host(), t.TempDir(), left))
 	for _, id := range []proc.ID{theirs, stranger} {
 		if !lives(id) {
 			t.Errorf("process %d, which is not the VM's, was killed", id.PID)

@@ -32,7 +32,7 @@ func wakeCommitted(j *journal.Journal) (bool, error) {
 func (a *adoption) takeOver(ctx context.Context) error {
 	vm, j := a.vm, a.j
 	// An operation's vote may have stopped it here before.
-	if err := unlessGone(vm.vmmID(), vm.vmmID().Continue()); err != nil {
+	if err := ignoreEnded(vm.vmmID(), vm.vmmID().Continue()); err != nil {
 		return err
 	}
 	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Abort))
@@ -128,6 +128,6 @@ func (s *starting) startTraffic(ctx context.Context) {
 		s.flows()
 	}
 	vm.retryWhileRunning("note that the VM is awake", noted, awake)
-	go vm.guard()
+	go vm.watchVMM()
 	go vm.trimMemory()
 }

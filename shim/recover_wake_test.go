@@ -220,7 +220,7 @@ func TestNobodyTakesAVMThatWakes(t *testing.T) {
 		t.Fatalf("create = %v, the VMM lives: %t", err, lives(w.machine.id))
 	}
 	w.must("kill VMM", w.machine.id.Kill(t.Context()))
-	if _, err := adopted(old.life, w.host(), "ns", "vm"); !errdefs.IsFailedPrecondition(err) {
+	if _, err := adoptVM(old.life, w.host(), "ns", "vm"); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("adopt what has ended = %v", err)
 	}
 	_, err := CleanUp(t.Context(), w.host(), old.dir)

@@ -37,8 +37,8 @@ func (s *starting) beginFill(_ context.Context, u *steps.Undo) error {
 	return nil
 }
 
-// expect has RAM wait for its pages, and these come from now on: loading the state wants some.
-func (s *starting) expect(_ context.Context, u *steps.Undo) error {
+// registerRAM has RAM wait for its pages, and these come from now on: loading the state wants some.
+func (s *starting) registerRAM(_ context.Context, u *steps.Undo) error {
 	vm, j := s.vm, s.vm.journal.Load()
 	ram, err := os.OpenFile(j.RAM, os.O_RDWR, 0)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *starting) boundAfterFill(abort func()) func() {
 			}
 			s.extend(time.Duration(s.vm.host.Config.Timeouts.Boot))
 		}
-		for left := s.left(); left > 0 && s.vm.life.Err() == nil; left = s.left() {
+		for left := s.timeLeft(); left > 0 && s.vm.life.Err() == nil; left = s.timeLeft() {
 			retry.Sleep(s.vm.life, left)
 		}
 		abort()
@@ -84,7 +84,7 @@ func (s *starting) extend(bound time.Duration) {
 	}
 }
 
-func (s *starting) left() time.Duration { return time.Until(time.Unix(0, s.until.Load())) }
+func (s *starting) timeLeft() time.Duration { return time.Until(time.Unix(0, s.until.Load())) }
 
 // dialUntilFilled is dial that waits for a guest whose pages are late.
 func (s *starting) dialUntilFilled(ctx context.Context, dial func(context.Context) (Agent, error)) (Agent, error) {

@@ -22,16 +22,16 @@ func (c *creation) ordered() (mode, by string) {
 	return c.host.Config.Worker.Restore, "worker.restore"
 }
 
-// pick decides when RAM comes, of which the snapshot has so many bytes. Where that is to be while the
+// chooseMode decides when RAM comes, of which the snapshot has so many bytes. Where that is to be while the
 // VM runs, and cannot be, the wake is refused: no other mode takes the place of an order.
-func (c *creation) pick(ctx context.Context, ram uint64) error {
+func (c *creation) chooseMode(ctx context.Context, ram uint64) error {
 	if c.decision.Action != record.Restore {
 		return nil
 	}
 	mode, reason := c.ordered()
 	switch mode {
 	case config.RestoreAuto:
-		mode, reason = c.suits(ctx, ram)
+		mode, reason = c.defaultMode(ctx, ram)
 	case config.RestoreLazy:
 		if err := c.obstacleToLazy(ctx); err != nil {
 			return fmt.Errorf("restore %s lazily: %w; set worker.restore or annotation godwit.dev/restore to eager or auto: %w",
@@ -43,9 +43,9 @@ func (c *creation) pick(ctx context.Context, ram uint64) error {
 	return nil
 }
 
-// suits is the mode that nobody has ordered, and why. A successor finds it in the journal: it is
+// defaultMode is the mode that nobody has ordered, and why. A successor finds it in the journal: it is
 // not asked again.
-func (c *creation) suits(ctx context.Context, ram uint64) (mode, reason string) {
+func (c *creation) defaultMode(ctx context.Context, ram uint64) (mode, reason string) {
 	has := fmt.Sprintf("auto: %d MiB of RAM", ram>>20)
 	if ram < uint64(config.LazyFrom) {
 		return config.RestoreEager, fmt.Sprintf("%s, fewer than %d", has, config.LazyFrom>>20)
@@ -61,7 +61,7 @@ func (c *creation) obstacleToLazy(ctx context.Context) error {
 	if err := smallPages(c.host.Config.RAMDir); err != nil {
 		return err
 	}
-	switch choice := c.host.choose(ctx); {
+	switch choice := c.host.chooseTracking(ctx); {
 	case !c.waits:
 		return fmt.Errorf("VMM %s reads RAM before it can wait for it; QEMU does not", sp.VMM.Name)
 	case !sp.HasAgent():

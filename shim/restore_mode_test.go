@@ -84,7 +84,7 @@ func TestAutoRestoreOfAVMDisk(t *testing.T) {
 		decision: record.Decision{Action: record.Restore},
 		snapshot: &snapshot.Config{Spec: &spec.Spec{VMDisk: &spec.VMDisk{}}},
 	}
-	w.must("pick", c.pick(t.Context(), uint64(config.LazyFrom)))
+	w.must("pick", c.chooseMode(t.Context(), uint64(config.LazyFrom)))
 	if r := c.next.Restored; r.Lazy() || r.Mode != config.RestoreEager ||
 		!strings.HasPrefix(r.Reason, "auto: it is a VM disk") {
 		t.Errorf("lazy %v, %+v", r.Lazy(), r)

@@ -82,8 +82,8 @@ func (p *postcopy) resume() {
 	}
 }
 
-// halts keeps Pause, Resume and the end of a fill apart.
-func (p *postcopy) halts() (over func()) {
+// lockPause keeps Pause, Resume and the end of a fill apart.
+func (p *postcopy) lockPause() (over func()) {
 	if p.filling() == nil {
 		return func() {}
 	}

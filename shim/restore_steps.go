@@ -99,11 +99,11 @@ func (s *starting) verifyGuest(ctx context.Context, _ *steps.Undo) error {
 		return fmt.Errorf("the guest is at boot %s, up %d ms; the snapshot is of boot %s, up %d ms: %w",
 			r.GetBootId(), r.GetUptimeMs(), j.BootID, j.Resume.UptimeMS, errdefs.ErrDataLoss)
 	}
-	if !has(r.GetProcesses(), "") {
+	if !hasProcess(r.GetProcesses(), "") {
 		return fmt.Errorf("the restored guest has no init: %w", errdefs.ErrDataLoss)
 	}
 	s.openExecs(r.GetProcesses())
-	return s.settle(ctx)
+	return s.resumeOperation(ctx)
 }
 
 // hostFiles are those of the bundle that say where the guest is. A successor has no
@@ -112,12 +112,12 @@ func (s *starting) hostFiles() bundle.Copies {
 	if s.vm.owner.bundle == nil {
 		return nil
 	}
-	return s.vm.owner.bundle.Copies.Only("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
+	return s.vm.owner.bundle.Copies.Select("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
 }
 
-// settle takes up what the VM was about when it went to sleep. Where that was stays in the
+// resumeOperation takes up what the VM was about when it went to sleep. Where that was stays in the
 // journal until the VM is known to be awake.
-func (s *starting) settle(ctx context.Context) error {
+func (s *starting) resumeOperation(ctx context.Context) error {
 	vm, j := s.vm, s.vm.journal.Load()
 	if s.readdress && !s.plugs {
 		if err := vm.nic.up(ctx); err != nil {

@@ -47,7 +47,7 @@ func (c *capture) abort(allowed ...State) error {
 		vm.mu.Unlock()
 		return nil
 	case slices.Contains(allowed, from):
-		err = vm.to(Aborting)
+		err = vm.setState(Aborting)
 	case from == Stopped:
 		vm.mu.Unlock()
 		return c.endDead(ordered)
@@ -151,7 +151,7 @@ func (c *capture) finishResume(ctx context.Context, noted, up error) error {
 	if c.req.GetPaused() {
 		next = Paused
 	}
-	err := vm.to(next)
+	err := vm.setState(next)
 	vm.mu.Unlock()
 	vm.startTraffic()
 	vm.retryWhileRunning("write journal", noted, c.noteResumed())

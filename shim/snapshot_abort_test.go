@@ -110,7 +110,7 @@ func TestVMMDiesAfterTheCapture(t *testing.T) {
 				w.must("vote", err)
 			}
 			w.must("kill VMM", w.machine.Kill(t.Context()))
-			vm.guard() // it has seen the end, as the one of the VM's own has or will
+			vm.watchVMM() // it has seen the end, as the one of the VM's own has or will
 			if status, told := w.events.exit("vm"); told {
 				t.Fatalf("containerd is told of an end with %d before the hand-over", status)
 			}
@@ -148,7 +148,7 @@ func TestAdoptVotesForADeadVMM(t *testing.T) {
 	w.must("forget", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 	w.must("unserve", old.socket.close(old.life))
 	w.must("kill VMM", w.machine.id.Kill(t.Context()))
-	vm, err := adopted(old.life, w.host(), "ns", "vm")
+	vm, err := adoptVM(old.life, w.host(), "ns", "vm")
 	w.must("adopt", err)
 	m := &machineService{find: func() (*VM, error) { return vm, nil }}
 	v, err := m.Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})

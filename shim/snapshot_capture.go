@@ -61,7 +61,7 @@ func (c *capture) hold() (*capture, bool, error) {
 	if has, err := c.mayHold(); has != nil || err != nil {
 		return has, false, err
 	}
-	if err := vm.to(Capturing); err != nil {
+	if err := vm.setState(Capturing); err != nil {
 		return nil, false, err
 	}
 	c.done = make(chan struct{})
@@ -82,7 +82,7 @@ func (c *capture) mayHold() (*capture, error) {
 	if has := vm.op.upload; has != nil && sameRef(has.ref, c.ref) {
 		return has, nil
 	}
-	if has := vm.op.capture; has != nil && (vm.frozen() || vm.state == Stopped) {
+	if has := vm.op.capture; has != nil && (vm.isHeld() || vm.state == Stopped) {
 		if sameRef(has.ref, c.ref) && (has.send == nil) == (c.send == nil) {
 			return has, nil
 		}

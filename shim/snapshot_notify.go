@@ -116,11 +116,11 @@ func (n *notices) runOne(ctx context.Context, w journal.Notice) {
 	}
 	var p *process
 	if err != nil { // before nothing in the journal speaks of it any more
-		p = n.vm.owner.suspect(w.ID)
+		p = n.vm.owner.unendedCommand(w.ID)
 	}
 	switch struck := n.writeUntilDone(ctx, n.vm.write(w.Remove), w.Remove); {
 	case struck && p != nil:
-		n.vm.owner.dismiss(p)
+		n.vm.owner.killCommand(p)
 	case struck:
 		n.vm.owner.forgetCommand(w.ID)
 	case p != nil: // the word is still to be told

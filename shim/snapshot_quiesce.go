@@ -45,8 +45,8 @@ func (vm *VM) call() (over func()) {
 	}
 }
 
-// calling is call for who does not hold vm.mu.
-func (vm *VM) calling() (over func()) {
+// lockAndCall is call for who does not hold vm.mu.
+func (vm *VM) lockAndCall() (over func()) {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return vm.call()

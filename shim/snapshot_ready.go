@@ -93,13 +93,13 @@ func (c *capture) awaitReady(ctx context.Context) error {
 // isReady asks once. An operation does not come into that.
 func (c *capture) isReady(ctx context.Context, probe []string) (uint32, error) {
 	vm := c.vm
-	defer vm.calling()()
+	defer vm.lockAndCall()()
 	id := "/ready#" + uuid.NewString() // containerd has no such ids, and no shim before this one has
 	status, err := vm.owner.command(ctx, id, probe)
 	if err == nil {
 		vm.owner.forgetCommand(id)
 	} else {
-		vm.owner.dismiss(vm.owner.suspect(id))
+		vm.owner.killCommand(vm.owner.unendedCommand(id))
 	}
 	return status, err
 }

@@ -13,8 +13,8 @@ import (
 	"godwit.dev/godwit/snapshot/worker"
 )
 
-// choose answers how pages of RAM that change are found on this node.
-func (h *Host) choose(ctx context.Context) tracking.Choice {
+// chooseTracking answers how pages of RAM that change are found on this node.
+func (h *Host) chooseTracking(ctx context.Context) tracking.Choice {
 	if h.Tracking == nil {
 		return tracking.Choice{Way: track.Content}
 	}
@@ -23,7 +23,7 @@ func (h *Host) choose(ctx context.Context) tracking.Choice {
 
 // trackedVM is the VM whose RAM is tracked.
 type trackedVM interface {
-	choose(ctx context.Context) tracking.Choice // what its node would have
+	chooseTracking(ctx context.Context) tracking.Choice // what its node would have
 }
 
 // ramTracking knows how changed pages of RAM are found, and opens what finds them.
@@ -43,9 +43,9 @@ func (r *ramTracking) known() string {
 	return r.way
 }
 
-// choice is choose for a VM that runs: it may have been started without a userfaultfd.
-func (r *ramTracking) choice(ctx context.Context) tracking.Choice {
-	c := r.of.choose(ctx)
+// currentChoice is chooseTracking for a VM that runs: it may have been started without a userfaultfd.
+func (r *ramTracking) currentChoice(ctx context.Context) tracking.Choice {
+	c := r.of.chooseTracking(ctx)
 	if p := r.journal.Load().Process; c.Way == track.UFFD && (p == nil || p.Userfault == 0) {
 		c = tracking.Choice{Way: track.Content, Reason: "the VMM was started without a userfaultfd"}
 	}
@@ -58,7 +58,7 @@ func (r *ramTracking) choice(ctx context.Context) tracking.Choice {
 // openFiles opens what the worker needs to find changed pages. Whatever is missing costs
 // a longer pause and no more; the answer says why.
 func (r *ramTracking) openFiles(ctx context.Context, ram *os.File, files *openFiles) (*worker.Tracking, string) {
-	c := r.choice(ctx)
+	c := r.currentChoice(ctx)
 	if c.Way == track.Content {
 		return nil, c.Reason
 	}
@@ -88,9 +88,9 @@ func (r *ramTracking) openFiles(ctx context.Context, ram *os.File, files *openFi
 func (s *starting) startTracking(ctx context.Context, u *steps.Undo) error {
 	vm, j := s.vm, s.vm.journal.Load()
 	if j.Postcopy != nil {
-		return s.expect(ctx, u)
+		return s.registerRAM(ctx, u)
 	}
-	if vm.tracking.choice(ctx).Way != track.UFFD {
+	if vm.tracking.currentChoice(ctx).Way != track.UFFD {
 		return nil
 	}
 	ram, err := os.Open(j.RAM)

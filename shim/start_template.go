@@ -35,8 +35,8 @@ type cloning struct {
 	template *template.Template // that the VM is being made of
 }
 
-// loads reports whether the VM is being made of a template now.
-func (c *cloning) loads() bool { return c != nil && c.template != nil }
+// loading reports whether the VM is being made of a template now.
+func (c *cloning) loading() bool { return c != nil && c.template != nil }
 
 // clone starts the VM as a copy of its shape's template, if there is one. It is never a
 // reason for a Start to fail: whatever goes wrong, the VMM is killed, its RAM is emptied,
@@ -75,11 +75,11 @@ func (c *cloning) clone(ctx context.Context, u *steps.Undo) error {
 		return fmt.Errorf("a copy that failed does not end: %w", err)
 	}
 	vm.log.Warn("template does not do: boot", "template", shape.Key(), "error", err)
-	c.discard(shape, err)
+	c.discardTemplate(shape, err)
 	return c.resetFiles()
 }
 
-func (c *cloning) discard(shape template.Shape, reason error) {
+func (c *cloning) discardTemplate(shape template.Shape, reason error) {
 	vm := c.start.vm
 	if err := vm.host.Templates.Discard(shape, reason); err != nil {
 		vm.log.Warn("throw template away", "template", shape.Key(), "error", err)
@@ -94,7 +94,7 @@ func (c *cloning) discardUnresponsive(ctx, soon context.Context, err error) {
 		return
 	}
 	c.start.vm.log.Warn("a copy has fallen silent: throw its template away", "template", c.shape.Key(), "error", err)
-	c.discard(*c.shape, err)
+	c.discardTemplate(*c.shape, err)
 }
 
 // request notes that a template of the VM's shape would have been of use. Only once the VM
@@ -103,7 +103,7 @@ func (c *cloning) request() {
 	if c == nil || c.wanted == nil {
 		return
 	}
-	if err := c.start.vm.host.Templates.Wish(*c.wanted); err != nil {
+	if err := c.start.vm.host.Templates.Request(*c.wanted); err != nil {
 		c.start.vm.log.Warn("wish for a template", "error", err)
 	}
 }
@@ -150,7 +150,7 @@ func (c *cloning) launchCopy(ctx context.Context, u *steps.Undo) error {
 		return err
 	}
 	poured := make(chan error, 1)
-	go func() { poured <- t.Pour(ctx, ram) }()
+	go func() { poured <- t.CopyRAM(ctx, ram) }()
 	err = c.start.launch(ctx, u)
 	return errors.Join(err, <-poured, ram.Close())
 }

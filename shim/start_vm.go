@@ -46,10 +46,10 @@ func (t *Task) start(caller context.Context) error {
 	err = r.admit(ctx)
 	vm.mu.Lock()
 	if err == nil {
-		err = vm.to(Starting)
+		err = vm.setState(Starting)
 	}
 	if err == nil {
-		err = t.to(TaskStarting)
+		err = t.setState(TaskStarting)
 	}
 	r.opened = vm.journal.Load().Generation
 	if err == nil {
@@ -61,7 +61,7 @@ func (t *Task) start(caller context.Context) error {
 	}
 	defer close(t.startOver)
 	begun := time.Now()
-	err = steps.Run(ctx, r.take(), undoBound, r.steps())
+	err = steps.Run(ctx, r.takeUndo(), undoBound, r.steps())
 	vm.observe(time.Since(begun), err != nil, r.address)
 	if err != nil {
 		err = errors.Join(fmt.Errorf("start task %s: %w", vm.id, err), r.giveUp(ctx, err))
@@ -118,10 +118,10 @@ func (s *starting) run(ctx context.Context, _ *steps.Undo) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := vm.to(Running); err != nil {
+	if err := vm.setState(Running); err != nil {
 		return err
 	}
-	if err := s.task.to(TaskRunning); err != nil {
+	if err := s.task.setState(TaskRunning); err != nil {
 		return err
 	}
 	vm.events.Send(&events.TaskStart{ContainerID: s.task.id, Pid: s.task.pid()})
@@ -232,7 +232,7 @@ func (s *starting) resumeGuest(ctx context.Context, _ *steps.Undo) error {
 
 func (s *starting) connect(ctx context.Context, u *steps.Undo) error {
 	var first FirstCall
-	if s.cloning.loads() {
+	if s.cloning.loading() {
 		first = s.cloning.firstCall
 	}
 	a, err := s.dialUntilFilled(ctx, func(ctx context.Context) (Agent, error) {

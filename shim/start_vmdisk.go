@@ -104,7 +104,9 @@ func (s *starting) diskSteps() []steps.Step {
 }
 
 // settleVMDisk is verifyGuest for a guest that nobody can ask.
-func (s *starting) settleVMDisk(ctx context.Context, _ *steps.Undo) error { return s.settle(ctx) }
+func (s *starting) settleVMDisk(ctx context.Context, _ *steps.Undo) error {
+	return s.resumeOperation(ctx)
+}
 
 // dial connects to the guest: to its agent, or to its console, which goes on at from.
 func (vm *VM) dial(ctx context.Context, m vmm.Machine, from client.Offsets, first FirstCall) (Agent, error) {

@@ -17,11 +17,11 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	vm := s.vm
 	files := &openFiles{}
 	defer files.close()
-	cfg, err := s.vmmConfig(files, vm.origin.restored || s.cloning.loads())
+	cfg, err := s.vmmConfig(files, vm.origin.restored || s.cloning.loading())
 	if err != nil {
 		return err
 	}
-	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.choose(ctx).Way == track.UFFD, vm.journal.Load().Postcopy != nil,
+	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.chooseTracking(ctx).Way == track.UFFD, vm.journal.Load().Postcopy != nil,
 		vm.origin.arrival != nil
 	before, err := cgroup.CostOf(vm.journal.Load().Private)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	if err := vm.write(func(j *journal.Journal) { j.Process, j.Armed = &p, false }); err != nil {
 		return err
 	}
-	c := vm.tracking.choice(ctx)
+	c := vm.tracking.currentChoice(ctx)
 	vm.log.Info("RAM is tracked", "way", c.Way, "reason", c.Reason)
 	return nil
 }

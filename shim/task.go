@@ -71,8 +71,8 @@ var taskTransitions = map[TaskState][]TaskState{
 	TaskDeleted:  {},
 }
 
-// to moves the task. It is the only writer of t.state; vm.mu is held.
-func (t *Task) to(next TaskState) error {
+// setState moves the task. It is the only writer of t.state; vm.mu is held.
+func (t *Task) setState(next TaskState) error {
 	if !slices.Contains(taskTransitions[t.state], next) {
 		return fmt.Errorf("task %s is %s, which does not lead to %s: %w", t.id, t.state, next, errdefs.ErrFailedPrecondition)
 	}
@@ -84,10 +84,10 @@ func (t *Task) to(next TaskState) error {
 func (t *Task) enter(next State, own TaskState) error {
 	t.vm.mu.Lock()
 	defer t.vm.mu.Unlock()
-	if err := t.vm.to(next); err != nil {
+	if err := t.vm.setState(next); err != nil {
 		return err
 	}
-	return t.to(own)
+	return t.setState(own)
 }
 
 // leave ends a transitional state of both, unless the VM has ended meanwhile.
@@ -97,7 +97,7 @@ func (t *Task) leave(from, next State, own TaskState) {
 	if t.vm.state != from {
 		return
 	}
-	if err := errors.Join(t.vm.to(next), t.to(own)); err != nil {
+	if err := errors.Join(t.vm.setState(next), t.setState(own)); err != nil {
 		t.vm.log.Error("leave state", "error", err)
 	}
 }

@@ -53,7 +53,7 @@ func (t *Task) delete(ctx context.Context) error {
 	if err := t.enterDeleting(); err != nil {
 		return fmt.Errorf("delete task %s: %w", t.id, err)
 	}
-	if err := vm.free(ctx); err != nil {
+	if err := vm.releaseResources(ctx); err != nil {
 		t.leave(Deleting, Stopped, TaskStopped)
 		return fmt.Errorf("delete task %s: %w", t.id, err)
 	}
@@ -76,13 +76,13 @@ func (t *Task) enterDeleting() error {
 	if vm.state != Stopped {
 		return fmt.Errorf("VM %s is %s, not %s: %w", vm.id, vm.state, Stopped, errdefs.ErrFailedPrecondition)
 	}
-	if err := vm.to(Deleting); err != nil {
+	if err := vm.setState(Deleting); err != nil {
 		return err
 	}
-	return t.to(TaskDeleting)
+	return t.setState(TaskDeleting)
 }
 
-func (vm *VM) free(ctx context.Context) error {
+func (vm *VM) releaseResources(ctx context.Context) error {
 	vm.stopTraffic()
 	vm.mu.Lock()
 	nics, all := vm.nic.wiring(), vm.processes()

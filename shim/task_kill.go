@@ -161,7 +161,7 @@ func (t *Task) signal(ctx context.Context, agent agentv1.AgentService, s pending
 		vm.ending.end(context.WithoutCancel(ctx), killed, time.Now())
 		return nil
 	}
-	t.enforce()
+	t.endUnresponsive()
 	return err
 }
 
@@ -170,9 +170,9 @@ func (t *Task) signal(ctx context.Context, agent agentv1.AgentService, s pending
 // tests.
 var killBound = 30 * time.Second
 
-// enforce ends the VM of a guest that does not do what it was told. A guest that stands
+// endUnresponsive ends the VM of a guest that does not do what it was told. A guest that stands
 // still cannot: it gets its time when it runs again.
-func (t *Task) enforce() {
+func (t *Task) endUnresponsive() {
 	vm := t.vm
 	vm.mu.Lock()
 	begun := t.enforcing

@@ -20,7 +20,7 @@ const guestBound = 10 * time.Second
 
 // mutable refuses a changing call while an operation holds the VM; vm.mu is held.
 func (vm *VM) mutable() error {
-	if vm.frozen() {
+	if vm.isHeld() {
 		return fmt.Errorf("operation %s holds VM %s (%s): %w", vm.journal.Load().Operation, vm.id, vm.state,
 			errdefs.ErrFailedPrecondition)
 	}
@@ -31,7 +31,7 @@ func (vm *VM) mutable() error {
 func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		vm := t.vm
-		defer vm.postcopy.halts()()
+		defer vm.postcopy.lockPause()()
 		if err := vm.change(Running, Pausing); err != nil {
 			return nil, err
 		}
@@ -42,7 +42,7 @@ func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyRes
 			vm.unpause()
 			return nil, fmt.Errorf("pause VM %s: %w", vm.id, err)
 		}
-		return &emptyResponse{}, vm.settle(Pausing, Paused, &events.TaskPaused{ContainerID: t.id})
+		return &emptyResponse{}, vm.finishTransition(Pausing, Paused, &events.TaskPaused{ContainerID: t.id})
 	})
 }
 
@@ -86,8 +86,8 @@ func (vm *VM) tryResume(ctx context.Context) error {
 	if err := vm.machine.Resume(ctx); err != nil {
 		return err
 	}
-	defer vm.calling()()
-	if vm.settle(Pausing, Running, nil) == nil {
+	defer vm.lockAndCall()()
+	if vm.finishTransition(Pausing, Running, nil) == nil {
 		vm.clock.noteResumed()
 		vm.owner.deliver(vm.life)
 		vm.owner.resizeAll(vm.life)
@@ -99,7 +99,7 @@ func (vm *VM) tryResume(ctx context.Context) error {
 func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		vm := t.vm
-		defer vm.postcopy.halts()()
+		defer vm.postcopy.lockPause()()
 		if err := vm.change(Paused, Resuming); err != nil {
 			return nil, err
 		}
@@ -109,8 +109,8 @@ func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyR
 			vm.leave(Resuming, Paused)
 			return nil, fmt.Errorf("resume VM %s: %w", vm.id, err)
 		}
-		defer vm.calling()() // until what came meanwhile has reached the guest
-		if err := vm.settle(Resuming, Running, &events.TaskResumed{ContainerID: t.id}); err != nil {
+		defer vm.lockAndCall()() // until what came meanwhile has reached the guest
+		if err := vm.finishTransition(Resuming, Running, &events.TaskResumed{ContainerID: t.id}); err != nil {
 			return nil, err
 		}
 		vm.clock.noteResumed()
@@ -131,15 +131,15 @@ func (vm *VM) change(from, next State) error {
 	return vm.enterFrom(from, next)
 }
 
-// settle ends a transitional state and tells it, unless the VM has ended meanwhile:
+// finishTransition ends a transitional state and tells it, unless the VM has ended meanwhile:
 // nothing is told of a task behind its exit.
-func (vm *VM) settle(from, next State, event any) error {
+func (vm *VM) finishTransition(from, next State, event any) error {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	if vm.state != from {
 		return fmt.Errorf("VM %s is %s: %w", vm.id, vm.state, errdefs.ErrFailedPrecondition)
 	}
-	err := vm.to(next)
+	err := vm.setState(next)
 	if err == nil && event != nil {
 		vm.events.Send(event)
 	}

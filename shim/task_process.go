@@ -59,7 +59,7 @@ func (p *process) runs() bool { return p.started && !p.exited }
 func (t *Task) run(ctx context.Context, p *process, st *stdio.Streams, from client.Offsets, then func()) error {
 	vm := t.vm
 	t.resize(ctx, p) // its first look at a terminal shows the right size
-	stdin, stdout, stderr := st.Carried()
+	stdin, stdout, stderr := st.Present()
 	_, err := vm.guest().Start(ctx, &agentv1.StartRequest{
 		Id: p.guest, Process: p.config, Stdin: stdin, Stdout: stdout, Stderr: stderr,
 	})
@@ -93,7 +93,7 @@ func (vm *VM) startTraffic() {
 	ctx, cancel := context.WithCancel(vm.life)
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if vm.frozen() { // an operation was faster
+	if vm.isHeld() { // an operation was faster
 		cancel()
 		return
 	}
@@ -161,7 +161,7 @@ func (t *Task) watch(ctx context.Context, agent agentv1.AgentService, p *process
 			continue
 		}
 		if r.GetOom() {
-			t.tellOOM()
+			t.publishOOM()
 		}
 		p.pump.End(r) // before whoever waits for this goroutine asks whether the guest has reported
 		// Not in this goroutine: still may be waiting for it.
@@ -170,9 +170,9 @@ func (t *Task) watch(ctx context.Context, agent agentv1.AgentService, p *process
 	}
 }
 
-// tellOOM says once that the container has met its limit: the kernel takes all of its
+// publishOOM says once that the container has met its limit: the kernel takes all of its
 // processes, and each of them tells.
-func (t *Task) tellOOM() {
+func (t *Task) publishOOM() {
 	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()

@@ -89,30 +89,30 @@ func (t *Task) gone() bool {
 	return t.state == TaskNew || t.state == TaskDeleted || vm.journal.Load() == nil || t.init == nil
 }
 
-// wire is err as a gRPC status, which is what ttrpc carries.
-func wire(err error) error { return errgrpc.ToGRPC(record.Plain(err)) }
+// toGRPC is err as a gRPC status, which is what ttrpc carries.
+func toGRPC(err error) error { return errgrpc.ToGRPC(record.Plain(err)) }
 
 // on runs fn for the task of that id; errors leave as gRPC status.
 func on[R any](s *Service, id string, fn func(*Task) (R, error)) (R, error) {
 	t, err := s.task(id)
 	if err != nil {
 		var none R
-		return none, wire(err)
+		return none, toGRPC(err)
 	}
 	r, err := fn(t)
-	return r, wire(err)
+	return r, toGRPC(err)
 }
 
 // Create makes the task; see create_vm.go.
 func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
-		return nil, wire(err)
+		return nil, toGRPC(err)
 	}
 	s.mu.Lock()
 	if other := s.vm; other != nil {
 		s.mu.Unlock()
-		return nil, wire(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), other.id,
+		return nil, toGRPC(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), other.id,
 			errdefs.ErrAlreadyExists))
 	}
 	vm := newVM(s.life, s.log, s.events, ns, r.GetID())
@@ -132,7 +132,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		if asked { // nobody comes back for it
 			s.shutdown.Shutdown()
 		}
-		return nil, wire(implemented(err))
+		return nil, toGRPC(implemented(err))
 	}
 	if vm.origin.arrival != nil {
 		go vm.origin.arrival.run()

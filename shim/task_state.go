@@ -46,7 +46,7 @@ func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.St
 
 // status of one process; a pause holds all of them. vm.mu is held.
 func (t *Task) status(p *process) tasktypes.Status {
-	task := t.shown()
+	task := t.reportedStatus()
 	switch {
 	case p.exited:
 		return tasktypes.Status_STOPPED
@@ -58,8 +58,8 @@ func (t *Task) status(p *process) tasktypes.Status {
 	return tasktypes.Status_CREATED
 }
 
-// shown is the task as containerd is told of it; vm.mu is held.
-func (t *Task) shown() tasktypes.Status {
+// reportedStatus is the task as containerd is told of it; vm.mu is held.
+func (t *Task) reportedStatus() tasktypes.Status {
 	switch t.state {
 	case TaskNew, TaskCreating, TaskCreated:
 		return tasktypes.Status_CREATED

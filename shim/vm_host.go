@@ -51,7 +51,7 @@ type Host struct {
 	Templates *template.Store
 	// Tracking is how changed pages of RAM are found here; nil: by their content.
 	Tracking func(ctx context.Context) tracking.Choice
-	// Slim gives back memory that is not needed while the VM only runs; nil: it is kept.
+	// TrimMemory gives back memory that is not needed while the VM only runs; nil: it is kept.
 	TrimMemory func() error
 	// HostKernel is the host's, part of a snapshot's facts.
 	HostKernel string
@@ -71,8 +71,8 @@ func (vm *VM) driver(ctx context.Context) (vmm.Driver, error) {
 	return vm.host.Driver(ctx, vm.spec().VMM.Name)
 }
 
-// choose answers how changed pages are found on the VM's node.
-func (vm *VM) choose(ctx context.Context) tracking.Choice { return vm.host.choose(ctx) }
+// chooseTracking answers how changed pages are found on the VM's node.
+func (vm *VM) chooseTracking(ctx context.Context) tracking.Choice { return vm.host.chooseTracking(ctx) }
 
 // Agent is the guest.
 type Agent interface {

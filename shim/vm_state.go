@@ -81,8 +81,8 @@ var transitions = map[State][]State{
 	Deleted:   {},
 }
 
-// to moves the VM. It is the only writer of vm.state; vm.mu is held.
-func (vm *VM) to(next State) error {
+// setState moves the VM. It is the only writer of vm.state; vm.mu is held.
+func (vm *VM) setState(next State) error {
 	if !slices.Contains(transitions[vm.state], next) {
 		return fmt.Errorf("VM %s is %s, which does not lead to %s: %w", vm.id, vm.state, next, errdefs.ErrFailedPrecondition)
 	}
@@ -98,7 +98,7 @@ func (vm *VM) enterFrom(from, next State) error {
 	if vm.state != from {
 		return fmt.Errorf("VM %s is %s, not %s: %w", vm.id, vm.state, from, errdefs.ErrFailedPrecondition)
 	}
-	return vm.to(next)
+	return vm.setState(next)
 }
 
 // leave ends a transitional state unless the VM has ended meanwhile.
@@ -108,14 +108,14 @@ func (vm *VM) leave(from, next State) {
 	if vm.state != from {
 		return
 	}
-	if err := vm.to(next); err != nil {
+	if err := vm.setState(next); err != nil {
 		vm.log.Error("leave state", "error", err)
 	}
 }
 
-// frozen reports whether an operation holds the VM, which may run, as in the passes of
+// isHeld reports whether an operation holds the VM, which may run, as in the passes of
 // Capturing. vm.mu is held.
-func (vm *VM) frozen() bool {
+func (vm *VM) isHeld() bool {
 	switch vm.state {
 	case Capturing, Captured, Voting, Voted, Aborting, Releasing:
 		return true

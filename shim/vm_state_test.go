@@ -54,8 +54,8 @@ func leads[S ~string](t *testing.T, table map[S][]S, first, last S) {
 // and leave the state as it is: of a VM, and of a task.
 func TestAllPairs(t *testing.T) {
 	vm := newVM(t.Context(), slog.Default(), nil, "ns", "vm")
-	t.Run("VM", func(t *testing.T) { pairs(t, transitions, &vm.state, vm.to) })
-	t.Run("task", func(t *testing.T) { pairs(t, taskTransitions, &vm.owner.state, vm.owner.to) })
+	t.Run("VM", func(t *testing.T) { pairs(t, transitions, &vm.state, vm.setState) })
+	t.Run("task", func(t *testing.T) { pairs(t, taskTransitions, &vm.owner.state, vm.owner.setState) })
 }
 
 func pairs[S ~string](t *testing.T, table map[S][]S, state *S, to func(S) error) {
@@ -200,7 +200,7 @@ func TestTheRestartMonitorLeavesAStartAlone(t *testing.T) {
 		TaskStopped: tasktypes.Status_STOPPED,
 	} {
 		vm.owner.state = state
-		if got := vm.owner.shown(); got != want {
+		if got := vm.owner.reportedStatus(); got != want {
 			t.Errorf("%s is told as %s, want %s", state, got, want)
 		}
 	}

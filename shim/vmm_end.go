@@ -71,7 +71,7 @@ func (e *ending) endWithVMM() {
 			status = 0
 		}
 		// init's own exit may be on its way: it was reported before the guest went down.
-		if !e.starved(exit) {
+		if !e.killedForMemory(exit) {
 			e.vm.log.Info("VMM ended", "status", exit.Status, "reason", exit.Reason)
 		}
 		if !e.vm.spec().HasAgent() {
@@ -81,7 +81,7 @@ func (e *ending) endWithVMM() {
 		}
 		select {
 		case <-e.vm.owner.initDone():
-		case <-time.After(grace(exit.Clean)):
+		case <-time.After(exitGrace(exit.Clean)):
 		}
 		e.end(ctx, status, exit.At)
 	})
@@ -116,8 +116,8 @@ func (e *ending) endUnusable(ctx context.Context) {
 	}
 }
 
-// starved reports, and tells, that the host has killed the VMM for its memory.
-func (e *ending) starved(exit vmm.Exit) bool {
+// killedForMemory reports, and tells, that the host has killed the VMM for its memory.
+func (e *ending) killedForMemory(exit vmm.Exit) bool {
 	if exit.Clean || exit.Status >= 0 && exit.Status != killed {
 		return false
 	}
@@ -126,7 +126,7 @@ func (e *ending) starved(exit vmm.Exit) bool {
 		e.vm.log.Warn("whether the host has killed the VMM for its memory is not known", "error", err)
 		return false
 	}
-	if !e.vm.vmm.starved(c.OOMKills) {
+	if !e.vm.vmm.killedForMemory(c.OOMKills) {
 		return false
 	}
 	e.vm.log.Error("VMM ended", "status", exit.Status, "reason", events.OutOfMemory, "used", c.Used, "limit", c.Limit,
@@ -142,9 +142,9 @@ func (e *ending) starved(exit vmm.Exit) bool {
 // initGrace is for a guest that was shut down in order.
 const initGrace = 2 * time.Second
 
-// grace is how long the VMM's end waits for the exit of init: finish is under way when
+// exitGrace is how long the VMM's end waits for the exit of init: finish is under way when
 // the guest was shut down in order.
-func grace(clean bool) time.Duration {
+func exitGrace(clean bool) time.Duration {
 	if clean {
 		return initGrace
 	}

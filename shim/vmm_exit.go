@@ -120,9 +120,9 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 			}
 			p.task.exit(p, s, when)
 		}
-		err := e.vm.to(Stopped)
+		err := e.vm.setState(Stopped)
 		for _, t := range e.vm.tasks {
-			err = errors.Join(err, t.to(TaskStopped))
+			err = errors.Join(err, t.setState(TaskStopped))
 		}
 		if err != nil {
 			e.vm.log.Error("end VM", "error", err)

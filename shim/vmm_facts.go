@@ -62,9 +62,9 @@ func (f *vmmFacts) starts(oomKills uint64) {
 	f.oomKills = oomKills
 }
 
-// starved notes why the VMM has ended if the host has killed a process of the cgroup since its
+// killedForMemory notes why the VMM has ended if the host has killed a process of the cgroup since its
 // start, and reports that.
-func (f *vmmFacts) starved(oomKills uint64) bool {
+func (f *vmmFacts) killedForMemory(oomKills uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if oomKills <= f.oomKills {
@@ -154,8 +154,8 @@ func cpuFeatures() []string {
 	return nil
 }
 
-// older compares versions such as 7.2.9, number by number.
-func older(a, b string) bool {
+// olderVersion compares versions such as 7.2.9, number by number.
+func olderVersion(a, b string) bool {
 	x, y := strings.Split(a, "."), strings.Split(b, ".")
 	for i := range min(len(x), len(y)) {
 		m, err1 := strconv.Atoi(x[i])

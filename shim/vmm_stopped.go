@@ -44,7 +44,7 @@ func (s *stoppedVMM) Resume(ctx context.Context) error {
 	s.vm.mu.Lock()
 	s.vm.machine = m
 	s.vm.mu.Unlock()
-	go s.vm.guard()
+	go s.vm.watchVMM()
 	return nil
 }
 

@@ -10,15 +10,15 @@ type vmmWatch struct {
 	machine vmm.Machine
 }
 
-// guard watches the VMM: its end is the end of the VM, whoever caused it, unless an operation
+// watchVMM watches the VMM: its end is the end of the VM, whoever caused it, unless an operation
 // decides what becomes of that.
-func (vm *VM) guard() {
+func (vm *VM) watchVMM() {
 	vm.mu.Lock()
 	machine := vm.machine
 	vm.mu.Unlock()
 	w := &vmmWatch{vm, machine}
 	w.awaitExit()
-	if state, open := w.undecided(); open {
+	if state, open := w.operationDecides(); open {
 		if exit := machine.Exit(); state != Releasing {
 			vm.log.Warn("VMM ended while an operation has the VM", "status", exit.Status, "reason", exit.Reason)
 		}
@@ -27,10 +27,10 @@ func (vm *VM) guard() {
 	vm.ending.endWithVMM()
 }
 
-// undecided reports whether an operation has all of the VM, which stands still: it may go on
+// operationDecides reports whether an operation has all of the VM, which stands still: it may go on
 // elsewhere without its VMM here. Release ends the task then, with its own status, and a thaw
 // that finds no VMM ends it as any other. A checkpoint's VM goes on nowhere else.
-func (w *vmmWatch) undecided() (state State, open bool) {
+func (w *vmmWatch) operationDecides() (state State, open bool) {
 	w.vm.mu.Lock()
 	defer w.vm.mu.Unlock()
 	switch w.vm.state {

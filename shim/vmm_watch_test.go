@@ -92,7 +92,7 @@ func TestVMMDiesBehindItsSavedState(t *testing.T) {
 			w.store.block = make(chan struct{})
 			vm, done := w.begun(o, saved)
 			w.must("kill VMM", w.machine.Kill(t.Context()))
-			vm.guard() // as the VM's own has, or will
+			vm.watchVMM() // as the VM's own has, or will
 			if status, told := w.events.exit("vm"); told {
 				t.Fatalf("%s: containerd is told of an end with %d while the rest is on its way", name, status)
 			}
@@ -143,7 +143,7 @@ func TestVMMDiesBehindItsSavedStateInVain(t *testing.T) {
 				w.store.block = make(chan struct{})
 				vm, done := w.begun(o, saved)
 				w.must("kill VMM", w.machine.Kill(t.Context()))
-				vm.guard()
+				vm.watchVMM()
 				w.must(how, end(w, vm))
 				if err := <-done; err == nil {
 					t.Error("it succeeded")

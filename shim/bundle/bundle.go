@@ -162,20 +162,20 @@ func (b *Bundle) stripHost(oci *specs.Spec) {
 	l, p := oci.Linux, oci.Process
 	l.CgroupsPath = ""
 	for _, note := range stripLabels(p) {
-		b.note("%s", note)
+		b.addNote("%s", note)
 	}
 	if l.MountLabel != "" {
-		b.note("linux.mountLabel is not applied: it would label files of the host")
+		b.addNote("linux.mountLabel is not applied: it would label files of the host")
 		l.MountLabel = ""
 	}
 	if l.Resources == nil {
 		return
 	}
 	if len(l.Resources.Devices) > 0 {
-		b.note("device rules are not applied: the guest has the VM's own devices only")
+		b.addNote("device rules are not applied: the guest has the VM's own devices only")
 	}
 	if c := l.Resources.CPU; c != nil && (c.Cpus != "" || c.Mems != "") {
-		b.note("cpuset is not applied in the guest: it numbers the host's CPUs")
+		b.addNote("cpuset is not applied in the guest: it numbers the host's CPUs")
 		b.cpus, b.mems = c.Cpus, c.Mems
 		c.Cpus, c.Mems = "", ""
 	}
@@ -196,6 +196,6 @@ func stripLabels(p *specs.Process) (notes []string) {
 	return notes
 }
 
-func (b *Bundle) note(format string, args ...any) {
+func (b *Bundle) addNote(format string, args ...any) {
 	b.Notes = append(b.Notes, fmt.Sprintf(format, args...))
 }

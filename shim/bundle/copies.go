@@ -119,9 +119,9 @@ func (c Copy) Read(limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// Only returns the copies for these destinations, such as the files that a wake into
+// Select returns the copies for these destinations, such as the files that a wake into
 // other addresses renews.
-func (cs Copies) Only(destinations ...string) Copies {
+func (cs Copies) Select(destinations ...string) Copies {
 	return slices.DeleteFunc(slices.Clone(cs), func(c Copy) bool { return !slices.Contains(destinations, c.Destination) })
 }
 

@@ -77,7 +77,7 @@ func TestCopiesContent(t *testing.T) {
 			t.Errorf("%s has %d bytes (there: %v), want %d", path, len(data), ok, len(want))
 		}
 	}
-	if only := receive(t, b.Copies.Only("/etc/hosts")); len(only) != 1 {
+	if only := receive(t, b.Copies.Select("/etc/hosts")); len(only) != 1 {
 		t.Errorf("Only gives %d files", len(only))
 	}
 }

@@ -41,7 +41,7 @@ func (b *Bundle) readMounts(oci *specs.Spec, copyVolumes bool) error {
 		}
 		b.Copies = append(b.Copies, c)
 		if !c.ReadOnly {
-			b.note("mount %s is a copy: what the container writes there stays in the VM", c.Destination)
+			b.addNote("mount %s is a copy: what the container writes there stays in the VM", c.Destination)
 		}
 	}
 	oci.Mounts = kept

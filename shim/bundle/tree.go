@@ -20,9 +20,9 @@ type entry struct {
 	at   *os.File // opened with O_PATH
 }
 
-// hold opens what lies under one name of a directory. No symbolic link is followed, no pipe
+// openEntry opens what lies under one name of a directory. No symbolic link is followed, no pipe
 // is waited for, no device is opened.
-func hold(dir int, name, rel string) (*entry, error) {
+func openEntry(dir int, name, rel string) (*entry, error) {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: rel, Err: err}
@@ -63,13 +63,13 @@ func (e *entry) link() (string, error) {
 
 // holdPath opens a path in which nothing is a symbolic link.
 func holdPath(name string) (*entry, error) {
-	e, err := hold(unix.AT_FDCWD, "/", ".")
+	e, err := openEntry(unix.AT_FDCWD, "/", ".")
 	for part := range strings.SplitSeq(path.Clean(name), "/") {
 		if err != nil || part == "" {
 			continue
 		}
 		above := e
-		e, err = hold(int(above.at.Fd()), part, ".")
+		e, err = openEntry(int(above.at.Fd()), part, ".")
 		above.at.Close()
 	}
 	if err != nil {
@@ -95,7 +95,7 @@ func (e *entry) each(fn func(*entry) error) error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		below, err := hold(int(dir.Fd()), name, path.Join(e.name, name))
+		below, err := openEntry(int(dir.Fd()), name, path.Join(e.name, name))
 		if err != nil {
 			return err
 		}

@@ -130,11 +130,11 @@ func (b *Bundle) refuseForDisk(oci *specs.Spec) error {
 		return err
 	}
 	if len(p.Args) > 0 {
-		b.note("command %q is not run, and neither user, environment, capabilities nor limits of a process are applied: "+
+		b.addNote("command %q is not run, and neither user, environment, capabilities nor limits of a process are applied: "+
 			"the system of the VM disk boots", strings.Join(p.Args, " "))
 	}
 	if l.Seccomp != nil {
-		b.note("seccomp profile is not applied: the VM is the boundary")
+		b.addNote("seccomp profile is not applied: the VM is the boundary")
 		l.Seccomp = nil
 	}
 	return nil

@@ -143,7 +143,7 @@ func Leave(dirs []string, pid int) error {
 			continue
 		}
 		if err == nil {
-			err = toTop(above[len(above)-1], pid, Join)
+			err = moveToTop(above[len(above)-1], pid, Join)
 		}
 		errs = append(errs, err)
 	}
@@ -153,9 +153,9 @@ func Leave(dirs []string, pid int) error {
 // shimsGroup is where a process goes that the top does not take.
 const shimsGroup = "godwit-shims"
 
-// toTop moves a process to the top of what this host sees. In a container with version 2 that is
+// moveToTop moves a process to the top of what this host sees. In a container with version 2 that is
 // no root, and takes no process once it hands controllers down.
-func toTop(top string, pid int, join func([]string, int) error) error {
+func moveToTop(top string, pid int, join func([]string, int) error) error {
 	err := join([]string{top}, pid)
 	if !errors.Is(err, unix.EBUSY) {
 		return err

@@ -173,7 +173,7 @@ func TestLeaveWhereTheTopIsNoRoot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var tried []string
-			err := toTop(top, 7, func(dirs []string, _ int) error {
+			err := moveToTop(top, 7, func(dirs []string, _ int) error {
 				tried = append(tried, dirs...)
 				if dirs[0] == top && tt.refused != nil {
 					return fmt.Errorf("join cgroup: %w", tt.refused)

@@ -44,8 +44,8 @@ func Absent(dirs []string) []string {
 	return out
 }
 
-// Strangers are the processes in the directories but the caller.
-func Strangers(dirs []string) (ids []proc.ID, err error) {
+// OtherProcesses are the processes in the directories but the caller.
+func OtherProcesses(dirs []string) (ids []proc.ID, err error) {
 	for _, d := range dirs {
 		pids, err := members(d)
 		if err != nil {
@@ -79,7 +79,7 @@ func Strangers(dirs []string) (ids []proc.ID, err error) {
 // being killed, never written down. The caller itself leaves.
 func Empty(ctx context.Context, dirs []string) error {
 	errs := []error{Leave(dirs, os.Getpid())}
-	left, err := Strangers(dirs)
+	left, err := OtherProcesses(dirs)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("empty cgroup: %w", err))
 	}

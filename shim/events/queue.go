@@ -92,7 +92,7 @@ func (q *Queue) Close() {
 func (q *Queue) run(ctx context.Context) {
 	defer close(q.done)
 	for {
-		event, closed := q.take()
+		event, closed := q.pop()
 		switch {
 		case event != nil:
 			if q.publish(ctx, event) {
@@ -117,8 +117,8 @@ func (q *Queue) run(ctx context.Context) {
 	}
 }
 
-// take removes the first event, or answers nil.
-func (q *Queue) take() (event any, closed bool) {
+// pop removes the first event, or answers nil.
+func (q *Queue) pop() (event any, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) > 0 {

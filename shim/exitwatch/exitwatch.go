@@ -85,7 +85,7 @@ func (w *watcher) handle(ctx context.Context, t *tree, changed []string) error {
 			err = w.enter(ctx, t, path)
 		case 2:
 			if filepath.Base(path) == journalName {
-				w.look(ctx, filepath.Dir(path), true)
+				w.watchShim(ctx, filepath.Dir(path), true)
 			}
 		}
 		if err != nil {
@@ -101,7 +101,7 @@ func (w *watcher) enter(ctx context.Context, t *tree, vm string) error {
 	if err := t.add(vm); err != nil {
 		return err
 	}
-	w.look(ctx, vm, false)
+	w.watchShim(ctx, vm, false)
 	return nil
 }
 
@@ -143,16 +143,16 @@ func absent(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
-// look begins to wait for the shim that the journal in dir names, unless it does so
+// watchShim begins to wait for the shim that the journal in dir names, unless it does so
 // already. A fence that was written again is told of again: who wrote it may have had the VM
 // between the two, and have kept a successor away.
-func (w *watcher) look(ctx context.Context, dir string, written bool) {
+func (w *watcher) watchShim(ctx context.Context, dir string, written bool) {
 	id, err := shimOf(dir)
 	if err != nil {
 		if !errors.Is(err, errNoShim) { // no later event says it again
 			w.wait.Go(func() {
 				if pause(ctx) {
-					w.look(ctx, dir, written)
+					w.watchShim(ctx, dir, written)
 				}
 			})
 		}

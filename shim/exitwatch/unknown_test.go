@@ -23,7 +23,7 @@ func TestWatchWithoutDescriptors(t *testing.T) {
 	paused, go2 := make(chan struct{}), make(chan struct{})
 	pause = func(context.Context) bool { paused <- struct{}{}; <-go2; return true }
 	restore := fdtest.Exhaust(t, 0)
-	w.look(t.Context(), filepath.Join(ns, "read"), true)
+	w.watchShim(t.Context(), filepath.Join(ns, "read"), true)
 	<-paused
 	restore()
 	restore = fdtest.Exhaust(t, 1) // a journal can be read, and no process be waited for

@@ -47,7 +47,7 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 		return nil, err
 	}
 	h := &shim.Host{
-		Config: cfg, Driver: drivers.pick, Network: wires{}, Disks: &disks{cfg: cfg}, HostKernel: shim.HostKernel(),
+		Config: cfg, Driver: drivers.pick, Network: networks{}, Disks: &disks{cfg: cfg}, HostKernel: shim.HostKernel(),
 		Pool: rampool.Mount, Cgroup: cgroup.Dirs, TrimMemory: memtrim.Trim,
 		Kernel: func() (spec.Kernel, error) { return shim.GuestKernel(cfg) },
 		Dial: func(ctx context.Context, m vmm.Machine, console string, first shim.FirstCall) (shim.Agent, error) {
@@ -84,18 +84,18 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 	return h, nil
 }
 
-// wires implements the shim's interfaces with package network.
-type wires struct{}
+// networks implements the shim's interfaces with package network.
+type networks struct{}
 
-func (wires) Read(ctx context.Context, netns string) ([]network.Link, error) {
+func (networks) Read(ctx context.Context, netns string) ([]network.Link, error) {
 	return network.Read(ctx, netns)
 }
 
-func (wires) FindGateways(ctx context.Context, netns string, links []network.Link) ([]network.Link, error) {
+func (networks) FindGateways(ctx context.Context, netns string, links []network.Link) ([]network.Link, error) {
 	return network.FindGateways(ctx, netns, links)
 }
 
-func (wires) Attach(ctx context.Context, netns string, owner network.Owner, links []network.Link) (shim.Attachment,
+func (networks) Attach(ctx context.Context, netns string, owner network.Owner, links []network.Link) (shim.Attachment,
 	error) {
 	a, err := network.Attach(ctx, netns, owner, links)
 	if err != nil {
@@ -104,7 +104,7 @@ func (wires) Attach(ctx context.Context, netns string, owner network.Owner, link
 	return a, nil
 }
 
-func (wires) Open(ctx context.Context, netns string, links []network.Link) (shim.Attachment, error) {
+func (networks) Open(ctx context.Context, netns string, links []network.Link) (shim.Attachment, error) {
 	a, err := network.Open(ctx, netns, links)
 	if err != nil {
 		return nil, err
@@ -112,11 +112,11 @@ func (wires) Open(ctx context.Context, netns string, links []network.Link) (shim
 	return a, nil
 }
 
-func (wires) Detach(ctx context.Context, netns string, links []network.Link) error {
+func (networks) Detach(ctx context.Context, netns string, links []network.Link) error {
 	return network.Detach(ctx, netns, links)
 }
 
-func (wires) Leave(ctx context.Context, netns string, links []network.Link) error {
+func (networks) Leave(ctx context.Context, netns string, links []network.Link) error {
 	return network.DetachMoved(ctx, netns, links)
 }
 

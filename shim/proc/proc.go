@@ -87,9 +87,9 @@ func stat(path string) (status, error) {
 	return status{start, fields[0][0], threads}, err
 }
 
-// look answers what the process is doing; os.ErrProcessDone: it is proved that it is gone, its pid
+// inspect answers what the process is doing; os.ErrProcessDone: it is proved that it is gone, its pid
 // may be another's; ErrUnknown: it may be there or not.
-func (id ID) look() (status, error) {
+func (id ID) inspect() (status, error) {
 	if id.PID <= 0 {
 		return status{}, os.ErrProcessDone
 	}
@@ -122,7 +122,7 @@ func (id ID) look() (status, error) {
 // first one is a zombie from its end on, while another one waits for a disk, say. False without
 // an error is proved; ErrUnknown is neither.
 func (id ID) Alive() (bool, error) {
-	now, err := id.look()
+	now, err := id.inspect()
 	if errors.Is(err, os.ErrProcessDone) {
 		return false, nil
 	}
@@ -135,11 +135,11 @@ func (id ID) Alive() (bool, error) {
 // another is the boot of an ID whose process turned out to be none of today's.
 const another = "another"
 
-// Settle answers the ID with the boot that it lacks. It asks ours whether the process with its
+// WithBoot answers the ID with the boot that it lacks. It asks ours whether the process with its
 // pid and start time is the one that was meant. If so, the boot is today's; if not, it is
 // another one. An ID that has a boot stays, and so does one of which ours does not know.
-func (id ID) Settle(ours func(pid int) (bool, error)) ID {
-	if _, err := id.look(); !errors.Is(err, errNoBoot) {
+func (id ID) WithBoot(ours func(pid int) (bool, error)) ID {
+	if _, err := id.inspect(); !errors.Is(err, errNoBoot) {
 		return id
 	}
 	boot, err := process.Boot()

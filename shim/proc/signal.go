@@ -12,15 +12,15 @@ import (
 // open answers a pidfd; os.ErrProcessDone if the process is proved to be gone, ErrUnknown if
 // that cannot be told.
 func (id ID) open() (int, error) {
-	fd, err := id.hold()
+	fd, err := id.openAny()
 	if errors.Is(err, errNoBoot) {
 		return -1, errors.Join(err, unix.Close(fd))
 	}
 	return fd, err
 }
 
-// hold is open that answers errNoBoot together with a pidfd.
-func (id ID) hold() (int, error) {
+// openAny is open that answers errNoBoot together with a pidfd.
+func (id ID) openAny() (int, error) {
 	if id.PID <= 0 {
 		return -1, os.ErrProcessDone
 	}
@@ -29,13 +29,13 @@ func (id ID) hold() (int, error) {
 		return -1, os.ErrProcessDone
 	}
 	if err != nil { // also of a pid that is a thread's of another process by now
-		if _, gone := id.look(); errors.Is(gone, os.ErrProcessDone) {
+		if _, gone := id.inspect(); errors.Is(gone, os.ErrProcessDone) {
 			return -1, gone
 		}
 		return -1, unknown(id.PID, err)
 	}
 	// The pid cannot be reused from here on; it might have been before.
-	_, err = id.look()
+	_, err = id.inspect()
 	if err != nil && !errors.Is(err, errNoBoot) {
 		unix.Close(fd)
 		return -1, err
@@ -95,7 +95,7 @@ func (id ID) Kill(ctx context.Context) error {
 // told. It costs no thread, however many are waited for. Of an ID without a boot it waits for
 // any process that has its pid and start time.
 func (id ID) Wait(ctx context.Context) error {
-	fd, err := id.hold()
+	fd, err := id.openAny()
 	if errors.Is(err, os.ErrProcessDone) {
 		return nil
 	}

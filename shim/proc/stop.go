@@ -41,7 +41,7 @@ func (id ID) Stop(ctx context.Context) error {
 
 // stopped reports whether every thread stands. A thread that cannot be looked at may run.
 func (id ID) stopped() (bool, error) {
-	switch now, err := id.look(); {
+	switch now, err := id.inspect(); {
 	case err != nil:
 		return false, err
 	case now.ended():

@@ -120,7 +120,7 @@ func TestWithoutBoot(t *testing.T) {
 	wantUnknown(t, "kill", id.Kill(t.Context()))
 	wantUnknown(t, "continue", id.Continue())
 
-	says := func(yes bool, err error) ID { return id.Settle(func(int) (bool, error) { return yes, err }) }
+	says := func(yes bool, err error) ID { return id.WithBoot(func(int) (bool, error) { return yes, err }) }
 	if alive, err := says(true, nil).Alive(); !alive || err != nil {
 		t.Errorf("one that is ours: alive = %t, %v", alive, err)
 	}

@@ -97,15 +97,15 @@ func (c *Cache) get(ctx context.Context, key, linked string, build func(w io.Wri
 		return Disk{}, err
 	}
 	if key != "" {
-		if err := c.remember(key, filepath.Base(d.Path)); err != nil {
+		if err := c.setDisk(key, filepath.Base(d.Path)); err != nil {
 			return Disk{}, err
 		}
 	}
 	return d, c.evict()
 }
 
-// remember points key at a disk, replacing what it pointed at.
-func (c *Cache) remember(key, name string) error {
+// setDisk points key at a disk, replacing what it pointed at.
+func (c *Cache) setDisk(key, name string) error {
 	link := c.path("chains", key)
 	tmp := link + ".new" // the key's lock is held
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {

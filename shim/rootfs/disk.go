@@ -50,7 +50,7 @@ func (c *Cache) Keep(ctx context.Context, digest string, r io.Reader, path strin
 	if err != nil {
 		return err
 	}
-	if _, err := c.take(ctx, name, r, path, ""); err != nil {
+	if _, err := c.store(ctx, name, r, path, ""); err != nil {
 		return err
 	}
 	if err := c.evict(); err != nil {
@@ -59,8 +59,8 @@ func (c *Cache) Keep(ctx context.Context, digest string, r io.Reader, path strin
 	return nil
 }
 
-// take has room made for the disk, but not by the one named keep, which it comes from.
-func (c *Cache) take(ctx context.Context, name string, r io.Reader, path, keep string) (Disk, error) {
+// store has room made for the disk, but not by the one named keep, which it comes from.
+func (c *Cache) store(ctx context.Context, name string, r io.Reader, path, keep string) (Disk, error) {
 	d, err := c.build(name, keep, func(string) string { return path }, func(w io.Writer, _ string) error {
 		_, err := io.Copy(w, interruptible{ctx, r})
 		return err
@@ -154,7 +154,7 @@ func (c *Cache) verify(ctx context.Context, name, link string) (Disk, error) {
 	if err := c.evictTo(c.max-size, keep); err != nil {
 		return Disk{}, err
 	}
-	d, err := c.take(ctx, name, f, link, keep)
+	d, err := c.store(ctx, name, f, link, keep)
 	if free && errdefs.IsResourceExhausted(err) {
 		slog.WarnContext(ctx, "a disk in the cache cannot be copied and compared: it is thrown away", "file", old,
 			"error", err)

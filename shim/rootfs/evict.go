@@ -189,7 +189,7 @@ func (c *Cache) dropDangling() error {
 	}
 	for _, e := range entries {
 		link := c.path("chains", e.Name())
-		there, err := c.leads(link)
+		there, err := c.hasDisk(link)
 		if err != nil {
 			return err
 		}
@@ -203,9 +203,9 @@ func (c *Cache) dropDangling() error {
 	return nil
 }
 
-// leads reports whether a chain's disk is there. A chain of an earlier build names another
+// hasDisk reports whether a chain's disk is there. A chain of an earlier build names another
 // directory than the one where its disk may be now.
-func (c *Cache) leads(link string) (bool, error) {
+func (c *Cache) hasDisk(link string) (bool, error) {
 	name, err := os.Readlink(link)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil // nothing to remove

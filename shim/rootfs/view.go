@@ -104,7 +104,7 @@ func (c *Cache) CarriesDisk(ctx context.Context, mounts []*types.Mount) (bool, e
 		}
 	}
 	for _, img := range slices.Backward(p.files) {
-		all, err := c.lookInto(ctx, img, look)
+		all, err := c.inspect(ctx, img, look)
 		if err != nil || !all {
 			return false, err
 		}
@@ -112,7 +112,7 @@ func (c *Cache) CarriesDisk(ctx context.Context, mounts []*types.Mount) (bool, e
 	return disk, nil
 }
 
-func (c *Cache) lookInto(ctx context.Context, img image, look func(string) (bool, error)) (all bool, err error) {
+func (c *Cache) inspect(ctx context.Context, img image, look func(string) (bool, error)) (all bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}

@@ -47,9 +47,9 @@ func program() ([]byte, error) {
 	return append(file, wait...), nil
 }
 
-// become replaces this process by the program in its root. Pid, namespaces, root and arguments
+// execProgram replaces this process by the program in its root. Pid, namespaces, root and arguments
 // stay; the memory of a Go program, some MiB, goes. It returns only if that is refused.
-func become(args []string) error {
+func execProgram(args []string) error {
 	if runtime.GOARCH != "amd64" {
 		return errors.ErrUnsupported
 	}

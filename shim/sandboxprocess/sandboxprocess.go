@@ -134,7 +134,7 @@ func Main(args []string) error {
 	stay.Close()
 	// Neither is worth a task if the host refuses it.
 	if root {
-		_ = become(os.Args)
+		_ = execProgram(os.Args)
 	}
 	_ = memtrim.Trim()
 	for {

@@ -90,7 +90,7 @@ func (p *Port) read(conn net.Conn) {
 	for {
 		n, err := conn.Read(buf)
 		if n > 0 {
-			p.change(func() { p.take(buf[:n]) })
+			p.change(func() { p.appendOutput(buf[:n]) })
 		}
 		if err != nil {
 			return
@@ -98,8 +98,8 @@ func (p *Port) read(conn net.Conn) {
 	}
 }
 
-// take adds to the output; p.mu is held.
-func (p *Port) take(data []byte) {
+// appendOutput adds to the output; p.mu is held.
+func (p *Port) appendOutput(data []byte) {
 	p.output = append(p.output, data...)
 	if over := len(p.output) - keep; over > 0 {
 		p.forget(over)

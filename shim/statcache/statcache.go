@@ -61,7 +61,7 @@ func (m Cache) Of(kind string, paths []string, find func() (string, error)) (str
 		return "", err
 	}
 	after, err := identify(paths)
-	if err != nil || !slices.Equal(before, after) || m.young(after) {
+	if err != nil || !slices.Equal(before, after) || m.recentlyChanged(after) {
 		return value, nil
 	}
 	if len(known) >= most {
@@ -84,7 +84,7 @@ func identify(paths []string) ([]identity, error) {
 	return all, nil
 }
 
-func (m Cache) young(all []identity) bool {
+func (m Cache) recentlyChanged(all []identity) bool {
 	now := time.Now
 	if m.Now != nil {
 		now = m.Now

@@ -95,7 +95,7 @@ func (p *Pump) Stop() client.Offsets {
 // StopState is Stop, and tells which streams there are. It leaves Terminal and Closed to the caller.
 func (p *Pump) StopState() State {
 	at := p.Stop()
-	stdin, stdout, stderr := p.streams.Carried()
+	stdin, stdout, stderr := p.streams.Present()
 	return State{Stdin: stdin, Stdout: stdout, Stderr: stderr, Offsets: at}
 }
 

@@ -117,8 +117,8 @@ func openLogFile(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 }
 
-// Carried reports which streams there are.
-func (st *Streams) Carried() (stdin, stdout, stderr bool) {
+// Present reports which streams there are.
+func (st *Streams) Present() (stdin, stdout, stderr bool) {
 	return st.stdin != nil, st.stdout != nil, st.stderr != nil
 }
 

@@ -82,7 +82,7 @@ func (m *Maker) config(shape Shape, ram *os.File, files *[]*os.File) (*vmm.Confi
 	}
 	for i, d := range shape.Disks {
 		id := fmt.Sprintf("disk%d", i)
-		f, err := keep(blank(id))
+		f, err := keep(createEmpty(id))
 		if err != nil {
 			return nil, fmt.Errorf("make blank disk: %w", err)
 		}
@@ -99,7 +99,7 @@ func (m *Maker) config(shape Shape, ram *os.File, files *[]*os.File) (*vmm.Confi
 	return cfg, nil
 }
 
-func blank(name string) (*os.File, error) {
+func createEmpty(name string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, err

@@ -133,9 +133,9 @@ func (s *summed) close() ([]uint32, error) {
 	return s.sums, err
 }
 
-// pour writes the pages to where they belong in ram, which is all zero. Each block is
+// copyTo writes the pages to where they belong in ram, which is all zero. Each block is
 // looked at before any of it is written.
-func (p *pages) pour(ctx context.Context, ram, from *os.File) error {
+func (p *pages) copyTo(ctx context.Context, ram, from *os.File) error {
 	buf := make([]byte, blockSize)
 	run, done, left := 0, uint64(0), p.bytes()
 	for i, sum := range p.Blocks {

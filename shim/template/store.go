@@ -63,9 +63,9 @@ type Template struct {
 // Close lets go of the files.
 func (t *Template) Close() error { return errors.Join(t.State.Close(), t.ram.Close(), t.lease.Close()) }
 
-// Pour writes the RAM into the file, which has its size and no content.
-func (t *Template) Pour(ctx context.Context, ram *os.File) error {
-	return t.pages.pour(ctx, ram, t.ram)
+// CopyRAM writes the RAM into the file, which has its size and no content.
+func (t *Template) CopyRAM(ctx context.Context, ram *os.File) error {
+	return t.pages.copyTo(ctx, ram, t.ram)
 }
 
 // Open answers the template of a shape. NotFound if there is none, DataLoss if it is
@@ -104,14 +104,14 @@ func open(dir string, shape Shape) (*Template, error) {
 	if t.ram, err = os.Open(filepath.Join(dir, ramFile)); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss), t.State.Close())
 	}
-	if err := t.look(h); err != nil {
+	if err := t.verify(h); err != nil {
 		return nil, errors.Join(err, t.State.Close(), t.ram.Close())
 	}
 	return t, nil
 }
 
-// look compares what is there with what the head says; RAM is compared while it is read.
-func (t *Template) look(h *head) error {
+// verify compares what is there with what the head says; RAM is compared while it is read.
+func (t *Template) verify(h *head) error {
 	info, err := t.ram.Stat()
 	if err != nil {
 		return err
@@ -167,8 +167,8 @@ func (s Store) refuse(key string, reason error) error {
 	return os.WriteFile(filepath.Join(dir, key), []byte(reason.Error()+"\n"), 0o600)
 }
 
-// Wish notes that a VM of the shape was booted for want of a template.
-func (s Store) Wish(shape Shape) error {
+// Request notes that a VM of the shape was booted for want of a template.
+func (s Store) Request(shape Shape) error {
 	dir := filepath.Join(s.Dir, wishesDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("wish for a template: %w", err)

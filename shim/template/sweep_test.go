@@ -91,7 +91,7 @@ func TestTreeOfTheReleaseBefore(t *testing.T) {
 	wanted, refused := f.shape, f.shape
 	wanted.VCPUs, refused.VCPUs = 2, 3
 	for range 2 {
-		if err := errors.Join(f.Store.Wish(wanted), f.Store.Wish(refused)); err != nil {
+		if err := errors.Join(f.Store.Request(wanted), f.Store.Request(refused)); err != nil {
 			t.Fatal(err)
 		}
 	}

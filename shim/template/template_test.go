@@ -119,7 +119,7 @@ func (f *fixture) pour(t *testing.T, tp *Template) ([]byte, error) {
 	if err := ram.Truncate(testRAM); err != nil {
 		t.Fatal(err)
 	}
-	if err := tp.Pour(t.Context(), ram); err != nil {
+	if err := tp.CopyRAM(t.Context(), ram); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(ram.Name())
@@ -146,7 +146,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatalf("open what is not there: %v", err)
 	}
 	for range 2 {
-		if err := f.Store.Wish(f.shape); err != nil {
+		if err := f.Store.Request(f.shape); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -182,7 +182,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	// It was bad: for a while it is not made again, however often it is wished for.
 	for range 3 {
-		if err := f.Store.Wish(f.shape); err != nil {
+		if err := f.Store.Request(f.shape); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -206,7 +206,7 @@ func TestMakeFailsAtEachStep(t *testing.T) {
 				f.Quiet = time.Hour
 				f.Prepare = func(context.Context, vmm.Machine, string) (string, error) { cancel(); return "", nil }
 			}
-			if err := f.Store.Wish(f.shape); err != nil {
+			if err := f.Store.Request(f.shape); err != nil {
 				t.Fatal(err)
 			}
 			if err := f.Make(ctx, f.shape); err == nil {
@@ -230,7 +230,7 @@ func TestMakeFailsAtEachStep(t *testing.T) {
 }
 
 // Every byte of a template is looked at before it runs: one that is changed anywhere is
-// refused by Open or, for the RAM, by Pour.
+// refused by Open or, for the RAM, by CopyRAM.
 func TestDamage(t *testing.T) {
 	f := newFixture(t)
 	if err := f.Make(t.Context(), f.shape); err != nil {
@@ -312,13 +312,13 @@ func TestWishes(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			if err := f.Store.Wish(f.shape); err != nil {
+			if err := f.Store.Request(f.shape); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	if _, times, err := f.Store.wished(f.shape.Key()); err != nil || times != 20 {
+	if _, times, err := f.Store.requested(f.shape.Key()); err != nil || times != 20 {
 		t.Errorf("%d times, %v", times, err)
 	}
 	bad := filepath.Join(f.Store.Dir, wishesDir, strings.Repeat("0", 32))

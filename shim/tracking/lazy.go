@@ -20,7 +20,7 @@ type Lazy struct{ Prober }
 
 // Probe answers why this kernel cannot do it, by a process whose pages come as it asks for them.
 func (l Lazy) Probe(ctx context.Context) error {
-	reason := l.remember(ctx, lazyKind, func() error { return l.test(ctx) })
+	reason := l.cached(ctx, lazyKind, func() error { return l.test(ctx) })
 	if reason != "" {
 		return fmt.Errorf("%s: %w", reason, errdefs.ErrNotImplemented)
 	}

@@ -42,11 +42,11 @@ func (p Prober) Test(ctx context.Context, way track.Way) (err error) {
 		return err
 	}
 	s := &selfTest{ctx: ctx, child: c, tracker: t}
-	err = errors.Join(s.run(way == track.SoftDirty), t.Stop(), s.after())
+	err = errors.Join(s.run(way == track.SoftDirty), t.Stop(), s.testAfter())
 	if err != nil || way != track.UFFD {
 		return err
 	}
-	return s.armed(regions, files)
+	return s.testArmed(regions, files)
 }
 
 type selfTest struct {
@@ -72,7 +72,7 @@ func (s *selfTest) run(once bool) error {
 		if once && i == 1 {
 			return nil // reading again would tell the same pages
 		}
-		if err := s.play(r); err != nil {
+		if err := s.runRound(r); err != nil {
 			return err
 		}
 		got, err := s.next(once || i == 2)
@@ -91,9 +91,9 @@ func (s *selfTest) run(once bool) error {
 	return nil
 }
 
-// armed proves notes that were begun before a tracker came. It has pages in the page table of
+// testArmed proves notes that were begun before a tracker came. It has pages in the page table of
 // the child and such as only the file has: so does RAM look before a VM wakes.
-func (s *selfTest) armed(regions []track.Region, files track.Files) error {
+func (s *selfTest) testArmed(regions []track.Region, files track.Files) error {
 	const first, end = 70, 80 // not touched up to here
 	if _, err := s.child.ram.WriteAt(make([]byte, (end-first)*pageSize), first*pageSize); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (s *selfTest) armed(regions []track.Region, files track.Files) error {
 		return err
 	}
 	r := round{write: []int{4, 60, first + 1}, read: []int{9, 61, first}}
-	if err := s.play(r); err != nil {
+	if err := s.runRound(r); err != nil {
 		return err
 	}
 	t, err := track.Continue(track.UFFD, regions, files)
@@ -121,10 +121,10 @@ func (s *selfTest) armed(regions []track.Region, files track.Files) error {
 			}
 		}
 	}
-	return errors.Join(err, t.Stop(), s.after())
+	return errors.Join(err, t.Stop(), s.testAfter())
 }
 
-func (s *selfTest) play(r round) error {
+func (s *selfTest) runRound(r round) error {
 	for _, page := range r.punch {
 		err := unix.Fallocate(int(s.child.ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(page)*pageSize,
 			pageSize)
@@ -154,8 +154,8 @@ func (s *selfTest) next(last bool) (list []int, err error) {
 	return list, err
 }
 
-// after wants a child that writes as ever.
-func (s *selfTest) after() error {
+// testAfter wants a child that writes as ever.
+func (s *selfTest) testAfter() error {
 	_, err := s.child.order(s.ctx, orderWrite, 3)
 	return err
 }

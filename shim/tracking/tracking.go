@@ -56,11 +56,11 @@ func (p Prober) reason(ctx context.Context, way track.Way) string {
 	if way == track.Content {
 		return ""
 	}
-	return p.remember(ctx, "tracking by "+string(way), func() error { return p.Test(ctx, way) })
+	return p.cached(ctx, "tracking by "+string(way), func() error { return p.Test(ctx, way) })
 }
 
-// remember is why a test fails, for as long as kernel and program are the same.
-func (p Prober) remember(ctx context.Context, what string, test func() error) string {
+// cached is why a test fails, for as long as kernel and program are the same.
+func (p Prober) cached(ctx context.Context, what string, test func() error) string {
 	find := func() (string, error) {
 		if err := test(); err != nil {
 			return err.Error(), ctx.Err() // what was broken off is not remembered

@@ -33,7 +33,7 @@ func (m *maker) disk(ctx context.Context, t rootfs.Tree, root *os.Root) (err err
 		}
 	}
 	m.files.Path = name
-	if m.found(&m.files.Disk, m.files.Disk.Path) {
+	if m.reuse(&m.files.Disk, m.files.Disk.Path) {
 		return nil
 	}
 	source, info, err := openFile(root, name)
@@ -46,14 +46,14 @@ func (m *maker) disk(ctx context.Context, t rootfs.Tree, root *os.Root) (err err
 		return err
 	}
 	if packed {
-		base, err := m.unpacked(ctx, t, source, name, info.Size())
+		base, err := m.rawDisk(ctx, t, source, name, info.Size())
 		if err != nil {
 			return fmt.Errorf("%s of the image: %w", name, err)
 		}
 		defer base.Close()
 		return m.copyDisk(ctx, base, base)
 	}
-	return m.copyDisk(ctx, source, below(t, name, info))
+	return m.copyDisk(ctx, source, lowerFile(t, name, info))
 }
 
 // isQcow2 believes a name that says what the file is, and looks into one that does not. A
@@ -73,9 +73,9 @@ func isQcow2(f *os.File, name string) (bool, error) {
 	return is, nil
 }
 
-// below finds the file that an overlay shows in the directory where it lies, which can be
+// lowerFile finds the file that an overlay shows in the directory where it lies, which can be
 // cloned; nil where there is none.
-func below(t rootfs.Tree, name string, info fs.FileInfo) *os.File {
+func lowerFile(t rootfs.Tree, name string, info fs.FileInfo) *os.File {
 	for _, dir := range t.Below {
 		root, err := os.OpenRoot(dir)
 		if err != nil {
@@ -95,8 +95,8 @@ func below(t rootfs.Tree, name string, info fs.FileInfo) *os.File {
 	return nil
 }
 
-// unpacked answers the raw disk that is in a qcow2 file. It is made once on the node.
-func (m *maker) unpacked(ctx context.Context, t rootfs.Tree, source *os.File, name string, size int64) (*os.File,
+// rawDisk answers the raw disk that is in a qcow2 file. It is made once on the node.
+func (m *maker) rawDisk(ctx context.Context, t rootfs.Tree, source *os.File, name string, size int64) (*os.File,
 	error) {
 	image, err := qcow2.Open(source, size, m.request.Most)
 	if err != nil {
@@ -196,8 +196,8 @@ func (m *maker) make(to *File, name string, fill func(*os.File) error) (err erro
 	return durable.SyncDir(filepath.Dir(name))
 }
 
-// whole copies a small file and takes its digest.
-func (m *maker) whole(ctx context.Context, source *os.File, to *File, name string, most int64) error {
+// copySmall copies a small file and takes its digest.
+func (m *maker) copySmall(ctx context.Context, source *os.File, to *File, name string, most int64) error {
 	info, err := source.Stat()
 	if err != nil {
 		return err

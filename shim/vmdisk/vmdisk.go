@@ -75,7 +75,7 @@ func Prepare(ctx context.Context, cache *rootfs.Cache, r Request) (_ *Files, err
 	m.files.Disk.Path = filepath.Join(beside, rootfs.DiskName)
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("prepare VM disk: %w", exhausted(err)), m.undo())
+			err = errors.Join(fmt.Errorf("prepare VM disk: %w", classifyFull(err)), m.undo())
 		}
 	}()
 	if err := m.firmware(ctx, beside); err != nil {
@@ -105,8 +105,8 @@ func (m *maker) undo() error {
 	return errors.Join(errs...)
 }
 
-// exhausted gives a full disk of the host its class.
-func exhausted(err error) error {
+// classifyFull gives a full disk of the host its class.
+func classifyFull(err error) error {
 	if durable.IsFull(err) {
 		return fmt.Errorf("make room on the host's disk: %w: %w", err, errdefs.ErrResourceExhausted)
 	}
@@ -128,14 +128,14 @@ func (m *maker) firmware(ctx context.Context, beside string) (err error) {
 		if f.from == "" {
 			continue
 		}
-		if f.to == &m.files.NVRAM && m.found(f.to, f.path) {
+		if f.to == &m.files.NVRAM && m.reuse(f.to, f.path) {
 			continue
 		}
 		source, err := os.Open(f.from)
 		if err != nil {
 			return fmt.Errorf("firmware: %w: %w", err, errdefs.ErrFailedPrecondition)
 		}
-		err = m.whole(ctx, source, f.to, f.path, maxFirmware)
+		err = m.copySmall(ctx, source, f.to, f.path, maxFirmware)
 		if err = errors.Join(err, source.Close()); err != nil {
 			return err
 		}
@@ -143,8 +143,8 @@ func (m *maker) firmware(ctx context.Context, beside string) (err error) {
 	return nil
 }
 
-// found takes a file that an earlier task of the container has left.
-func (m *maker) found(to *File, name string) bool {
+// reuse takes a file that an earlier task of the container has left.
+func (m *maker) reuse(to *File, name string) bool {
 	info, err := os.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
 		return false
@@ -175,7 +175,7 @@ func (m *maker) fromImage(ctx context.Context, t rootfs.Tree) error {
 		if err != nil {
 			return err
 		}
-		err = m.whole(ctx, source, f.to, filepath.Join(m.request.Dir, f.name), f.most)
+		err = m.copySmall(ctx, source, f.to, filepath.Join(m.request.Dir, f.name), f.most)
 		if err = errors.Join(err, source.Close()); err != nil {
 			return err
 		}

@@ -52,7 +52,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out io.Writer) error
 		return err
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	if err := enclose(cfg.RunDir); err != nil {
+	if err := isolateMounts(cfg.RunDir); err != nil {
 		return err
 	}
 	host, err := join.Host(cfg)
@@ -60,13 +60,13 @@ func Main(ctx context.Context, args []string, in io.Reader, out io.Writer) error
 		return err
 	}
 	if *ordered {
-		return json.NewEncoder(out).Encode(template.AnswerOf(obey(ctx, host, in)))
+		return json.NewEncoder(out).Encode(template.AnswerOf(makeOrdered(ctx, host, in)))
 	}
 	return round(ctx, host)
 }
 
-// obey makes the template of an order, also of a shape that was refused before.
-func obey(ctx context.Context, host *shim.Host, in io.Reader) (key string, existed bool, err error) {
+// makeOrdered makes the template of an order, also of a shape that was refused before.
+func makeOrdered(ctx context.Context, host *shim.Host, in io.Reader) (key string, existed bool, err error) {
 	var o template.Order
 	if err := json.NewDecoder(in).Decode(&o); err != nil {
 		return "", false, fmt.Errorf("read order: %w: %w", err, errdefs.ErrInvalidArgument)
@@ -86,15 +86,15 @@ func obey(ctx context.Context, host *shim.Host, in io.Reader) (key string, exist
 	if t, err := host.Templates.Open(shape); err == nil {
 		return shape.Key(), true, t.Close()
 	}
-	if err := one(ctx, host, shape, filepath.Join(host.Config.RunDir, "order")); err != nil {
+	if err := makeOne(ctx, host, shape, filepath.Join(host.Config.RunDir, "order")); err != nil {
 		return "", false, err
 	}
 	return shape.Key(), false, sweep(ctx, host)
 }
 
-// enclose makes mounts that no other process sees: the processes of this namespace, and room for
+// isolateMounts makes mounts that no other process sees: the processes of this namespace, and room for
 // sockets, in place of the node's.
-func enclose(runDir string) error {
+func isolateMounts(runDir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -105,13 +105,13 @@ func enclose(runDir string) error {
 		"mode=0700"); err != nil {
 		return fmt.Errorf("mount a tmpfs on %s: %w", runDir, err)
 	}
-	return yield()
+	return lowerPriority()
 }
 
-// yield gives this process and all that it starts the lowest priority. It is set for the whole
+// lowerPriority gives this process and all that it starts the lowest priority. It is set for the whole
 // group, as a priority is a thread's alone, and any thread may start the VMM. No admission
 // counts its RAM, so it is the first to go when the host has none left.
-func yield() error {
+func lowerPriority() error {
 	if err := unix.Setpriority(unix.PRIO_PGRP, 0, niceness); err != nil {
 		return fmt.Errorf("lower priority: %w", err)
 	}
@@ -143,7 +143,7 @@ func round(ctx context.Context, host *shim.Host) error {
 	}
 	var errs []error
 	for i, shape := range due {
-		errs = append(errs, one(ctx, host, shape, filepath.Join(cfg.RunDir, fmt.Sprint(i))))
+		errs = append(errs, makeOne(ctx, host, shape, filepath.Join(cfg.RunDir, fmt.Sprint(i))))
 	}
 	return errors.Join(errors.Join(errs...), sweep(ctx, host))
 }
@@ -154,8 +154,8 @@ func sweep(ctx context.Context, host *shim.Host) error {
 		func(s template.Shape) bool { return shim.CurrentShape(ctx, host, s) })
 }
 
-// one makes the template of a shape that a VM can still have here.
-func one(ctx context.Context, host *shim.Host, shape template.Shape, dir string) error {
+// makeOne makes the template of a shape that a VM can still have here.
+func makeOne(ctx context.Context, host *shim.Host, shape template.Shape, dir string) error {
 	if !shim.CurrentShape(ctx, host, shape) {
 		return host.Templates.Forget(shape)
 	}

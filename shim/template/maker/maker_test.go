@@ -41,7 +41,7 @@ func TestYield(t *testing.T) {
 		})
 	}
 	ready.Wait()
-	if err := yield(); err != nil {
+	if err := lowerPriority(); err != nil {
 		t.Error(err)
 	}
 	close(yielded)

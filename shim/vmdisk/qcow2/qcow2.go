@@ -56,14 +56,14 @@ func Open(file io.ReaderAt, length, most int64) (*Image, error) {
 		return nil, fmt.Errorf("read qcow2 header: %w", err)
 	}
 	if n < headerV2 || !Is(h) {
-		return nil, broken("it has no header")
+		return nil, errMalformed("it has no header")
 	}
 	m := &Image{file: file, length: length}
 	switch version := binary.BigEndian.Uint32(h[4:]); version {
 	case 2:
 	case 3:
 		if n < headerV3 {
-			return nil, broken("its header is cut")
+			return nil, errMalformed("its header is cut")
 		}
 		m.v3 = true
 		if err := m.features(h[:n]); err != nil {
@@ -84,7 +84,7 @@ func (m *Image) features(h []byte) error {
 	case f&externalData != 0:
 		return unsupported("its data is in an external data file: convert it with qemu-img convert")
 	case f&corrupt != 0:
-		return broken("it is marked as corrupt: repair it with qemu-img check")
+		return errMalformed("it is marked as corrupt: repair it with qemu-img check")
 	case f&extendedL2 != 0:
 		return unsupported("extended L2 entries (subclusters): convert it with qemu-img convert")
 	case f&^(dirty|compression) != 0:
@@ -93,7 +93,7 @@ func (m *Image) features(h []byte) error {
 		return nil
 	}
 	if binary.BigEndian.Uint32(h[100:]) <= headerV3 || len(h) < headerV3+1 {
-		return broken("its header does not say how it is compressed")
+		return errMalformed("its header does not say how it is compressed")
 	}
 	if kind := h[104]; kind > 1 {
 		return unsupported("compression type %d", kind)
@@ -123,7 +123,7 @@ func (m *Image) geometry(h []byte, most int64) error {
 	size := binary.BigEndian.Uint64(h[24:])
 	entries, at := binary.BigEndian.Uint32(h[36:]), binary.BigEndian.Uint64(h[40:])
 	if m.bits < minBits || m.bits > maxBits {
-		return broken("clusters of 2^%d bytes", m.bits)
+		return errMalformed("clusters of 2^%d bytes", m.bits)
 	}
 	if size == 0 || size > uint64(most) {
 		return fmt.Errorf("qcow2: a disk of %d bytes: need 1 to %d: %w", size, most, errdefs.ErrInvalidArgument)
@@ -132,11 +132,11 @@ func (m *Image) geometry(h []byte, most int64) error {
 	perEntry := uint64(1) << (2*m.bits - 3)
 	want := (size + perEntry - 1) / perEntry
 	if uint64(entries) < want || want*8 > maxL1 {
-		return broken("its first table has %d entries, a disk of %d bytes needs %d, and there may be %d", entries, size,
+		return errMalformed("its first table has %d entries, a disk of %d bytes needs %d, and there may be %d", entries, size,
 			want, maxL1/8)
 	}
 	if at > uint64(m.length) || want*8 > uint64(m.length)-at {
-		return broken("its first table is cut") // before memory is taken for it
+		return errMalformed("its first table is cut") // before memory is taken for it
 	}
 	table := make([]byte, 8*want)
 	if err := m.readAt(table, at); err != nil {
@@ -152,7 +152,7 @@ func (m *Image) geometry(h []byte, most int64) error {
 // readAt fills buf from a place in the file that the image names.
 func (m *Image) readAt(buf []byte, at uint64) error {
 	if at > uint64(m.length) || uint64(len(buf)) > uint64(m.length)-at {
-		return broken("it names %d bytes at %d and has %d: it is cut", len(buf), at, m.length)
+		return errMalformed("it names %d bytes at %d and has %d: it is cut", len(buf), at, m.length)
 	}
 	if _, err := m.file.ReadAt(buf, int64(at)); err != nil {
 		return fmt.Errorf("read qcow2: %w", err)
@@ -160,7 +160,7 @@ func (m *Image) readAt(buf []byte, at uint64) error {
 	return nil
 }
 
-func broken(format string, args ...any) error {
+func errMalformed(format string, args ...any) error {
 	return fmt.Errorf("qcow2: "+format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 }
 

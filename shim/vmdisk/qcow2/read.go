@@ -84,7 +84,7 @@ func (m *Image) walk(ctx context.Context, fn func(at int64, entry uint64) error)
 
 func (m *Image) aligned(at uint64) error {
 	if at&(1<<m.bits-1) != 0 {
-		return broken("a cluster begins at %d, which is none's place", at)
+		return errMalformed("a cluster begins at %d, which is none's place", at)
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (r *reader) unpack(buf []byte, descriptor uint64) error {
 		_, err = io.ReadFull(from, r.cluster[:len(buf)])
 	}
 	if err != nil {
-		return broken("the compressed cluster at %d: %v", at, err)
+		return errMalformed("the compressed cluster at %d: %v", at, err)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ const (
 	wishedFor  = 7 * 24 * time.Hour
 )
 
-// Due answers the shapes that were wished for often enough and may be made.
+// Due answers the shapes that were asked for often enough and may be made.
 func (s Store) Due(after int) ([]Shape, error) {
 	entries, err := os.ReadDir(filepath.Join(s.Dir, wishesDir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -29,7 +29,7 @@ func (s Store) Due(after int) ([]Shape, error) {
 	}
 	var due []Shape
 	for _, e := range entries {
-		shape, times, err := s.wished(e.Name())
+		shape, times, err := s.requested(e.Name())
 		if err != nil || times < after || s.refused(e.Name()) {
 			continue
 		}
@@ -41,8 +41,8 @@ func (s Store) Due(after int) ([]Shape, error) {
 	return due, nil
 }
 
-// wished answers what was wished for under the key, and how often.
-func (s Store) wished(key string) (shape Shape, times int, err error) {
+// requested answers what was asked for under the key, and how often.
+func (s Store) requested(key string) (shape Shape, times int, err error) {
 	data, err := os.ReadFile(filepath.Join(s.Dir, wishesDir, key))
 	if err != nil {
 		return shape, 0, err
@@ -54,7 +54,7 @@ func (s Store) wished(key string) (shape Shape, times int, err error) {
 	return shape, bytes.Count(data, []byte("\n")), nil
 }
 
-// Forget what was wished for: it is of no use any more.
+// Forget what was asked for: it is of no use any more.
 func (s Store) Forget(shape Shape) error { return s.forget(shape.Key()) }
 
 // forget a wish: it was fulfilled, or cannot be.
