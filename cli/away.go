@@ -9,7 +9,7 @@ import (
 	"godwit.dev/godwit/api/moves"
 )
 
-// note says beside the results, on standard error, what is no error: a line, or a document.
+// note says on standard error, in addition to the results, what is no error: a line, or a document.
 func (o *options) note(cmd *cobra.Command, text string) {
 	if o.output == "json" {
 		_ = json.NewEncoder(cmd.ErrOrStderr()).Encode(map[string]string{"note": text})

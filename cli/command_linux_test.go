@@ -49,7 +49,7 @@ func (s *shown) until(t *testing.T, words string, times int) {
 	}
 }
 
-// command is one that runs beside the test.
+// command is one that runs while the test does.
 type command struct {
 	out, log  shown
 	interrupt func()
@@ -70,7 +70,7 @@ func runs(t *testing.T, socket, line string) *command {
 	return c
 }
 
-// tellers answers watchers from a list of events that outlives them.
+// tellers answers watchers from a list of events that stays when a teller ends.
 type tellers struct {
 	nodev1.MovesService
 	mu     sync.Mutex

@@ -15,7 +15,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// An order for the start of godwitd asks nobody; on a node that is no controller it is refused.
+// An order for the start of godwitd asks no daemon; on a node that is no controller it is refused.
 func TestRestoreAtStart(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config.toml")
@@ -41,9 +41,9 @@ func TestRestoreAtStart(t *testing.T) {
 	}
 }
 
-// The commands about the store of the records, from the order to records that change again: who
-// is missing is named wherever one looks, names that are none are refused, and a VM that a node
-// does not have any more says what to do.
+// The commands about the store of the records, from the order to records that change again: nodes that are missing are
+// named wherever one looks, and names that are none are refused. A VM that a node does not have any more says what to
+// do.
 func TestControllerCommands(t *testing.T) {
 	f := newFleet(t)
 	f.says(0, "records change (incarnation 0)", "controller status")

@@ -74,8 +74,8 @@ func checkRAM(cfg *config.Config) finding {
 	return f
 }
 
-// ramFault says why no VM's RAM comes to that file system, and what helps; page is the size
-// of the huge pages that are configured, 0: none. Empty: it is as configured.
+// ramFault says why no VM's RAM comes to that file system, and what helps. page is the size of the huge pages that are
+// configured, 0: none. Empty: it is as configured.
 func ramFault(st *unix.Statfs_t, page uint64) (detail, remedy string) {
 	const mount = "start godwitd, which mounts it"
 	switch ram, sized := rampool.Suits(st, page); {

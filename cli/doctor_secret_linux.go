@@ -50,8 +50,8 @@ func checkSwap(cfg *config.Config) finding {
 	return swapFinding(strings.Count(string(table), "\n") > 1, swaps, rampool.CanForbidSwap(), err)
 }
 
-// swapFinding: active, whether the host has swap; swaps, whether RAM goes there, unless err says
-// that nobody knows; can, whether the kernel can forbid it.
+// swapFinding: active, whether the host has swap; swaps, whether RAM goes there, unless err says that this is unknown;
+// can, whether the kernel can forbid it.
 func swapFinding(active, swaps, can bool, err error) finding {
 	f := finding{Check: "ram swap", OK: true, Detail: "the RAM of VMs is never swapped out"}
 	switch {

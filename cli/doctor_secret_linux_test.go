@@ -32,8 +32,8 @@ func TestCheckUserRow(t *testing.T) {
 	}
 }
 
-// RAM that may come to a disk by swap is told, with what helps on this kernel; a mount that nobody
-// can look at is not taken for a good one.
+// RAM that may come to a disk by swap is told, with what helps on this kernel. A mount that cannot be looked at is not
+// taken for a good one.
 func TestSwapRow(t *testing.T) {
 	for _, c := range []struct {
 		active, swaps, can bool

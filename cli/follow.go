@@ -196,7 +196,7 @@ func transfer(t *nodev1.Transfer) string {
 	return text
 }
 
-// finish ends the bar; what comes behind it has one of its own.
+// finish ends the bar; what comes after it has one of its own.
 func (p *progress) finish() {
 	if p.bar != nil {
 		p.bar.Finish()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// On a terminal the same stands behind the bar.
+// On a terminal the same stands after the bar.
 func TestBarTellsATransfer(t *testing.T) {
 	pty, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -43,8 +43,8 @@ func aMove() (first *nodev1.StatusResponse, rest *daemonSays) {
 	}
 }
 
-// A move is followed to its end: elsewhere than on a terminal by a line for each step and
-// pass, with bytes left, the rate of changes and how long it would stand still.
+// A move is followed to its end: elsewhere than on a terminal by a line for each step and pass. The line has the bytes
+// left, the rate of changes and how long it would stand still.
 func TestFollowTellsATransfer(t *testing.T) {
 	var out, log bytes.Buffer
 	cmd := &cobra.Command{}

@@ -40,7 +40,7 @@ func newGolden(opts *options) *cobra.Command {
 		}),
 	}
 	flags.add(cmd)
-	cmd.Flags().SetInterspersed(false) // what stands behind the image is the container's
+	cmd.Flags().SetInterspersed(false) // what stands after the image is the container's
 	cmd.AddCommand(newGoldenList(opts), newGoldenRemove(opts))
 	return cmd
 }

@@ -178,8 +178,8 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-// An error that no part has classed has a class where the host is at fault, so that scripts know
-// whether to try again; one that has none of its own is unknown.
+// An error that no part has classed has a class where the host is at fault, so that scripts know whether to try again.
+// An error that has none of its own is unknown.
 func TestFaultsOfTheHostHaveAnExitCode(t *testing.T) {
 	for err, want := range map[error]int{syscall.EMFILE: 8, syscall.ENOSPC: 8, syscall.ECONNREFUSED: 6, syscall.EACCES: 7,
 		errdefs.ErrInternal: 1, io.EOF: 1} {

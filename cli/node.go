@@ -86,7 +86,7 @@ func newNodeToken(opts *options) *cobra.Command {
 	return cmd
 }
 
-// Lives of a join token: whoever holds one can be that node.
+// Lives of a join token: a program that holds one can be that node.
 const (
 	tokenLife    = time.Hour // if nothing else is said
 	maxTokenLife = 7 * 24 * time.Hour

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A join token comes from a file or from standard input, where no other user of the host
-// reads it; as an argument it still works, with a warning. What is no token is refused by
-// the flag that named it, before anything is asked of a controller.
+// A join token comes from a file or from standard input, where no other user of the host reads it. As an argument it
+// still works, with a warning. What is no token is refused by the flag that named it, before anything is asked of a
+// controller.
 func TestJoinToken(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string) string {

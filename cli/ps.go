@@ -74,7 +74,7 @@ func vmRow(vm *nodev1.VMInfo) []string {
 	}
 }
 
-// deletionText says where a VM's deletion behind a final snapshot stands.
+// deletionText says where a VM's deletion after a final snapshot stands.
 func deletionText(d *nodev1.Deletion) string {
 	switch {
 	case d == nil:

@@ -11,8 +11,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Migrate follows its move over a restart of the daemon that drives it, to its end; an interrupt
-// while there is none says that the move goes on.
+// Migrate follows its move over a restart of the daemon that drives it, to its end. An interrupt while there is none
+// says that the move goes on.
 func TestMigrateOutlivesRestarts(t *testing.T) {
 	f := newFleet(t)
 	const order = "migrate web --to b --operation m1"

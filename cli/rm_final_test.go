@@ -133,7 +133,7 @@ func TestDeletionIsCalledOff(t *testing.T) {
 	}
 }
 
-// godwit ps says where a deletion stands, and beside the table what it waits for.
+// godwit ps says where a deletion stands, and next to the table what it waits for.
 func TestDeletionInPs(t *testing.T) {
 	for _, c := range []struct {
 		d           *nodev1.Deletion

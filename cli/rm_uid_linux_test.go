@@ -25,8 +25,8 @@ type noShims struct {
 
 func (n noShims) List() ([]*nodev1.VM, error) { return nil, n.err }
 
-// rm --uid removes a VM whose name no command line can say, and no other; a list that is cut short is
-// no proof that there is none.
+// rm --uid removes a VM whose name no command line can say, and no other. A list that is cut short is no proof that
+// there is none.
 func TestRmByUID(t *testing.T) {
 	st := storetest.NewMemory()
 	old, other := &nodev1.VM{Namespace: "default", Id: "a/\x1b../b"}, &nodev1.VM{Namespace: "default", Id: "u-old"}

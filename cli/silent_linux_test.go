@@ -26,7 +26,7 @@ var given = map[string]string{
 	"IMAGE|DIGEST": "sha256:" + strings.Repeat("0", 64),
 }
 
-// flagsOf are flags without which a verb asks nobody.
+// flagsOf are flags without which a verb asks no daemon.
 var flagsOf = map[string][]string{
 	"template make": {"--boot"},
 	"migrate":       {"--to", "b"}, "recover": {"--to", "b", "--fenced"},
@@ -36,9 +36,8 @@ var flagsOf = map[string][]string{
 var alone = []string{"completion", "doctor", "version", "node init", "node join", "node token", "controller restore",
 	"docs"}
 
-// Each verb that asks the daemon ends, says at which socket nobody answers, and exits with 6, where
-// the daemon takes no connection from the queue of its socket: it has no free descriptors, or is
-// stopped.
+// The daemon takes no connection from the queue of its socket. Each verb that asks it ends, says at which socket no
+// answer came, and exits with 6: it has no free descriptors, or is stopped.
 func TestNoVerbWaitsForASilentDaemon(t *testing.T) {
 	defer func(g record.Guard) { guard = g }(guard)
 	guard = record.Guard{Silence: 50 * time.Millisecond, Answer: 50 * time.Millisecond}

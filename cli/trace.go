@@ -17,8 +17,8 @@ var started = time.Now()
 // flushTimeout bounds what a collector may hold up the program.
 const flushTimeout = 2 * time.Second
 
-// trace records how long whoever ordered an operation has waited for it, if the node is
-// traced. That a collector does not listen is no failure of the command.
+// trace records how long the caller of an operation has waited for it, if the node is traced. That a collector does not
+// listen is no failure of the command.
 func (o *options) trace(cmd *cobra.Command, operation string, failed error) {
 	if o.socket != "" {
 		return // another node's daemon, or one without a configuration here

@@ -44,8 +44,8 @@ func argumentsOf(use string) (all []argument) {
 	return all
 }
 
-// strict has each verb below cmd take the arguments that its line of usage names, no fewer and no
-// more: what is wrong is named, with the line. What a verb checks by itself comes behind that.
+// strict has each verb below cmd take the arguments that its line of usage names, no fewer and no more: what is wrong
+// is named, with the line. What a verb checks by itself comes after that.
 func strict(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		strict(sub)

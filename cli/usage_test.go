@@ -47,9 +47,9 @@ func right(want []argument) (args []string) {
 	return args
 }
 
-// Every verb, also one that is added later, names what is missing, empty or too many, the line of
-// usage and the way to more; all arguments are known by what they are. So it is with a flag that is
-// wrong, and with a verb that there is not.
+// Every verb, also one that is added later, names what is missing, empty or too many, the line of usage and the way to
+// more. All arguments are known by what they are. So it is with a flag that is wrong, and with a verb that there is
+// not.
 func TestUsage(t *testing.T) {
 	used := map[string]bool{}
 	eachVerb(newRoot(&options{}), func(cmd *cobra.Command) {

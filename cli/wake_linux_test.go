@@ -89,8 +89,8 @@ func serveWaker(t *testing.T, w *waker) string {
 	return socket
 }
 
-// The controller is asked where a VM shall wake, with all that was said; what is of this node alone, and
-// what a daemon of a build before does not know, is this node's; that it fits nowhere is ResourceExhausted.
+// The controller is asked where a VM shall wake, with all that was said. What is of this node alone, and what a daemon
+// of a build before does not know, is this node's. That it fits nowhere is ResourceExhausted.
 func TestWakeOrders(t *testing.T) {
 	full := fmt.Errorf("WakeNoCapacity: node b: no room: %w", errdefs.ErrResourceExhausted)
 	for line, tt := range map[string]struct {
@@ -146,8 +146,8 @@ func TestWakeOrders(t *testing.T) {
 	}
 }
 
-// Who waits gives the same order again until it fits, another error comes, time is up, or the user has
-// enough; a reason is told once.
+// A caller that waits gives the same order again until it fits, another error comes, time is up, or the user has
+// enough. A reason is told once.
 func TestWakeWaits(t *testing.T) {
 	full := func(why string) error { return fmt.Errorf("%s: %w", why, errdefs.ErrResourceExhausted) }
 	for name, tt := range map[string]struct {

@@ -51,7 +51,7 @@ func (o *options) tellEvent(cmd *cobra.Command, ev *nodev1.MoveEvent) error {
 	return err
 }
 
-// gap says which events nobody can tell any more.
+// gap says which events cannot be told any more.
 func gap(first, last uint64) string {
 	which := fmt.Sprintf("events %d to %d are", first, last)
 	if first == last {

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// Watch goes on behind a daemon that is started again, also where that happens while it tells:
-// each event is printed once, in order, and it says once each time that it waits. An interrupt ends
-// it at once, while it waits too.
+// Watch goes on with a daemon that is started again, also where that happens while it tells: each event is printed
+// once, in order, and it says once each time that it waits. An interrupt ends it at once, while it waits too.
 func TestWatchOutlivesRestarts(t *testing.T) {
 	socket, s := place(t), &tellers{}
 	stop := s.serve(t, socket)
@@ -52,7 +51,7 @@ func TestWatchIsCutInTheMiddle(t *testing.T) {
 	}
 }
 
-// relay stands before a socket, and cuts its first connection behind so many bytes of answers.
+// relay stands before a socket, and cuts its first connection after so many bytes of answers.
 func relay(t *testing.T, front, back string, cut int64) {
 	t.Helper()
 	l, err := net.Listen("unix", front)
@@ -78,7 +77,7 @@ func relay(t *testing.T, front, back string, cut int64) {
 	})
 }
 
-// What was forgotten while the daemon was away, or behind the event that --after names, is said.
+// What was forgotten while the daemon was away, or after the event that --after names, is said.
 func TestWatchTellsOfGaps(t *testing.T) {
 	for output, says := range map[string]string{
 		"text": "godwit: events 3 to 9 are not kept any more: what became of the VMs, godwit ps and godwit migrations say\n",

@@ -87,7 +87,7 @@ func announcements(nic spec.NIC) ([][]byte, error) {
 	return frames, nil
 }
 
-// send puts frames on the wire behind an interface of this thread's namespace.
+// send puts frames on the wire that an interface of this thread's namespace leads to.
 func send(index int, frames [][]byte) (err error) {
 	// Protocol 0: this socket never receives.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)

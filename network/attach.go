@@ -17,9 +17,9 @@ import (
 // undoTimeout bounds the way back after a failure.
 const undoTimeout = 20 * time.Second
 
-// Attach puts a tap behind every link's interface, with the MAC and MTU of its NIC,
-// and takes the interface's addresses and routes off it: they are the guest's now.
-// Each tap carries the owner's name and is down until Up, so nothing flows yet.
+// Attach connects a tap to every link's interface, with the MAC and MTU of its NIC, and takes the interface's addresses
+// and routes off it: they are the guest's now. Each tap carries the owner's name and is down until Up, so nothing flows
+// yet.
 //
 // The links must be durable before: Detach needs them. A second Attach of the same
 // owner opens the taps again, unless a VMM holds them. After a failure the namespace

@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Detach deletes the taps, which cuts off whoever still holds one, and makes each
-// interface again what Read found. It needs the links alone, may be called from any
-// state in between and again after success; a namespace, interface or tap that is
-// gone counts as done, and so does one that another owner has attached since.
+// Detach deletes the taps, which cuts off a process that still holds one, and makes each interface again what Read
+// found. It needs the links alone, and may be called from any state in between and again after success. What is gone
+// counts as done: a namespace, interface or tap, and so does one that another owner has attached since.
 func Detach(ctx context.Context, netnsPath string, links []Link) error {
 	s, err := lockedSession(ctx, netnsPath)
 	if errdefs.IsNotFound(err) {
@@ -126,9 +125,8 @@ func (s *session) addAddress(l netlink.Link, a Address) error {
 	return s.nl.AddrReplace(l, a.netlink())
 }
 
-// addressChanges says how now becomes want. IPv4 addresses stay as far as both lists
-// agree from the start; the kernel lists IPv6 ones newest first, so they are added
-// from the end.
+// addressChanges says how now becomes want. IPv4 addresses stay as far as both lists agree from the start. The kernel
+// lists IPv6 ones newest first, so they are added from the end.
 func addressChanges(now, want []Address) (remove, add []Address) {
 	now4, now6 := families(now)
 	want4, want6 := families(want)

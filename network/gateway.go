@@ -48,8 +48,8 @@ func FindGateways(ctx context.Context, netnsPath string, links []Link) ([]Link, 
 	return out, nil
 }
 
-// neighbor makes the kernel ask, by a datagram that nobody reads, and looks for what it
-// was told; empty: nobody has answered.
+// neighbor makes the kernel ask, by a datagram that no program reads, and looks for what it was told; empty: no answer
+// came.
 func (s *session) neighbor(ctx context.Context, index int, gateway netip.Addr) string {
 	err := within(s.ns, func() error {
 		conn, err := net.Dial("udp6", netip.AddrPortFrom(gateway, discardPort).String())

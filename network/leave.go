@@ -8,11 +8,10 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// DetachMoved is Detach for a VM that runs elsewhere under the same addresses. A namespace that
-// got them back would speak for the VM: reports of multicast groups draw its MAC to this
-// node, and the kernel answers a segment of an open connection with a reset. So the
-// interfaces stay down and bare until whoever made them takes them away. May be called
-// from any state, before and after a Detach too.
+// DetachMoved is Detach for a VM that runs elsewhere under the same addresses. A namespace that got them back would
+// speak for the VM: reports of multicast groups draw its MAC to this node, and the kernel answers a segment of an open
+// connection with a reset. So the interfaces stay down and bare until the program that made them takes them away. May
+// be called from any state, before and after a Detach too.
 func DetachMoved(ctx context.Context, netnsPath string, links []Link) error {
 	s, err := lockedSession(ctx, netnsPath)
 	if errdefs.IsNotFound(err) {

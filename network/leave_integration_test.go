@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reset reports whether a connection to the address behind a MAC is answered by a reset.
+// reset reports whether a connection to the address of a MAC is answered by a reset.
 func reset(t *testing.T, ns, mac string) bool {
 	t.Helper()
 	sh(t, ns, "ip", "neigh", "replace", "10.88.0.2", "lladdr", mac, "dev", "eth0", "nud", "permanent")
@@ -29,8 +29,8 @@ func reset(t *testing.T, ns, mac string) bool {
 	return errors.Is(err, unix.ECONNREFUSED)
 }
 
-// A network that a VM has left for another node says nothing in its place, from whatever
-// state; one that is given back does, which is why there are both.
+// A network that a VM has left for another node says nothing in its place, from whatever state. One that is given back
+// does, which is why there are both.
 func TestLeave(t *testing.T) {
 	f := newFabric(t, 2, 1500)
 	ns, peer := f.nodes[0], f.nodes[1]

@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// An IPv4 route by several gateways that no guest would get, of another table, is in nobody's
-// way, from Read to the last Detach. One that the guest needs is refused by its
-// destination before anything is changed; one that appears after Read hinders no Detach.
+// An IPv4 route of another table, by several gateways, which no guest would get, is no obstacle from Read to the last
+// Detach. One that the guest needs is refused by its destination before anything is changed; one that appears after
+// Read hinders no Detach.
 func TestSeveralGateways(t *testing.T) {
 	const hops = "nexthop via 10.88.0.1 nexthop via 10.88.0.3"
 	for _, c := range []struct {

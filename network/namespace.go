@@ -52,12 +52,11 @@ func IsHost(path string) (bool, error) {
 	return os.SameFile(own, theirs), nil
 }
 
-// NewGuestNamespace makes a network namespace with its loopback up and binds it to path,
-// which must not exist. It is for a VM's interfaces: its kernel neither answers for
-// the IPv4 addresses that they are given nor takes what comes for them, and does not ask
-// whether anybody else has the IPv6 ones. Before a live move's end the VM itself does, on
-// the node that it still runs on: an answer from here would end its connections.
-// Like: ip netns add, and ip netns exec $path ip rule del table local
+// NewGuestNamespace makes a network namespace with its loopback up and binds it to path, which must not exist. It is
+// for a VM's interfaces: its kernel neither answers for the IPv4 addresses that they are given nor takes what comes for
+// them. It does not ask whether another host has the IPv6 ones. Before a live move's end the VM itself does, on the
+// node that it still runs on: an answer from here would end its connections. Like: ip netns add, and ip netns exec
+// $path ip rule del table local
 func NewGuestNamespace(path string) error { return newNamespace(path, clearLocalRoutes) }
 
 func newNamespace(path string, within func() error) (err error) {

@@ -38,7 +38,7 @@ func TestNamespace(t *testing.T) {
 	if !errors.Is(err, boom) || there == "" || there == own {
 		t.Errorf("Do: %v in %s, outside %s", err, there, own)
 	}
-	for range 200 { // no thread stays behind in there
+	for range 200 { // no thread stays in there
 		Do(ns, func() error { return nil })
 		here, err := os.Readlink("/proc/thread-self/ns/net")
 		if err != nil || here != own {
@@ -162,7 +162,7 @@ func TestReadNames(t *testing.T) {
 	}
 }
 
-// Taps of nobody go, and the interface is free for the next VM.
+// Taps without an owner go, and the interface is free for the next VM.
 func TestOrphans(t *testing.T) {
 	f := newFabric(t, 1, 1500)
 	a, links := f.attach(t, 0)

@@ -1,9 +1,8 @@
-// Package network joins the network namespace of a task to the NICs of its VM. It reads
-// what a CNI plugin made there, moves addresses into the guest's description, puts a
-// tap behind each interface, and takes it all back on Detach.
+// Package network joins the network namespace of a task to the NICs of its VM. It reads what a CNI plugin made there,
+// moves addresses into the guest's description, and connects a tap to each interface. Detach takes it all back.
 //
-// The shim calls Read and Attach at Start, Up when the VM may talk, Down before its
-// VMM is stopped for good, Announce after a move, Detach at the end.
+// The shim calls Read and Attach at Start, and Up when the VM may talk. It calls Down before its VMM is stopped for
+// good, Announce after a move, and Detach at the end.
 package network
 
 import (

@@ -15,9 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespaces lists the network namespaces of this host but the caller's own, by a path
-// each: those that a process lives in, and those that have a name in the file system. Beside an
-// error it answers those that it could look at.
+// Namespaces lists the network namespaces of this host but the caller's own, by a path each: those that a process lives
+// in, and those that have a name in the file system. In addition to an error it answers those that it could look at.
 func Namespaces() ([]string, error) {
 	own, err := os.Stat("/proc/self/ns/net")
 	if err != nil {
@@ -59,7 +58,7 @@ func distinct(paths []string, own os.FileInfo) ([]string, error) {
 		info, err := os.Stat(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH): // gone meanwhile
-		case errors.Is(err, fs.ErrPermission): // nobody who may not look at it has made a tap there
+		case errors.Is(err, fs.ErrPermission): // a user who may not look at it has made no tap there
 		case err != nil:
 			errs = append(errs, fmt.Errorf("look at network namespace: %w", err))
 		case !slices.ContainsFunc(seen, func(s os.FileInfo) bool { return os.SameFile(s, info) }):
@@ -69,9 +68,8 @@ func distinct(paths []string, own os.FileInfo) ([]string, error) {
 	return out, errors.Join(errs...)
 }
 
-// Orphans deletes the taps of owners that known denies, and the redirects that lead
-// to them, and gives the owners it found. The addresses come back only with
-// Detach: nobody else knows them.
+// Orphans deletes the taps of owners that known denies, and the redirects that lead to them, and gives the owners it
+// found. The addresses come back only with Detach: they are known nowhere else.
 func Orphans(ctx context.Context, netnsPath string, known func(Owner) bool) (removed []Owner, err error) {
 	s, err := lockedSession(ctx, netnsPath)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"godwit.dev/godwit/internal/fdtest"
 )
 
-// On a node without descriptors a list of namespaces is an error, and not that there are none; a
-// namespace that cannot be opened is not one that is gone, whose taps would count as deleted.
+// On a node without descriptors a list of namespaces is an error, and not that there are none. A namespace that cannot
+// be opened is not one that is gone, whose taps would count as deleted.
 func TestNamespacesWithoutDescriptors(t *testing.T) {
 	for left := range 2 {
 		restore := fdtest.Exhaust(t, left)
@@ -33,7 +33,7 @@ func TestNamespacesWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// A namespace that cannot be looked at is told beside those that can be; one that has gone is not.
+// A namespace that cannot be looked at is told in addition to those that can be; one that has gone is not.
 func TestNamespaceThatCannotBeLookedAt(t *testing.T) {
 	dir := t.TempDir()
 	own, err := os.Stat(dir)

@@ -87,8 +87,8 @@ func (s *session) stray(ctx context.Context, l netlink.Link) error {
 	return nil
 }
 
-// redirects lists where the ingress filters of l with these keys send frames, nil for
-// those that match all; 0 stands for a filter that does something else.
+// redirects lists where the ingress filters of l with these keys send frames. It is nil for those that match all; 0
+// stands for a filter that does something else.
 func (s *session) redirects(l netlink.Link, keys []netlink.TcU32Key) ([]int, error) {
 	filters, err := dump(func() ([]netlink.Filter, error) {
 		return s.nl.FilterList(l, netlink.MakeHandle(0xffff, 0))

@@ -22,8 +22,8 @@ import (
 // foreignRouter advertises itself to everybody on the fabric.
 var foreignRouter = netip.MustParseAddr("fe80::bad")
 
-// rogue sends advertisements of a router that nobody has asked, as they are and behind
-// extension headers, and answers how often it has.
+// rogue sends advertisements of a router that was not asked, as they are and after extension headers, and answers how
+// often it has.
 func rogue(t *testing.T, ns string) *atomic.Int64 {
 	t.Helper()
 	server, err := dhcp.New(dhcp.Config{NIC: spec.NIC{
@@ -101,9 +101,8 @@ func (c *client) lease6(t *testing.T) string {
 	return strings.TrimSpace(string(data))
 }
 
-// A guest's kernel takes its routes, and a real client its address, from godwit;
-// through the gateway's stand-in it reaches what lies behind the gateway. No other router
-// is believed.
+// A guest's kernel takes its routes, and a real client its address, from godwit. Through the gateway's stand-in it
+// reaches hosts on the gateway's other side. No other router is believed.
 func TestServeIPv6(t *testing.T) {
 	f := newFabric(t, 1, 1400)
 	script(t, f.ns, "ip link set lo up\nip addr add fd99::1/128 dev lo")
@@ -137,7 +136,7 @@ func TestServeIPv6(t *testing.T) {
 		t.Errorf("lease %+v", lease)
 	}
 	sh(t, guest.ns, "busybox", "ping6", "-c", "1", "-W", "5", "fd88::1") // on the link
-	sh(t, guest.ns, "busybox", "ping6", "-c", "1", "-W", "5", "fd99::1") // behind the gateway
+	sh(t, guest.ns, "busybox", "ping6", "-c", "1", "-W", "5", "fd99::1") // on the gateway's other side
 	if mtu := strings.TrimSpace(sh(t, guest.ns, "cat", "/proc/sys/net/ipv6/conf/eth0/mtu")); mtu != "1400" {
 		t.Errorf("the guest's MTU is %s", mtu)
 	}

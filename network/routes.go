@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routes lists the routes of an interface in every table but the local one. The kernel shows
-// equal IPv6 routes by several gateways as one; each gateway is a route of its own here, as it
-// can be added and removed. An IPv4 route by several gateways is one object, which may use other
-// interfaces too, and is no route of an interface.
+// routes lists the routes of an interface in every table but the local one. The kernel shows equal IPv6 routes by
+// several gateways as one. Each gateway is a route of its own here, as it can be added and removed. An IPv4 route by
+// several gateways is one object, which may use other interfaces too, and is no route of an interface.
 func (s *session) routes(l netlink.Link) ([]Route, error) {
 	list, err := s.allRoutes()
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 // the words of foreign servers and routers end there. What is written to the sink goes to
 // the guest. The kernel needs no other tc action than the one that redirects.
 
-// Words of an IPv4 header by offset, and what of them says "UDP, to this port". The port's
-// place depends on the header's length: with IP options, which nobody's DHCP has, a
-// datagram to a client is taken whatever its port is.
+// Words of an IPv4 header by offset, and what of them says "UDP, to this port". The port's place depends on the
+// header's length: with IP options, which no DHCP server is known to send, a datagram to a client is taken whatever its
+// port is.
 const (
 	atVersion  = 0 // version, header length in words
 	atProtocol = 8 // TTL, protocol, checksum
@@ -79,9 +79,9 @@ func solicitations() (keys []netlink.TcU32Key) {
 // routing, fragment, authentication, destination options (RFC 8200).
 var extensions = []uint32{0, 43, 44, 51, 60}
 
-// hiddenAdvertisements are advertisements of routers behind extension headers, which nobody sends who
-// means well (RFC 7113): a hop limit of 255, as every guest demands of an advertisement,
-// and a source on the link. Listener queries have a hop limit of 1.
+// hiddenAdvertisements are advertisements of routers after extension headers, which only an attacker sends (RFC 7113):
+// a hop limit of 255, as every guest demands of an advertisement, and a source on the link. Listener queries have a hop
+// limit of 1.
 func hiddenAdvertisements() (all [][]netlink.TcU32Key) {
 	for _, next := range extensions {
 		all = append(all, []netlink.TcU32Key{isIPv6, key(atNext, next<<8|255, 0xffff), key(atSource, 0xfe80<<16, 0xffc0<<16)})
@@ -150,9 +150,8 @@ func advertise(ctx context.Context, sink *os.File, server *dhcp.Server) {
 	}
 }
 
-// Serve answers the DHCP of the guest on a link that has a sink, is its router as far as
-// words go, and tells each lease, until ctx ends or the attachment is closed. leased must
-// not block.
+// Serve answers the DHCP of the guest on a link that has a sink, until ctx ends or the attachment is closed. It is the
+// guest's router as far as words go, and tells each lease. leased must not block.
 func (a *Attachment) Serve(ctx context.Context, link Link, server *dhcp.Server, leased func(dhcp.Lease)) error {
 	sink, err := a.sink(link)
 	if err != nil {

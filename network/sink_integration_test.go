@@ -108,9 +108,8 @@ func (c *client) lease(t *testing.T, more ...string) string {
 
 func withSink(l *Link) { l.Sink = "dhcp0" }
 
-// A real client gets the address of the CNI plugin from godwit, godwit sees the
-// lease, and neither does its question leave the node nor a foreign server's answer
-// come in. The network beside it works.
+// A real client gets the address of the CNI plugin from godwit, and godwit sees the lease. Its question does not leave
+// the node, and no answer of a foreign server comes in. The rest of the network works.
 func TestServe(t *testing.T) {
 	f := newFabric(t, 1, 1400)
 	before := state(t, f.nodes[0])

@@ -20,9 +20,9 @@ const (
 	SpoofDeny  = "deny"  // only those that name the MAC and the addresses of its NIC as their source
 )
 
-// verdict is a filter at the tap of a guest that may not spoof. The first one that matches decides.
-// What passes goes to the interface. What does not goes to the kernel of the namespace, which has
-// no address there and no route, and ends there; so does what no filter matches.
+// verdict is a filter at the tap of a guest that may not spoof. The first one that matches decides. What passes goes to
+// the interface. What does not goes to the kernel of the namespace, which has no address there and no route, and ends
+// there. So does what no filter matches.
 type verdict struct {
 	keys []netlink.TcU32Key
 	pass bool
@@ -52,7 +52,7 @@ func verdicts(link Link) ([]verdict, error) {
 	if err != nil || len(mac) != 6 {
 		return nil, fmt.Errorf("NIC %s: MAC %q: six bytes wanted: %w", link.NIC.ID, link.NIC.MAC, errdefs.ErrInvalidArgument)
 	}
-	if len(link.NIC.Addresses) == 0 { // the guest gets addresses that nobody here knows
+	if len(link.NIC.Addresses) == 0 { // the guest gets addresses that are not known here
 		return []verdict{{pass: true, keys: []netlink.TcU32Key{
 			key(atMAC, binary.BigEndian.Uint32(mac), 0xffffffff), key(atMACType, uint32(binary.BigEndian.Uint16(mac[4:]))<<16,
 				0xffff<<16),
@@ -133,8 +133,8 @@ func verdicts6(mac net.HardwareAddr, own, routers []netip.Addr) (out []verdict) 
 		return append(all, []netlink.TcU32Key{key(at, 0xfe80<<16, 0xffc0<<16)})
 	}
 	out = append(out, verdict{keys: icmp(dhcp.RouterAdvert)}, verdict{keys: icmp(routerRedirect)})
-	// Neighbour discovery has a hop limit of 255. Nobody who means well puts it after an extension
-	// header (RFC 6980), where no filter would find it.
+	// Neighbour discovery has a hop limit of 255. Only an attacker puts it after an extension header (RFC 6980), where no
+	// filter would find it.
 	for _, next := range extensions {
 		out = append(out, verdict{keys: from(mac, etherIPv6, key(atNext, next<<8|255, 0xffff))})
 	}

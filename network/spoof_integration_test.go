@@ -13,9 +13,8 @@ import (
 	"godwit.dev/godwit/api/spec"
 )
 
-// A guest that may not spoof is heard under its own MAC and addresses, in ARP and neighbour
-// discovery too, and under no other; what it needs before it has an address passes. One that may
-// is heard under all.
+// A guest that may not spoof is heard under its own MAC and addresses, in ARP and neighbour discovery too, and under no
+// other. What it needs before it has an address passes. One that may is heard under all.
 func TestSpoof(t *testing.T) {
 	for _, policy := range []string{SpoofDeny, SpoofAllow, ""} {
 		t.Run("policy "+policy, func(t *testing.T) {

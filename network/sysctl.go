@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// quiet keeps the kernel from using an interface itself: the guest has its MAC and its
-// addresses. Without IPv6 it sends no listener reports either, which would draw the
-// guest's MAC back to a node that the guest has left; they come up to a second late.
-// Mode 1 is IN6_ADDR_GEN_MODE_NONE.
+// quiet keeps the kernel from using an interface itself: the guest has its MAC and its addresses. Without IPv6 it sends
+// no listener reports either, which would draw the guest's MAC back to a node that the guest has left. They come up to
+// a second late. Mode 1 is IN6_ADDR_GEN_MODE_NONE.
 var quiet = []struct{ name, value string }{
 	{"disable_ipv6", "1"}, {"addr_gen_mode", "1"}, {"accept_ra", "0"}, {"autoconf", "0"},
 }

@@ -79,7 +79,7 @@ func (s *session) claim(ctx context.Context, name string, flags uint16, alias st
 	if !made {
 		return tap, false, s.step(ctx, "set down", name, func() error { return s.nl.LinkSetDown(l) })
 	}
-	// Owner first, so that no tap without one outlives us.
+	// Owner first, so that no tap without one stays if this process dies.
 	err = s.step(ctx, "set alias of", name, func() error { return s.nl.LinkSetAlias(l, alias) })
 	if err != nil {
 		return tap, made, err
@@ -97,8 +97,8 @@ func control(f *os.File, request uint, value int) error {
 	return errors.Join(err, failed)
 }
 
-// deleteTapOf is the fence: whoever still holds the tap gets EBADFD for every frame
-// from here on. A link of that name that is no tap of ours, or another owner's, stays.
+// deleteTapOf is the fence: a process that still holds the tap gets EBADFD for every frame from here on. A link of that
+// name that is no tap of ours, or another owner's, stays.
 func (s *session) deleteTapOf(link Link, name string) error {
 	l, err := s.link(name)
 	if err != nil {

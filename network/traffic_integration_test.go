@@ -114,8 +114,8 @@ func TestNothingLeavesWhileDown(t *testing.T) {
 	}
 }
 
-// A guest that has addresses to give up is heard by nobody, and its VMM, which may
-// give up a NIC for good whose tap is down, does not notice.
+// No host hears a guest that has addresses to give up. Its VMM, which may give up a NIC for good whose tap is down,
+// does not notice.
 func TestNothingLeavesWhileMute(t *testing.T) {
 	f := newFabric(t, 1, 1500)
 	a, links := f.attach(t, 0, func(l *Link) { l.Sink = "dhcp0" })

@@ -79,7 +79,7 @@ func TestCallsDuringFill(t *testing.T) {
 	w.must("create", w.create())
 }
 
-// A shim that is asked to leave while its Create fails does not stay behind.
+// A shim that is asked to leave while its Create fails does leave.
 func TestShutdownDuringAFailingCreate(t *testing.T) {
 	w := newWorld(t)
 	w.at("prepare disks", func() error {

@@ -15,7 +15,7 @@ import (
 // shimOverhead is the memory of a shim, its holder and its loggers.
 const shimOverhead = 64 << 20
 
-// memoryCap is what the whole VM may take on its host: RAM, and what it costs beside it.
+// memoryCap is what the whole VM may take on its host: RAM, and what the VM costs in addition to it.
 func (c *creation) memoryCap() uint64 {
 	vm := c.vm
 	ram, cfg := vm.spec().Memory, vm.host.Config

@@ -69,8 +69,8 @@ func TestMemoryCapCountsPages(t *testing.T) {
 	w.must("delete", w.delete())
 }
 
-// The shim lives in the task's cgroup from Create to Delete, under a limit of RAM and
-// overhead; one that was there before keeps its owner's limit and stays.
+// The shim lives in the task's cgroup from Create to Delete, under a limit of RAM and overhead. A cgroup that was there
+// before keeps its owner's limit and stays.
 func TestTaskCgroup(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		w := newWorld(t)
@@ -107,8 +107,8 @@ func TestTaskCgroup(t *testing.T) {
 	}
 }
 
-// A VMM that the host killed for its memory is told by another event than a container
-// that met its own limit, and by its own reason.
+// A VMM that the host killed for its memory is told by an event and a reason of its own. The event of a container that
+// met its own limit is another one.
 func TestStarvedVMM(t *testing.T) {
 	w := newWorld(t)
 	root := t.TempDir()

@@ -118,9 +118,9 @@ func (c *creation) fillJob(ctx context.Context, j *journal.Journal, files *openF
 	return job, nil
 }
 
-// tableFile knows the pages that the store has already, for the next snapshot. It has keys
-// in it, and so lies in memory, but not beside the RAM: whoever is admitted there may touch
-// all that was promised, and a page that is not left then is the end of a VM.
+// tableFile knows the pages that the store has already, for the next snapshot. It has keys in it, and so lies in
+// memory, but not in the directory of the RAM: a VM that is admitted there may touch all that was promised. A page that
+// is not left then is the end of a VM.
 func tableFile(j *journal.Journal) string { return filepath.Join(j.RunDir, "table") }
 
 // restoredDisks names the files of a VM that came from a snapshot.

@@ -161,8 +161,8 @@ func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
 	return c.giveUpOwn(ctx)
 }
 
-// claim makes the VM this node's: for a boot in the record, for a restore by an open
-// operation. The shim opens the wake itself when nobody else has.
+// claim makes the VM this node's: for a boot in the record, for a restore by an open operation. The shim opens the wake
+// itself if no other program has.
 func (c *creation) claim(ctx context.Context, u *steps.Undo) error {
 	if c.record == nil {
 		return nil

@@ -27,9 +27,9 @@ type fakeAgent struct {
 	text  []byte   // what every process writes
 	open  bool     // and does not end with it
 	typed []byte   // to any stdin
-	times []int64  // that it was told behind a stop
-	// The commands that the shim itself runs in the container, and how the n-th of them ends:
-	// with 0 at once where nobody says so. A negative status: not by itself.
+	times []int64  // that it was told after a stop
+	// The commands that the shim itself runs in the container, and how the n-th of them ends: with 0 at once, unless the
+	// test sets another end. A negative status: not by itself.
 	ran     []string
 	answers func(n int, command string) int
 }
@@ -218,7 +218,7 @@ func (a *fakeAgent) CloseStdin(_ context.Context, r *agentv1.CloseStdinRequest) 
 
 func (a *fakeAgent) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
 	a.note("kill %q %d", r.GetId(), r.GetSignal())
-	if r.GetSignal() == 28 { // SIGWINCH ends nobody
+	if r.GetSignal() == 28 { // SIGWINCH ends no process
 		return &agentv1.KillResponse{}, nil
 	}
 	ids := []string{r.GetId()}

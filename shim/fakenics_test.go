@@ -11,7 +11,7 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
-// fakeNICs are those of a guest; they outlive a shim.
+// fakeNICs are those of a guest; they stay when a shim dies.
 type fakeNICs struct {
 	mu   sync.Mutex
 	has  []vmm.NIC

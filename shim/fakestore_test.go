@@ -30,14 +30,14 @@ type fakeStore struct {
 	stranger   int             // so many connections are not the source's
 	early      chan struct{}   // if set, Push waits for it before the pause
 	block      chan struct{}   // and for this one in it
-	late       chan struct{}   // and for this one behind that of a checkpoint
+	late       chan struct{}   // and for this one after that of a checkpoint
 	failUpload bool
 	pages      chan struct{} // if set, LazyFill waits for it
 	settles    chan func()   // called when it has been told that the VM wants nothing
 	lacks      string        // for what
 	fills      int           // so many workers have brought RAM
 	dead       int           // so many of them died
-	spent      bool          // each of them dies behind its last order
+	spent      bool          // each of them dies after its last order
 }
 
 func (s *fakeStore) wait(ctx context.Context, c chan struct{}) error {

@@ -12,20 +12,19 @@ import (
 	"godwit.dev/godwit/internal/retry"
 )
 
-// A VM that stands still has a wall clock that does so too, and is behind when it goes on. Its
-// agent sets it forward then, as a part of the VM's traffic and behind everything that somebody
-// waits for. (A wake tells the time in Restored.)
+// The wall clock of a VM that stands still does so too. It is late when the VM goes on. Its agent sets it forward then,
+// as a part of the VM's traffic, and after everything that a caller waits for. (A wake tells the time in Restored.)
 
 const (
-	// clockTries is how often the guest is told the time behind one stop, if it takes longer
-	// than clockSlack to answer: so far behind is what it was told by then.
+	// clockTries is how often the guest is told the time after one stop, if it takes longer than clockSlack to answer: the
+	// time that it was told is late by that much then.
 	clockTries = 3
 	clockSlack = 10 * time.Millisecond
 )
 
 // clockedGuest is the guest whose clock is set.
 type clockedGuest interface {
-	guest() Agent // nil: nobody has met it yet
+	guest() Agent // nil: no agent was met yet
 	pausedByClient() bool
 }
 
@@ -66,8 +65,8 @@ func (c *guestClock) keep(ctx context.Context) {
 	}
 }
 
-// set tells the guest the time until it has heard of it soon. Whatever comes in between,
-// a pause or an operation, tells it again behind its own end.
+// set tells the guest the time until it has heard of it soon. A pause or an operation that comes in between tells it
+// again after its own end.
 func (c *guestClock) set(ctx context.Context) {
 	var err error
 	for range clockTries {

@@ -111,8 +111,7 @@ func TestClockOfAnAdoptedVM(t *testing.T) {
 	w.toldTime("a successor's abort", now)
 }
 
-// Behind a boot and a wake, whose Restored tells the time, nobody tells it again, and nobody
-// tells it to a guest without an agent.
+// After a boot and a wake the time is not told again, as Restored tells it. A guest without an agent is never told.
 func TestClockThatIsRight(t *testing.T) {
 	quiet := func(w *world, what string) {
 		t.Helper()
@@ -136,7 +135,7 @@ func TestClockThatIsRight(t *testing.T) {
 	quiet(w, "a VM disk")
 }
 
-// No call waits for the clock: not Resume, and not an operation, behind whose abort it is set.
+// No call waits for the clock: Resume does not, and an operation does not either: the clock is set after its abort.
 func TestClockHoldsUpNobody(t *testing.T) {
 	w := newWorld(t).running()
 	var asked atomic.Bool
@@ -162,8 +161,8 @@ func TestClockHoldsUpNobody(t *testing.T) {
 	w.toldTime("behind an operation that came between", now)
 }
 
-// A guest that answers late is behind by that, and is told again, a few times; what goes wrong
-// is said once, however often it does; a guest of an earlier build is asked once a stop.
+// A guest that answers late has a clock that is late by that, and is told again, a few times. What goes wrong is logged
+// once, however often it does. A guest of an earlier build is asked once a stop.
 func TestClockThatIsNotSet(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func() error
@@ -206,7 +205,7 @@ func TestClockThatIsNotSet(t *testing.T) {
 	}
 }
 
-// A guest that is paused before it has answered hears of the time behind that pause.
+// A guest that is paused before it has answered hears of the time after that pause.
 func TestClockOfAGuestThatIsPausedAgain(t *testing.T) {
 	w := newWorld(t).running()
 	w.at("set clock", func() error { w.at("set clock", nil); w.pause(); return errFake })

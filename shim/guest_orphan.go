@@ -10,10 +10,9 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 )
 
-// A Start that its caller gives up may be on its way to the guest, or under way there: a guest
-// that stands still runs the process when it goes on, and nobody would know of it. So the shim
-// has the guest end it, for good, however long that takes; until then no operation gets the VM,
-// for such a process would be in its snapshot, or go along.
+// A Start that its caller gives up may be on its way to the guest, or under way there: a guest that stands still runs
+// the process when it goes on, and the shim would not know of it. So the shim has the guest end it for good, however
+// long that takes. Until then no operation gets the VM: such a process would be in its snapshot, or go along.
 
 // lateTries is how often a guest of an earlier build says that it has no such process before it
 // is believed that none comes. It may be about to start one.

@@ -20,8 +20,8 @@ import (
 	"godwit.dev/godwit/shim/stdio"
 )
 
-// lateAgent is a guest that stands still: a Start is carried out when it goes on, whoever still
-// waits for it, and a Kill is heard then.
+// lateAgent is a guest that stands still: a Start is carried out when it goes on, also if its caller has given up, and
+// a Kill is heard then.
 type lateAgent struct {
 	*fakeAgent
 	old          bool // an earlier build
@@ -100,8 +100,8 @@ func (a *lateAgent) live() []string {
 	return slices.Sorted(maps.Keys(a.runs))
 }
 
-// givenUp is a running VM whose guest stands still with the Start of an exec that its client has
-// given up, in a task that is paused by then.
+// givenUp is a running VM in a task that is paused by now. Its guest stands still with the Start of an exec that its
+// client has given up.
 func givenUp(t *testing.T, old bool) (*world, *lateAgent) {
 	t.Helper()
 	w := newWorld(t)
@@ -127,9 +127,8 @@ func givenUp(t *testing.T, old bool) (*world, *lateAgent) {
 	return w, a
 }
 
-// A Start that was given up while the guest stood still is ended when that goes on, however
-// long it takes; the exec has ended for containerd, and can be deleted. No snapshot is made of
-// what the guest may still run.
+// A Start that was given up while the guest stood still is ended when that goes on, however long it takes. The exec has
+// ended for containerd, and can be deleted. No snapshot is made of what the guest may still run.
 func TestStartIsGivenUp(t *testing.T) {
 	busyBound = 0
 	t.Cleanup(func() { busyBound = guestBound })
@@ -235,8 +234,8 @@ func TestStartThatNeverComes(t *testing.T) {
 	})
 }
 
-// A command of the shim's own that cannot be ended, for the guest stands still, is followed like
-// any other process that nobody asks for.
+// A command of the shim's own that cannot be ended, for the guest stands still, is followed like any other process
+// without a caller.
 func TestCommandOfAGuestThatStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := late(newFakeAgent(&faults{}), false)

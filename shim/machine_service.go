@@ -135,8 +135,8 @@ func (m *machineService) Release(ctx context.Context, r *machinev1.ReleaseReques
 	})
 }
 
-// End ends an adopted VM that nobody wants any more, or one that is somebody else's by its
-// record; all others are containerd's to end.
+// End ends an adopted VM that is not wanted any more, or that is another owner's by its record. All others are
+// containerd's to end.
 func (m *machineService) End(ctx context.Context, r *machinev1.EndRequest) (*machinev1.EndResponse, error) {
 	return ask(m, func(vm *VM) (*machinev1.EndResponse, error) {
 		if g := r.GetGeneration(); g > 0 {

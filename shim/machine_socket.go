@@ -27,7 +27,7 @@ type machineSocket struct {
 	answering atomic.Bool // an operation was cut short by the VM's end, and who ordered it is to hear that
 
 	mu     sync.Mutex
-	server *ttrpc.Server // nil: nobody is served
+	server *ttrpc.Server // nil: no call is served
 }
 
 // serve answers godwitd with the machine service of the VM that find answers.

@@ -43,7 +43,7 @@ func (s *starting) takeUndo() *steps.Undo {
 	return a.made
 }
 
-// skipIfArrived is a step that an arrival has behind it.
+// skipIfArrived is a step that an arrival has taken already.
 func (s *starting) skipIfArrived(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
 	return func(ctx context.Context, u *steps.Undo) error {
 		if s.vm.origin.arrival != nil {

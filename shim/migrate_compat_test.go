@@ -139,7 +139,7 @@ func TestOfferFits(t *testing.T) {
 	}
 }
 
-// Nothing is sent but a VM that runs, to somewhere, behind an offer of this attempt.
+// Only a VM that runs is sent, to a named destination, after an offer of this attempt.
 func TestSendIsRefused(t *testing.T) {
 	busyBound = 0 // what is under way here stays so
 	t.Cleanup(func() { busyBound = guestBound })

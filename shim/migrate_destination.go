@@ -22,9 +22,8 @@ import (
 	"godwit.dev/godwit/snapshot/worker"
 )
 
-// arrival is a VM on its way here. Create makes it; while its task is CREATED the pages
-// come, the network is joined and the VMM started, so that at the end the device state
-// is all that is left to load. Start takes over what it has made.
+// arrival is a VM on its way here. Create makes it. While its task is CREATED the pages come, the network is joined and
+// the VMM started. At the end the device state is all that is left to load. Start takes over what it has made.
 type arrival struct {
 	vm        *VM
 	ref       *machinev1.Ref

@@ -71,9 +71,8 @@ func errTooMuch(size, execs int) error {
 		execs, size, resumeMax, errdefs.ErrFailedPrecondition)
 }
 
-// openExecs makes the execs of a restored VM ready to flow, those that the guest has. They
-// are the task's as soon as it runs. A VM that was adopted has no task: nobody could end
-// them there, so that they end now.
+// openExecs makes the execs of a restored VM ready to flow, those that the guest has. They are the task's as soon as it
+// runs. A VM that was adopted has no task: no call could end them there, so they end now.
 func (s *starting) openExecs(all []*agentv1.Process) {
 	vm := s.vm
 	known := vm.journal.Load().Resume.Execs

@@ -72,8 +72,8 @@ func (w *world) arrive() error {
 	return w.start()
 }
 
-// A live exec moves with its VM. The destination's shim serves it under its id as if
-// it had been started there; its output goes on, without a gap, where the task's goes.
+// A live exec moves with its VM. The destination's shim serves it under its id as if it had been started there. Its
+// output goes on, without a gap, where the task's goes.
 func TestExecsGoAlong(t *testing.T) {
 	source, _ := accompanied(t, "before ")
 	w := from(t, source)
@@ -145,8 +145,8 @@ func TestExecsGoAlong(t *testing.T) {
 	}
 }
 
-// What a client has closed is closed at the destination, behind what was typed; and an id
-// whose exec has come along and ended is free, for nobody there would delete it.
+// What a client has closed is closed at the destination, after what was typed. An id is free whose exec has come along
+// and ended: no client there would delete it.
 func TestClosedExecGoesAlong(t *testing.T) {
 	source, _ := accompanied(t, "")
 	_, err := source.service.CloseIO(ctxNS(t), &taskapi.CloseIORequest{ID: "vm", ExecID: "e", Stdin: true})
@@ -181,8 +181,8 @@ func TestClosedExecGoesAlong(t *testing.T) {
 	w.must("the same exec behind its end", err)
 }
 
-// At its source an exec that has left ends behind the hand-over, with the status that says
-// that nobody here knows how it ends; init's end stays the last.
+// At its source an exec that has left ends after the hand-over, with the status for an end that is not known here.
+// Init's end stays the last.
 func TestExecLeaves(t *testing.T) {
 	w, _ := accompanied(t, "")
 	_, err := w.send()
@@ -217,8 +217,8 @@ func TestExecLeaves(t *testing.T) {
 	w.nothingLeft()
 }
 
-// After a move that was broken off, before or after the vote, or taken back behind its
-// commit, an exec goes on as if nothing had been: each byte of its output comes once.
+// An exec goes on as if nothing had been after a move that was broken off before or after the vote. It does so too
+// after one that was taken back after its commit: each byte of its output comes once.
 func TestExecStays(t *testing.T) {
 	for _, how := range []string{"before the vote", "voted", "reverted"} {
 		t.Run(how, func(t *testing.T) {

@@ -22,8 +22,7 @@ func (vm *VM) vmmGone() bool {
 	return !alive && err == nil
 }
 
-// vmmEnds waits for the end of the VMM, also where nobody can look at it for a while, and reports
-// whether it came before that of ctx.
+// vmmEnds waits for the end of the VMM, also while that cannot be seen, and reports whether it came before that of ctx.
 func (vm *VM) vmmEnds(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		if err := vm.vmmID().Wait(ctx); err == nil {
@@ -84,7 +83,7 @@ func (h *handover) release(ctx context.Context, digest string, moved bool) error
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	err = nil
-	if c.endWorker != nil { // RAM that somebody has mapped is not free, whoever may have its room
+	if c.endWorker != nil { // RAM that is mapped by a process is not free, whatever room was given away
 		err = c.endWorker(ctx)
 	}
 	if err == nil {

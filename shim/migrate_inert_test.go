@@ -209,8 +209,8 @@ func TestSilentController(t *testing.T) {
 	}
 }
 
-// A Create without an order to restore asks no registry, and works where none is
-// configured; one with such an order fails there, names the digest and boots nothing.
+// A Create without an order to restore asks no registry, and works where none is configured. One with such an order
+// fails there, names the digest and boots nothing.
 func TestRegistryOfACreate(t *testing.T) {
 	w := newWorld(t)
 	asked := 0

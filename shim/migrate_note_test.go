@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A VM that was sent, and whose journal cannot say so, runs on, and whoever has sent it is gone.
+// A VM that was sent, and whose journal cannot say so, runs on after its sender has gone.
 func TestSentAndNotNoted(t *testing.T) {
 	w := moving(t)
 	vm, err := w.service.current()

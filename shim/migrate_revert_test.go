@@ -32,8 +32,8 @@ func TestRevertOfTheDead(t *testing.T) {
 	}
 }
 
-// A destination that ends with a disk on which it cannot write its fence writes it when it
-// is asked to run and there is space again.
+// A destination that ends with a full disk cannot write its fence. It writes the fence when it is asked to run and
+// there is space again.
 func TestFenceIsOwed(t *testing.T) {
 	w := coming(t)
 	w.must("create", w.receive())
@@ -56,8 +56,8 @@ func TestFenceIsOwed(t *testing.T) {
 	}
 }
 
-// A destination whose source has let it go ends by itself: a kill that meets it there
-// succeeds as on a dying process, so that whoever undoes it has only to wait.
+// A destination whose source has let it go ends by itself: a kill that meets it there succeeds as on a dying process,
+// so that the caller who undoes it has only to wait.
 func TestKillOfWhatEnds(t *testing.T) {
 	w := coming(t)
 	w.must("create", w.receive())

@@ -54,10 +54,9 @@ func (w *world) vote() error {
 	return errgrpc.ToNative(err)
 }
 
-// An offer says what the VM is, keeps its certificate for the attempt, and changes
-// nothing; the stream gets that identity, the budget and the bandwidth of the order. Delete is
-// the last call: refused before the hand-over, it leaves nothing behind it, and the
-// network was let go without a word to the guest.
+// An offer says what the VM is, keeps its certificate for the attempt, and changes nothing. The stream gets that
+// identity, the budget and the bandwidth of the order. Delete is the last call: refused before the hand-over, it leaves
+// nothing, and the network was let go without a word to the guest.
 func TestSend(t *testing.T) {
 	w := moving(t)
 	o, err := w.offer()
@@ -174,8 +173,7 @@ func TestRevert(t *testing.T) {
 	}
 }
 
-// A source whose shim dies in mid-stream runs on under its successor, which nobody has to
-// tell.
+// A source whose shim dies in mid-stream runs on under its successor, without an order.
 func TestSourceShimDies(t *testing.T) {
 	w := moving(t)
 	_, err := w.send()

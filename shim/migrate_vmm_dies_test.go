@@ -11,8 +11,8 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
-// The VMM dies in a hold that is given back, whoever ends the hold: then the task ends, with the
-// status of a VM that was killed.
+// The VMM dies in a hold that is given back, by an abort or by another caller: then the task ends, with the status of a
+// VM that was killed.
 func TestVMMDiesInAHoldThatIsGivenBack(t *testing.T) {
 	abort := func(w *world) error {
 		_, err := w.machineService().Abort(w.t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
@@ -51,8 +51,8 @@ func TestVMMDiesInAHoldThatIsGivenBack(t *testing.T) {
 	}
 }
 
-// The VMM of a source may die behind the vote: its execs are on their way all the same. Where
-// they have left, they end as if it lived, and where the VM comes back they have ended with it.
+// The VMM of a source may die after the vote: its execs are on their way all the same. Where they have left, they end
+// as if it lived, and where the VM comes back they have ended with it.
 func TestVMMDiesWhenExecsLeave(t *testing.T) {
 	for _, leaves := range []bool{true, false} {
 		t.Run(fmt.Sprint("leaves ", leaves), func(t *testing.T) {

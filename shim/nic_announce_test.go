@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A VM that comes with its NIC and its address is announced once, as soon as it runs; one whose
-// guest has to learn another address first, behind that.
+// A VM that comes with its NIC and its address is announced once, as soon as it runs. One whose guest has to learn
+// another address first is announced after that.
 func TestAnnounced(t *testing.T) {
 	for name, c := range map[string]struct {
 		comes func(*testing.T) *world

@@ -16,9 +16,8 @@ import (
 // askAgain lies between two questions to a guest that has not found its new NIC yet.
 const askAgain = 50 * time.Millisecond
 
-// mustPlug reports whether a wake plugs NICs in: into a guest that slept without them, or
-// into one without an agent that wakes at another address, and asks for it when its
-// link goes down and up.
+// mustPlug reports whether a wake plugs NICs in: into a guest that slept without them, or into one without an agent
+// that wakes at another address. The latter asks for its address when its link goes down and up.
 func (s *starting) mustPlug() bool {
 	sp := s.vm.spec()
 	return s.vm.origin.restored && (sp.Recycles() || s.readdress && !sp.HasAgent())

@@ -103,8 +103,8 @@ func TestRecycle(t *testing.T) {
 	}
 }
 
-// A wake that no engine has seen, because a task was created while its VM
-// slept, is a wake all the same, and so is one that fails.
+// A wake that no engine has seen, because a task was created while its VM slept, counts as a wake. So does one that
+// fails.
 func TestWakesOfTheShimAreNoted(t *testing.T) {
 	for fault, want := range map[string]string{"": starts.WakeOK, "fill": starts.WakeFailed,
 		"load state": starts.WakeFailed, "restored": starts.WakeLost} {
@@ -281,8 +281,8 @@ func TestLateAnswerHidesNoEject(t *testing.T) {
 	}
 }
 
-// A guest that wakes at another address runs before it knows. Until then its
-// NIC works, as some VMMs want it, and nobody hears it.
+// A guest that wakes at another address runs before it knows. Until then its NIC works, as some VMMs want it, but no
+// frame leaves it.
 func TestMuteUntilReaddressed(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.links[0].NIC.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.77/24")}

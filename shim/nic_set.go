@@ -14,7 +14,7 @@ import (
 // nicVM is the VM as its NICs see it.
 type nicVM interface {
 	current() (vmm.Machine, State)
-	guest() Agent // nil: nobody has met it yet
+	guest() Agent // nil: no agent was met yet
 	write(change func(*journal.Journal)) error
 	nicBound() time.Duration // how long a guest may take to let go of a NIC, or to use it
 }

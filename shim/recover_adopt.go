@@ -23,9 +23,9 @@ type adoption struct {
 	j  *journal.Journal // as the shim that died has left it, and this process has taken it
 }
 
-// Adopt takes over the VM of a shim that died while an operation held it, and serves
-// the machine service until the VM ends: by a release, or, when an abort has let it run
-// on without a task that containerd knows, by its own end or by another operation.
+// Adopt takes over the VM of a shim that died while an operation held it, and serves the machine service until the VM
+// ends: by a release, by its own end, or by another operation. The last two need an abort that has let it run on
+// without a task that containerd knows.
 func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	dir := host.Config.VMDir(namespace, id)
 	if j, err := claimJournal(dir, checkForgotten); err == nil {

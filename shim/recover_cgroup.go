@@ -14,10 +14,10 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
-// unshared answers those of a VM's private directories that no other VM of the node is in: one
-// that was made for the VM in dir may have been named by a later one too, which lives on.
-// As a rule nobody is left in them, and no journal is read. A journal that cannot be read may be
-// of such a VM: the error, and nobody in the directories is to be ended.
+// unshared answers those of a VM's private directories that no other VM of the node is in: one that was made for the VM
+// in dir may have been named by a later one too, which lives on. As a rule no process is left in them, and no journal
+// is read. A journal that cannot be read may be of such a VM: the error, and no process in the directories is to be
+// ended.
 func unshared(dir string, private []string) ([]string, error) {
 	if left, err := cgroup.OtherProcesses(private); len(left) == 0 || err != nil {
 		return private, err

@@ -25,13 +25,11 @@ var (
 	hungBound  = time.Second
 )
 
-// CleanUp frees what a VM has whose shim is gone, and answers the pid that its task
-// showed. While an operation holds or wakes the VM it touches nothing: the VM lives on,
-// and whoever adopts it obeys the record. So it does where a process has the VM that is newer
-// than this one, a new task of that name: containerd may call late after an ordinary end. A shim
-// that hangs was given up by containerd: it is killed first, for it may go on at any moment, and
-// what it has left is looked at after that. The hooks that wait for the end of the container run,
-// unless the shim had come so far.
+// CleanUp frees what a VM has whose shim is gone, and answers the pid that its task showed. While an operation holds or
+// wakes the VM it touches nothing: the VM lives on, and its successor obeys the record. So it does where a process has
+// the VM that is newer than this one, a new task of that name: containerd may call late after an ordinary end. A shim
+// that hangs was given up by containerd: it is killed first, for it may go on at any moment, and what it has left is
+// looked at after that. The hooks that wait for the end of the container run, unless the shim had come so far.
 func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 	var seen journal.Journal
 	mine := func(j *journal.Journal) error {
@@ -70,7 +68,7 @@ func awaitProcess(ctx context.Context, id proc.ID) error {
 	switch {
 	case err == nil:
 		return nil
-	case dying.Err() == nil || ctx.Err() != nil: // nobody knows that it hangs
+	case dying.Err() == nil || ctx.Err() != nil: // that it hangs is not known
 		return err
 	}
 	if later, err := startedLater(id); later || err != nil {
@@ -89,7 +87,7 @@ var (
 	ownID = func() (proc.ID, error) { return proc.Find(os.Getpid()) }
 )
 
-// startedLater reports whether a process was started behind this one.
+// startedLater reports whether a process was started after this one.
 func startedLater(id proc.ID) (bool, error) {
 	own, err := ownID()
 	return err == nil && id.StartTime >= own.StartTime, err
@@ -98,7 +96,7 @@ func startedLater(id proc.ID) (bool, error) {
 // errOwed says that a VM of a dead shim is its successor's.
 var errOwed = fmt.Errorf("an operation holds or wakes it, or it was adopted: %w", errdefs.ErrFailedPrecondition)
 
-// checkAbandoned wants a VM that a dead shim has left to whoever comes.
+// checkAbandoned wants a VM that a dead shim has left to its next owner.
 func (h *Host) checkAbandoned(j *journal.Journal) error {
 	wakes, err := wakeCommitted(j)
 	switch {
@@ -106,7 +104,7 @@ func (h *Host) checkAbandoned(j *journal.Journal) error {
 		return errOwed
 	case err != nil:
 		return err
-	case wakes && h.Records != nil: // without a daemon nobody adopts
+	case wakes && h.Records != nil: // without a daemon no successor is started
 		return errOwed
 	case j.Shim.PID == os.Getpid():
 		return nil
@@ -142,8 +140,8 @@ func cleanUp(ctx context.Context, host *Host, dir string, j *journal.Journal) er
 	return nil
 }
 
-// sweep removes the directory of a VM that has no journal: its shim died before the first
-// word of it, or whoever freed it behind the last. Nothing else is there.
+// sweep removes the directory of a VM that has no journal: its shim died before the first word of it, or the process
+// that freed it died after the last. Nothing else is there.
 func sweep(dir string) error {
 	return locked(dir, func(_ *journal.Journal, err error) error {
 		if !errdefs.IsNotFound(err) {

@@ -34,7 +34,7 @@ func (w *world) hangs() proc.ID {
 	return shim
 }
 
-// holding is what a VM has on its node beside its processes.
+// holding is what a VM has on its node in addition to its processes.
 func (w *world) holding() []string {
 	w.t.Helper()
 	var all []string
@@ -89,9 +89,8 @@ func TestCleanUpAfterAFencedShimThatHangs(t *testing.T) {
 	w.fenced()
 }
 
-// What a shim that hangs wrote before its end came, and who took its VM then, decides as it does
-// where a shim has died: a source that has voted keeps its VM for whoever adopts it (R2), and so
-// does a VM that wakes.
+// What a shim that hangs wrote before its end came, and who took its VM then, decides as it does where a shim has died:
+// a source that has voted keeps its VM for its successor (R2), and so does a VM that wakes.
 func TestCleanUpLooksBehindTheEndOfAShimThatHangs(t *testing.T) {
 	held := func(phase journal.Phase) func(*journal.Journal) {
 		return func(j *journal.Journal) { j.Phase, j.Operation, j.Attempt = phase, "op1", 1 }

@@ -77,8 +77,8 @@ func cleanUpOf(w *world, host *Host) error {
 
 func succeedTo(w *world, host *Host) error { return Adopt(w.t.Context(), host, "ns", "vm") }
 
-// I4: of those who clean up after a dead shim at once one has the VM, and the other
-// touches nothing, whoever comes first; the fence that is left answers for the attempt.
+// I4: of those who clean up after a dead shim at once the first one has the VM, and the other touches nothing. The
+// fence that is left answers for the attempt.
 func TestCleanUpAndSuccessorAtOnce(t *testing.T) {
 	type role func(*world, *Host) error
 	for name, c := range map[string]struct {
@@ -122,7 +122,7 @@ func TestCleanUpAndSuccessorAtOnce(t *testing.T) {
 	}
 }
 
-// Whoever of them is killed in the midst of it leaves the rest to the next one.
+// If one of them is killed in the midst of it, the next one does the rest.
 func TestCleanUpAndSuccessorDie(t *testing.T) {
 	for name, first := range map[string]func(*world, *Host) error{"cleanup": cleanUpOf, "successor": succeedTo} {
 		t.Run(name, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestCleanUpOfTheLiving(t *testing.T) {
 	}
 }
 
-// A disk that takes no word keeps nobody from freeing what a dead shim has left.
+// A disk that takes no word does not keep what a dead shim has left from being freed.
 func TestCleanUpOnAFullDisk(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()

@@ -21,10 +21,9 @@ import (
 // askInterval is how often a fence asks whether its operation is over.
 const askInterval = 500 * time.Millisecond
 
-// A destination whose shim died before it wrote OWN has executed nothing, and nobody
-// can make it: it is fenced and freed at once. The fence answers for the attempt as long
-// as its operation is open, since the engine may need that word to take a commit back;
-// after that the record refuses the attempt, and nothing needs to stay.
+// A destination whose shim died before it wrote OWN has executed nothing, and no call can make it: it is fenced and
+// freed at once. The fence answers for the attempt as long as its operation is open, since the engine may need that
+// word to take a commit back. After that the record refuses the attempt, and the fence need not stay.
 
 // claimJournal makes this process the one that settles what a dead shim has left in dir, if may
 // allows it. It fences a destination in the same write.

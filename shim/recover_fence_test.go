@@ -138,8 +138,8 @@ func TestCreateClearsADeadDestination(t *testing.T) {
 	w.must("start", w.start())
 }
 
-// A fence that a Create has cleared is nobody else's before the Create's own journal stands: a
-// successor would take the socket away that the new task serves. One that fails lets go of it.
+// A fence that a Create has cleared is the Create's alone until its own journal stands: a successor would take the
+// socket away that the new task serves. One that fails lets go of it.
 func TestCreateKeepsTheFence(t *testing.T) {
 	w := deadDestination(t, false)
 	w.records.set(func(rec *nodev1.Record) { rec.Operation = nil })
@@ -171,7 +171,7 @@ func TestCreateKeepsTheFence(t *testing.T) {
 	w.must("start", w.start())
 }
 
-// The journal of a living shim is nobody else's.
+// The journal of a living shim cannot be claimed.
 func TestTakeLeavesTheLiving(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())

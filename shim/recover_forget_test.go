@@ -43,7 +43,7 @@ type lateDisks struct{ Disks }
 
 func (lateDisks) Cleanup(context.Context, string) error { return context.DeadlineExceeded }
 
-// A delete that containerd kills half way leaves a VM that it asks nobody else to end.
+// A delete that containerd kills half way leaves a VM that containerd asks no other shim to end.
 func TestDeleteThatIsKilled(t *testing.T) {
 	w := newWorld(t).running()
 	vm, err := w.service.current()

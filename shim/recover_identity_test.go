@@ -10,8 +10,8 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
-// A VMM of an earlier build is known by the RAM that it has mapped, also where a link leads to
-// ram_dir, and after the file has lost its name.
+// A VMM of an earlier build is known by the RAM that it has mapped. It is known also where a link leads to ram_dir, and
+// after the file has lost its name.
 func TestMappedByALink(t *testing.T) {
 	dir := t.TempDir()
 	real, link := filepath.Join(dir, "run"), filepath.Join(dir, "var run")

@@ -49,7 +49,8 @@ func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) e
 	}
 	vm.log.Error("end a VM that is somebody else's by now", "owner", rec.GetOwner().String(), "generation",
 		rec.GetGeneration(), "ran_under", j.Generation, "reason", reason)
-	// First, for whoever gives its network back, be it behind this shim's death: its addresses are in use.
+	// First, for the process that gives its network back, also one that comes after this shim's death: its addresses are
+	// in use.
 	if err := vm.write(func(j *journal.Journal) { j.Reassigned = true }); err != nil {
 		vm.log.Error("note that a VM is somebody else's by now", "error", err) // two that run are worse
 	}

@@ -12,9 +12,9 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
-// A VM whose record has gone on without its node ends, and no other one: the shim reads the
-// record itself, and what it cannot read ends nothing (I1). Its interfaces stay silent, whoever
-// gives them back: its addresses are in use.
+// A VM whose record has gone on without its node ends, and no other one: the shim reads the record itself, and what it
+// cannot read ends nothing (I1). Its interfaces stay silent, also when another process gives them back: its addresses
+// are in use.
 func TestEndOfAnOutlivedVM(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  func(w *world)

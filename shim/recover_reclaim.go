@@ -17,10 +17,9 @@ import (
 	"godwit.dev/godwit/shim/proc"
 )
 
-// reclaim frees everything that a journal names, and the journal last. It needs no
-// shim, may be repeated, and takes what is gone for done. An attempt of an operation
-// that it ends stays fenced: it never runs here. Whoever calls it has made the journal, or
-// taken it: what somebody else has taken meanwhile is that one's to end.
+// reclaim frees everything that a journal names, and the journal last. It needs no shim, may be repeated, and takes
+// what is gone for done. An attempt of an operation that it ends stays fenced: it never runs here. The caller has made
+// the journal, or claimed it: what somebody else has taken meanwhile is that one's to end.
 func reclaim(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
 	if j == nil {
 		return nil
@@ -28,7 +27,7 @@ func reclaim(ctx context.Context, host *Host, dir string, j *journal.Journal) er
 	return reclaimAs(ctx, host, dir, j, proc.ID{})
 }
 
-// reclaimAs is reclaim whose fence is the owner's: nobody else takes it while that one lives.
+// reclaimAs is reclaim whose fence is the owner's: no other process takes it while that one lives.
 func reclaimAs(ctx context.Context, host *Host, dir string, j *journal.Journal, owner proc.ID) error {
 	if err := releaseResources(ctx, host, dir, j); err != nil {
 		return err
@@ -46,7 +45,7 @@ func reclaimAs(ctx context.Context, host *Host, dir string, j *journal.Journal, 
 	})
 }
 
-// releaseFence leaves a fence that is the owner's to whoever comes.
+// releaseFence leaves a fence, which was the owner's, to the next process that claims it.
 func releaseFence(dir string, owner proc.ID) error {
 	return locked(dir, func(now *journal.Journal, err error) error {
 		if errdefs.IsNotFound(err) {
@@ -60,8 +59,8 @@ func releaseFence(dir string, owner proc.ID) error {
 	})
 }
 
-// locked hands fn the journal in dir, which nobody takes or writes a last word on meanwhile.
-// Where there are no VMs at all there is nothing to do.
+// locked hands fn the journal in dir. Meanwhile no other process claims it or writes a last word on it. Where there are
+// no VMs at all there is nothing to do.
 func locked(dir string, fn func(now *journal.Journal, err error) error) error {
 	unlock, err := lockDir(filepath.Dir(dir))
 	if errdefs.IsNotFound(err) {
@@ -85,8 +84,8 @@ func reclaimUnfenced(ctx context.Context, host *Host, dir string, j *journal.Jou
 	return writeOutcome(dir, j, func() error { return removeVM(dir) })
 }
 
-// writeOutcome writes the last word on what j was, or removes it, unless the journal in dir is
-// another process's by now, which frees the same again and has a last word of its own.
+// writeOutcome writes the last word on what j was, or removes it. It does neither if the journal in dir is another
+// process's by now. That one frees the same again and has a last word of its own.
 func writeOutcome(dir string, j *journal.Journal, last func() error) error {
 	return locked(dir, func(now *journal.Journal, err error) error {
 		switch {
@@ -117,8 +116,8 @@ func removeVM(dir string) error {
 	return err
 }
 
-// releaseResources is reclaim that keeps the journal. Behind a VMM that does not end, such as one whose disk
-// hangs, nothing is freed: it may still write to what it has.
+// releaseResources is reclaim that keeps the journal. After a VMM that does not end, such as one whose disk hangs,
+// nothing is freed: it may still write to what it has.
 func releaseResources(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
 	var errs []error
 	try := func(what string, err error) {
@@ -152,10 +151,10 @@ func releaseResources(ctx context.Context, host *Host, dir string, j *journal.Jo
 	return nil
 }
 
-// netnsOf is a path of the network namespace that the VM is in; empty says that nothing
-// leads there any more. A path below /proc is believed for no longer than a process of
-// the VM lives, all of which are in that namespace: behind the pid of another one, after
-// a restart of the host say, may lie the host's own, with an interface of the same name.
+// netnsOf is a path of the network namespace that the VM is in; empty says that nothing leads there any more. A path
+// below /proc is believed for no longer than a process of the VM lives, all of which are in that namespace: the pid may
+// be another process's, after a restart of the host say. The namespace there may be the host's own, with an interface
+// of the same name.
 func netnsOf(j *journal.Journal) (string, error) {
 	if !strings.HasPrefix(j.NetNS, "/proc/") {
 		return j.NetNS, nil

@@ -16,8 +16,8 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
-// A VMM that was started and never written down is found in the VM's own cgroup; what
-// runs in one that Create found there is not the VM's.
+// A VMM that was started and never written down is found in the VM's own cgroup. A process in a cgroup that Create
+// found there is not the VM's.
 func TestEmptyCgroup(t *testing.T) {
 	w := newWorld(t)
 	own, shared := filepath.Join(t.TempDir(), "own"), t.TempDir()
@@ -71,9 +71,9 @@ func TestRestoreForgetsTheOldDisk(t *testing.T) {
 	}
 }
 
-// After a restart of the host the holder's pid is another process's, and /proc leads to
-// that one's network namespace: the host's own, as a rule, whose eth0 may have the same
-// index as the VM's had. What is in it is nobody's to mend.
+// After a restart of the host the holder's pid is another process's, and /proc leads to that one's network namespace:
+// the host's own, as a rule, whose eth0 may have the same index as the VM's had. What is in it is not the shim's to
+// mend.
 func TestReclaimTouchesNoNamespaceOfAReusedPid(t *testing.T) {
 	w := newWorld(t)
 	other, err := w.process()

@@ -101,7 +101,7 @@ func (a *adoption) resumeHold(ctx context.Context) error {
 		}
 		return nil
 	}
-	// A vote that was cut off may have stopped it, and nobody was told: the VM is paused still.
+	// A vote that was cut off may have stopped it without a word to its client: the VM is paused still.
 	if err := ignoreEnded(id, id.Continue()); err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func TestAdoptedWithoutAClient(t *testing.T) {
 	})
 }
 
-// Nor for one that leaves behind the successor's look.
+// The same holds for a client that leaves after the successor has looked.
 func TestAdoptedWhoseClientLeaves(t *testing.T) {
 	w := newWorld(t)
 	w.agent.says("")

@@ -23,8 +23,8 @@ func given(t *testing.T) (*world, *VM) {
 	return w, vm
 }
 
-// A Create does not touch a VM that runs on under a successor; once its VMM is dead, the
-// successor goes, and what it has left.
+// A Create does not touch a VM that runs on under a successor. Once its VMM is dead, the successor goes, and what it
+// has left.
 func TestCreateOverAnAdoptedVM(t *testing.T) {
 	w, vm := given(t)
 	other, err := w.process()

@@ -9,8 +9,8 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
-// A shim that dies between the directory of its VM and the first word in it leaves nothing
-// that anybody waits for; a journal is never swept away.
+// A shim that dies between the directory of its VM and the first word in it leaves nothing to wait for. A journal is
+// never swept away.
 func TestSweep(t *testing.T) {
 	w := newWorld(t)
 	host := w.host()

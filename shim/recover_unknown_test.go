@@ -23,7 +23,7 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
-// Whoever wants to clear, end, adopt or boot a VM, and cannot see whether its processes live, gets
+// A caller that wants to clear, end, adopt or boot a VM may be unable to see whether its processes live. It gets
 // Unavailable, touches nothing, and may ask again.
 func TestUnknownDecidesNothing(t *testing.T) {
 	w := newWorld(t)
@@ -129,7 +129,7 @@ func TestThawWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// A journal that cannot be read may be of a VM in the same cgroup: nobody in there is killed.
+// A journal that cannot be read may be of a VM in the same cgroup: no process in there is killed.
 func TestReclaimSparesWhoMayBeInTheCgroup(t *testing.T) {
 	w := newWorld(t)
 	first, second := w.cfg.VMDir("ns", "first"), w.cfg.VMDir("other", "second")
@@ -158,7 +158,7 @@ func TestReclaimSparesWhoMayBeInTheCgroup(t *testing.T) {
 	w.must("forget the second", os.RemoveAll(second))
 }
 
-// started runs a shell that waits, with these arguments behind its script.
+// started runs a shell that waits, with these arguments after its script.
 func started(t *testing.T, dir string, args ...string) proc.ID {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", args...)

@@ -10,10 +10,10 @@ import (
 	"godwit.dev/godwit/shim/steps"
 )
 
-// A shim that dies between the commit of a wake and the end of Start leaves a VM that is
-// this node's, whole, and perhaps runs: no snapshot is behind it any more. Its successor
-// takes the wake to its end, from whichever step it had come to. Each step may be taken
-// again: to thaw what runs, to ask who the guest is, and to plug in what it lacks.
+// A shim may die between the commit of a wake and the end of Start. The VM that it leaves is this node's, whole, and
+// perhaps runs: it has no snapshot to go back to any more. Its successor takes the wake to its end, from whichever step
+// it had come to. Each step may be taken again: to thaw what runs, to ask who the guest is, and to plug in what it
+// lacks.
 
 // wakeCommitted reports whether a wake is committed that has not come to an end, of a VM that is
 // there. With a dead VMM there is nothing to finish.
@@ -42,7 +42,7 @@ func (a *adoption) takeOver(ctx context.Context) error {
 		return err
 	}
 	vm.origin.restored, vm.state, vm.owner.state = true, Starting, TaskStarting
-	vm.postcopy.resume() // QEMU itself may wait for a page, and answers nobody before it has it
+	vm.postcopy.resume() // QEMU itself may wait for a page, and answers no call before it has it
 	vm.machine, err = driver.Adopt(bound, *j.Process)
 	return err
 }
@@ -108,7 +108,7 @@ func (s *starting) reopen(context.Context, *steps.Undo) error {
 	return nil
 }
 
-// startTraffic lets everything flow behind a Start that has succeeded.
+// startTraffic lets everything flow after a Start that has succeeded.
 func (s *starting) startTraffic(ctx context.Context) {
 	vm := s.vm
 	awake := func(context.Context) error {

@@ -25,8 +25,8 @@ var sleepers = map[string]func(*testing.T) *world{
 	},
 }
 
-// dies runs fn as a process that is killed at the n-th call from now on; it answers which
-// that was, or nothing if fn came to its end.
+// dies runs fn as a process that is killed at the n-th call from now on. It answers which call that was, or nothing if
+// fn came to its end.
 func (w *world) dies(n int, fn func()) string {
 	w.doom(n)
 	done := make(chan struct{})
@@ -40,8 +40,7 @@ func (w *world) dies(n int, fn func()) string {
 	return name
 }
 
-// halfAwake is a VM whose shim died at the n-th call behind the commit of its wake, and
-// the name of that call.
+// halfAwake is a VM whose shim died at the n-th call after the commit of its wake, and the name of that call.
 func (w *world) halfAwake(n int) (old *VM, at string) {
 	w.t.Helper()
 	w.machine.nics.told()
@@ -70,8 +69,8 @@ func (w *world) isAwake(vm *VM, when string) {
 	}
 }
 
-// Wherever behind the commit the shim of a wake dies, nobody ends the
-// VM: its successor thaws it, plugs its NIC in, once, and the wake has succeeded.
+// Wherever after the commit the shim of a wake dies, the VM is not ended: its successor thaws it, plugs its NIC in,
+// once, and the wake has succeeded.
 func TestShimDiesInAWake(t *testing.T) {
 	for kind, asleep := range sleepers {
 		t.Run(kind, func(t *testing.T) {
@@ -208,8 +207,8 @@ func TestShimDiesGivingUp(t *testing.T) {
 	}
 }
 
-// A VM that wakes is no other task's: a Create of its name is refused until the successor
-// has it, and one whose VMM is dead is freed as ever.
+// A VM that wakes is no other task's: The tree that the guest lists is the tree that the snapshotter unpacked, with all
+// that an image can hold. Two VMs of an image share its block file.
 func TestNobodyTakesAVMThatWakes(t *testing.T) {
 	w := recycling(t).asleep()
 	old, _ := w.halfAwake(3)

@@ -89,9 +89,8 @@ func withWorker(t *testing.T, script string) (*world, *rootfs.Cache, *atomic.Int
 
 const filled = `; echo '{"filled":{}}'`
 
-// A read-only disk that a wake fetched is in the node's cache under its digest, with that
-// content; a worker that lies about it ends the wake, and puts nothing there. Nothing is taken of
-// what it sends beyond the disk's size.
+// A read-only disk that a wake fetched is in the node's cache under its digest, with that content. A worker that lies
+// about it ends the wake, and puts nothing there. Nothing is taken of what it sends beyond the disk's size.
 func TestFetchedDiskIsWhatItsDigestSays(t *testing.T) {
 	defer func(bound time.Duration) { pipeBound = bound }(pipeBound)
 	pipeBound = 50 * time.Millisecond

@@ -24,7 +24,7 @@ type filling struct {
 	cancel context.CancelFunc
 	waits  chan struct{}  // closed once RAM waits for its pages: its VMM is there
 	here   chan struct{}  // closed once all pages are there
-	over   chan struct{}  // closed when RAM is whole, or nobody brings it any more
+	over   chan struct{}  // closed when RAM is whole, or no worker brings it any more
 	idle   chan time.Time // when it had wanted nothing for a moment
 	came   sync.Once
 	meets  sync.Once
@@ -87,13 +87,13 @@ func (f *filling) await(ctx context.Context) error {
 // noteWaiting says that RAM waits for its pages.
 func (f *filling) noteWaiting() { f.meets.Do(func() { close(f.waits) }) }
 
-// fill has workers bring RAM, one behind the other if they die, and reports whether it is whole.
+// fill has workers bring RAM, one after the other if they die, and reports whether it is whole.
 func (f *filling) fill(ctx context.Context) bool {
 	vm := f.vm
 	begun, pause := time.Now(), retry.Backoff{Min: fillPause, Max: longestFill}
 	for {
 		err := f.fillOnce(ctx)
-		if err == nil || vm.journal.Load().Postcopy == nil { // the worker may have died behind its last order
+		if err == nil || vm.journal.Load().Postcopy == nil { // the worker may have died after its last order
 			vm.log.Info("RAM is whole", "snapshot", f.Digest, "ms", time.Since(begun).Milliseconds())
 			return true
 		}
@@ -209,7 +209,7 @@ func (f *filling) completeOnce(ctx context.Context, ram *os.File) error {
 	return vm.write(func(j *journal.Journal) { j.Postcopy, j.Armed = nil, armed == nil })
 }
 
-// resumeMachine tries until the VM runs, or is gone: whoever asks for it finds a task that runs.
+// resumeMachine tries until the VM runs, or is gone: a client that asks for it finds a task that runs.
 func (f *filling) resumeMachine(resume func(context.Context) error) error {
 	vm := f.vm
 	for {

@@ -252,7 +252,7 @@ func TestLazyRestoreFailsAtEachCall(t *testing.T) {
 	})
 }
 
-// Wherever behind the commit the shim dies, its successor brings the rest.
+// Wherever after the commit the shim dies, its successor brings the rest.
 func TestShimDiesInALazyWake(t *testing.T) {
 	for n := 1; ; n++ {
 		w, come := lazily(t)
@@ -286,15 +286,14 @@ func TestShimDiesInALazyWake(t *testing.T) {
 	}
 }
 
-// A VM that is killed while it waits is gone at once, and nobody brings it pages any more when its
-// VMM is killed.
+// A VM that is killed while it waits is gone at once. No worker brings it pages any more when its VMM is killed.
 func TestKillOfAVMThatWaits(t *testing.T) {
 	w, _ := lazily(t)
 	w.running()
 	vm, err := w.service.current()
 	w.must("find", err)
 	f := vm.postcopy.filling()
-	var asked atomic.Bool // who cleans up behind the VMM kills it once more
+	var asked atomic.Bool // the cleanup after the VMM kills it once more
 	w.machine.mu.Lock()
 	w.machine.dies = func() { asked.Store(!f.incomplete()) }
 	w.machine.mu.Unlock()

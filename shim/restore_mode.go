@@ -43,7 +43,7 @@ func (c *creation) chooseMode(ctx context.Context, ram uint64) error {
 	return nil
 }
 
-// defaultMode is the mode that nobody has ordered, and why. A successor finds it in the journal: it is
+// defaultMode is the mode of a wake that was not ordered by mode, and why. A successor finds it in the journal: it is
 // not asked again.
 func (c *creation) defaultMode(ctx context.Context, ram uint64) (mode, reason string) {
 	has := fmt.Sprintf("auto: %d MiB of RAM", ram>>20)

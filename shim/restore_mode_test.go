@@ -94,7 +94,7 @@ func TestAutoRestoreOfAVMDisk(t *testing.T) {
 	}
 }
 
-// An order is told as one, and by whom; a mode that nobody knows is an error that names all.
+// An order is told as one, and by whom; an unknown mode is an error that names all modes.
 func TestOrderedRestore(t *testing.T) {
 	w, _ := lazily(t)
 	w.annotate("later")

@@ -58,8 +58,8 @@ func (p *postcopy) start() *filling {
 	return f
 }
 
-// stop ends the fill of a VM that is about to be killed: the kernel may wait for a page in a
-// worker of its own (KVM's), which no signal reaches, and lets go of the VMM only when nobody can bring it.
+// stop ends the fill of a VM that is about to be killed: the kernel may wait for a page in a worker of its own (KVM's),
+// which no signal reaches. It lets go of the VMM only when no process can bring the page.
 func (p *postcopy) stop(ctx context.Context) {
 	f := p.filling()
 	if f == nil {

@@ -54,7 +54,7 @@ func (s *starting) commit(ctx context.Context, _ *steps.Undo) error {
 	})
 }
 
-// owns is what the journal says behind the commit.
+// owns is what the journal says after the commit.
 func (s *starting) owns(generation uint64) func(*journal.Journal) {
 	return func(j *journal.Journal) {
 		j.Phase, j.Generation, j.Waking, j.Readdressed, j.Armed = journal.Own, generation, true, s.readdress, s.armed
@@ -70,8 +70,8 @@ func (s *starting) ready(j *journal.Journal) error {
 	return nil
 }
 
-// verifyGuest shows that the guest is the one that went to sleep, gives it entropy, the time
-// and its addresses, and takes up its stdio where it was left.
+// verifyGuest shows that the guest is the one that went to sleep. It gives the guest entropy, the time and its
+// addresses, and takes up its stdio where it was left.
 func (s *starting) verifyGuest(ctx context.Context, _ *steps.Undo) error {
 	vm, j := s.vm, s.vm.journal.Load()
 	entropy := make([]byte, 64)

@@ -98,11 +98,10 @@ func (c *capture) drop() {
 	vm.op.capture = nil
 }
 
-// resume takes the VM from Aborting to Running. The record says OWN first: a crash
-// in between must not leave a VM that nobody may run. Where it cannot be written, a VM
-// that has voted stays, and so does one that nobody has ordered to be thawed; another
-// runs on under SENDING, which a successor aborts. A VM that cannot be resumed is in an
-// unknown state and ends; whatever else goes wrong is tried again while it runs.
+// resume takes the VM from Aborting to Running. The record says OWN first: a crash in between must not leave a VM that
+// has no owner. Where it cannot be written, a VM that has voted stays, and so does one whose resume was not ordered.
+// Another runs on under SENDING, which a successor aborts. A VM that cannot be resumed is in an unknown state and ends;
+// whatever else goes wrong is tried again while it runs.
 func (c *capture) resume(from State, ordered bool) error {
 	vm := c.vm
 	bound := time.Duration(vm.host.Config.Timeouts.Abort)
@@ -128,7 +127,7 @@ func (c *capture) resume(from State, ordered bool) error {
 	defer cancel()
 	if err != nil {
 		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
-		c.drop() // it may have run: nobody votes for its snapshot any more
+		c.drop() // it may have run: its snapshot gets no vote any more
 		vm.ending.endUnusable(ctx)
 		return err
 	}
@@ -161,8 +160,8 @@ func (c *capture) finishResume(ctx context.Context, noted, up error) error {
 	return err
 }
 
-// wakeMachine answers what of the network failed beside what makes the VM run. Whoever held
-// the VM may have stopped its VMM, for a vote that came or did not come.
+// wakeMachine answers what of the network failed, in addition to what makes the VM run. The operation that held the VM
+// may have stopped its VMM, for a vote that came or did not come.
 func (vm *VM) wakeMachine(ctx context.Context) (up, err error) {
 	if err := vm.vmmID().Continue(); err != nil {
 		return nil, err
@@ -184,8 +183,8 @@ func scarce(err error) bool {
 	return false
 }
 
-// retryWakeMachine is wakeMachine that is tried again for as long as the host lacks what it takes, unless
-// the VM is ended meanwhile: it has not run, and nobody knows that it cannot.
+// retryWakeMachine is wakeMachine that is tried again for as long as the host lacks what it takes, unless the VM is
+// ended meanwhile: it has not run, and that it cannot is not known.
 func (c *capture) retryWakeMachine() (up, err error) {
 	vm := c.vm
 	for {

@@ -13,8 +13,8 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
-// A capture that is given back to a node with a full disk runs on, and the journal says
-// so once there is room. After the vote, or where nobody has ordered it, the VM stays.
+// A capture that is given back to a node with a full disk runs on, and the journal says so once there is room. After
+// the vote, or where it was not ordered, the VM stays.
 func TestThawOnAFullDisk(t *testing.T) {
 	abort := func(w *world) error {
 		_, err := w.machineService().Abort(w.t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
@@ -95,8 +95,8 @@ func TestThawMends(t *testing.T) {
 	})
 }
 
-// The VMM dies after the snapshot is complete: the guest was paused all the while, so the
-// operation ends as if it lived, and until then nobody deletes the task.
+// The VMM dies after the snapshot is complete: the guest was paused all the while, so the operation ends as if it
+// lived. Until then the task cannot be deleted.
 func TestVMMDiesAfterTheCapture(t *testing.T) {
 	for name, vote := range map[string]bool{"captured": false, "voted": true} {
 		t.Run(name, func(t *testing.T) {

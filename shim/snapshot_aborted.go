@@ -6,8 +6,8 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
-// abortedAttempts remembers attempts that were aborted: an order of one that was held up on its way
-// must not take the VM again, for nobody would end that hold.
+// abortedAttempts remembers attempts that were aborted: an order of one that was held up on its way must not take the
+// VM again, for that hold would never end.
 type abortedAttempts struct {
 	mu   sync.Mutex
 	refs []*machinev1.Ref // oldest first

@@ -31,7 +31,7 @@ func (p *pushing) openFinished(j *journal.Journal) *worker.File {
 	return worker.Open(f)
 }
 
-// removeTables removes what is known of a VM's pages. Builds before had it beside the RAM.
+// removeTables removes what is known of a VM's pages. Builds before had it in the directory of the RAM.
 func removeTables(j *journal.Journal) error {
 	var errs []error
 	for _, name := range []string{".table", ".table.next", ".table.finished"} {

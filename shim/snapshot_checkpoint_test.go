@@ -22,7 +22,7 @@ func (w *world) checkpoint(paused bool) (*machinev1.CaptureResponse, error) {
 	})
 }
 
-// goesOn wants a VM that nobody holds.
+// goesOn wants a VM that no operation holds.
 func (w *world) goesOn(what string) {
 	w.t.Helper()
 	vm, err := w.service.current()
@@ -32,8 +32,8 @@ func (w *world) goesOn(what string) {
 	}
 }
 
-// The VM goes on as soon as it has been read; the snapshot is sent behind that, for
-// which nothing of the VM waits, and the page table of the next one stands with it.
+// The VM goes on as soon as it has been read. The snapshot is sent after that, for which nothing of the VM waits. The
+// page table of the next one stands with it.
 func TestCheckpoint(t *testing.T) {
 	w := newWorld(t).running()
 	w.store.late = make(chan struct{})
@@ -80,8 +80,8 @@ func TestCheckpoint(t *testing.T) {
 	w.must("hibernate behind it", err)
 }
 
-// Whoever was admitted to ram_dir may touch all of it: a page of a table there would be missing
-// to some VM. A successor removes what a build before has left there.
+// A VM that was admitted to ram_dir may touch all of it: a page of a table there would be missing to some VM. A
+// successor removes what a build before has left there.
 func TestTablesTakeNoRAM(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()
@@ -128,7 +128,7 @@ func TestCheckpointFailsAtEachCall(t *testing.T) {
 	})
 }
 
-// An abort behind the pause ends the upload and nothing else.
+// An abort after the pause ends the upload and nothing else.
 func TestCheckpointIsCancelled(t *testing.T) {
 	for name, at := range map[string]func(*world) *chan struct{}{
 		"before the pause": func(w *world) *chan struct{} { return &w.store.early },
@@ -252,7 +252,7 @@ func TestCheckpointRecycles(t *testing.T) {
 	}
 }
 
-// An exec goes on beside a checkpoint, as everything in the VM does.
+// An exec goes on during a checkpoint, as everything in the VM does.
 func TestCheckpointSparesExecs(t *testing.T) {
 	w := newWorld(t).running()
 	_, err := w.service.Exec(ctxNS(t), execRequest("e"))

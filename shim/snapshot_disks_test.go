@@ -12,8 +12,8 @@ import (
 	"godwit.dev/godwit/snapshot/worker"
 )
 
-// The worker gets a file beside each writable disk that no directory has; where none can be made
-// the disk goes without. What was read in the pause is told.
+// The worker gets one more file for each writable disk, which no directory has; where none can be made the disk goes
+// without. What was read in the pause is told.
 func TestClonesOfDisks(t *testing.T) {
 	w := newWorld(t).running()
 	w.store.inPause = []snapshot.DiskInPause{{Disk: "rw", Read: 3 << 20, Why: "its file system has no reflink"}}

@@ -69,8 +69,8 @@ func (n *notices) writeUntilDone(ctx context.Context, err error, change func(*jo
 	return err == nil
 }
 
-// run has the workload hear what it has not heard yet, as a part of the VM's traffic: what
-// stops that ends no command, and whoever lets it flow again waits for the same one.
+// run has the workload hear what it has not heard yet, as a part of the VM's traffic: what stops that ends no command,
+// and the caller that lets it flow again waits for the same one.
 func (n *notices) run(ctx context.Context) {
 	n.running.Lock()
 	defer n.running.Unlock()

@@ -44,7 +44,7 @@ func (w *world) hears(vm *VM, what string, words ...string) {
 	}
 }
 
-// A workload hears that a checkpoint is durable, once, and only behind it.
+// A workload hears that a checkpoint is durable, once, and only after it is.
 func TestCheckpointIsTold(t *testing.T) {
 	w := told(t).running()
 	vm, _ := w.service.current()
@@ -65,8 +65,8 @@ func TestCheckpointIsTold(t *testing.T) {
 	w.hears(vm, "the same order again", noticeSnapshotted)
 }
 
-// No call of a checkpoint that fails has the workload hear of one that there is not, and
-// none that fails in telling it fails the checkpoint.
+// No call of a checkpoint that fails has the workload hear of one that there is not. A failure in telling it does not
+// fail the checkpoint.
 func TestCheckpointIsToldFailsAtEachCall(t *testing.T) {
 	var taken error
 	take := func(w *world) error { _, taken = w.checkpoint(false); return taken }
@@ -90,8 +90,8 @@ func TestCheckpointIsToldFailsAtEachCall(t *testing.T) {
 	})
 }
 
-// A VM that wakes hears that its snapshot is durable, behind which it sleeps, and that it
-// was restored, once for each restore, and nothing of a hibernate that was given up.
+// A VM that wakes hears that the snapshot that it went to sleep with is durable. It hears that it was restored, once
+// for each restore. Of a hibernate that was given up it hears nothing.
 func TestRestoredIsTold(t *testing.T) {
 	w := told(t).running()
 	vm, _ := w.service.current()
@@ -222,13 +222,12 @@ func TestPausedIsToldLater(t *testing.T) {
 	w.hears(vm, "resumed", noticeSnapshotted)
 }
 
-// Wherever behind the commit the shim of a wake dies, its successor tells the workload
-// what that has not, once.
+// Wherever after the commit the shim of a wake dies, its successor tells the workload, once, what that shim has not.
 func TestShimDiesBeforeAWord(t *testing.T) {
 	for n := 1; ; n++ {
 		w := told(t).asleep()
 		old, at := w.halfAwake(n)
-		if at == "" || at == "start process" { // which is what tells, behind the wake
+		if at == "" || at == "start process" { // which is what tells, after the wake
 			if n < 4 {
 				t.Errorf("only %d calls: the deaths are not everywhere", n-1)
 			}
@@ -243,9 +242,8 @@ func TestShimDiesBeforeAWord(t *testing.T) {
 	}
 }
 
-// A shim that dies while a word is being told, or behind it and before that is noted: the
-// successor waits for the same command, and runs none twice. A wake that is taken to its end
-// anew does not end it as one that nobody knows.
+// A shim that dies while a word is being told, or after it and before that is noted: the successor waits for the same
+// command, and runs none twice. A wake that is taken to its end anew does not end it as an unknown one.
 func TestShimDiesInAWord(t *testing.T) {
 	for name, waking := range map[string]bool{"in the wake": true, "behind it": false} {
 		for _, ended := range []bool{false, true} {

@@ -34,8 +34,8 @@ func whileBusy(ctx context.Context, try func() error) error {
 	}
 }
 
-// call notes that something in the guest is being changed, until over is called: an answer
-// that came to a VM on its way would reach nobody. vm.mu is held, and is not for over.
+// call notes that something in the guest is being changed, until over is called: an answer that came to a VM on its way
+// would reach no caller. vm.mu is held, and is not for over.
 func (vm *VM) call() (over func()) {
 	vm.op.calls++
 	return func() {

@@ -29,8 +29,8 @@ func (p *patient) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.Ki
 	}
 }
 
-// A move waits for a call that is under way, a kill here and the start of an exec; what
-// does not come to an end is refused, and named where it has a name.
+// A move waits for a call that is under way, such as a kill here and the start of an exec. A call that does not come to
+// an end is refused, and named where it has a name.
 func TestMoveWaitsForCalls(t *testing.T) {
 	w := newWorld(t)
 	g := &patient{w.agent, make(chan struct{}), make(chan struct{})}

@@ -76,7 +76,7 @@ func (c *capture) awaitReady(ctx context.Context) error {
 			return fmt.Errorf("wait until it is ready: %w", ctx.Err())
 		case err == nil && status == 0:
 			return nil
-		case wait.Err() != nil: // a later order may find it ready: whoever tries again may do so
+		case wait.Err() != nil: // a later order may find it ready: a caller that tries again may find it so
 			return fmt.Errorf("it is not ready: %q (annotation %s) did not end with 0 within %v; its last answer: %s; look "+
 				"in the VM why, or give it longer (%s, else timeouts.ready): %w",
 				strings.Join(probe, " "), spec.AnnotationReady, within, last, spec.AnnotationReadyTimeout, context.DeadlineExceeded)

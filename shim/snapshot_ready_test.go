@@ -31,8 +31,8 @@ var captures = map[string]func(*world) error{
 	"checkpoint": func(w *world) error { _, err := w.checkpoint(false); return errgrpc.ToNative(err) },
 }
 
-// A capture waits until the workload says that it is ready. Until then nobody holds the
-// VM, and no page is looked at.
+// A capture waits until the workload says that it is ready. Until then no operation holds the VM, and no page is looked
+// at.
 func TestReady(t *testing.T) {
 	for name, take := range captures {
 		t.Run(name, func(t *testing.T) {
@@ -60,8 +60,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// A workload that is never ready, or cannot be asked, is left as it was, by an error that
-// says what to do; what was run in it has ended. The next order finds it ready.
+// A workload that is never ready, or cannot be asked, is left as it was, by an error that says what to do. What was run
+// in it has ended. The next order finds it ready.
 func TestNotReady(t *testing.T) {
 	ready := false
 	for name, c := range map[string]struct {

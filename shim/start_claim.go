@@ -11,10 +11,10 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
-// claimed refuses the Start of a fresh boot whose claim does not stand any more: the shim was stopped
-// between claim and journal for so long that the node gave the VM up, or its store was put back. It
-// costs the VM nothing: what cannot be told now may be told by the next Start. From the journal on
-// nobody gives the VM up, so that what the record says now holds until the guest runs.
+// claimed refuses the Start of a fresh boot whose claim does not stand any more: the shim was stopped between claim and
+// journal for so long that the node gave the VM up, or its store was put back. It costs the VM nothing: what cannot be
+// told now may be told by the next Start. From the journal on the VM is not given up, so that what the record says now
+// holds until the guest runs.
 func (s *starting) claimed(ctx context.Context) error {
 	vm := s.vm
 	j := vm.journal.Load()

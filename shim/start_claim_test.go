@@ -9,9 +9,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A fresh boot whose claim was given up, or went to another node, between Create and Start executes no
-// instruction, from a template or not; so does one of whose record nobody can tell. One whose claim
-// stands runs.
+// A fresh boot whose claim was given up, or went to another node, between Create and Start executes no instruction,
+// from a template or not. So does one whose record cannot be read. One whose claim stands runs.
 func TestStartProvesTheClaim(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*fakeRecords)

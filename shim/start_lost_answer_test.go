@@ -112,8 +112,8 @@ func (w *world) ordered() (create func() error) {
 	}
 }
 
-// A wake that the engine drives, and whose node could write neither OWN nor its fence behind the
-// commit, has run nothing. The engine starts it until it hears so: once there is room, it does (I4).
+// A wake that the engine drives has run nothing if its node could write neither OWN nor its fence after the commit. The
+// engine starts it until it hears so: once there is room, it does (I4).
 func TestFenceOfAWakeIsOwed(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.ordered()())

@@ -13,8 +13,8 @@ import (
 	"godwit.dev/godwit/shim/steps"
 )
 
-// attach reads what CNI has made in the namespace and puts a tap behind each interface.
-// A namespace without interfaces, or no namespace, leaves the guest with loopback.
+// attach reads what CNI has made in the namespace and connects a tap to each interface. A namespace without interfaces,
+// or no namespace, leaves the guest with loopback.
 func (s *starting) attach(ctx context.Context, u *steps.Undo) error {
 	vm, j := s.vm, s.vm.journal.Load()
 	var links []network.Link

@@ -12,8 +12,8 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
-// A containerd that goes away in the middle of a wake's Start costs the VM nothing once
-// the record has committed it here, and ends the Start before that.
+// A containerd that goes away in the middle of a wake's Start ends the Start before the record has committed the VM
+// here. After that it costs the VM nothing.
 func TestCallerGoesDuringThaw(t *testing.T) {
 	for point, runs := range map[string]bool{"load state": false, "commit": true, "resume": true, "restored": true,
 		"finish": true} {
@@ -61,8 +61,8 @@ func TestKillDuringStart(t *testing.T) {
 	}
 }
 
-// The end of a created task and its Start exclude each other: whoever comes second while
-// the first is at work gets a refusal, and nothing runs under a fence.
+// The end of a created task and its Start exclude each other: the second one that comes while the first is at work gets
+// a refusal, and nothing runs under a fence.
 func TestEndOfACreatedTaskAgainstStart(t *testing.T) {
 	for name, end := range map[string]func(*world) error{
 		"kill": func(w *world) error {

@@ -69,7 +69,7 @@ func (c *cloning) clone(ctx context.Context, u *steps.Undo) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		return err // the task is killed, or nobody waits for it: the template is not to blame
+		return err // the task is killed, or its caller has gone: the template is not to blame
 	}
 	if !c.stopped() {
 		return fmt.Errorf("a copy that failed does not end: %w", err)

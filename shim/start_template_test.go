@@ -144,8 +144,8 @@ func TestClone(t *testing.T) {
 	w.wantMode(starts.Clone, "")
 }
 
-// Whatever call of a copy fails, the VM boots in the same Start, with nothing of the copy
-// in it, and the template is used no more. What fails after the copy fails the Start.
+// Whatever call of a copy fails, the VM boots in the same Start, with nothing of the copy in it. The template is used
+// no more. What fails after the copy fails the Start.
 func TestCloneFailsAtEachCall(t *testing.T) {
 	ofCopy := []string{"start VMM", "load state", "link up", "resume", "dial", "restored"}
 	var seen []string

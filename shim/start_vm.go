@@ -165,7 +165,7 @@ func (s *starting) steps() []steps.Step {
 	}...)
 }
 
-// skipIfCloned is a step of a boot, which a copy has behind it.
+// skipIfCloned is a step of a boot, which a copy has taken already.
 func (s *starting) skipIfCloned(fn func(context.Context, *steps.Undo) error) func(context.Context, *steps.Undo) error {
 	return func(ctx context.Context, u *steps.Undo) error {
 		if s.vm.vmm.copied() {

@@ -77,9 +77,8 @@ func bootsDisk(out *vmm.Config, j *journal.Journal, files *openFiles) (err error
 
 func serialSocket(j *journal.Journal) string { return j.RunDir + "/console.sock" }
 
-// diskSteps are the steps of a Start from the VMM's on: there is nobody to meet, so that
-// the console is opened before the guest writes its first line, and a VM that executes
-// is one that runs.
+// diskSteps are the steps of a Start from the VMM's on: there is no agent to meet. So the console is opened before the
+// guest writes its first line, and a VM that executes is one that runs.
 func (s *starting) diskSteps() []steps.Step {
 	if s.vm.origin.restored {
 		return []steps.Step{
@@ -103,7 +102,7 @@ func (s *starting) diskSteps() []steps.Step {
 	}
 }
 
-// settleVMDisk is verifyGuest for a guest that nobody can ask.
+// settleVMDisk is verifyGuest for a guest without an agent.
 func (s *starting) settleVMDisk(ctx context.Context, _ *steps.Undo) error {
 	return s.resumeOperation(ctx)
 }

@@ -98,9 +98,8 @@ func TestVMDiskConfig(t *testing.T) {
 	}
 }
 
-// TestVMDiskTask (issue 5, item 7): stdio is the serial console, signals press the power
-// button, nothing is executed inside, and the guest's power-off is status 0, told after
-// its last line is where it belongs.
+// TestVMDiskTask (issue 5, item 7): stdio is the serial console, signals press the power button, and nothing is
+// executed inside. The guest's power-off is status 0, told after its last line is where it belongs.
 func TestVMDiskTask(t *testing.T) {
 	w, output := diskWorld(t)
 	w.must("create", w.createDisk(output))
@@ -158,7 +157,7 @@ func TestVMDiskTask(t *testing.T) {
 	w.nothingLeft()
 }
 
-// TestVMDiskIsKilled: nobody in the guest is asked.
+// TestVMDiskIsKilled: the guest is not asked.
 func TestVMDiskIsKilled(t *testing.T) {
 	w, output := diskWorld(t)
 	w.must("create", w.createDisk(output))

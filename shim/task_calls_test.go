@@ -149,7 +149,7 @@ func TestKillOfAPausedTask(t *testing.T) {
 	}
 }
 
-// A VMM that hangs in a pause can still be killed, and nothing is told behind the exit.
+// A VMM that hangs in a pause can still be killed, and nothing is told after the exit.
 func TestKillDuringAPauseThatHangs(t *testing.T) {
 	w := newWorld(t).running()
 	w.at("pause", func() error { return w.kill("", 9) })
@@ -211,8 +211,8 @@ func TestPauseThatComesTooLate(t *testing.T) {
 	}
 }
 
-// A VMM that does not even die holds up nobody for ever. What it has of the node's RAM counts as
-// taken until it has ended, which Delete sees to.
+// A VMM that does not even die holds up no caller for ever. What it has of the node's RAM counts as taken until it has
+// ended, which Delete sees to.
 func TestKillOfAVMMThatDoesNotDie(t *testing.T) {
 	w := newWorld(t).running()
 	real := endBound

@@ -195,11 +195,11 @@ func (c *creation) giveUpOwn(ctx context.Context) error {
 	return nil
 }
 
-// strayBound is how long the end of a process may take that nobody asks for any more.
+// strayBound is how long the end of a process may take that no client asks for any more.
 const strayBound = 30 * time.Second
 
-// unknownExecs are the processes of execs that nobody knows any more: a checkpoint has caught
-// them, and their task is gone, or they had ended before the VM moved.
+// unknownExecs are the processes of execs that no client knows any more: a checkpoint has caught them, and their task
+// is gone, or they had ended before the VM moved.
 func unknownExecs(all []*agentv1.Process, known []journal.MovedExec) (strays []*agentv1.Process) {
 	for _, p := range all {
 		if p.GetId() != "" && !slices.ContainsFunc(known, func(e journal.MovedExec) bool { return e.Guest == p.GetId() }) {

@@ -111,7 +111,7 @@ func TestTaskCheckpointIsRefused(t *testing.T) {
 	}
 }
 
-// deleted is a world whose task has ended behind its checkpoint.
+// deleted is a world whose task has ended after its checkpoint.
 func deleted(t *testing.T) (*world, string) {
 	t.Helper()
 	w, dir := ordering(t), t.TempDir()
@@ -237,8 +237,8 @@ func TestTaskCheckpointOverARestart(t *testing.T) {
 	}
 }
 
-// The directory of a checkpoint may be anybody's: what its owner has put under the pointer's name
-// is neither written through nor read through, and a pipe there hangs nobody.
+// The directory of a checkpoint may be anybody's: what its owner has put under the pointer's name is neither written
+// through nor read through, and a pipe there hangs no call.
 func TestCheckpointInAForeignDirectory(t *testing.T) {
 	dir, victim := t.TempDir(), filepath.Join(t.TempDir(), "victim")
 	name := filepath.Join(dir, pointerFile)

@@ -43,9 +43,8 @@ func TestEarlyCloseIO(t *testing.T) {
 	}
 }
 
-// A client that closes stdin when that has been written down for the next node is told that it
-// came too late, however long the upload behind it takes: success would be lost. A checkpoint's VM
-// goes on here, and takes it.
+// A client may close stdin when that has been written down for the next node. It is told that it came too late, however
+// long the upload takes that follows: success would be lost. A checkpoint's VM goes on here, and takes it.
 func TestCloseIOBehindTheSave(t *testing.T) {
 	for name, order := range map[string]func(*world) error{
 		"move":      func(w *world) error { _, err := w.send(); return err },

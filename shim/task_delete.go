@@ -168,9 +168,9 @@ func (s *Service) leave(tasks []*Task) {
 // deleteInterval is between two looks whether a Delete is over.
 const deleteInterval = 10 * time.Millisecond
 
-// afterDelete waits for the end of a Delete under way. A containerd that starts asks for the pids
-// of each shim that it finds, and ends the one that has no task; it keeps the one that still has,
-// for which nobody would call Shutdown if the containerd before was killed in that Delete.
+// afterDelete waits for the end of a Delete under way. A containerd that starts asks for the pids of each shim that it
+// finds, and ends the one that has no task. It keeps the one that still has one. If the containerd before was killed in
+// that Delete, no client would call Shutdown for it.
 func (s *Service) afterDelete(ctx context.Context) {
 	vm, err := s.current()
 	for err == nil && vm.inState(Deleting) && ctx.Err() == nil {

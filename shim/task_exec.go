@@ -136,8 +136,8 @@ func (t *Task) forgetExec(ctx context.Context, p *process) {
 	}
 }
 
-// resize tells the guest the size of a terminal, if one was set. Whoever comes last
-// tells the size that was set last.
+// resize tells the guest the size of a terminal, if one was set. The caller that comes last tells the size that was set
+// last.
 func (t *Task) resize(ctx context.Context, p *process) {
 	vm := t.vm
 	p.sizing.Lock()
@@ -175,7 +175,7 @@ func (t *Task) claimExec(id string) (*process, error) {
 	return p, nil
 }
 
-// forgetBound is what a guest may take to hear that nobody asks for an exec any more.
+// forgetBound is what a guest may take to hear that an exec is not asked for any more.
 const forgetBound = time.Second
 
 // removeExec forgets an exec that has ended, or was never started.
@@ -192,7 +192,7 @@ func (t *Task) removeExec(ctx context.Context, id string) (*process, error) {
 	}
 	delete(t.execs, id)
 	ask := p.started && vm.state == Running
-	t.exit(p, 0, time.Now()) // one that never ran: nobody waits for it for ever
+	t.exit(p, 0, time.Now()) // one that never ran: no caller waits for it for ever
 	vm.mu.Unlock()
 	if p.pump != nil {
 		p.pump.Release()

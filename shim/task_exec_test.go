@@ -11,8 +11,8 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
-// An exec that is being created, or runs, is refused by name before anything
-// changes; asked to end execs, the capture ends them with 137 before the pause.
+// An exec that is being created, or runs, is refused by name before anything changes. Asked to end execs, the capture
+// ends them with 137 before the pause.
 func TestCaptureAndExecs(t *testing.T) {
 	w := newWorld(t).running()
 	s, ctx := w.service, ctxNS(t)

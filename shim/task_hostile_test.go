@@ -35,8 +35,8 @@ func (l *liar) Setup(ctx context.Context, r *agentv1.SetupRequest) (*agentv1.Set
 	return nil, l.setup(ctx)
 }
 
-// SIGKILL ends the VM of a guest that says it has killed init, or that init is gone, and
-// never reports its end; State, Wait and Delete go on as after any other.
+// SIGKILL ends the VM of a guest that says it has killed init, or that init is gone, and never reports its end. State,
+// Wait and Delete go on as after any other.
 func TestKillOfALiar(t *testing.T) {
 	defer func(d time.Duration) { killBound = d }(killBound)
 	killBound = 50 * time.Millisecond

@@ -181,7 +181,7 @@ func (t *Task) endUnresponsive() {
 	if begun {
 		return
 	}
-	bound := killBound // here: what follows may outlive the test that changed it
+	bound := killBound // here: what follows may end after the test that changed it
 	go func() {
 		for {
 			select {

@@ -73,8 +73,8 @@ func TestStartFailsAtEachCall(t *testing.T) {
 	})
 }
 
-// A thaw that fails before the guest ran gives the VM back to its snapshot; after that
-// it is lost here, and never silently asleep and running.
+// A thaw that fails before the guest ran gives the VM back to its snapshot. After that it is lost here, and never
+// silently asleep and running.
 func TestThawFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) {
 		w.asleep()
@@ -256,8 +256,7 @@ func TestAbortBeforePause(t *testing.T) {
 	w.must("capture again", err)
 }
 
-// An order of an attempt that was aborted, held up on its way, does not take the VM again:
-// nobody would end that hold.
+// An order of an attempt that was aborted, held up on its way, does not take the VM again: that hold would never end.
 func TestLateOrders(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()

@@ -46,8 +46,7 @@ func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyRes
 	})
 }
 
-// Bounds of a Pause that failed: how long it waits to be taken back, and the longest time between
-// two tries behind it.
+// Bounds of a Pause that failed: how long it waits to be taken back, and the longest time between two tries of that.
 const (
 	unpauseBound   = time.Second
 	longestUnpause = 5 * time.Second
@@ -131,8 +130,8 @@ func (vm *VM) change(from, next State) error {
 	return vm.enterFrom(from, next)
 }
 
-// finishTransition ends a transitional state and tells it, unless the VM has ended meanwhile:
-// nothing is told of a task behind its exit.
+// finishTransition ends a transitional state and tells it, unless the VM has ended meanwhile: nothing is told of a task
+// after its exit.
 func (vm *VM) finishTransition(from, next State, event any) error {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
@@ -146,8 +145,7 @@ func (vm *VM) finishTransition(from, next State, event any) error {
 	return err
 }
 
-// CloseIO ends stdin behind what was written to it. A client may be so fast that the
-// process does not run yet.
+// CloseIO ends stdin after what was written to it. A client may be so fast that the process does not run yet.
 func (s *Service) CloseIO(_ context.Context, r *taskapi.CloseIORequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		vm := t.vm

@@ -36,7 +36,7 @@ type process struct {
 	started  bool
 	exited   bool
 	left     bool // with its VM, for another node
-	came     bool // with its VM, from another node: nobody here waits for it
+	came     bool // with its VM, from another node: no client here waits for it
 	noStdin  bool // CloseIO came; perhaps before there was anything to close
 	status   uint32
 	exitedAt time.Time
@@ -163,7 +163,7 @@ func (t *Task) watch(ctx context.Context, agent agentv1.AgentService, p *process
 		if r.GetOom() {
 			t.publishOOM()
 		}
-		p.pump.End(r) // before whoever waits for this goroutine asks whether the guest has reported
+		p.pump.End(r) // before the caller that waits for this goroutine asks whether the guest has reported
 		// Not in this goroutine: still may be waiting for it.
 		go t.ended(p, r)
 		return

@@ -126,10 +126,10 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		asked := s.asked
 		s.mu.Unlock()
 		vm.log.Error("create task", "error", err)
-		if ctx.Err() != nil { // containerd died over it: nobody is left to end this shim
+		if ctx.Err() != nil { // containerd died over it: no client is left to end this shim
 			s.shutdown.Shutdown()
 		}
-		if asked { // nobody comes back for it
+		if asked { // no client comes back for it
 			s.shutdown.Shutdown()
 		}
 		return nil, toGRPC(implemented(err))

@@ -62,7 +62,7 @@ func (t *Task) metrics(ctx context.Context) (_ any, err error) {
 	if g == nil && vm.inState(Running) {
 		return nil, fmt.Errorf("stats of VM %s: its guest has not answered yet: %w", vm.id, errdefs.ErrUnavailable)
 	}
-	if g == nil { // no process of the container has run, or nobody has asked while one did
+	if g == nil { // no process of the container has run, or none was asked for figures
 		g = &agentv1.StatsResponse{}
 	}
 	c, err := cgroup.CostOf(j.Private)

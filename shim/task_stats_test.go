@@ -29,8 +29,8 @@ func (a *silentAgent) Stats(ctx context.Context, _ *agentv1.StatsRequest) (*agen
 	}
 }
 
-// A guest that does not answer is waited for once, by all who ask then; after that the
-// last figures are answered at once until it speaks again.
+// A guest that does not answer is waited for once, by all who ask then. After that the last figures are answered at
+// once until it speaks again.
 func TestStatsOfASilentGuest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		agent := &silentAgent{let: make(chan struct{})}
@@ -97,8 +97,8 @@ func TestStatsInEveryState(t *testing.T) {
 	}
 }
 
-// Use is the container's and what the VM costs beside it; the limit is the container's,
-// and of one that has none the RAM of its VM.
+// Use is the container's and what the VM costs in addition to it. The limit is the container's, and of one that has
+// none the RAM of its VM.
 func TestFigures(t *testing.T) {
 	g := &agentv1.StatsResponse{
 		MemoryCurrent: 30, MemoryLimit: 100, MemoryMaxUsage: 50, OomKills: 1, CpuUserUsec: 2,

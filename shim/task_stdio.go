@@ -9,8 +9,8 @@ import (
 	"godwit.dev/godwit/shim/stdio"
 )
 
-// openStreams opens the streams of a process of the task. A logging program outlives the task: it leaves
-// the task's cgroup.
+// openStreams opens the streams of a process of the task. A logging program stays when the task ends: it leaves the
+// task's cgroup.
 func (t *Task) openStreams(id string, uris stdio.URIs) (*stdio.Streams, error) {
 	vm := t.vm
 	st, err := stdio.Open(vm.namespace, id, uris, t.logFile(uris))

@@ -44,8 +44,8 @@ func TestExecOnABrokenFifo(t *testing.T) {
 	}
 }
 
-// An exec that has ended while nobody read what it wrote tells its own status when the VM
-// ends, not that of a process that was killed, and its output is there.
+// An exec may end while its output is not read. It tells its own status when the VM ends, not that of a process that
+// was killed, and its output is there.
 func TestEndOfAnUnreadExec(t *testing.T) {
 	w := newWorld(t).running()
 	text := bytes.Repeat([]byte{'x'}, 1<<20)
@@ -118,9 +118,8 @@ func TestExecIsReadWhenItIsOver(t *testing.T) {
 	}
 }
 
-// The output of a VM that had none has none after a wake either, however often it sleeps,
-// unless the order names a place; a VM that had a place gets the configured one, which its
-// owner alone reads.
+// The output of a VM that had none has none after a wake either, however often it sleeps, unless the order names a
+// place. A VM that had a place gets the configured one, which its owner alone reads.
 func TestOutputOfASleeper(t *testing.T) {
 	for _, c := range []struct {
 		before, order string

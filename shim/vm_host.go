@@ -37,7 +37,7 @@ type Host struct {
 	Records   nodev1.RecordsService // nil where the node keeps no records
 	// Orders is the node's daemon, which drives operations; nil where it keeps no records.
 	Orders Orders
-	// Dial connects to the agent behind a VMM's socket. first is the first call; nil: Info.
+	// Dial connects to the agent that a VMM's socket leads to. first is the first call; nil: Info.
 	Dial func(ctx context.Context, m vmm.Machine, console string, first FirstCall) (Agent, error)
 	// Hold starts the process whose pid the task shows; it stays once note has it durable.
 	Hold func(ctx context.Context, ns sandboxprocess.Namespace, note func(proc.ID) error) error
@@ -100,7 +100,7 @@ type Attachment interface {
 	// Serve answers the DHCP of the guest on a link that has a sink, until Close.
 	Serve(ctx context.Context, link network.Link, server *dhcp.Server, leased func(dhcp.Lease)) error
 	Up(ctx context.Context) error
-	// Mute lets the guest write to its NICs, and nobody hear it.
+	// Mute lets the guest write to its NICs, but no frame leaves them.
 	Mute(ctx context.Context) error
 	Announce(ctx context.Context) error
 	Down(ctx context.Context) error
@@ -120,8 +120,8 @@ type Disks interface {
 	// DataLoss if it is not the content of the digest.
 	Keep(ctx context.Context, digest string, from io.Reader, path string) error
 	Cleanup(ctx context.Context, dir string) error
-	// Forget removes the writable disk that an earlier task left beside these mounts: the
-	// VM has its own from the snapshot, and the next fresh task would boot from the old.
+	// Forget removes the writable disk that an earlier task left next to these mounts: the VM has its own from the
+	// snapshot, and the next fresh task would boot from the old.
 	Forget(mounts []*types.Mount) error
 }
 
@@ -132,7 +132,7 @@ type DisksRequest struct {
 	Dir           string // for the files of this VM alone
 	Bundle        string
 	WritableSize  int64
-	Room          int64 // beside what the disk is asked to have
+	Room          int64 // in addition to what the disk is asked to have
 }
 
 // VMDiskRequest of a fresh boot.

@@ -20,8 +20,8 @@ func (w *world) uses(call string, vm *VM, do func() error) {
 	}
 }
 
-// sendAndBack takes a VM back that was sent although a call failed: what is done ahead of the
-// vote is the vote's to do again.
+// sendAndBack takes a VM back that was sent although a call failed: what is done before the vote is the vote's to do
+// again.
 func (w *world) sendAndBack() error {
 	if _, err := w.send(); err != nil || w.fired() == "" {
 		return err
@@ -35,5 +35,5 @@ func (w *world) sendAndBack() error {
 	return err
 }
 
-// draftOf is the file of a journal that was written ahead of its change.
+// draftOf is the file of a journal that was written before its change.
 func draftOf(dir string) string { return durable.Unfinished(journal.File(dir) + ".draft") }

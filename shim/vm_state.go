@@ -1,7 +1,6 @@
-// Package shim serves containerd's task API for the tasks of one VM. VM and Task are state
-// machines, each with its table: transitions and taskTransitions. What a node must know after
-// a crash is in the journal, written before each effect; what a step has made, the steps after
-// it can undo.
+// Package shim serves containerd's task API for the tasks of one VM. VM and Task are state machines, each with its
+// table: transitions and taskTransitions. What a node must know after a crash is in the journal, written before each
+// effect. What a step has made, the steps after it can undo.
 //
 //	a task:  new -> creating -> created -> starting -> running -> stopped -> deleting -> deleted
 //
@@ -20,12 +19,12 @@
 // call that works enters a transitional state, lets go, works, and leaves that state. So
 // State, Pids, Wait, Connect and Stats answer at any time, from what the host knows.
 //
-// What VM does not do itself is in two kinds of types. An operation holds the state of one run, with
-// the VM as its subject: creation, starting, cloning, capture, pushing, sending, handover, arrival,
-// adoption, filling, ending. A component has state for as long as the VM lives, and a lock of its own:
-// nicSet, guestClock, vmmFacts, postcopy, ramTracking, machineSocket, notices. The VM's mutex may be
-// held where one of these is looked at; a component that guards its fields with its own does not take
-// the VM's. A lock that orders IO, such as nicSet.plugging, is taken before both.
+// What VM does not do itself is in two kinds of types. An operation holds the state of one run, with the VM as its
+// subject: creation, starting, cloning, capture, pushing, sending, handover, arrival, adoption, filling, ending. A
+// component has state for as long as the VM lives, and a lock of its own: nicSet, guestClock, vmmFacts, postcopy,
+// ramTracking, machineSocket, notices. The VM's mutex may be held where one of these is looked at. A component that
+// guards its fields with its own mutex does not take the VM's. A lock that orders IO, such as nicSet.plugging, is taken
+// before both.
 package shim
 
 import (

@@ -37,14 +37,14 @@ func (e *ending) early() error {
 	return fmt.Errorf("the guest ended (%s) %w: %w", how, errEarly, errdefs.ErrAborted)
 }
 
-// poweredOff reports whether the guest has powered itself off. One with an agent reports the end
-// of its init first, which counts, so that a VMM that was told to end is not taken for it.
+// poweredOff reports whether the guest has powered itself off. One with an agent reports the end of its init first,
+// which counts. So a VMM that was told to end is not taken for it.
 func (e *ending) poweredOff(exit vmm.Exit) bool {
 	return exit.Clean && !(exit.Unsure && e.vm.spec().HasAgent())
 }
 
-// awaitOperation waits for an operation whose VM has ended too early: it lets go of what it has not got,
-// and whoever hears of the end may delete the task at once.
+// awaitOperation waits for an operation whose VM has ended too early: it lets go of what it has not got, and a client
+// that hears of the end may delete the task at once.
 func (e *ending) awaitOperation(ctx context.Context) {
 	e.vm.mu.Lock()
 	c, ended := e.vm.op.capture, e.vm.state == Stopped

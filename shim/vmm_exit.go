@@ -46,7 +46,7 @@ func (e *ending) endExecs(ctx context.Context) {
 	e.vm.mu.Lock()
 	var live []*process
 	for _, p := range e.vm.execs() {
-		if p.started && !p.exited && p.pump.Reported() == nil { // else nobody reads what it wrote
+		if p.started && !p.exited && p.pump.Reported() == nil { // else what it wrote is read by no process
 			live = append(live, p)
 		}
 	}
@@ -65,8 +65,7 @@ func (e *ending) endExecs(ctx context.Context) {
 	}
 }
 
-// drainGuest takes the output that nobody has read yet from the guest. It leaves time for the
-// guest's own end.
+// drainGuest takes the output that was not read yet from the guest. It leaves time for the guest's own end.
 func (e *ending) drainGuest(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endBound/2)
 	defer cancel()
@@ -85,10 +84,9 @@ func (e *ending) drainGuest(ctx context.Context) {
 	pulls.Wait()
 }
 
-// end kills the VMM, frees the RAM, and reports every exit, init's last. It is safe to
-// call from several ends at once: the first one's status counts. A VMM that does not die,
-// such as one that waits for a disk in the kernel, holds up no caller for longer than the
-// bound; Delete asks for its end again.
+// end kills the VMM, frees the RAM, and reports every exit, init's last. It is safe to call from several ends at once:
+// the first one's status counts. A VMM that does not die, such as one that waits for a disk in the kernel, holds up no
+// caller longer than the bound. Delete asks for its end again.
 func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 	e.once.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, endBound)

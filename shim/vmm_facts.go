@@ -81,15 +81,14 @@ func (f *vmmFacts) reason() string {
 	return f.ended
 }
 
-// baseCmdline is what every guest of ours is booted with. The kernel's own check of the
-// timer counts interrupts in a time that a busy host does not keep, and panics; under KVM
-// it leaves the check out by itself. Its tests of its own ciphers cost a boot without KVM
-// a third of a second.
+// baseCmdline is what every guest of ours is booted with. The kernel's own check of the timer counts interrupts in a
+// time that a busy host does not keep, and panics. Under KVM it leaves the check out by itself. Its tests of its own
+// ciphers cost a boot without KVM a third of a second.
 const baseCmdline = "console=ttyS0 quiet panic=-1 no_timer_check cryptomgr.notests"
 
-// timerArguments is what the kernel is told beside that where several emulated CPUs share busy
-// ones: QEMU then loses an alarm now and again, and a CPU that waits for its one alarm
-// sleeps for ever. One that is woken by every tick misses one.
+// timerArguments is what the kernel is told in addition where several emulated CPUs share busy ones: QEMU then loses an
+// alarm now and again, and a CPU that waits for its one alarm sleeps for ever. One that is woken by every tick misses
+// one.
 func timerArguments(accel string, vcpus int) string {
 	if accel == "tcg" && vcpus > 1 {
 		return " nohz=off highres=off"

@@ -10,8 +10,8 @@ type vmmWatch struct {
 	machine vmm.Machine
 }
 
-// watchVMM watches the VMM: its end is the end of the VM, whoever caused it, unless an operation
-// decides what becomes of that.
+// watchVMM watches the VMM: its end is the end of the VM, whatever caused it, unless an operation decides what becomes
+// of that.
 func (vm *VM) watchVMM() {
 	vm.mu.Lock()
 	machine := vm.machine
@@ -51,8 +51,8 @@ func (vm *VM) notify(topic string) {
 	vm.events.Notify(topic, vm.id)
 }
 
-// awaitExit hears of stops that nobody here has ordered, as of a VM whose disk is full on the host,
-// until the VMM is gone.
+// awaitExit hears of stops that this shim has not ordered, until the VMM is gone. Such a stop is that of a VM whose
+// disk is full on the host.
 func (w *vmmWatch) awaitExit() {
 	machine := w.machine
 	stopped := false

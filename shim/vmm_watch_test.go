@@ -83,8 +83,8 @@ func (w *world) endsOnce(what string, status uint32) {
 	w.nothingLeft()
 }
 
-// I3: a VMM that dies when its state is saved and the rest is on its way. The task's end is
-// the operation's to tell: 0 behind the hand-over, or, where that fails, 137 at once.
+// I3: a VMM that dies when its state is saved and the rest is on its way. The task's end is the operation's to tell: 0
+// after the hand-over, or, where that fails, 137 at once.
 func TestVMMDiesBehindItsSavedState(t *testing.T) {
 	for name, o := range operations {
 		for n := 0; ; n++ {
@@ -184,7 +184,7 @@ func TestGuestEndsBeforeThePause(t *testing.T) {
 					strings.Contains(err.Error(), "context canceled") {
 					t.Errorf("%s = %v", name, err)
 				}
-				if err := w.abort(); err != nil && !errdefs.IsNotFound(err) { // the controller's, behind the task's end
+				if err := w.abort(); err != nil && !errdefs.IsNotFound(err) { // the controller's, after the task's end
 					t.Errorf("abort: %v", err)
 				}
 				if j := vm.journal.Load(); j.Phase != journal.Own || j.Operation != "" {
@@ -275,7 +275,7 @@ func TestVMMIsToldToEnd(t *testing.T) {
 	w.endsOnce("a guest without an agent", 0)
 }
 
-// Who ordered the operation hears why it ended, also where the task is deleted the moment that
+// The caller that ordered the operation hears why it ended. It does so also where the task is deleted the moment that
 // its end is told, and its shim's socket goes.
 func TestGuestEndsAndItsTaskIsDeleted(t *testing.T) {
 	w := moving(t)

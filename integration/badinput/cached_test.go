@@ -24,8 +24,8 @@ func reads(all []harness.Exchange) (paths []string) {
 	return paths
 }
 
-// withoutRegistry does something while the registry answers nobody, and asserts that nobody
-// has asked it for a part of a snapshot.
+// withoutRegistry does something while the registry answers no request, and asserts that it was asked for no part of a
+// snapshot.
 func withoutRegistry(t *testing.T, h *harness.Harness, do func()) {
 	t.Helper()
 	h.Door.SetFault(func(int, *http.Request) harness.Fault { return harness.Fault{Status: http.StatusServiceUnavailable} })

@@ -98,7 +98,7 @@ func both(t *testing.T, g *guest, n *harness.Node) {
 	g.wake(t, n)
 }
 
-// down: nobody answers at the registry's address.
+// down: no program answers at the registry's address.
 func down(t *testing.T, g *guest, n *harness.Node) {
 	had := g.snapshots(t)
 	if err := g.Unplug(); err != nil {

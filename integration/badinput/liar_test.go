@@ -17,9 +17,8 @@ import (
 	"godwit.dev/godwit/integration/observer"
 )
 
-// lyingPrograms are godwit's, but for a worker that alters one byte of each disk that it fetches,
-// and says that all is well, for as long as a file called lie lies beside them. A snapshot that
-// took over a worker could do so.
+// lyingPrograms are godwit's, but for a worker that alters one byte of each disk that it fetches, and says that all is
+// well. It does so for as long as a file called lie lies next to them. A snapshot that took over a worker could do so.
 func lyingPrograms(t *testing.T) (dir string) {
 	t.Helper()
 	root, err := harness.Root()

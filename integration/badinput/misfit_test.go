@@ -22,8 +22,8 @@ func otherVMM() string {
 	return "qemu"
 }
 
-// misfit: a snapshot whose device state does not fit this node is refused by what
-// differs, before a byte of RAM, disks or device state is pulled.
+// misfit: a snapshot whose device state does not fit this node is refused by what differs. That comes before a byte of
+// RAM, disks or device state is pulled.
 func misfit(t *testing.T, g *guest, good string) {
 	facts := func(set func(facts, spec map[string]any)) func(*testing.T, *guest, *v1.Manifest) {
 		return config(func(c map[string]any) {

@@ -117,8 +117,8 @@ func (b *box) exec(t *testing.T, task client.Task, id string, p *specs.Process) 
 	return strings.ReplaceAll(out.String(), "\r\n", "\n"), status.ExitCode(), nil
 }
 
-// Every field of the OCI spec that docs/reference/oci-spec.md calls honoured is, as a process in
-// the container tells; what cannot be run is refused by name; and nothing stays.
+// Every field of the OCI spec that docs/reference/oci-spec.md calls honoured is, as a process in the container tells.
+// What cannot be run is refused by name, and nothing stays.
 func TestOCISpec(t *testing.T) {
 	h := harness.New(t, harness.Options{Images: true})
 	n := h.Node(0)
@@ -264,8 +264,8 @@ func testHonoured(t *testing.T, b *box, task client.Task, sh func(string) *specs
 	}
 }
 
-// S2: a filter holds for processes with and without no_new_privs, and a capability that
-// was needed to install it is gone behind it.
+// S2: a filter holds for processes with and without no_new_privs, and a capability that was needed to install it is
+// gone after it.
 func testSeccomp(t *testing.T, b *box, task client.Task, sh func(string) *specs.Process) {
 	const try = `mkdir /x; busybox unshare -i true; touch /y && echo touched; awk '/^(CapEff|Seccomp|NoNewPrivs):/ {print $1 $2}' /proc/self/status`
 	for name, gained := range map[string]bool{"no new privileges": true, "new privileges": false} {

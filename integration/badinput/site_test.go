@@ -216,8 +216,7 @@ func (g *guest) runsOn(t *testing.T, n *harness.Node) {
 	}
 }
 
-// sleeps checks that nobody hears the VM, that the record says which digest it is, and
-// answers that.
+// sleeps checks that the VM is not heard, that the record says which digest it is, and answers that.
 func (g *guest) sleeps(t *testing.T) string {
 	t.Helper()
 	last := g.watch.Latest()

@@ -21,8 +21,8 @@ import (
 // zeroes is a digest that no snapshot has.
 var zeroes = "sha256:" + strings.Repeat("0", 64)
 
-// A wake that cannot be done leaves the VM asleep, to be woken from the good digest; and
-// whatever is tried at once or out of turn, one VM runs.
+// A wake that cannot be done leaves the VM asleep, to be woken from the good digest. Whatever is tried at once or out
+// of turn, one VM runs.
 func TestWakeRefused(t *testing.T) {
 	s := newSite(t, 2)
 	a, b := s.Node(0), s.Node(1)
@@ -77,7 +77,7 @@ func looked(t *testing.T, g *guest, good string) {
 	godwitFails(t, b, "snapshot", "inspect", zeroes).want(t, "NotFound", zeroes)
 }
 
-// unknown: a digest that is not the VM's, and one that nobody has.
+// unknown: a digest that is not the VM's, and one that no VM has.
 func unknown(t *testing.T, g *guest, good string) {
 	b := g.Node(1)
 	godwitFails(t, b, "wake", "--digest", zeroes, g.id).want(t, "FailedPrecondition", g.id, zeroes, good)
@@ -87,7 +87,7 @@ func unknown(t *testing.T, g *guest, good string) {
 	g.sleepsStill(t, good)
 }
 
-// forbidden: the registry lets nobody in.
+// forbidden: the registry lets no client in.
 func forbidden(t *testing.T, g *guest, good string) {
 	b := g.Node(1)
 	g.Door.SetFault(func(int, *http.Request) harness.Fault { return harness.Fault{Status: 403} })
@@ -96,7 +96,7 @@ func forbidden(t *testing.T, g *guest, good string) {
 	g.sleepsStill(t, good)
 }
 
-// awake: the VM runs on b. Nobody gets it a second time.
+// awake: the VM runs on b. No second node gets it.
 func awake(t *testing.T, g *guest) {
 	a, b := g.Node(0), g.Node(1)
 	for _, n := range g.Nodes() {
@@ -197,9 +197,9 @@ func (g *guest) sleepsStill(t *testing.T, good string) {
 	}
 }
 
-// ctr task start of a container whose VM sleeps wakes the VM, on the node that has put it to
-// sleep although its registry is away; so does godwit wake. What is damaged in the node's
-// cache is fetched, and godwit rm leaves nothing there.
+// ctr task start of a container whose VM sleeps wakes the VM. It does so on the node that has put it to sleep, although
+// its registry is away. So does godwit wake. What is damaged in the node's cache is fetched, and godwit rm leaves
+// nothing there.
 func TestTaskStartOfSleeper(t *testing.T) {
 	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true})
 	n := h.Node(0)

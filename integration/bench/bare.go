@@ -51,8 +51,8 @@ func bareInitramfs(dir string) (string, error) {
 
 func pad(b *bytes.Buffer) { b.Write(make([]byte, -b.Len()&3)) }
 
-// bareBoot times bare QEMU with the kernel, machine, CPU and RAM that a container has by
-// default, to its first user-space line; then programs started over its serial port.
+// bareBoot times bare QEMU with the kernel, machine, CPU and RAM that a container has by default, to its first
+// user-space line. After that it times programs started over its serial port.
 func (b *bench) bareBoot(ctx context.Context) error {
 	root, err := harness.Root()
 	if err != nil {

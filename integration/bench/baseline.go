@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// baseline compresses and expands the resident bytes of the node's one RAM file with
-// zstd -1 on one core, and answers CPU seconds of both and the bytes.
+// baseline compresses and expands the resident bytes of the node's one RAM file with zstd -1 on one core. It answers
+// CPU seconds of both and the bytes.
 func (b *bench) baseline(ctx context.Context) (compress, expand, size float64, err error) {
 	dir, err := os.MkdirTemp("/dev/shm", "bench")
 	if err != nil {

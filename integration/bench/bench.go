@@ -1,6 +1,6 @@
-// Package bench measures godwit beside what it is built from: bare QEMU, zstd, ctr
-// without a guest. What it says was shown by the guest, the wire or the kernel; every
-// figure has one value a round, and its baseline is measured in the same round.
+// Package bench measures godwit together with what it is built from: bare QEMU, zstd, ctr without a guest. What it says
+// was shown by the guest, the wire or the kernel. Every figure has one value a round, and its baseline is measured in
+// the same round.
 package bench
 
 import (
@@ -53,8 +53,8 @@ type bench struct {
 	round   int
 }
 
-// Run measures everything. The result is there after an error too: what is missing in it
-// is null. Nothing is left behind.
+// Run measures everything. The result is there after an error too: what is missing in it is null. Nothing is left when
+// it ends.
 func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	if len(o.Groups) == 0 {
 		o.Groups = Groups
@@ -111,8 +111,8 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	return b.result, nil
 }
 
-// noBounce keeps a guest with RAM above 4 GiB from setting 64 MiB of it aside, so that a
-// VM of 256 MiB can be as resident as one of 4 GiB.
+// noBounce keeps a guest with RAM above 4 GiB from setting 64 MiB of it aside. So a VM of 256 MiB can be as resident as
+// one of 4 GiB.
 const noBounce = "swiotlb=noforce"
 
 // configure writes a drop-in of the node's configuration and answers a line of it. A
@@ -123,7 +123,7 @@ func (b *bench) configure(n *harness.Node) string {
 	return "cache.packs = 0\ntimeouts = {boot = '4m'}\n"
 }
 
-// one is a round: each figure beside its baseline, in turns.
+// one is a round: each figure with its baseline, in turns.
 func (b *bench) one(ctx context.Context) error {
 	boots := []func(context.Context) error{b.ctrRun, b.bareBoot, b.ctrBoot}
 	if b.round%2 == 0 { // neither always profits from what the other has warmed

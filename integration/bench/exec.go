@@ -10,8 +10,7 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-// exec times processes started with ctr in a running VM, beside ctr alone, and looks at
-// the memory of its shim.
+// exec times processes started with ctr in a running VM, and ctr alone, and looks at the memory of its shim.
 func (b *bench) exec(ctx context.Context) error {
 	vm := b.name("exec")
 	if _, err := b.node.RunCtr(ctx, "run", "-d", "--runtime", runtimeName, images.Busybox, vm, "/bin/sleep",

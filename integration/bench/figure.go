@@ -8,8 +8,7 @@ import (
 // Source says who showed a figure.
 type Source string
 
-// The sources. Own figures are godwit's: they stand beside the outside ones to explain
-// them and decide nothing.
+// The sources. Own figures are godwit's: they stand next to the outside ones to explain them and decide nothing.
 const (
 	Guest  Source = "guest"  // a line or a beacon of the guest, timed outside
 	Wire   Source = "wire"   // the guest's beacons and the registry's own files

@@ -25,8 +25,7 @@ type liveBench struct {
 	there *harness.Node
 }
 
-// RunLive measures moves between two nodes, beside QEMU's own live migration of the same
-// guest. Its result is as Run's.
+// RunLive measures moves between two nodes, and QEMU's own live migration of the same guest. Its result is as Run's.
 func RunLive(ctx context.Context, o Options) (_ *Result, err error) {
 	if len(o.Groups) == 0 {
 		o.Groups = LiveGroups

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// ownRAM answers a program that starts QEMU with memory of its own, as people do who know nothing of
-// godwit, where the driver gives it a file that is shared: of such a file QEMU's migration makes
-// each page that the guest has not, before it finds out that it is empty.
+// ownRAM answers a program that starts QEMU with memory of its own, as people do who know nothing of godwit. The driver
+// gives it a file that is shared: of such a file QEMU's migration makes each page that the guest has not, before it
+// finds out that it is empty.
 func ownRAM(dir string, mib int) (string, error) {
 	path := filepath.Join(dir, "qemu")
 	script := fmt.Sprintf(`#!/bin/sh

@@ -25,8 +25,8 @@ func fullLive(rounds int) *Result {
 	return r
 }
 
-// The names that the file is known by stand at its top, each with its median, and are null
-// where a round has no value. The cold timeline stands beside 3, 6, 12 and 15 s.
+// The names that the file is known by stand at its top, each with its median, and are null where a round has no value.
+// The cold timeline has 3, 6, 12 and 15 s as its goals.
 func TestLiveKeys(t *testing.T) {
 	want := strings.Fields("gap_vs_n300_512m gap_vs_n300_2g gap_vs_n10_512m gap_vs_n10_2g stop_cont_ms_4g_dirty200 " +
 		"flat_extra_ms content_stop_cont_ms_2g gate_ms " +

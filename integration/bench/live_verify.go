@@ -15,9 +15,9 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// verify compares both RAM files of a move between its commit and the resume: godwitd of
-// the destination is held (SIGSTOP) while pages go, which takes no part in that, so that
-// nobody starts the task there, and the source's VMM stands since the vote.
+// verify compares both RAM files of a move between its commit and the resume: godwitd of the destination is held
+// (SIGSTOP) while pages go, which takes no part in that, so that the task is not started there. The source's VMM stands
+// since the vote.
 func (b *liveBench) verify(ctx context.Context, direct bool) error {
 	suffix, flags := "", []string{"-dirty", "20"}
 	if direct {

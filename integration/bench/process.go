@@ -67,7 +67,7 @@ func (b *bench) noteMemory(name string, pids ...int) error {
 	return nil
 }
 
-// field reads a line such as "Rss:  123 kB".
+// field reads a line such as "Rss: 123 kB".
 func field(data []byte, name string) float64 {
 	for line := range bytes.Lines(data) {
 		f := strings.Fields(string(line))

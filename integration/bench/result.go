@@ -79,7 +79,7 @@ func (r *Result) Check() []string {
 	return wrong
 }
 
-// Write stores the result where nobody sees half of it.
+// Write stores the result so that no reader sees half of it.
 func (r *Result) Write(path string) error {
 	r.Complete = len(r.Check()) == 0
 	return harness.WriteResult(path, r)

@@ -26,7 +26,7 @@ type rival struct {
 	plain string
 }
 
-// newRival copies the pages in use of the VM that runs, which nobody waits for.
+// newRival copies the pages in use of the VM that runs, which no figure waits for.
 func (b *bench) newRival() (*rival, error) {
 	dir, err := os.MkdirTemp("/dev/shm", "bench")
 	if err != nil {

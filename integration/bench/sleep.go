@@ -135,8 +135,8 @@ func (b *bench) wake(ctx context.Context, vm string, name func(string) string) (
 	return used, nil
 }
 
-// sending answers a function for what the node has sent over the wire since sending was called,
-// and when the registry had what was pushed since begun.
+// sending answers a function for what the node has sent over the wire since sending was called. It says too when the
+// registry had what was pushed since begun.
 func (b *bench) sending(ctx context.Context) (func(begun time.Time) (float64, harness.Stored, error), error) {
 	before, err := b.node.Sent(ctx)
 	return func(begun time.Time) (float64, harness.Stored, error) {

@@ -20,8 +20,8 @@ const (
 	snapshotRAM  = 2048 // MiB
 	snapshotHeap = 900
 	workTime     = 30 * time.Second // between the first sleep and the second one
-	// One each 5 ms takes half a core of a guest without KVM: work that nobody has who does
-	// not measure. What is measured here is longer than a figure's spread of that.
+	// One each 5 ms takes half a core of a guest without KVM: work that only a measurement has. What is measured here is
+	// longer than a figure's spread of that.
 	snapshotBeacon = 20 * time.Millisecond
 )
 

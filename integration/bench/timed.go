@@ -31,8 +31,8 @@ func (s *stamp) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// timed runs a program in the node whose output must hold the mark, and answers the
-// times from its start to the mark and to its end.
+// timed runs a program in the node whose output must hold the mark. It answers the times from its start to the mark and
+// to its end.
 func (b *bench) timed(ctx context.Context, name string, args ...string) (first, end time.Duration, err error) {
 	cmd := b.node.Command(ctx, name, args...)
 	var out stamp

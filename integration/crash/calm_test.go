@@ -22,8 +22,7 @@ const (
 	machineSocket = "machine.sock" // the daemon asks a shim
 )
 
-// said waits until a process has told another one, which is stopped, over that socket what
-// it has to tell, and has nothing else to do.
+// said waits until a process has told another one, which is stopped, over that socket what it has to tell, and is idle.
 func said(ctx context.Context, pid int, socket string) error {
 	err := harness.Poll(ctx, runBound, func(context.Context) error {
 		waits, err := unread(pid, socket)
@@ -38,8 +37,8 @@ func said(ctx context.Context, pid int, socket string) error {
 	return idle(ctx, pid)
 }
 
-// unread reports whether something that a process has sent over a Unix socket of that name,
-// as the one who listens there or as the one who has dialed, has not been read.
+// unread reports whether a process has sent something over a Unix socket of that name that has not been read. The
+// process may be the one that listens there, or the one that has dialed.
 func unread(pid int, socket string) (bool, error) {
 	process, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

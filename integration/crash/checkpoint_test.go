@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// checkpoints are the points of a checkpoint. Before the pause a shim that dies is succeeded;
-// behind it nothing but the shim and the VMM is needed by the VM any more.
+// checkpoints are the points of a checkpoint. Before the pause a shim that dies is succeeded. After it the VM needs
+// nothing but the shim and the VMM any more.
 func checkpoints() []scene {
 	before := map[victim]outcome{shimProcess: runs, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs,
 		controller: runs}

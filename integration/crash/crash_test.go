@@ -1,10 +1,9 @@
 //go:build integration
 
-// Package crash kills every program of godwit at every step of its operations, with real VMs,
-// and looks from outside what came of the VM. The steps of a move are the calls
-// and records that the programs tell of by themselves (internal/failpoint, move_*_test.go); those of a
-// hibernate, a wake, a checkpoint and a task are scenes, one for each, in *points_test.go: a new
-// step wants a new scene.
+// Package crash kills every program of godwit at every step of its operations, with real VMs, and looks from outside
+// what came of the VM. The steps of a move are the calls and records that the programs tell of by themselves
+// (internal/failpoint, move_*_test.go). Those of a hibernate, a wake, a checkpoint and a task are scenes, one for each,
+// in *points_test.go: a new step wants a new scene.
 package crash
 
 import (
@@ -274,7 +273,7 @@ func (a *act) judge(ctx context.Context, want outcome) (outcome, error) {
 	return runs, told
 }
 
-// reason is what an error says beside the operation's name and its class.
+// reason is what an error says in addition to the operation's name and its class.
 func reason(stderr string) string {
 	_, rest, _ := strings.Cut(stderr, ": ")
 	return strings.TrimSuffix(strings.TrimSpace(rest), "aborted")

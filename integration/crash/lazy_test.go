@@ -47,9 +47,9 @@ func lazyWakes() []scene {
 	}
 }
 
-// TestCrashLazy is the matrix of a lazy wake (docs/concepts/restore.md): what dies while RAM comes costs no
-// more than in an eager one, what the guest remembers is what it was, and of a VM that has ended the
-// snapshot is whole and wakes again.
+// TestCrashLazy is the matrix of a lazy wake (docs/concepts/restore.md): what dies while RAM comes costs no more than
+// in an eager one, and what the guest remembers is what it was. The snapshot of a VM that has ended is whole and wakes
+// again.
 func TestCrashLazy(t *testing.T) {
 	if harness.VMM() != "qemu" {
 		t.Skip("QEMU alone waits for RAM")
@@ -77,7 +77,7 @@ func (a *act) coming() error {
 	return nil
 }
 
-// comes: the wake is over, the VM runs, and nobody else's word is needed.
+// comes: the wake is over, the VM runs, and no other program's word is needed.
 func (a *act) comes(ctx context.Context) error {
 	begun := time.Now()
 	a.gate(func(*http.Request) bool { return false })
@@ -123,8 +123,8 @@ func (a *act) parched(ctx context.Context) error {
 	return a.coming()
 }
 
-// ending is a point at which RAM came, up to where all pages are there, and the VMM, which would be
-// paused to end the wait for them, is stopped.
+// ending is a point at which RAM came, up to where all pages are there. The VMM, which would be paused to end the wait
+// for them, is stopped.
 func ending(reach func(*act, context.Context) error) func(*act, context.Context) error {
 	return func(a *act, ctx context.Context) error {
 		if err := reach(a, ctx); err != nil {

@@ -49,8 +49,8 @@ var (
 	reverting = row{"reverting", &edge{point{keeper, "record.REVERTING", 1}, failpoint.After}, 0}
 )
 
-// near are rows around a call of a node's godwitd to containerd, which hands it to the shim:
-// before it, in the middle of it, and behind it.
+// near are rows around a call of a node's godwitd to containerd, which hands it to the shim: before it, in the middle
+// of it, and after it.
 func near(at role, call, inner string) []row {
 	return []row{
 		{name: "before " + call, e: &edge{point{at, "Tasks." + call, 1}, failpoint.Before}},

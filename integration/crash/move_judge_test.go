@@ -38,7 +38,7 @@ type seen struct {
 	from, to string
 }
 
-// nobody died: the program that came by has ended by itself.
+// no program died: the program that came by has ended by itself.
 const nobody victim = "nobody"
 
 // death kills what comes by e, and judges. It tells whether there was something to kill.
@@ -57,7 +57,7 @@ func (w *travels) death(t *testing.T, s script, e edge) (outcome string, err err
 	pid, err := j.holds[len(j.holds)-1].reached(ctx, j.over)
 	switch {
 	case err == nil:
-	case errors.Is(err, errOver) && e.n > 1 && s.do != nil: // of who comes by behind a death, one more or less may
+	case errors.Is(err, errOver) && e.n > 1 && s.do != nil: // after a death one more or less may come by
 		outcome = caseMissed
 	default:
 		return caseFailed, fmt.Errorf("reach the point: %w", err)
@@ -133,7 +133,7 @@ func (j *journey) allowed(at seen) []end {
 
 func onlyHome(seen) []end { return []end{stays} }
 
-// calledOff: an order to abort that died with the controller before it was durable is nobody's.
+// calledOff: an order to abort that died with the controller before it was durable has no effect.
 func calledOff(at seen) []end {
 	if at.at == keeper && at.phase >= nodev1.Phase_PHASE_PENDING && at.phase <= nodev1.Phase_PHASE_SWITCHING {
 		return []end{stays, moved}

@@ -20,8 +20,8 @@ import (
 // Outcomes of a case. One that has none has not been played.
 const (
 	caseKilled = "killed"
-	caseEnded  = "ended"  // the program that came by had ended by itself: there was nobody to kill
-	caseMissed = "missed" // nobody came by as often as in the survey: who writes behind a death differs
+	caseEnded  = "ended"  // the program that came by had ended by itself: there was no program to kill
+	caseMissed = "missed" // programs came by less often than in the survey: after a death other programs write
 	caseFailed = "failed"
 )
 
@@ -30,7 +30,7 @@ type played struct {
 	Name    string  `json:"name"`
 	Outcome string  `json:"outcome,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"`
-	Load    float64 `json:"load,omitempty"` // of the machine, over a minute, behind it
+	Load    float64 `json:"load,omitempty"` // of the machine, over a minute, after it
 }
 
 // part is one script of the matrix: what was played of it, and by which programs. It lies
@@ -75,8 +75,8 @@ func (p *part) count(outcome string) (n int) {
 	return n
 }
 
-// commit names the sources that the programs are built of. Changed ones have no name:
-// nobody knows whether they are the same as before.
+// commit names the sources that the programs are built of. Changed ones have no name: whether they are the same as
+// before is not known.
 func commit(ctx context.Context, root string) string {
 	cmd := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude", "*")
 	cmd.Dir = root
@@ -108,7 +108,7 @@ func (m *matrix) readParts() (all map[string]*part) {
 type summary struct {
 	RealPoints    int           `json:"real_points"`
 	RealDeaths    int           `json:"real_deaths"`
-	EndedSides    int           `json:"ended_sides"`  // of points, where nobody was left to kill
+	EndedSides    int           `json:"ended_sides"`  // of points, where no program was left to kill
 	MissedSides   int           `json:"missed_sides"` // of points that a death passes once more or not; they do not count
 	SimulatedRuns int           `json:"simulated_runs"`
 	Violations    int           `json:"violations"`

@@ -68,7 +68,7 @@ type pointed struct {
 	dir      string // of points, a directory for each node
 }
 
-// build makes programs with points, beside the guest of the others.
+// build makes programs with points, next to the guest of the others.
 func build(ctx context.Context, dir string) (*pointed, error) {
 	root, err := harness.Root()
 	if err != nil {
@@ -130,8 +130,8 @@ func (p *pointed) arm(n *harness.Node, e edge) (*hold, error) {
 	return h, os.WriteFile(filepath.Join(p.of(n), e.file()), []byte(strconv.Itoa(e.n)), 0o600)
 }
 
-// reached answers the host's pid of the program that stands there, once one does; 0 if its
-// own end did not wait for it. over ends the wait: nobody comes by any more.
+// reached answers the host's pid of the program that stands there, once one does; 0 if its own end did not wait for it.
+// over ends the wait: no program comes by any more.
 func (h *hold) reached(ctx context.Context, over func() error) (pid int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -144,7 +144,7 @@ func (h *hold) reached(ctx context.Context, over func() error) (pid int, err err
 			case !errors.Is(err, errOver):
 			case ended.IsZero():
 				ended = time.Now()
-			case time.Since(ended) > lateBound: // some come by behind the end
+			case time.Since(ended) > lateBound: // some come by after the end
 				cancel()
 			}
 			return err

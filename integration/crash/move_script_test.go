@@ -169,7 +169,7 @@ func (j *journey) failDestination(ctx context.Context, _ int) error {
 	return kill(ctx, pid)
 }
 
-// points lists those that were passed on all nodes, behind what the script does.
+// points lists those that were passed on all nodes, after what the script does.
 func (j *journey) points() (all []edge, err error) {
 	for _, r := range roles {
 		passed, err := j.passed(j.at(r), r)

@@ -20,10 +20,10 @@ var moveSelection = []string{
 	"live/all sent, READY not written, source VMM",
 }
 
-// TestCrashMoves kills each program that takes part in a move at each point that it
-// registers, before and after, in live and cold moves, in one that is called off and in
-// one whose destination fails after the commit; containerds, VMMs, workers, links and the
-// registry in each row of the crash table. An observer of the guest judges.
+// TestCrashMoves kills each program that takes part in a move at each point that it registers, before and after. It
+// does so in live and cold moves, in one that is called off and in one whose destination fails after the commit.
+// Containerds, VMMs, workers, links and the registry fail in each row of the crash table. An observer of the guest
+// judges.
 func TestCrashMoves(t *testing.T) {
 	root, err := harness.Root()
 	if err != nil {
@@ -146,8 +146,8 @@ func (w *travels) play(t *testing.T, s script, name string) (outcome string, err
 	return w.death(t, s, e)
 }
 
-// survey lists the cases of a script: the points of one that no death disturbs, those behind
-// what the script itself does, and then what has no points.
+// survey lists the cases of a script: the points of one that no death disturbs, those after what the script itself
+// does, and then what has no points.
 func (m *matrix) survey(t *testing.T, s script) (names []string) {
 	var all []edge
 	ok := t.Run("survey", func(t *testing.T) {

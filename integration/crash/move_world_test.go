@@ -41,8 +41,8 @@ type travels struct {
 	beside  map[*harness.Node]harness.Inventory // what a node holds of those
 }
 
-// remains of a VM that was lost at its destination: its source keeps it, until its record has
-// been gone for a minute or more. Nobody waits for that but the end of all.
+// remains of a VM that was lost at its destination: its source keeps it, until its record has been gone for a minute or
+// more. Only the end of all waits for that.
 type remains struct {
 	n  *harness.Node
 	vm string
@@ -223,8 +223,8 @@ func (w *travels) settled(ctx context.Context) (rec *nodev1.Record, err error) {
 // asked for 20 s, and rounds of godwitd come every 15.
 var moveBound = harness.Slow(2 * time.Minute)
 
-// same waits for the guest to be heard, compares it with the one that is known, and has it
-// read what it has written to its disk.
+// same waits for the guest to be heard and compares it with the one that is known. Then it has the guest read what it
+// has written to its disk.
 func (w *travels) same(ctx context.Context, since time.Time) error {
 	s, err := w.watch.next(ctx, since)
 	if err != nil {

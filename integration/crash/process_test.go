@@ -73,8 +73,8 @@ func stop(ctx context.Context, pid int) (resume func(), err error) {
 	})
 }
 
-// freeze holds a process so that even SIGSTOP does not reach it, in the way of the
-// host's version of cgroups; the answer lets it go on.
+// freeze holds a process so that even SIGSTOP does not reach it, in the way of the host's version of cgroups. The
+// answer lets it go on.
 func freeze(pid int) (thaw func() error, err error) {
 	const v1 = "/sys/fs/cgroup/freezer"
 	home, name, frozen, thawed := v1, "freezer.state", "FROZEN", "THAWED"

@@ -149,8 +149,8 @@ func (l *lives) play(t *testing.T, b birth, v victim, want []uint32) error {
 	return inOrder(all)
 }
 
-// told are the events that must have come: all of a task whose Create was answered. What
-// a containerd says that nobody listens to yet may be missed.
+// told are the events that must have come: all of a task whose Create was answered. What a containerd says before its
+// first listener has come may be missed.
 func (b birth) told(v victim, want []uint32) []string {
 	switch {
 	case b.call == "create" && b.point != "answered":

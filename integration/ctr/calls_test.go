@@ -166,8 +166,8 @@ func testSignals(t *testing.T, s *shim) {
 	s.forget(t, "two")
 }
 
-// An id can be used again at once; many waiters hear of one end; a kill that comes while
-// the exec is being started reaches it.
+// An id can be used again at once, and many waiters hear of one end. A kill that comes while the exec is being started
+// reaches it.
 func testExecIDs(t *testing.T, s *shim) {
 	for i := range uint32(5) {
 		s.exec(t, "again", fmt.Sprintf("exit %d", 10+i))
@@ -356,8 +356,8 @@ func testStoppedVMM(t *testing.T, s *shim) {
 	s.forget(t, "alive")
 }
 
-// What ends while containerd is down, here by the container's own memory limit, is told
-// when somebody listens again: in order, and once. The figures outlive the end.
+// What ends while containerd is down, here by the container's own memory limit, is told when somebody listens again: in
+// order, and once. The figures stay after the end.
 func testDaemonDown(t *testing.T, s *shim) {
 	n := s.node
 	heard := watchEvents(t, n)

@@ -51,8 +51,8 @@ func read(t *testing.T, dir, one, two, name string) uint64 {
 	return number
 }
 
-// testCgroup shows that shim and VMM live in the task's cgroup, whose limit is that of the
-// whole VM and not the container's; the RAM that the guest uses is charged to it.
+// testCgroup shows that shim and VMM live in the task's cgroup, whose limit is that of the whole VM and not the
+// container's. The RAM that the guest uses is charged to it.
 func testCgroup(t *testing.T, s *shim) {
 	dir := taskCgroup(s.node, s.vm)
 	data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))

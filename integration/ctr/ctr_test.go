@@ -46,7 +46,7 @@ func newCommand() *command {
 type output struct {
 	mu    sync.Mutex
 	buf   bytes.Buffer
-	ended <-chan struct{} // closed when nothing more comes; nil: nobody knows
+	ended <-chan struct{} // closed when nothing more comes; nil: not known
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -114,8 +114,8 @@ func execArgs(vm, id, text string, flags ...string) []string {
 	return append(append([]string{"task", "exec", "--exec-id", id}, flags...), vm, "sh", "-c", text)
 }
 
-// detached starts a VM that outlives its ctr. Its stdin has no end: with an empty one ctr
-// closes the VM's before it detaches, or not, as it comes.
+// detached starts a VM that runs on when its ctr ends. Its stdin has no end: with an empty one ctr closes the VM's
+// before it detaches, or not, as it comes.
 func detached(t *testing.T, n *harness.Node, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)

@@ -73,9 +73,9 @@ func (e event) process() string {
 	return e.ID
 }
 
-// checkEvents waits for the last of the events that are wanted of the VM itself, then
-// checks that these came in this order, each once, and that each exec had its own: added,
-// started, exit, in this order, each once, and none after the VM's exit.
+// checkEvents waits for the last of the events that are wanted of the VM itself. Then it checks that these came in this
+// order, each once, and that each exec had its own: added, started, exit, in this order, each once, and none after the
+// VM's exit.
 func checkEvents(t *testing.T, c *command, vm string, want ...string) {
 	t.Helper()
 	var all []event

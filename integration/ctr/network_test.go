@@ -24,7 +24,7 @@ const (
 	hostPort  = "7001"
 )
 
-// A VM behind CNI's bridge, with an MTU that is not ethernet's.
+// A VM on CNI's bridge, with an MTU that is not ethernet's.
 func TestNetwork(t *testing.T) {
 	h := harness.New(t, harness.Options{Images: true})
 	n := h.Node(0)

@@ -22,8 +22,8 @@ const treeImage = "godwit.test/tree:1"
 // outside are the names that the runtime, not the image, fills.
 var outside = []string{"proc", "sys", "dev", "run"}
 
-// The tree that the guest lists is the tree that the snapshotter unpacked, with all that
-// an image can hold; two VMs of an image share its block file.
+// The tree that the guest lists is the tree that the snapshotter unpacked, with all that an image can hold. Two VMs of
+// an image share its block file.
 func TestRootfs(t *testing.T) {
 	h := harness.New(t, harness.Options{})
 	n := h.Node(0)

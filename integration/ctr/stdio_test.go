@@ -37,8 +37,8 @@ func shareMiB(t *testing.T) int {
 	return n
 }
 
-// Both streams of an exec go into one file, whole. Each has an order of its own: where in
-// stdout a line of stderr comes is nobody's promise, as with any runtime.
+// Both streams of an exec go into one file, whole. Each has an order of its own: no runtime promises where in stdout a
+// line of stderr comes.
 func testFileURI(t *testing.T, n *harness.Node) {
 	path := filepath.Join(t.TempDir(), "sub", "log")
 	n.Ctr(t, execArgs("vm", "filed", "head -c 8388608 /data; echo end >&2", "--log-uri", "file://"+path)...)
@@ -92,7 +92,7 @@ func testBinaryURI(t *testing.T, n *harness.Node) {
 	}
 }
 
-// eventuallySum waits until a file has that SHA-256: whoever writes it may be behind.
+// eventuallySum waits until a file has that SHA-256: its writer may be late.
 func eventuallySum(t *testing.T, path, want string) {
 	t.Helper()
 	err := harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
@@ -182,8 +182,8 @@ func testStdin(t *testing.T, n *harness.Node) {
 	}
 }
 
-// An empty stdin ends, too. It ends behind the start: ctr says of a stdin that ends before
-// it has made the exec nothing to any runtime.
+// An empty stdin ends, too. It ends after the start: ctr says of a stdin that ends before it has made the exec nothing
+// to any runtime.
 func testEmptyStdin(t *testing.T, n *harness.Node) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// An exec whose Start was given up while the guest stood still, for longer than any call waits
-// for it, does not run behind that; for containerd it has ended.
+// An exec may be given up in its Start while the guest stood still, for longer than any call waits for it. It does not
+// run after that; for containerd it has ended.
 func testGivenUpStart(t *testing.T, s *shim) {
 	const name, still = "4321", 12 * time.Second
 	process := fmt.Sprintf(`{"args":["sleep",%q],"cwd":"/","env":["PATH=/bin"]}`, name)
@@ -65,10 +65,10 @@ func testGivenUpStart(t *testing.T, s *shim) {
 	}
 }
 
-// The guest's clock is right again behind a pause.
+// The guest's clock is right again after a pause.
 func testClock(t *testing.T, s *shim) {
 	const still, near = 6 * time.Second, 2 * time.Second // the guest answers in seconds
-	// behind is what the guest's clock is behind the host's, at least.
+	// late is by how much the guest's clock is late, at least.
 	behind := func() time.Duration {
 		now := time.Now()
 		out := ctr(t, s.node, nil, execArgs(s.vm, fmt.Sprintf("clock%d", now.UnixNano()), "date +%s")...)

@@ -23,14 +23,14 @@ import (
 
 const (
 	bulk = 64 << 20 // bytes of output
-	// shimMemory is more than a shim may use while nobody reads what it holds.
+	// shimMemory is more than a shim may use while what it holds is not read.
 	shimMemory = 96 << 20
 	// guestMemory is more than the guest may use for it.
 	guestMemory = 24 << 20
 )
 
-// Output arrives whole, whoever is slow and whoever ends first; and without --cni the
-// guest has loopback only, which is said.
+// Output arrives whole, whichever end is slow and whichever ends first. Without --cni the guest has loopback only,
+// which is said.
 func TestStream(t *testing.T) {
 	h := harness.New(t, harness.Options{Images: true, Godwitd: true})
 	n := h.Node(0)
@@ -104,8 +104,8 @@ func slowPass(t *testing.T, n *harness.Node, out io.Reader, want string) {
 	digest := sha256.New()
 	var read int64
 	for read < bulk {
-		// Every few MiB nobody reads for as long as another command takes, in
-		// which the shim could take all that the guest has.
+		// Every few MiB the reader stops for as long as another command takes, in which the shim could take all that the
+		// guest has.
 		k, err := io.CopyN(digest, out, 8<<20)
 		read += k
 		if err != nil {
@@ -141,8 +141,8 @@ func testInFlight(t *testing.T, n *harness.Node) {
 	}
 }
 
-// What an exec has written and nobody has read outlives its VM, and so does how it ended.
-// This is the end of the VM.
+// What an exec has written and no client has read stays after the end of its VM, and so does how it ended. This is the
+// end of the VM.
 func testLate(t *testing.T, n *harness.Node) {
 	const size = 900 << 10 // what a guest holds of a process that then ends
 	sum := n.Ctr(t, execArgs("vm", "latesum", fmt.Sprintf("head -c %d /data | sha256sum", size))...)

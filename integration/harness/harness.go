@@ -1,9 +1,9 @@
-// Package harness runs several nodes on one host: each has its own network, mount and
-// process namespaces, its own containerd and, if asked, its own godwitd; one L2 joins
-// them, with a real OCI registry on it. Tests call New, the demo calls Start.
+// Package harness runs several nodes on one host: each has its own network, mount and process namespaces, its own
+// containerd and, if asked, its own godwitd. One L2 joins them, with a real OCI registry on it. Tests call New, the
+// demo calls Start.
 //
-// Nothing outlives the harness: a node's processes die with the process that made it,
-// and its mounts and links with the node.
+// Nothing stays when the harness ends: a node's processes die with the process that made it, and its mounts and links
+// with the node.
 package harness
 
 import (
@@ -79,7 +79,7 @@ type Harness struct {
 	Dir  string // short, absolute; everything lies in it
 	Door *Door  // in front of the registry; nil without one
 
-	Registry *Process // behind the door; nil without one
+	Registry *Process // which the door leads to; nil without one
 	Etcd     *Process // nil without one
 
 	opts   Options

@@ -23,8 +23,7 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-// Two nodes see each other and the registry, have their own containerd and their own
-// files, and leave nothing behind.
+// Two nodes see each other and the registry, have their own containerd and their own files, and leave nothing.
 func TestTwoNodes(t *testing.T) {
 	h := New(t, Options{Nodes: 2, Registry: PlainHTTP, Images: true})
 	a, b := h.Node(0), h.Node(1)
@@ -190,7 +189,7 @@ func TestRegistryTLSAndFaults(t *testing.T) {
 	}
 }
 
-// An inventory sees what a VM could leave behind.
+// An inventory sees what a VM could leave.
 func TestInventorySees(t *testing.T) {
 	h := New(t, Options{})
 	n := h.Node(0)

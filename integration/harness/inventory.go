@@ -18,8 +18,8 @@ import (
 	"godwit.dev/godwit/api/config"
 )
 
-// Inventory is what a node holds that a VM may leave behind: processes, mounts, links,
-// network namespaces, CNI leases, RAM files, cgroups. Two of them are compared.
+// Inventory is what a node holds that a VM may leave there: processes, mounts, links, network namespaces, CNI leases,
+// RAM files, cgroups. Two of them are compared.
 type Inventory []string
 
 // Since answers what is here and was not there before.

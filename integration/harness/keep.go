@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// artefactsEnv names a directory that takes what is left of a test that failed: nothing
-// of a node outlives the harness otherwise.
+// artefactsEnv names a directory that takes what is left of a test that failed: otherwise nothing of a node stays when
+// the harness ends.
 const artefactsEnv = "GODWIT_ARTEFACTS"
 
 // keptMost is the size of the largest file that is kept.
 const keptMost = 32 << 20
 
-// Keep copies the daemons' logs (containerd's has those of the shims), and of every VM
-// that is there its journal, console, state of adoption and the VMM's log, to where
-// GODWIT_ARTEFACTS says. What cannot be copied is left out: the test has failed already.
+// Keep copies the daemons' logs (containerd's has those of the shims) to where GODWIT_ARTEFACTS says. Of every VM that
+// is there it copies its journal, console, state of adoption and the VMM's log. What cannot be copied is left out: the
+// test has failed already.
 func (h *Harness) Keep(test string) {
 	to := os.Getenv(artefactsEnv)
 	if to == "" {

@@ -12,7 +12,7 @@ import (
 // tailLines of each log are shown after a failure.
 const tailLines = 80
 
-// daemonLogs carries the ends of all logs as one error, to be printed beside the first.
+// daemonLogs carries the ends of all logs as one error, to be printed with the first.
 type daemonLogs string
 
 func (l daemonLogs) Error() string { return string(l) }

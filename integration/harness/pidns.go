@@ -11,8 +11,8 @@ import (
 // nsGetParent is NS_GET_PARENT of ioctl_ns(2).
 const nsGetParent = 0xb702
 
-// Within tells whether a process, by its pid on the host, is in the node's pid namespace, or in
-// one right below it, as a VMM is, and the maker of templates.
+// Within tells whether a process, by its pid on the host, is in the node's pid namespace, or in one right below it. A
+// VMM is in one below it, and so is the maker of templates.
 func (n *Node) Within(pid int) (in, below bool) {
 	own, err := os.Readlink(n.holder.proc("ns", "pid"))
 	if err != nil {
@@ -28,7 +28,7 @@ func (n *Node) Within(pid int) (in, below bool) {
 	}
 	parent, err := unix.IoctlRetInt(int(ns.Fd()), nsGetParent)
 	if err != nil {
-		return false, false // beside the caller's
+		return false, false // next to the caller's
 	}
 	defer unix.Close(parent)
 	return false, name(parent) == own

@@ -67,7 +67,7 @@ func (r Registry) address() string {
 	return backend
 }
 
-// startRegistry runs distribution on the wire, behind a door that counts and can fail.
+// startRegistry runs distribution on the wire. Its clients go through a door that counts and can fail.
 func (h *Harness) startRegistry(ctx context.Context) error {
 	kind := h.opts.Registry
 	if kind == NoRegistry {
@@ -154,7 +154,7 @@ func (h *Harness) Blob(digest string) string {
 	return filepath.Join(h.Dir, "registry/docker/registry/v2/blobs", algorithm, hex[:2], hex, "data")
 }
 
-// Plant puts a blob or a manifest into a repository behind the registry's back.
+// Plant puts a blob or a manifest into a repository past the registry's API.
 func (h *Harness) Plant(repository, digest string, data []byte, manifest bool) error {
 	algorithm, hex, _ := strings.Cut(digest, ":")
 	kind := "_layers"

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// WriteResult stores a result as JSON where nobody sees half of it.
+// WriteResult stores a result as JSON so that no reader sees half of it.
 func WriteResult(path string, result any) error {
 	data, err := json.MarshalIndent(result, "", "  ")
 	if err != nil {

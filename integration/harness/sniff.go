@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets of what the kernel's filter knows of a packet beside its bytes.
+// Offsets of what the kernel's filter knows of a packet in addition to its bytes.
 const (
 	adProtocol = 0xfffff000 // SKF_AD_OFF + SKF_AD_PROTOCOL
 	adType     = 0xfffff004 // SKF_AD_OFF + SKF_AD_PKTTYPE

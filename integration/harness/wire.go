@@ -45,8 +45,8 @@ func (h *Harness) join(ctx context.Context, n *Node) error {
 	}
 	return n.holder.ip(ctx,
 		"link set lo up",
-		// An address of its own: else the bridge takes one from its ports, another one
-		// with each VM that comes or goes, and its neighbours talk to nobody.
+		// An address of its own: else the bridge takes one from its ports, another one with each VM that comes or goes, and
+		// its neighbours' frames reach no host.
 		fmt.Sprintf("link add %s address 02:67:6f:64:00:%02x type bridge", bridge, n.index+2),
 		"link set eth0 master "+bridge+" up",
 		"addr add "+n.Address+"/16 dev "+bridge,

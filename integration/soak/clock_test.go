@@ -29,8 +29,8 @@ func main() {
 }
 `
 
-// A program that is built with the overlay sees its clock jump by what a file says, and how
-// much time has passed does not change.
+// A program that is built with the overlay sees its clock jump by what a file says. How much time has passed does not
+// change.
 func TestClockJumps(t *testing.T) {
 	dir := t.TempDir()
 	goroot, err := goEnv(t.Context(), "GOROOT")

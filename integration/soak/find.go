@@ -16,7 +16,7 @@ type met struct {
 	what   string
 	pid    int
 	daemon *daemon // nil: of a VM
-	g      *guest  // nil: nobody knows whose it is
+	g      *guest  // nil: whose it is is not known
 	n      *harness.Node
 	victim string // of which kind it is
 }

@@ -23,8 +23,8 @@ type guest struct {
 
 	mu      sync.Mutex
 	nonce   string   // of the VM that there is; empty: none
-	tried   bool     // a run was ordered of which nobody knows what came
-	fresh   bool     // it has the network that ctr made, whose lease nobody gives back
+	tried   bool     // a run was ordered whose result is not known
+	fresh   bool     // it has the network that ctr made, whose lease is not given back
 	excused string   // what the schedule did to it that may have ended it
 	away    string   // the node where that was done, which did not own the VM
 	adopted string   // the node where containerd may have no task of it: its shim was killed there
@@ -97,8 +97,8 @@ func (g *guest) blames() []string {
 	return wrong
 }
 
-// known takes a VM that a run has made, of which its client could not say that it is there, and
-// answers the nonces of VMs that nobody ordered.
+// known takes a VM that a run has made, of which its client could not say that it is there. It answers the nonces of
+// VMs that were not ordered.
 func (g *guest) known() (strangers []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

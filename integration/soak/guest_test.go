@@ -69,8 +69,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// A VM whose process died at a node that did not own it is excused by a loss that its record tells, or
-// where that node has it since; not where its owner was left alone.
+// A VM whose process died at a node that did not own it is excused by a loss that its record tells. It is excused also
+// where that node has it since. It is not where its owner was left alone.
 func TestSparedOwner(t *testing.T) {
 	owned := func(node string) *nodev1.Record { return &nodev1.Record{Owner: &nodev1.Owner{Node: node}} }
 	told := owned("a")

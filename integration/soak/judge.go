@@ -126,8 +126,7 @@ func excused(g *guest) string {
 	return "nothing was done to it"
 }
 
-// stands answers an error as long as a guest is not as it has to be, and whether there is to be
-// no VM of it.
+// stands answers an error as long as a guest is not as it has to be. It says too whether there is to be no VM of it.
 func (w *world) stands(ctx context.Context, g *guest) (gone bool, err error) {
 	all, err := w.look(ctx)
 	if err != nil {

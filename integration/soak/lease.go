@@ -17,9 +17,9 @@ const (
 	stride   = 2
 )
 
-// apart has the next VM that is run on a node get an address that no VM has had. host-local goes on
-// after the one that was reserved last, which may have come with a VM of another node, and knows
-// nothing of those that have left with a VM. Two runs at once are why there is a stride.
+// apart has the next VM that is run on a node get an address that no VM has had. host-local goes on after the one that
+// was reserved last, which may have come with a VM of another node. It knows nothing of those that have left with a VM.
+// Two runs at once are why there is a stride.
 func (w *world) apart(n *harness.Node) error {
 	i := slices.Index(w.Nodes(), n)
 	last := firstOwn - 1 + stride*int(w.ran[i].Add(1)-1)
@@ -33,8 +33,8 @@ func (w *world) apart(n *harness.Node) error {
 	return os.WriteFile(filepath.Join(dir, "last_reserved_ip.0"), []byte(fmt.Sprintf("10.88.%d.%d", i+1, last)), 0o644)
 }
 
-// giveBack does what nobody does for a VM that ended in the network that ctr made for it: its
-// lease and its result of CNI go.
+// giveBack does what no other program does for a VM that ended in the network that ctr made for it: its lease and its
+// result of CNI go.
 func giveBack(n *harness.Node, vm string) error {
 	for _, dir := range []string{"networks/godwit", "results"} {
 		dir = filepath.Join(n.Root(), "var/lib/cni", dir)

@@ -16,10 +16,9 @@ var mutations = map[string][]mutation{
 		{"migrate/engine/round_reconcile.go", "\t\tif !r.nothing(ctx, rec.GetVm()) {\n\t\t\treturn nil\n\t\t}\n\t\tif err :=",
 			"\t\tif err :="},
 	},
-	// A store that was put back from a copy is believed at once: no incarnation, no report, no doubt. What
-	// moved after the copy was made runs where no record says so. Seed 4191, with 6 VMs, finds it in its
-	// first round, in seven minutes: the copy is made at step 3 and put back 100 s later, after which the
-	// judge hears two VMs that are nobody's.
+	// A store that was put back from a copy is believed at once: no incarnation, no report, no doubt. What moved after the
+	// copy was made runs where no record says so. Seed 4191, with 6 VMs, finds it in its first round, in seven minutes:
+	// the copy is made at step 3 and put back 100 s later, after which the judge hears two VMs that no node owns.
 	"old store": {
 		{"migrate/controller/incarnation.go", "\tnow := i.now()\n\tstate, err := i.change(ctx, func(state " +
 			"*nodev1.StoreState) (bool, error) {\n",

@@ -18,12 +18,12 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// mayStay are kinds of keys that outlive all VMs: what is known of nodes and of the store, and the
-// last events.
+// mayStay are kinds of keys that stay after all VMs have ended: what is known of nodes and of the store, and the last
+// events.
 var mayStay = []string{"notes", "version", "incarnation", "indexed"}
 
-// keys counts what the controllers keep, by its kind: the first word of a key. An etcd that is away
-// keeps nobody waiting.
+// keys counts what the controllers keep, by its kind: the first word of a key. An etcd that is away does not make the
+// caller wait.
 func (w *world) keys(ctx context.Context) (map[string]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()

@@ -23,7 +23,7 @@ type Result struct {
 	Operations int                                 `json:"operations"` // verbs that met a VM or node
 	Failed     int                                 `json:"failed"`     // of those: with an error
 	Faults     int                                 `json:"faults"`     // that met something
-	Missed     int                                 `json:"missed"`     // steps that had nobody to meet
+	Missed     int                                 `json:"missed"`     // steps that had no VM to act on
 	Verbs      map[string]int                      `json:"verbs_seen"`
 	Succeeded  map[string]int                      `json:"verbs_succeeded"`
 	Kinds      map[string]int                      `json:"faults_seen"`

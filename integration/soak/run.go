@@ -1,6 +1,6 @@
-// Package soak runs VMs on three nodes with three controllers while a schedule that a seed draws
-// does all that users do, and all that hosts, links, disks, registries and clocks do. An observer
-// outside judges: no VM ever runs twice, none is lost, and nothing is left.
+// Package soak runs VMs on three nodes with three controllers. Meanwhile a schedule that a seed draws does all that
+// users do, and all that hosts, links, disks, registries and clocks do. An observer outside judges: no VM ever runs
+// twice, none is lost, and nothing is left.
 package soak
 
 import (

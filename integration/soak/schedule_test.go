@@ -25,8 +25,8 @@ func TestScheduleIsOfItsSeed(t *testing.T) {
 	}
 }
 
-// Each verb and each kind of fault is drawn four times in 15 rounds, whatever the seed: half an
-// hour has that many, and one of four may have nobody to meet.
+// Each verb and each kind of fault is drawn four times in 15 rounds, whatever the seed: half an hour has that many, and
+// one of four may have no VM to act on.
 func TestScheduleDrawsEverything(t *testing.T) {
 	const rounds = 15
 	for seed := range uint64(200) {

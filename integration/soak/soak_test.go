@@ -13,8 +13,7 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// TestSoak is two minutes of a schedule that nobody has seen before: GODWIT_SOAK_SEED plays one
-// again.
+// TestSoak is two minutes of a schedule that is new each time: GODWIT_SOAK_SEED plays one again.
 func TestSoak(t *testing.T) {
 	seed := rand.Uint64N(1 << 32)
 	if text := os.Getenv("GODWIT_SOAK_SEED"); text != "" {

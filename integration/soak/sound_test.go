@@ -18,8 +18,8 @@ func ended(t *testing.T, program string, code int) error {
 	return fmt.Errorf("do it: %w", &harness.RunError{Node: "a", Args: []string{program, "do"}, Err: err})
 }
 
-// Whatever is done to a cluster, some ends of a verb are wrong; while nothing is done to it, all are
-// that are no success, unless the schedule has ended the VM.
+// Whatever is done to a cluster, some ends of a verb are wrong. While nothing is done to it, all are that are no
+// success, unless the schedule has ended the VM.
 func TestWhatIsBlamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		err            error

@@ -61,7 +61,7 @@ func verbNames() (names, drawn []string) {
 type act struct {
 	*world
 	g     *guest
-	owner *harness.Node // nil: nobody's
+	owner *harness.Node // nil: no node's
 	to    *harness.Node // another one
 	asked *harness.Node // whose daemon is asked where any may be
 	id    string        // of the operation

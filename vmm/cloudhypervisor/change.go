@@ -22,9 +22,9 @@ var patience = func(ctx context.Context) (context.Context, context.CancelFunc) {
 // leaves in the midst of it does not end it: what the VMM does can not be taken back, only followed.
 type sender func(call func(context.Context) error) error
 
-// change does work on the VM, one behind the other. ctx bounds the wait for one's turn, what work
-// asks, and how long the caller waits for what was sent, which is followed to its end all the
-// same: the next one in turn finds a VM of which is known what it does.
+// change does work on the VM, one piece after the other. ctx bounds the wait for one's turn, what work asks, and how
+// long the caller waits for what was sent. The latter is followed to its end all the same: the next one in turn finds a
+// VM of which is known what it does.
 func (m *Machine) change(ctx context.Context, work func(context.Context, sender) error) error {
 	ctx, cancel := bounded(ctx)
 	select {
@@ -65,9 +65,8 @@ func (m *Machine) see(ctx context.Context, call func(context.Context) error) err
 	return err
 }
 
-// known fails behind a call that was not answered, until the VMM answers again: it works on one
-// call after the other, so that it is through with that one then, and says what the VM does.
-// m.turn is held.
+// known fails after a call that was not answered, until the VMM answers again: it works on one call after the other, so
+// that it is through with that one then, and says what the VM does. m.turn is held.
 func (m *Machine) known(ctx context.Context) error {
 	if !m.lost {
 		return nil

@@ -19,8 +19,8 @@ import (
 // basePath is that of api.yaml.
 const basePath = "/api/v1"
 
-// client speaks to one VMM. A call has a connection of its own, because a reused one may
-// be one that the VMM has forgotten, and no limit of time but its context's.
+// client speaks to one VMM. A call has a connection of its own, because a reused one may be one that the VMM has
+// forgotten. It has no limit of time but its context's.
 type client struct {
 	socket  string
 	ops     operations.ClientService
@@ -125,8 +125,8 @@ type refused interface {
 	GetPayload() []string
 }
 
-// failed tells what went wrong in call: the VMM refused, or did not answer. A refused
-// call has changed nothing; after the other kind nobody knows.
+// failed tells what went wrong in call: the VMM refused, or did not answer. A refused call has changed nothing; after
+// the other kind that is not known.
 func failed(call string, err error) error {
 	var no refused
 	switch {

@@ -49,8 +49,8 @@ func startReal(t *testing.T, env vmmtest.Env, change func(*vmm.Config)) *Machine
 	return m.(*Machine)
 }
 
-// TestConfined: no thread that runs the guest or its devices gains rights or makes
-// calls beyond its filter, and files outside of the VM's directory are out of reach.
+// TestConfined: no thread that runs the guest or its devices gains rights or makes calls beyond its filter. Files
+// outside of the VM's directory are out of reach.
 func TestConfined(t *testing.T) {
 	env, cgroup := realEnv(t), filepath.Join("/sys/fs/cgroup", filepath.Base(t.TempDir())+"-vmm")
 	if err := os.Mkdir(cgroup, 0o755); err != nil {

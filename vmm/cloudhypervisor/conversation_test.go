@@ -131,7 +131,7 @@ func fitsAnswer(want string, body []byte) bool {
 	return true
 }
 
-// tooMany: whoever comes after ten connections is sent away.
+// tooMany: a client that comes after ten connections is sent away.
 func tooMany(t *testing.T, socket string) {
 	t.Helper()
 	for range 10 {

@@ -1,9 +1,8 @@
 // Package cloudhypervisor runs VMs with Cloud Hypervisor (53 or newer) under KVM. It
 // implements vmm.Driver; the shim starts VMs with it and adopts them.
 //
-// The VMM gets its sockets and files as descriptors, is spoken to over its HTTP API
-// alone, is confined to the paths of its VM, and outlives its maker. docs/dev/vmm.md says
-// why it is driven the way it is.
+// The VMM gets its sockets and files as descriptors and is confined to the paths of its VM. It is spoken to over its
+// HTTP API alone, and runs on when its maker ends. docs/dev/vmm.md says why it is driven the way it is.
 package cloudhypervisor
 
 import (

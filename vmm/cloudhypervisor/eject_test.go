@@ -9,8 +9,8 @@ import (
 	"godwit.dev/godwit/vmm/vmmtest"
 )
 
-// TestSilentGuest: a guest that does not let go costs the deadline, the NIC stays
-// known, and a second call takes note of the eject that came after all.
+// TestSilentGuest: a guest that does not let go costs the deadline, and the NIC stays known. A second call takes note
+// of the eject that came after all.
 func TestSilentGuest(t *testing.T) {
 	f := fakeVMM(t, "works", 0, "FAKE_SILENT=1")
 	m := startFake(t, f, testConfig(t))

@@ -60,8 +60,8 @@ type event struct {
 
 func (e event) is(source, name string) bool { return e.Source == source && e.Event == name }
 
-// readEvents hands every event to handle until r ends. Each is one JSON object with an
-// empty line behind it. Of one that was cut the rest is passed over.
+// readEvents hands every event to handle until r ends. Each is one JSON object with an empty line after it. Of one that
+// was cut the rest is passed over.
 func readEvents(r io.Reader, handle func(event)) {
 	var pending []byte
 	buf := make([]byte, 16<<10)

@@ -118,7 +118,7 @@ func (f fake) running(t *testing.T) bool {
 	return err == nil
 }
 
-// What a fake tells, and is told, by a file beside that of its pid.
+// What a fake tells, and is told, by a file next to that of its pid.
 const (
 	waits = ".waits" // who asked it for something is made to wait
 	lets  = ".lets"  // its guest lets go of what it was asked for

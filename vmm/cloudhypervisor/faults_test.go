@@ -61,9 +61,8 @@ func restored(state []byte) []step {
 	}}}, booted[:3]...)
 }
 
-// TestFailsAtEachCall: whatever call of a life goes wrong, in whatever way, the step that
-// makes it ends in an error with a class, within its deadline; the VM can be killed, and
-// nothing of it stays.
+// TestFailsAtEachCall: whatever call of a life goes wrong, in whatever way, the step that makes it ends in an error
+// with a class, within its deadline. The VM can be killed, and nothing of it stays.
 func TestFailsAtEachCall(t *testing.T) {
 	boot := testConfig(t)
 	wake := testConfig(t)

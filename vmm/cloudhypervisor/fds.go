@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendFDs makes a call with descriptors beside its body, which package net/http cannot:
-// they go with the first bytes of the request on the same socket.
+// sendFDs makes a call with descriptors in addition to its body, which package net/http cannot: they go with the first
+// bytes of the request on the same socket.
 func (c *client) sendFDs(ctx context.Context, path string, body any, fds []int) error {
 	call := path[1:]
 	if err := c.fits(body); err != nil {

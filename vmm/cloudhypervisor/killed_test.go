@@ -34,7 +34,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// killedAt restores with RAM of that content: a guest without it would end by itself.
+// change does work on the VM, one piece after the other. a guest without it would end by itself.
 func killedAt(t *testing.T, env vmmtest.Env, ram []byte, before []step, s step, after time.Duration) {
 	env.Dir = filepath.Join(env.Dir, "k")
 	if err := os.Mkdir(env.Dir, 0o700); err != nil {

@@ -32,7 +32,7 @@ type Machine struct {
 	// parallel ones would only hide that one hangs.
 	turn chan struct{}
 	plan *plan // how the VM is made; nil once it is, and after Adopt; held with turn
-	lost bool  // a call was not answered: the VM is in a state that nobody knows; held with turn
+	lost bool  // a call was not answered: the VM's state is not known; held with turn
 	mtu  func(tap, mtu int) error
 	// confined is set from the start of a process until prepare, which seals it.
 	confined bool

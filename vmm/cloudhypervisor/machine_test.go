@@ -249,7 +249,7 @@ func TestNeverASecondTry(t *testing.T) {
 	}
 }
 
-// TestNoAnswer: behind what is no answer the VMM is asked what the VM does.
+// TestNoAnswer: after what is no answer the VMM is asked what the VM does.
 func TestNoAnswer(t *testing.T) {
 	for _, how := range []string{chtest.Close, chtest.Garbage} {
 		m := startFake(t, fakeVMM(t, how, startCalls+1), testConfig(t))
@@ -352,8 +352,8 @@ func TestAdopt(t *testing.T) {
 	close(m.done) // for the cleanup: it is the adopter's now
 }
 
-// TestDirectoryInUse: a second VM in the directory of the first is refused, and the first
-// one goes on; what a dead one has left but its socket is no obstacle.
+// TestDirectoryInUse: a second VM in the directory of the first is refused, and the first one goes on. What a dead one
+// has left but its socket is no obstacle.
 func TestDirectoryInUse(t *testing.T) {
 	f, cfg := fakeVMM(t, "works", 0), testConfig(t)
 	if err := os.Mkdir(filepath.Join(cfg.Dir, "vmm"), 0o700); err != nil {

@@ -44,8 +44,8 @@ func (m *Machine) AddNIC(ctx context.Context, nic vmm.NIC) error {
 	return nil
 }
 
-// plugIn notes the NIC as there unless the VMM refuses it: one that nobody knows of would be in the
-// device state of a VM that is restored without it, and fails.
+// plugIn notes the NIC as there unless the VMM refuses it: one that is not noted would be in the device state of a VM
+// that is restored without it, and fails.
 func (m *Machine) plugIn(nic vmm.NIC, send sender) error {
 	t, err := holdTap(nic)
 	if err != nil {

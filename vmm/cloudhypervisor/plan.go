@@ -76,7 +76,7 @@ func payload(cfg vmm.Config, f *files) *models.Payload {
 	return out
 }
 
-// netOf is a NIC on a tap that goes beside the request.
+// netOf is a NIC on a tap that goes with the request.
 func netOf(nic vmm.NIC) *models.Net {
 	return &models.Net{
 		ID: nicID(nic.ID), Mac: nic.MAC, NumQueues: 2, PciDeviceID: int64(nic.Slot),

@@ -13,7 +13,7 @@ import (
 	"godwit.dev/godwit/vmm/vmmtest"
 )
 
-// slow are steps behind a Resume whose last call takes its time.
+// slow are steps after a Resume whose last call takes its time.
 var slow = map[string]func(ctx context.Context, t *testing.T, m *Machine, nic vmm.NIC) error{
 	"pause": func(ctx context.Context, _ *testing.T, m *Machine, _ vmm.NIC) error { return m.Pause(ctx) },
 	"save": func(ctx context.Context, t *testing.T, m *Machine, _ vmm.NIC) error {
@@ -75,8 +75,7 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// TestLateAnswer: behind a call that was given up altogether only Kill works, until the VMM answers
-// again.
+// TestLateAnswer: after a call that was given up altogether only Kill works, until the VMM answers again.
 func TestLateAnswer(t *testing.T) {
 	defer func(f func(context.Context) (context.Context, context.CancelFunc)) { patience = f }(patience)
 	usual := patience

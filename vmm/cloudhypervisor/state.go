@@ -14,8 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// What SaveState writes: the magic, the length as 8 bytes, little-endian, and the VMM's
-// state.json. Its config.json stays behind: that of a restore is derived anew.
+// What SaveState writes: the magic, the length as 8 bytes, little-endian, and the VMM's state.json. Its config.json is
+// not in it: that of a restore is derived anew.
 const (
 	stateMagic = "GWCHST01"
 	maxState   = 64 << 20

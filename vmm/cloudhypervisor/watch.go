@@ -32,8 +32,8 @@ func (m *Machine) Exit() vmm.Exit {
 	return m.exit
 }
 
-// Detach leaves the VM to whoever adopts it, as the end of this process would. Of m only
-// Process may be called afterwards; Done is never closed.
+// Detach leaves the VM to a process that adopts it, as the end of this process would. Of m only Process may be called
+// afterwards; Done is never closed.
 func (m *Machine) Detach() error {
 	m.mu.Lock()
 	m.detached = true
@@ -131,7 +131,7 @@ func (m *Machine) recordExit(at time.Time) {
 	}
 	info := m.info
 	m.mu.Unlock()
-	m.turn <- struct{}{} // whoever still waits for an answer is told of its end by the socket
+	m.turn <- struct{}{} // a caller that still waits for an answer is told of its end by the socket
 	err := errors.Join(m.stop(), cleanUp(info.Dir, info.Agent, info.Serial))
 	if m.plan != nil {
 		err = errors.Join(err, m.plan.close())
@@ -140,7 +140,7 @@ func (m *Machine) recordExit(at time.Time) {
 	if err != nil {
 		m.log.Warn("clean up after VMM", "error", err)
 	}
-	// Kill may still hold the pidfd: closing it waits for nobody and breaks nothing.
+	// Kill may still hold the pidfd: closing it does not block and breaks nothing.
 	if err := m.proc.Close(); err != nil {
 		m.log.Warn("close pidfd of VMM", "error", err)
 	}

@@ -13,10 +13,9 @@ import (
 	"godwit.dev/godwit/vmm/process"
 )
 
-// The VMM has one directory of its own, in that of the VM: where it binds its socket,
-// writes its state and reads what it is to restore. It gets it as a descriptor, so that
-// it needs no rights on the way there; what lies in it may be anything, should the VMM be
-// broken into, and is never followed. The descriptor is of a mount of its own, beyond whose
+// The VMM has one directory of its own, in that of the VM: where it binds its socket, writes its state and reads what
+// it is to restore. It gets it as a descriptor, so that it needs no rights on the way there. What lies in it may be
+// anything, should the VMM be broken into, and is never followed. The descriptor is of a mount of its own, beyond whose
 // root no name leads.
 func workDir(dir string) string { return filepath.Join(dir, "vmm") }
 
@@ -49,8 +48,8 @@ func (m *Machine) home() (here, there string) {
 	return workDir(p.Dir), p.Work
 }
 
-// Names of the sockets that the VMM binds. They are moved to where they are looked for:
-// what the VMM can replace nobody connects to.
+// Names of the sockets that the VMM binds. They are moved to where they are looked for: no process connects to what the
+// VMM can replace.
 const (
 	agentSocket  = "agent.sock"
 	serialSocket = "serial.sock"

@@ -2,8 +2,7 @@ package process
 
 import "testing"
 
-// TestWaiters: who waits gets what he wants and all of it; one that does not look, or has
-// gone, holds nobody up.
+// TestWaiters: who waits gets what he wants and all of it. One that does not look, or has gone, holds up no other.
 func TestWaiters(t *testing.T) {
 	var w Waiters[int]
 	w.Tell(1)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// user is nobody's number.
+// user is a number that no user has.
 const user = 0x7ffe0000
 
 func needRoot(t *testing.T) {
@@ -25,8 +25,8 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// confined starts a shell script that says "up" when it has done its part and then does the
-// rest, for ever if that is empty, and answers once it has, with all that it said.
+// confined starts a shell script that says "up" when it has done its part and then does the rest, for ever if that is
+// empty. It answers once the script has said it, with all that it said.
 func confined(t *testing.T, l Launch, script, rest string) (*Process, string) {
 	t.Helper()
 	if rest == "" {
@@ -77,9 +77,8 @@ func status(t *testing.T, pid int, names ...string) (lines []string) {
 	return lines
 }
 
-// Whoever it runs as, root too, a process that was started has no capability, no set from
-// which one could come, and no way to new ones; a capability that the caller would hand down
-// is not.
+// Whatever user it runs as, root too, a process that was started has no capability. It has no set from which one could
+// come, and no way to new ones. A capability that the caller would hand down is not.
 func TestNoRights(t *testing.T) {
 	needRoot(t)
 	for _, u := range []User{{}, {ID: user}} {
@@ -100,8 +99,8 @@ func TestNoRights(t *testing.T) {
 	}
 }
 
-// A confined process is process 1, sees no node in /dev but its own, reaches a device that is
-// for root alone, and, once it is sealed, has an empty root that cannot be written to.
+// A confined process is process 1, sees no node in /dev but its own, and reaches a device that is for root alone. Once
+// it is sealed, it has an empty root that cannot be written to.
 func TestSeal(t *testing.T) {
 	needRoot(t)
 	if _, err := os.Stat("/dev/kvm"); err != nil {
@@ -137,8 +136,8 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// What is kept of a sealed process's files is its own nodes and a /proc in which it finds its
-// descriptors and nobody else.
+// What is kept of a sealed process's files is its own nodes and a /proc in which it finds its descriptors and no other
+// process.
 func TestSealKeeps(t *testing.T) {
 	needRoot(t)
 	waits, lets, err := os.Pipe()

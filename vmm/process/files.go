@@ -45,8 +45,7 @@ func (f *Files) Pass(file *os.File) (string, error) {
 	return strconv.Itoa(FirstFD + len(f.passed) - 1), nil
 }
 
-// Listen makes the socket here and not in the process, so that nobody waits for it to
-// appear.
+// Listen makes the socket here and not in the process, so that no client waits for it to appear.
 func (f *Files) Listen(path string) (string, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	if err != nil {

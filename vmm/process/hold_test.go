@@ -50,8 +50,8 @@ func TestAdoptKnowsWhatIsGone(t *testing.T) {
 	}
 }
 
-// A child that was waited for already is ended without a signal to whoever has its pid by now: here
-// the pid is that of another process, and the descriptor is the child's.
+// A child that was waited for already is ended without a signal to the process that has its pid by now: here the pid is
+// that of another process, and the descriptor is the child's.
 func TestReapSparesAnother(t *testing.T) {
 	child, other := exec.Command("true"), exec.Command("sleep", "600")
 	for _, cmd := range []*exec.Cmd{child, other} {
@@ -78,8 +78,8 @@ func TestReapSparesAnother(t *testing.T) {
 	}
 }
 
-// A process that was reaped by somebody else does not take the status of another child, which was
-// given its pid, and what was held for it is not sent to that one.
+// A process that was reaped elsewhere does not take the status of another child, which was given its pid. What was held
+// for it is not sent to that one.
 func TestStatusAndSignalsSpareAnother(t *testing.T) {
 	child, other := exec.Command("true"), exec.Command("sh", "-c", "exit 7")
 	for _, cmd := range []*exec.Cmd{child, other} {

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leaveInitramfs makes a copy of all mounts the root of the calling thread's mount namespace, where
-// its root is the root of all mounts, as on a host that runs from its initramfs: that one can never
-// be changed (pivot_root(2), EINVAL). The thread is in the copy then, and so is what it starts.
+// leaveInitramfs makes a copy of all mounts the root of the calling thread's mount namespace. It does so where its root
+// is the root of all mounts, as on a host that runs from its initramfs: that one can never be changed (pivot_root(2),
+// EINVAL). The thread is in the copy then, and so is what it starts.
 func leaveInitramfs() error {
 	bottom, err := onRootOfMounts()
 	if err != nil || !bottom {

@@ -22,8 +22,8 @@ export TMPDIR=/tmp
 poweroff -f
 `
 
-// On a host that runs from its initramfs, whose root is the root of all mounts and cannot be changed,
-// a process is confined and sealed as on any other.
+// The root of a host that runs from its initramfs is the root of all mounts and cannot be changed. There a process is
+// confined and sealed as on any other.
 func TestInitramfsHost(t *testing.T) {
 	dir, root := t.TempDir(), t.TempDir()
 	run := func(in, name string, args ...string) []byte {

@@ -41,9 +41,9 @@ type Launch struct {
 	Waits bool
 }
 
-// Start runs the program on a thread that enters the network namespace and is thrown away. The
-// process has its own session and / as its directory, no capability, even as root, and no way to
-// one, dumps no core, and has no death signal: it outlives the shim.
+// Start runs the program on a thread that enters the network namespace and is thrown away. The process has its own
+// session and / as its directory, dumps no core, and has no death signal. It has no capability, even as root, and no
+// way to one: it runs on when the shim ends.
 func (l Launch) Start() (p *Process, err error) {
 	err = osthread.Do(func() (err error) {
 		p, err = l.startHere()
@@ -178,7 +178,7 @@ func enter(netns string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", errdefs.ErrNotFound, err)
 	}
-	if err != nil { // nobody knows whether it is there
+	if err != nil { // whether it is there is not known
 		return err
 	}
 	defer ns.Close()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A guest can make its VMM complain, and its console talk, for as long as it likes: a log
-// is cut when it is longer than MaxLog, and what it said last is kept beside it once.
+// A guest can make its VMM complain, and its console talk, for as long as it likes: a log is cut when it is longer than
+// MaxLog, and its last part is kept once, in a file next to it.
 const (
 	MaxLog         = 1 << 20
 	rotateInterval = 30 * time.Second

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A process that is started offline reaches nothing that listens on the host's loopback, by TCP or
-// by an abstract unix socket; one that is not does.
+// A process that is started offline reaches nothing that listens on the host's loopback, by TCP or by an abstract unix
+// socket. One that is not offline does.
 func TestOffline(t *testing.T) {
 	needRoot(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -12,8 +12,8 @@ import (
 	"godwit.dev/godwit/internal/osthread"
 )
 
-// node makes a node of the device that info is of, for the user alone and to be read alone unless
-// write is set, in a file system that is mounted nowhere: it goes with the last descriptor of it.
+// node makes a node of the device that info is of, in a file system that is mounted nowhere. It is for the user alone,
+// and to be read alone unless write is set: it goes with the last descriptor of it.
 func (u User) node(name string, info *syscall.Stat_t, write bool) (*os.File, error) {
 	mode := info.Mode&syscall.S_IFMT | 0o400
 	if write {
@@ -38,7 +38,7 @@ func (u User) node(name string, info *syscall.Stat_t, write bool) (*os.File, err
 	return node, nil
 }
 
-// readOnly has nobody change what lies in a mount. Devices in it are opened for writing all the same.
+// readOnly keeps what lies in a mount from being changed. Devices in it are opened for writing all the same.
 func readOnly(mount *os.File) error {
 	return unix.MountSetattr(int(mount.Fd()), "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }

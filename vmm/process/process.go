@@ -1,6 +1,6 @@
-// Package process starts and holds the processes that run VMs. They get everything as
-// descriptors, live in sessions of their own and outlive who started them; a pidfd holds
-// them, so that a reused pid is never taken for one.
+// Package process starts and holds the processes that run VMs. They get everything as descriptors, live in sessions of
+// their own and run on when the process that started them ends. A pidfd holds them, so that a reused pid is never taken
+// for one.
 package process
 
 import (
@@ -49,8 +49,8 @@ func Adopt(pid int, start uint64, boot string) (*Process, error) {
 	return p, nil
 }
 
-// reap ends a child that nobody else knows yet. It may have been waited for already, and its pid
-// be another's by now, which the pidfd is not.
+// reap ends a child that is known only here yet. It may have been waited for already, and its pid be another's by now,
+// which the pidfd is not.
 func reap(pidfd int) error {
 	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); errors.Is(err, unix.ESRCH) {
 		return nil
@@ -179,8 +179,7 @@ func (p *Process) Gone(ctx context.Context) error {
 // Close lets go of the process. A Wait that is going on returns an error.
 func (p *Process) Close() error { return p.pidfd.Close() }
 
-// End kills the process and waits for done, which whoever waits for it closes when it is
-// gone and cleaned up after.
+// End kills the process and waits for done, which its waiter closes when the process is gone and cleaned up after.
 func (p *Process) End(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:

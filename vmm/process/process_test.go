@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestKillClosed: who kills may come a moment behind the one who saw the process end, and
-// closed it. That is no failure.
+// TestKillClosed: who kills may come a moment after the one who saw the process end, and closed it. That is no failure.
 func TestKillClosed(t *testing.T) {
 	p, err := Hold(os.Getpid())
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"godwit.dev/godwit/internal/osthread"
 )
 
-// Seal takes the host's files from a process that was started Confined: its root is an
-// empty file system from then on, which nobody can write to. It has opened what it needs,
-// its libraries among them, and got nothing yet that a stranger made. In keep are those of
-// "/dev" and "/proc" that it opens later: its own nodes, and a /proc in which it sees itself.
+// Seal takes the host's files from a process that was started Confined: its root is an empty file system from then on,
+// which cannot be written to. It has opened what it needs, its libraries among them, and got nothing yet that a
+// stranger made. In keep are those of "/dev" and "/proc" that it opens later: its own nodes, and a /proc in which it
+// sees itself.
 func (p *Process) Seal(keep ...string) error {
 	if err := osthread.Do(func() error { return p.sealHere(keep) }); err != nil {
 		return fmt.Errorf("take the host's files from process %d: %w", p.PID, err)
@@ -88,8 +88,8 @@ func keptMount(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// becomeRoot makes the mount that the working directory is in the root of the namespace and of
-// all whose root was the old one, and lets go of that.
+// becomeRoot makes the mount that the working directory is in the root of the namespace and of all whose root was the
+// old one. Then it lets go of the old one.
 func becomeRoot() error {
 	const flags = unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NOEXEC
 	if err := unix.Mount("", ".", "", flags, ""); err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// atExecStop launches a program whose launch is held up at the exec stop, where meet is
-// called with its pid, and let go when meet returns.
+// atExecStop launches a program that is held up at the exec stop. meet is called with its pid then, and the program is
+// let go when meet returns.
 func atExecStop(t *testing.T, args []string, meet func(pid int)) (*Process, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -103,7 +103,7 @@ func TestSignalAtLaunch(t *testing.T) {
 	}
 }
 
-// A SIGCONT that came behind a SIGSTOP which the tracer holds is not lost to it.
+// A SIGCONT that came after a SIGSTOP which the tracer holds is not lost to it.
 func TestHeldStop(t *testing.T) {
 	cmd := exec.Command("/bin/sleep", "60")
 	if err := cmd.Start(); err != nil {

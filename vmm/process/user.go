@@ -33,10 +33,9 @@ func Owner(ram *os.File, allowRoot bool) (User, error) {
 	return User{ID: int(owner.Uid)}, nil
 }
 
-// Private answers a file by whose descriptor, through /proc/self/fd, the user can open
-// what file is: for writing too if write is set. That is file itself where its rights allow
-// it; a regular one that is to be written becomes the user's. A device gets a node that
-// nobody else sees, and what others may not read is shown as if it were the user's. An
+// Private answers a file by whose descriptor, through /proc/self/fd, the user can open what file is: for writing too if
+// write is set. That is file itself where its rights allow it; a regular one that is to be written becomes the user's.
+// A device gets a node that no other user sees, and what others may not read is shown as if it were the user's. An
 // answer that is not file is for the caller to close.
 func (u User) Private(file *os.File, write bool) (*os.File, error) {
 	info, err := stat(file)

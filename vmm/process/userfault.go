@@ -35,17 +35,16 @@ var errSpoiled = errors.New("the process is spoiled")
 // answers its number there. With errSpoiled the process must be ended. What it was sent
 // meanwhile is held for it.
 //
-// Without capabilities it may have one that does not stop the kernel on its behalf. That is
-// all that is needed: write protection that nobody is asked about stops nobody. Where pages are
-// to come while the process runs, the kernel has to wait as well: device, the number there of
-// the open userfaultDevice, makes such a one for any user; 0: none. It does not stay open.
+// Without capabilities it may have one that does not stop the kernel on its behalf. That is all that is needed: write
+// protection whose faults go to no handler stops no thread. Where pages are to come while the process runs, the kernel
+// has to wait as well: device, the number there of the open userfaultDevice, makes such a one for any user; 0: none. It
+// does not stay open.
 func userfault(pid, device int, held *signals) (int, error) {
 	at, err := syscallInstruction(pid)
 	if err != nil {
 		return 0, fmt.Errorf("find a system call: %w", err)
 	}
-	// Whoever dies between here and the detach takes the process along, which would run
-	// on with wrong registers.
+	// A tracer that dies between here and the detach takes the process along, which would run on with wrong registers.
 	if err := unix.PtraceSetOptions(pid, unix.PTRACE_O_EXITKILL); err != nil {
 		return 0, fmt.Errorf("trace: %w", err)
 	}
@@ -104,7 +103,7 @@ func syscallInstruction(pid int) (uint64, error) {
 	return 0, fmt.Errorf("none in the vdso: %w", errdefs.ErrNotFound)
 }
 
-// spoiled is an error behind which the process has other registers, unless it is dead.
+// spoiled is an error after which the process has other registers, unless it is dead.
 func spoiled(err error) error {
 	if errors.Is(err, errEnded) || errors.Is(err, unix.ESRCH) {
 		return err

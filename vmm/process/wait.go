@@ -27,9 +27,9 @@ const (
 	cldDumped = 3
 )
 
-// await reaps the child that pidfd holds, whoever has its pid by now, and answers its status, 128
-// plus the signal if one ended it. ECHILD says that it is no child, or was reaped before. With
-// WNOHANG one that runs is Unavailable.
+// await reaps the child that pidfd holds, whatever process has its pid by now. It answers the child's status, 128 plus
+// the signal if one ended it. ECHILD says that it is no child, or was reaped before. With WNOHANG one that runs is
+// Unavailable.
 func await(pidfd, options int) (int, error) {
 	for {
 		var info childInfo
