@@ -102,7 +102,7 @@ func (m *mover) drivenBy(e *engine.Engine) {
 	m.peer.Waker = e
 	if m.cluster != nil {
 		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Cluster: m.cluster,
-			Peer: m.peers.Peer, Store: m.whole, Pull: policyOf(m.daemon.config).Pull}
+			Peer: m.peers.Peer, Store: m.whole, Pull: m.daemon.policy().Pull}
 	}
 }
 

@@ -2,15 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
 
-	"github.com/containerd/errdefs"
-
-	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/daemon/registry"
 	"godwit.dev/godwit/migrate/controller"
@@ -41,33 +36,15 @@ func (d *daemon) openRecords(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.store, d.records, d.undo = st, controller.New(st).Under(policyOf(d.config)), append(d.undo, st.Close)
+	d.store, d.records, d.undo = st, controller.New(st).Under(d.policy()), append(d.undo, st.Close)
 	return nil
 }
 
 // openEtcd keeps the records where other controllers have them too.
 func (d *daemon) openEtcd(ctx context.Context) error {
-	from := d.config.Controller.Etcd
-	cfg := store.EtcdConfig{Endpoints: from.Endpoints, Prefix: from.Prefix, TLS: &tls.Config{MinVersion: tls.VersionTLS12}}
-	if from.CA != "" {
-		pem, err := os.ReadFile(from.CA)
-		if err != nil {
-			return fmt.Errorf("controller.etcd.ca: %w", err)
-		}
-		cfg.TLS.RootCAs = x509.NewCertPool()
-		if !cfg.TLS.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("controller.etcd.ca: %s holds no certificate in PEM: %w", from.CA, errdefs.ErrInvalidArgument)
-		}
-	}
-	if from.Cert != "" {
-		load := func() (*tls.Certificate, error) { // for each connection: files may be renewed
-			pair, err := tls.LoadX509KeyPair(from.Cert, from.Key)
-			return &pair, err
-		}
-		if _, err := load(); err != nil {
-			return fmt.Errorf("controller.etcd.cert: %w", err)
-		}
-		cfg.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	cfg, err := store.EtcdOf(d.config.Controller.Etcd)
+	if err != nil {
+		return err
 	}
 	st, err := socket.Await(ctx, d.config.DaemonSocket(), func(ctx context.Context) (*store.Etcd, error) {
 		return store.OpenEtcd(ctx, cfg)
@@ -75,34 +52,18 @@ func (d *daemon) openEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.store, d.records, d.undo = st, controller.New(st).Under(policyOf(d.config)), append(d.undo, st.Close)
+	d.store, d.records, d.undo = st, controller.New(st).Under(d.policy()), append(d.undo, st.Close)
 	return nil
 }
 
-// policyOf is what the configuration lets other nodes do here.
-func policyOf(cfg *config.Config) controller.Policy {
-	p := controller.Policy{
-		Repositories: cfg.Controller.Repositories, Records: cfg.Controller.RecordsPerNode,
-		Operations: cfg.Controller.OperationsPerNode,
-		Pull:       controller.Pull(cfg.Move.Pull),
-	}
-	if own := registry.Prefix(cfg); own != "" && !cfg.Registry.Own {
-		p.Repositories = append([]string{own}, p.Repositories...)
-	}
-	return p
+// policy is what the configuration lets other nodes do here.
+func (d *daemon) policy() controller.Policy {
+	return controller.PolicyOf(d.config, registry.Prefix(d.config))
 }
 
-// identity is this node's, as the files of the configuration say, wherever they come from.
+// identity is this node's, in the files that the configuration names.
 func (d *daemon) identity() (*pki.Identity, error) {
-	id, err := pki.Load(pki.Files{CA: d.config.TLS.CA, Cert: d.config.TLS.Cert, Key: d.config.TLS.Key})
-	if err != nil {
-		return nil, err
-	}
-	if id.Node() != d.config.Node {
-		return nil, fmt.Errorf("tls.cert: %s is the certificate of node %q, this one is %q (node): %w", d.config.TLS.Cert,
-			id.Node(), d.config.Node, errdefs.ErrInvalidArgument)
-	}
-	return id, nil
+	return pki.LoadOf(d.config.Node, pki.Files{CA: d.config.TLS.CA, Cert: d.config.TLS.Cert, Key: d.config.TLS.Key})
 }
 
 // servePeers serves the records to the other nodes, where controller.listen says so.

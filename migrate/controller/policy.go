@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -24,6 +25,20 @@ type Policy struct {
 	Records, Operations int
 	// Pull is whether a node may fetch any VM to itself.
 	Pull Pull
+}
+
+// PolicyOf is the policy of a configuration. Repositories of VMs may lie below own too, the prefix of the
+// node's [registry]; empty: it has none.
+func PolicyOf(cfg *config.Config, own string) Policy {
+	p := Policy{
+		Repositories: cfg.Controller.Repositories, Records: cfg.Controller.RecordsPerNode,
+		Operations: cfg.Controller.OperationsPerNode,
+		Pull:       Pull(cfg.Move.Pull),
+	}
+	if own != "" && !cfg.Registry.Own {
+		p.Repositories = append([]string{own}, p.Repositories...)
+	}
+	return p
 }
 
 // maxListed bounds the snapshots of one record: more than retention.keep and a schedule keep at most.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/store/storetest"
 	"godwit.dev/godwit/migrate/transition"
@@ -203,5 +204,19 @@ func TestTidy(t *testing.T) {
 	strange.ProtoReflect().SetUnknown([]byte{0xfa, 0x7f, 1, 'x'})
 	if err := controller.Sanitize(strange); err != nil || len(strange.ProtoReflect().GetUnknown()) > 0 {
 		t.Errorf("unknown fields stay: %v", err)
+	}
+}
+
+// TestPolicyOf shows that VMs may lie in the configured registry, but not in a node's default store.
+func TestPolicyOf(t *testing.T) {
+	cfg := config.Default()
+	cfg.Controller.Repositories, cfg.Move.Pull = []string{"r.example/vms"}, "none"
+	if p := controller.PolicyOf(cfg, "o.example/own"); len(p.Repositories) != 2 || p.Repositories[0] != "o.example/own" ||
+		p.Pull != "none" || p.Records != cfg.Controller.RecordsPerNode || p.Operations != cfg.Controller.OperationsPerNode {
+		t.Errorf("policy %+v", p)
+	}
+	cfg.Registry.Own = true
+	if p := controller.PolicyOf(cfg, "o.example/own"); len(p.Repositories) != 1 || p.Repositories[0] != "r.example/vms" {
+		t.Errorf("with the default store: %+v", p)
 	}
 }

@@ -62,6 +62,19 @@ func Load(files Files) (*Identity, error) {
 	return id, err
 }
 
+// LoadOf reads the identity of the node of that name, and refuses another node's.
+func LoadOf(node string, files Files) (*Identity, error) {
+	id, err := Load(files)
+	if err != nil {
+		return nil, err
+	}
+	if id.Node() != node {
+		return nil, fmt.Errorf("tls.cert: %s is the certificate of node %q, this one is %q (node): %w", files.Cert,
+			id.Node(), node, errdefs.ErrInvalidArgument)
+	}
+	return id, nil
+}
+
 func (f Files) all() [3]string { return [3]string{f.CA, f.Cert, f.Key} }
 
 func (f Files) stat() (now stamps, err error) {

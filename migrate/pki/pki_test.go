@@ -279,3 +279,15 @@ func shake(t *testing.T, serverDir string, client *pki.Identity) (string, error)
 	}
 	return node, serverErr
 }
+
+// TestLoadOf shows that a node does not take another node's certificate for its own.
+func TestLoadOf(t *testing.T) {
+	dir, _ := cluster(t)
+	if _, err := pki.LoadOf("first", pki.In(dir)); err != nil {
+		t.Errorf("its own: %v", err)
+	}
+	if _, err := pki.LoadOf("second", pki.In(dir)); !errdefs.IsInvalidArgument(err) ||
+		!strings.Contains(err.Error(), "tls.cert") {
+		t.Errorf("another node's: %v", err)
+	}
+}

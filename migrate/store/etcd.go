@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"strconv"
 	"strings"
@@ -39,13 +38,6 @@ type Etcd struct {
 	prefix    string
 	endpoints string
 	pace      atomic.Pointer[pace] // of the last list of records
-}
-
-// EtcdConfig is how an etcd is reached.
-type EtcdConfig struct {
-	Endpoints []string // URLs
-	Prefix    string   // of all keys, such as /godwit/
-	TLS       *tls.Config
 }
 
 // etcdBound of one request. etcd elects a new leader within a second or two.
