@@ -101,7 +101,7 @@ func TestPidsBesideADelete(t *testing.T) {
 	w := newWorld(t)
 	w.must("create", w.create())
 	reached, open := make(chan struct{}), make(chan struct{})
-	w.at("disown", func() error { close(reached); <-open; return nil })
+	w.at("end ownership", func() error { close(reached); <-open; return nil })
 	deleted, asked := make(chan error, 1), make(chan error, 1)
 	go func() { deleted <- w.delete() }()
 	<-reached

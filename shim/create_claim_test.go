@@ -16,7 +16,7 @@ import (
 // A boot on the node that owns the VM already is a claim of its own: a Disown that was
 // meant for the task before misses it, and a Create that fails gives it up.
 func TestBootClaimsAnew(t *testing.T) {
-	t.Run("late disown", func(t *testing.T) {
+	t.Run("a late end of ownership", func(t *testing.T) {
 		w := newWorld(t)
 		w.records.rec.Owner, w.records.rec.Generation = &nodev1.Owner{Node: "a"}, 5
 		w.must("create", w.create())
@@ -32,7 +32,7 @@ func TestBootClaimsAnew(t *testing.T) {
 			t.Errorf("owner %v after delete", w.records.rec.GetOwner())
 		}
 	})
-	t.Run("disown in between", func(t *testing.T) {
+	t.Run("the ownership ends in between", func(t *testing.T) {
 		w := newWorld(t)
 		w.records.rec.Owner, w.records.rec.Generation = &nodev1.Owner{Node: "a"}, 5
 		w.records.refuseOwn = true // as after a Disown: the generation seen is over

@@ -180,8 +180,8 @@ func (c *creation) claim(ctx context.Context, u *steps.Undo) error {
 		return unavailable(err)
 	}
 	c.record, c.next.Generation = rec, rec.GetGeneration()
-	u.Add("disown", func(ctx context.Context) error {
-		return c.vm.record().disown(ctx, rec.GetGeneration(), rec.GetUid())
+	u.Add("end ownership", func(ctx context.Context) error {
+		return c.vm.record().endOwnership(ctx, rec.GetGeneration(), rec.GetUid())
 	})
 	return nil
 }

@@ -298,7 +298,7 @@ func (r *fakeRecords) Own(_ context.Context, q *nodev1.OwnRequest) (*nodev1.Reco
 }
 
 func (r *fakeRecords) Disown(_ context.Context, q *nodev1.DisownRequest) (*nodev1.Record, error) {
-	return r.do("disown", func() error {
+	return r.do("end ownership", func() error {
 		if r.rec.GetGeneration() != q.GetGeneration() {
 			return errdefs.ErrFailedPrecondition
 		}

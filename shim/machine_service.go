@@ -109,7 +109,7 @@ func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (
 		case upload != nil && sameRef(upload.ref, ref):
 			upload.cancelUpload()
 		case c != nil && sameRef(c.ref, ref):
-			if err := c.abort(Captured, Voted); err != nil {
+			if err := c.abort(Captured, Prepared); err != nil {
 				return nil, err
 			}
 		case c != nil:

@@ -53,7 +53,7 @@ func (c *capture) fixStdio() {
 // stdioFixed reports whether a snapshot, or a destination, has the VM's stdio; vm.mu is held.
 func (vm *VM) stdioFixed() bool {
 	switch vm.state {
-	case Captured, Voting, Voted, Releasing:
+	case Captured, Preparing, Prepared, Releasing:
 		return true
 	case Capturing:
 		return vm.op.capture != nil && vm.op.capture.stdioFixed

@@ -90,7 +90,7 @@ func (h *handover) release(ctx context.Context, digest string, moved bool) error
 		err = h.releaseSource(ctx, moved)
 	}
 	if err != nil {
-		vm.leave(Releasing, Voted)
+		vm.leave(Releasing, Prepared)
 		return fmt.Errorf("release VM %s: %w", vm.id, err)
 	}
 	vm.ending.end(ctx, 0, time.Now())

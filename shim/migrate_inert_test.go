@@ -192,7 +192,7 @@ func TestSilentController(t *testing.T) {
 					t.Errorf("%s: its deadline goes on behind the vote", name)
 				}
 				c.expire() // one that was about to fire
-				if !vm.inState(Voted) || vm.journal.Load().Phase != journal.Prepared || w.machine.running() {
+				if !vm.inState(Prepared) || vm.journal.Load().Phase != journal.Prepared || w.machine.running() {
 					t.Errorf("%s: VM is %s, %s", name, vm.state, vm.journal.Load().Phase)
 				}
 				continue

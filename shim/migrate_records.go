@@ -46,9 +46,9 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 }
 
-// disown gives up a VM whose task is gone. Without records, or without the node's
+// endOwnership gives up a VM whose task is gone. Without records, or without the node's
 // daemon, there is nothing to give up: the node stays the owner and may boot it again.
-func (r vmRecord) disown(ctx context.Context, generation uint64, uid string) error {
+func (r vmRecord) endOwnership(ctx context.Context, generation uint64, uid string) error {
 	if r.records == nil {
 		return nil
 	}

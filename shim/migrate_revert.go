@@ -38,7 +38,7 @@ func (h *handover) revert(ctx context.Context, generation uint64) error {
 		return err
 	}
 	c.reverted.Store(generation)
-	err = c.abort(Voted)
+	err = c.abort(Prepared)
 	if vm.inState(Stopped) {
 		return errors.Join(h.errEnded(), err)
 	}

@@ -168,7 +168,7 @@ func (s *sending) ended(digest string) {
 
 // stopVMM does what of a vote can be taken back. What fails is the vote's to do again.
 func (s *sending) stopVMM() {
-	ctx, cancel := context.WithTimeout(s.c.ctx, voteBound)
+	ctx, cancel := context.WithTimeout(s.c.ctx, prepareBound)
 	defer cancel()
 	if err := s.c.stopVMM(ctx); err != nil {
 		s.vm.log.Warn("stop the VMM before the vote", "error", err)

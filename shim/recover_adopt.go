@@ -62,7 +62,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	if mine, err := a.stillOwner(); err != nil || !mine {
 		return errors.Join(err, vm.socket.close(vm.life))
 	}
-	return errors.Join(vm.socket.close(vm.life), reclaim(bound, host, vm.dir, j), a.disown(bound, j))
+	return errors.Join(vm.socket.close(vm.life), reclaim(bound, host, vm.dir, j), a.endOwnership(bound, j))
 }
 
 // abortMove ends a live move whose source's shim died before the vote: the connection died
@@ -119,12 +119,12 @@ func (a *adoption) stillOwner() (bool, error) {
 	return err == nil && now.Shim == vm.journal.Load().Shim, err
 }
 
-// disown gives up a VM that went back to this node and then ended.
-func (a *adoption) disown(ctx context.Context, j *journal.Journal) error {
+// endOwnership gives up a VM that went back to this node and then ended.
+func (a *adoption) endOwnership(ctx context.Context, j *journal.Journal) error {
 	if j.Phase != journal.Own {
 		return nil
 	}
-	return a.vm.record().disown(ctx, j.Generation, j.Spec.UID)
+	return a.vm.record().endOwnership(ctx, j.Generation, j.Spec.UID)
 }
 
 // checkAdoptable wants a VM whose shim is dead and that is not containerd's to end: an

@@ -129,7 +129,7 @@ func TestAdoptedIsNotLeftToStandStill(t *testing.T) {
 		t.Error("a VM that has voted has a deadline")
 	}
 	vm.op.capture.expire() // one that was about to pass
-	if !vm.inState(Voted) || vm.journal.Load().Phase != journal.Prepared {
+	if !vm.inState(Prepared) || vm.journal.Load().Phase != journal.Prepared {
 		t.Errorf("it voted: VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
 }

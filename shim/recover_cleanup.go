@@ -119,8 +119,8 @@ func (h *Host) checkAbandoned(j *journal.Journal) error {
 	return nil
 }
 
-// disownAtOnce bounds the word to the daemon that a VM is gone, which may be left unsaid.
-const disownAtOnce = time.Second
+// endOwnershipBound bounds the word to the daemon that a VM is gone, which may be left unsaid.
+const endOwnershipBound = time.Second
 
 // cleanUp is CleanUp of a VM that this process has taken.
 func cleanUp(ctx context.Context, host *Host, dir string, j *journal.Journal) error {
@@ -133,10 +133,10 @@ func cleanUp(ctx context.Context, host *Host, dir string, j *journal.Journal) er
 	}
 	// The VM is gone; the node gives it up if its daemon answers at once. If not, it
 	// stays the owner, and may boot it again.
-	ctx, cancel := context.WithTimeout(ctx, disownAtOnce)
+	ctx, cancel := context.WithTimeout(ctx, endOwnershipBound)
 	defer cancel()
 	vm := &VM{vmName: vmName{j.Spec.Namespace, j.Spec.ID}, host: host}
-	_ = vm.record().disown(ctx, j.Generation, j.Spec.UID)
+	_ = vm.record().endOwnership(ctx, j.Generation, j.Spec.UID)
 	return nil
 }
 

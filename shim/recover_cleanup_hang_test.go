@@ -223,7 +223,7 @@ func TestCleanUpFailsAtEachStep(t *testing.T) {
 			if !errors.Is(err, errFake) || lives(shim) || !reflect.DeepEqual(w.holding(), all) {
 				t.Errorf("%s: %v; %v is left of %v", at, err, w.holding(), all)
 			}
-		case "disown": // the node stays the owner
+		case "end ownership": // the node stays the owner
 			w.must(at, err)
 		default:
 			if !errors.Is(err, errFake) || w.gone() {
@@ -238,7 +238,7 @@ func TestCleanUpFailsAtEachStep(t *testing.T) {
 		w.nothingLeft()
 		kill = ends
 	}
-	if want := []string{"kill shim", "kill VMM", "detach network", "free disks", "disown"}; !reflect.DeepEqual(
+	if want := []string{"kill shim", "kill VMM", "detach network", "free disks", "end ownership"}; !reflect.DeepEqual(
 		steps, want) {
 		t.Errorf("it failed at %q, want %q", steps, want)
 	}

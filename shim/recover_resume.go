@@ -87,7 +87,7 @@ func (a *adoption) resumeHold(ctx context.Context) error {
 		if err := ignoreEnded(id, id.Stop(ctx)); err != nil {
 			return err
 		}
-		vm.machine, vm.state = newStoppedVMM(vm, id, *j.Process), Voted
+		vm.machine, vm.state = newStoppedVMM(vm, id, *j.Process), Prepared
 		return nil
 	}
 	alive, err := id.Alive()

@@ -38,7 +38,7 @@ func (c *capture) abort(allowed ...State) error {
 	vm := c.vm
 	c.cancel()
 	<-c.done // a capture under way takes itself back
-	ordered := slices.Contains(allowed, Voted)
+	ordered := slices.Contains(allowed, Prepared)
 	vm.mu.Lock()
 	from := vm.state
 	var err error
@@ -107,8 +107,8 @@ func (c *capture) resume(from State, ordered bool) error {
 	bound := time.Duration(vm.host.Config.Timeouts.Abort)
 	c.deadline.Stop()
 	noted := vm.write(c.endOperation)
-	if noted != nil && (from == Voted || !ordered) {
-		if from != Voted {
+	if noted != nil && (from == Prepared || !ordered) {
+		if from != Prepared {
 			c.deadline.Reset(bound)
 		}
 		vm.leave(Aborting, from)

@@ -26,7 +26,7 @@ func TestThawOnAFullDisk(t *testing.T) {
 		stays State
 	}{
 		"aborted": {thaw: abort, stays: Running},
-		"voted":   {vote: true, thaw: abort, stays: Voted},
+		"voted":   {vote: true, thaw: abort, stays: Prepared},
 		"silence": {thaw: func(w *world) error {
 			vm, _ := w.service.current()
 			vm.op.capture.expire()

@@ -26,16 +26,16 @@ func TestTheDeadlineDoesNotThawAVotedVM(t *testing.T) {
 	go func() { c.expire(); close(silent) }()
 	<-c.ctx.Done() // it has looked at the state
 	w.must("write", vm.write(func(j *journal.Journal) { j.Phase = journal.Prepared }))
-	set(Voted)
+	set(Prepared)
 	close(c.done)
 	<-silent
-	if !vm.inState(Voted) || vm.journal.Load().Phase != journal.Prepared {
+	if !vm.inState(Prepared) || vm.journal.Load().Phase != journal.Prepared {
 		t.Errorf("VM is %s, journal %s: it runs beside the one that the vote let go", vm.state, vm.journal.Load().Phase)
 	}
 	if err := c.abort(Captured); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("abort of a voted VM by the deadline = %v", err)
 	}
-	w.must("abort by the controller", c.abort(Captured, Voted))
+	w.must("abort by the controller", c.abort(Captured, Prepared))
 }
 
 // The vote stops the VMM's process for real; an abort lets it go on, once: it names the

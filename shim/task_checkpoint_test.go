@@ -170,7 +170,7 @@ func TestCreateFromACheckpointFailsAtEachCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w.t = t
 			w.nothingLeft()
-			if w.records.rec.GetOperation() != nil || w.records.rec.GetOwner().GetNode() != "" && name != "disown" {
+			if w.records.rec.GetOperation() != nil || w.records.rec.GetOwner().GetNode() != "" && name != "end ownership" {
 				t.Errorf("record %v", w.records.rec)
 			}
 			w.must("create again", w.createFrom(dir))

@@ -110,7 +110,7 @@ func (vm *VM) releaseResources(ctx context.Context) error {
 		return err
 	}
 	if j.Phase == journal.Own || j.Phase == journal.Sending { // the latter where a thaw could not be written
-		if err := vm.record().disown(ctx, j.Generation, j.Spec.UID); err != nil {
+		if err := vm.record().endOwnership(ctx, j.Generation, j.Spec.UID); err != nil {
 			vm.log.Warn("give up ownership", "error", err)
 		}
 	}

@@ -50,8 +50,8 @@ const (
 	Resuming  State = "resuming"
 	Capturing State = "capturing" // the snapshot is being made
 	Captured  State = "captured"  // complete in the store; still paused
-	Voting    State = "voting"
-	Voted     State = "voted" // the VMM is stopped; the controller decides
+	Preparing State = "voting"
+	Prepared  State = "voted" // the VMM is stopped; the controller decides
 	Aborting  State = "aborting"
 	Releasing State = "releasing"
 	Stopped   State = "stopped"
@@ -70,11 +70,11 @@ var transitions = map[State][]State{
 	Paused:    {Resuming, Capturing, Stopped},
 	Resuming:  {Running, Paused, Stopped},
 	Capturing: {Captured, Aborting, Running, Stopped},
-	Captured:  {Voting, Aborting, Stopped},
-	Voting:    {Voted, Captured, Stopped},
-	Voted:     {Aborting, Releasing, Stopped},
-	Aborting:  {Running, Paused, Voted, Captured, Stopped},
-	Releasing: {Stopped, Voted},
+	Captured:  {Preparing, Aborting, Stopped},
+	Preparing: {Prepared, Captured, Stopped},
+	Prepared:  {Aborting, Releasing, Stopped},
+	Aborting:  {Running, Paused, Prepared, Captured, Stopped},
+	Releasing: {Stopped, Prepared},
 	Stopped:   {Deleting},
 	Deleting:  {Deleted, Stopped},
 	Deleted:   {},
@@ -116,7 +116,7 @@ func (vm *VM) leave(from, next State) {
 // Capturing. vm.mu is held.
 func (vm *VM) isHeld() bool {
 	switch vm.state {
-	case Capturing, Captured, Voting, Voted, Aborting, Releasing:
+	case Capturing, Captured, Preparing, Prepared, Aborting, Releasing:
 		return true
 	}
 	return false

@@ -86,7 +86,7 @@ func TestStatusOfBothTables(t *testing.T) {
 		{Creating, TaskCreating, tasktypes.Status_CREATED}, {Ending, TaskCreated, tasktypes.Status_CREATED},
 		{Starting, TaskStarting, tasktypes.Status_PAUSING}, {Running, TaskRunning, tasktypes.Status_RUNNING},
 		{Pausing, TaskRunning, tasktypes.Status_PAUSING}, {Resuming, TaskRunning, tasktypes.Status_PAUSED},
-		{Voted, TaskRunning, tasktypes.Status_RUNNING}, {Deleting, TaskDeleting, tasktypes.Status_STOPPED},
+		{Prepared, TaskRunning, tasktypes.Status_RUNNING}, {Deleting, TaskDeleting, tasktypes.Status_STOPPED},
 	} {
 		vm := bareVM(t, nil)
 		vm.state, vm.owner.state = c.vm, c.task
@@ -122,7 +122,7 @@ func TestCallsByState(t *testing.T) {
 		Created:  {"start", "delete", "update"},
 		Running:  {"pause", "exec", "update", "capture"},
 		Paused:   {"resume"},
-		Captured: {}, Voted: {}, Starting: {}, Aborting: {}, Releasing: {},
+		Captured: {}, Prepared: {}, Starting: {}, Aborting: {}, Releasing: {},
 	}
 	for state, ok := range admitted {
 		for name, call := range calls {

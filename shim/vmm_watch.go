@@ -34,7 +34,7 @@ func (w *vmmWatch) operationDecides() (state State, open bool) {
 	w.vm.mu.Lock()
 	defer w.vm.mu.Unlock()
 	switch w.vm.state {
-	case Voting, Voted, Releasing:
+	case Preparing, Prepared, Releasing:
 		open = true
 	case Capturing:
 		open = w.vm.op.capture.saved && !w.vm.op.capture.req.GetCheckpoint()

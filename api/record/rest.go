@@ -8,10 +8,10 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// rest begins what stands in the place of a digest in a debt that is for no single snapshot.
+// rest begins what stands in the place of a digest in a pending deletion that is for no single snapshot.
 const rest = "rest:"
 
-// RestOf names the debt of everything that stands in a repository and is of the VM with that uid. Of a
+// RestOf names the deletion of everything that stands in a repository and is of the VM with that uid. Of a
 // directory, which each node may have for itself, node is the one whose directory it is.
 func RestOf(uid, node string) string {
 	if node == "" {
@@ -22,7 +22,7 @@ func RestOf(uid, node string) string {
 }
 
 // IsRest reports whether a digest is such a name. A build before takes it for a digest of an unknown
-// kind, deletes nothing, and leaves the debt to the controller.
+// kind, deletes nothing, and leaves the deletion to the controller.
 func IsRest(digest string) bool { return strings.HasPrefix(digest, rest) }
 
 // InLayout reports whether a repository is a directory of a node.

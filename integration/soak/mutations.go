@@ -4,7 +4,7 @@ package soak
 var mutations = map[string][]mutation{
 	// A directory that cannot be read has no VMs, and who is not in the list is given up.
 	// Seed 142 finds it in its first round, in six minutes: step 2 takes the descriptors of node b's
-	// godwitd away for 100 s, after which it has disowned four VMs that run there
+	// godwitd away for 100 s. After that it has given up four VMs that run there
 	// ("Disowned .. nothing of the VM is left on its node"), and the judge finds them lost.
 	"blind list": {
 		{"migrate/node/known.go", "\tif errors.Is(err, fs.ErrNotExist) {\n\t\treturn nil, nil\n\t}\n\tfor _, e := range " +

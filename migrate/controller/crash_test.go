@@ -105,7 +105,7 @@ func ensure(t *testing.T, client *record.Client, vm *nodev1.VM) *nodev1.Record {
 	}
 }
 
-// ctxLock owns or disowns: every change is a generation.
+// ctxLock owns or ends the ownership: every change is a generation.
 func ctxLock(t *testing.T, client *record.Client, rec *nodev1.Record) (*nodev1.Record, error) {
 	t.Helper()
 	if rec.GetOwner() == nil {

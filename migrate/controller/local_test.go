@@ -21,8 +21,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// The id of a user who is neither root nor the user of the tests.
-const nobody = 65534
+// otherUser is the id of a user who is neither root nor the user of the tests.
+const otherUser = 65534
 
 // The local socket serves root and the daemon's own user, by what the kernel says of who connects: also where the
 // file's mode lets others in. A user who is refused holds no other up.
@@ -68,8 +68,8 @@ func TestLocalSocketKnowsItsUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can connect as somebody else")
 	}
-	if answered(nobody) {
-		t.Errorf("user %d is answered", nobody)
+	if answered(otherUser) {
+		t.Errorf("user %d is answered", otherUser)
 	}
 	if !answered(0) {
 		t.Error("root is refused")

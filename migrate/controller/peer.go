@@ -43,8 +43,8 @@ func authorize(ctx context.Context, nodes []string) error {
 		errdefs.ErrPermissionDenied)
 }
 
-// The controller alone.
-func nobody(transition.State) []string { return []string{} }
+// controllerOnly allows no node, only the controller.
+func controllerOnly(transition.State) []string { return []string{} }
 
 // holders may decide about a VM's snapshots, schedule and record: the node that has it, else those
 // that had it last.

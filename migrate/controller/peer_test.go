@@ -143,7 +143,7 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 	}
 	calls := map[string]func() error{
 		"own": func() error { _, err := rogue.Own(ctx, &nodev1.OwnRequest{Vm: other, Node: "src"}); return err },
-		"disown": func() error {
+		"Disown": func() error {
 			_, err := rogue.Disown(ctx, &nodev1.DisownRequest{Vm: vm, Node: "dst", Generation: g})
 			return err
 		},

@@ -39,7 +39,7 @@ func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Reco
 func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
 	nodes := holders
 	if req.GetLostNode() != "" {
-		nodes = nobody
+		nodes = controllerOnly
 	}
 	first := func(st transition.State) error { return s.noteRemoved(ctx, st.Record) }
 	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: nodes, first: first,

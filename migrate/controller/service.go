@@ -198,7 +198,7 @@ func (s *Service) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev
 func (s *Service) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Record, error) {
 	op, nodes := req.GetOperation(), only(drivers(req.GetOperation())...)
 	if req.GetLostNode() != "" { // it takes a VM from its node: godwit recover, which looks at that node first
-		nodes = nobody
+		nodes = controllerOnly
 	}
 	return s.update(ctx,
 		call{vm: req.GetVm(), asked: transition.Asked{Operation: op.GetId(),
@@ -263,9 +263,10 @@ func (s *Service) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev
 
 // Reclaim implements nodev1.RecordsService. It is the controller's own, as moves are.
 func (s *Service) Reclaim(ctx context.Context, req *nodev1.ReclaimRequest) (*nodev1.Record, error) {
-	return s.update(ctx, call{vm: req.GetVm(), nodes: nobody, do: func(st transition.State) (transition.Change, error) {
-		return transition.Reclaim(st, req, s.now())
-	}})
+	return s.update(ctx, call{vm: req.GetVm(), nodes: controllerOnly,
+		do: func(st transition.State) (transition.Change, error) {
+			return transition.Reclaim(st, req, s.now())
+		}})
 }
 
 // Owed implements nodev1.RecordsService.

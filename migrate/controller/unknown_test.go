@@ -22,7 +22,7 @@ func (r *restored) owed() []*nodev1.Owed {
 
 // A record may be removed from a store which had been put back. It owes all that stands in the VM's own
 // repositories, also what was stored after the copy. A node cannot name a repository of another VM.
-func TestRemoveOwesWhatTheCopyDoesNotKnow(t *testing.T) {
+func TestRemoveDeletesWhatTheCopyDoesNotKnow(t *testing.T) {
 	for name, c := range map[string]struct {
 		named string
 		under []string

@@ -21,7 +21,7 @@ const (
 	Failed         Type = "Failed"
 	Lost           Type = "Lost"
 	CleanupPending Type = "CleanupPending"
-	Disowned       Type = "Disowned"
+	OwnershipEnded Type = "Disowned"
 	Superseded     Type = "Outlived"      // a VM that was somebody else's by its record is ended here
 	Reclaimed      Type = "TakenBack"     // a VM that a move has lost goes on at its source
 	Switching      Type = "Switching"     // a move: its source is about to stop for good

@@ -18,7 +18,7 @@ import (
 var hibernate = map[nodev1.Phase]step{
 	nodev1.Phase_PHASE_PENDING:      {name: "begin", do: begin},
 	nodev1.Phase_PHASE_TRANSFERRING: {name: "capture", do: capture},
-	nodev1.Phase_PHASE_SWITCHING:    {name: "vote", do: vote},
+	nodev1.Phase_PHASE_SWITCHING:    {name: "vote", do: prepareSource},
 	nodev1.Phase_PHASE_COMMITTED:    {name: "release", do: release},
 	nodev1.Phase_PHASE_CLEANING:     {name: "clean up", do: finishHibernate},
 	nodev1.Phase_PHASE_ABORTING:     {name: "give back", do: abortCapture},
@@ -100,8 +100,8 @@ func passesOf(all []*machinev1.CapturePass) (passes []record.Pass) {
 	return passes
 }
 
-// vote has the VMM stopped for good, and commits with the receipt that says so.
-func vote(ctx context.Context, e *Engine, rec *nodev1.Record) error {
+// prepareSource has the VMM stopped for good, and commits with the receipt that says so.
+func prepareSource(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	if d := rec.GetDeletion(); d != nil && !record.Stuck(d) && op.GetDeletion() == "" { // ordered since this one was
 		if err := readBack(ctx, e, op, op.GetDigest()); err != nil {

@@ -192,7 +192,7 @@ func TestOpenOperationIsLeftAlone(t *testing.T) {
 		_, disown := w.records.Disown(t.Context(), &nodev1.DisownRequest{Vm: vm, Node: "n1", Generation: gen})
 		_, remove := w.records.Remove(t.Context(), &nodev1.RemoveRequest{Vm: vm, Force: true})
 		_, create := record.Decide(before, "n3", record.Intent{})
-		for name, err := range map[string]error{"own": own, "disown": disown, "remove": remove, "create": create} {
+		for name, err := range map[string]error{"own": own, "Disown": disown, "remove": remove, "create": create} {
 			if !errdefs.IsFailedPrecondition(err) {
 				t.Errorf("%s beside a %s: %v", name, o.name, err)
 			}

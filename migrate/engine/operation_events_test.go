@@ -76,7 +76,7 @@ func logged(t *testing.T, w *world, node string, give func(*world, *Engine, stri
 
 // A node that comes back goes on with its pending deletions before anybody may do something else with
 // the VM: what is open holds it. A VM that no record knows it leaves alone.
-func TestOwedWorkComesFirst(t *testing.T) {
+func TestPendingWorkComesFirst(t *testing.T) {
 	for _, o := range orders {
 		if o.node == "c" {
 			continue

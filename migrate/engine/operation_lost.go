@@ -18,7 +18,7 @@ func (c *core) lost(ctx context.Context, rec *nodev1.Record, phase nodev1.Phase,
 	}
 	// Asked only now: a shim that goes from here on says it itself.
 	if c.left(ctx, rec) {
-		_ = c.disown(ctx, rec, reason)
+		_ = c.endOwnership(ctx, rec, reason)
 	}
 	return nil
 }
@@ -39,13 +39,13 @@ func (c *core) nothing(ctx context.Context, vm *nodev1.VM) bool {
 	return errdefs.IsNotFound(err)
 }
 
-// disown gives up the claim of the node that rec names, and no later one.
-func (c *core) disown(ctx context.Context, rec *nodev1.Record, reason string) error {
+// endOwnership gives up the claim of the node that rec names, and no later one.
+func (c *core) endOwnership(ctx context.Context, rec *nodev1.Record, reason string) error {
 	_, err := c.Records.Disown(ctx, &nodev1.DisownRequest{
 		Vm: rec.GetVm(), Node: rec.GetOwner().GetNode(), Generation: rec.GetGeneration(), Uid: rec.GetUid(),
 	})
 	if err == nil {
-		c.Events.Event(ctx, Event{Type: Disowned, VM: rec.GetVm(), Reason: reason})
+		c.Events.Event(ctx, Event{Type: OwnershipEnded, VM: rec.GetVm(), Reason: reason})
 	}
 	return err
 }

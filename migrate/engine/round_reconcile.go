@@ -147,11 +147,11 @@ func (r *rounds) confirm(ctx context.Context, rec *nodev1.Record) error {
 
 const missingReason = "nothing of the VM is left on its node"
 
-// disownMissing gives up a claim of this node of which it has found nothing. A shim may have stood still
+// endMissing gives up a claim of this node of which it has found nothing. A shim may have stood still
 // all that time between its claim and its first word: so the record says first that the claim is about
 // to be given up, by which no Start runs, and the node looks once more. The second write counts only
 // where the record is as it was at that look, however late it comes.
-func (r *rounds) disownMissing(ctx context.Context, rec *nodev1.Record) error {
+func (r *rounds) endMissing(ctx context.Context, rec *nodev1.Record) error {
 	req := &nodev1.DisownRequest{Vm: rec.GetVm(), Node: r.opts.Node, Generation: rec.GetGeneration(), Uid: rec.GetUid(),
 		Missing: true}
 	now, err := r.Records.Disown(ctx, req)
@@ -170,14 +170,14 @@ func (r *rounds) disownMissing(ctx context.Context, rec *nodev1.Record) error {
 			return err
 		}
 	}
-	r.Events.Event(ctx, Event{Type: Disowned, VM: rec.GetVm(), Reason: missingReason})
+	r.Events.Event(ctx, Event{Type: OwnershipEnded, VM: rec.GetVm(), Reason: missingReason})
 	return nil
 }
 
 func (r *rounds) giveUpRecord(ctx context.Context, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	if op == nil {
-		return r.disownMissing(ctx, rec)
+		return r.endMissing(ctx, rec)
 	}
 	switch op.GetPhase() {
 	case nodev1.Phase_PHASE_COMMITTED:

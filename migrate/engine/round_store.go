@@ -10,7 +10,7 @@ import (
 
 // Store is what this node knows of the store of the records as a whole.
 type Store interface {
-	// Current fails while what the records say must not end, disown or delete anything: they are
+	// Current fails while what the records say must end, give up or delete nothing: they are
 	// an old copy, or this node has not said what it holds since they were put back.
 	Current(ctx context.Context) error
 	// Ask is Current by the store's own word: after a record was read, it says whether that counts.

@@ -112,7 +112,7 @@ type ending func(context.Context) error
 func (r *rounds) judge(s *localVM) ending {
 	switch s.q.GetRecord() {
 	case recordPrepared, recordReleased:
-		return r.voted(s)
+		return r.prepared(s)
 	case recordIncoming, recordReady, recordFenced:
 		return r.arriving(s)
 	case recordSending:

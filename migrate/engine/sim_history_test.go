@@ -133,7 +133,7 @@ func TestSimulatedHistories(t *testing.T) {
 	if gives < int(runs)/4 || beats < 50*int(runs) {
 		t.Error("there is nothing to judge")
 	}
-	for _, m := range []model.Mutation{model.NativeResume, model.NoFreeze, model.CommitWithoutVote} {
+	for _, m := range []model.Mutation{model.NativeResume, model.NoFreeze, model.CommitUnprepared} {
 		back, found := mutate(m), false
 		for seed := uint64(1); seed <= 2000 && !found; seed++ {
 			found = !play(seed, m).judge()

@@ -17,7 +17,7 @@ func mutate(m model.Mutation) func() {
 		return func() { move[phase] = before }
 	}
 	switch m {
-	case model.CommitWithoutVote:
+	case model.CommitUnprepared:
 		return replace(nodev1.Phase_PHASE_SWITCHING, func(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 			op := rec.GetOperation()
 			receipt, err := record.ParseReceipt(op.GetReceipt())

@@ -136,9 +136,9 @@ func (r simRoundRecords) List(_ context.Context, req *nodev1.ListRequest) (*node
 func (r simRoundRecords) Disown(_ context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
 	if r.n.chance(25) {
 		r.s.late = append(r.s.late, func() {
-			r.s.spawn("late disown", "wire", func() {
+			r.s.spawn("late Disown", "wire", func() {
 				if rec, err := r.RecordsService.Disown(context.Background(), req); err == nil {
-					r.s.trace = append(r.s.trace, fmt.Sprintf("a late disown of %s lands: missing %v, %v at %d", r.n.name,
+					r.s.trace = append(r.s.trace, fmt.Sprintf("a late Disown of %s lands: missing %v, %v at %d", r.n.name,
 						rec.GetMissing(), rec.GetOwner(), rec.GetGeneration()))
 				}
 			})

@@ -78,7 +78,7 @@ func TestSimulation(t *testing.T) {
 // I2 or I3.
 func TestSimulatedMutations(t *testing.T) {
 	from := map[model.Mutation]uint64{model.RunNotFenced: 16000} // one history in ten thousand shows it: begin near one
-	for _, m := range []model.Mutation{model.NativeResume, model.NoFreeze, model.CommitWithoutVote, model.RunNotFenced,
+	for _, m := range []model.Mutation{model.NativeResume, model.NoFreeze, model.CommitUnprepared, model.RunNotFenced,
 		model.CannotWithoutFence, model.DestroySourceBeforeRunning} {
 		t.Run(string(m), func(t *testing.T) {
 			defer mutate(m)()

@@ -58,28 +58,28 @@ func (f fleet) Node(name string) (*nodev1.NodeInfo, error) {
 // Each pending deletion is done once. The node that it names does it, else the node that made the snapshot, else
 // one controller. The controller does it too for a deleter that is gone for long, or that has not done it for
 // longer.
-func TestEachDebtHasOnePayer(t *testing.T) {
+func TestEachDeletionHasOneDeleter(t *testing.T) {
 	const first = time.Second
-	debt := func(i int, payer, maker string, age time.Duration) *nodev1.Owed {
+	deletion := func(i int, payer, maker string, age time.Duration) *nodev1.Owed {
 		ref := &nodev1.SnapshotRef{Repository: "x", Digest: fmt.Sprint("d", i), Node: maker}
 		return &nodev1.Owed{Vm: vm, Payer: payer, Snapshot: ref, SinceUnixNano: time.Now().Add(-age).UnixNano()}
 	}
 	for i, tt := range []struct {
-		debt *nodev1.Owed
-		want string // who deletes in the rounds of all
+		deletion *nodev1.Owed
+		want     string // who deletes in the rounds of all
 	}{
-		{debt(0, "n1", "n2", first), "n1"},
-		{debt(1, "", "n2", first), "n2"},
-		{debt(2, "", "", first), "c"},
-		{debt(3, "gone", "n1", first), ""},
-		{debt(4, "gone", "n1", absentDeleter), "c"},
-		{debt(5, "", "silent", absentDeleter), "c"},
-		{debt(6, "", "silent", first), ""},
-		{debt(7, "", "up", absentDeleter), ""},
-		{debt(8, "", "up", idleDeleter), "c"},
+		{deletion(0, "n1", "n2", first), "n1"},
+		{deletion(1, "", "n2", first), "n2"},
+		{deletion(2, "", "", first), "c"},
+		{deletion(3, "gone", "n1", first), ""},
+		{deletion(4, "gone", "n1", absentDeleter), "c"},
+		{deletion(5, "", "silent", absentDeleter), "c"},
+		{deletion(6, "", "silent", first), ""},
+		{deletion(7, "", "up", absentDeleter), ""},
+		{deletion(8, "", "up", idleDeleter), "c"},
 	} {
 		w := newWorld(t)
-		l, who := &ledger{RecordsService: w.records, pending: []*nodev1.Owed{tt.debt}}, ""
+		l, who := &ledger{RecordsService: w.records, pending: []*nodev1.Owed{tt.deletion}}, ""
 		for _, node := range []string{"n3", "c2", "c", "n1", "n2", "c2", "c"} {
 			e := w.start(node)
 			e.Records, e.Snapshots = l, l
@@ -96,7 +96,7 @@ func TestEachDebtHasOnePayer(t *testing.T) {
 			}
 		}
 		if who != tt.want {
-			t.Errorf("debt %d is paid by %q, want %q", i, who, tt.want)
+			t.Errorf("deletion %d is done by %q, want %q", i, who, tt.want)
 		}
 	}
 }

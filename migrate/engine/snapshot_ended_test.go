@@ -25,7 +25,7 @@ func (n *machine) deleteIf(ctx context.Context, deleted bool) {
 	_, err := n.records.Disown(context.WithoutCancel(ctx), &nodev1.DisownRequest{Vm: vm, Node: n.node,
 		Generation: n.gens[n.node]})
 	if !errdefs.IsFailedPrecondition(err) {
-		n.broken = append(n.broken, fmt.Sprintf("disowned under an open operation: %v", err))
+		n.broken = append(n.broken, fmt.Sprintf("Disown under an open operation: %v", err))
 	}
 }
 

@@ -121,12 +121,12 @@ func TestOneRepositoryIsAway(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"first", "second"}, d.asked); diff != "" || len(d.cleared) != 1 ||
 		d.cleared[0] != "sha256:2" {
-		t.Errorf("paid %v, asked (-want +got):\n%s", d.cleared, diff)
+		t.Errorf("cleared %v, asked (-want +got):\n%s", d.cleared, diff)
 	}
 }
 
 // A pending deletion of another VM's snapshot is cleared with an event, and the deletion names the uid that is noted.
-func TestForeignDebt(t *testing.T) {
+func TestForeignDeletion(t *testing.T) {
 	e := newWorld(t).start("n1")
 	d, told := &pendingStore{RecordsService: e.Records, Snapshots: e.Snapshots, foreign: "first"}, &foreignTold{}
 	e.opts.Repository = func(*nodev1.Record) string { return "x" }
@@ -146,14 +146,14 @@ func (h *foreignTold) Event(_ context.Context, ev Event) { h.all = append(h.all,
 
 // Each node may have a directory of its own, at the path that all of them have. A snapshot in it is deleted by the
 // node that made it: that another node has nothing there clears nothing.
-func TestDebtOfAnotherNodesDirectory(t *testing.T) {
+func TestDeletionInAnotherNodesDirectory(t *testing.T) {
 	w := asleep(t)
 	w.apart = true
 	maker, other := w.start("n1"), w.start("n2")
 	w.rounds(maker, 1)
 	owed := w.pendingDeletions()
 	if len(owed) != 0 || len(w.dropped) != 1 {
-		t.Fatalf("the maker owes %v and has dropped %v", owed, w.dropped)
+		t.Fatalf("pending for the maker is %v and has dropped %v", owed, w.dropped)
 	}
 	ref := w.record().GetSnapshots()[0]
 	if ref.GetNode() != "n1" {
@@ -174,14 +174,14 @@ func TestDebtOfAnotherNodesDirectory(t *testing.T) {
 	}
 	if owed := w.pendingDeletions(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != ref.GetDigest() ||
 		len(w.dropped) != 1 {
-		t.Errorf("owed %v, dropped %v: the other node has paid", owed, w.dropped)
+		t.Errorf("owed %v, dropped %v: the other node has deleted it", owed, w.dropped)
 	}
 	resp, err := other.Prune(t.Context(), &nodev1.PruneRequest{})
 	if all := resp.GetPruned(); err != nil || len(all) != 1 || !strings.Contains(all[0].GetError(), `node "n1"`) {
 		t.Errorf("prune at the other node: %v, %v", all, err)
 	}
 	if err := maker.Sweep(t.Context()); err != nil || len(w.pendingDeletions()) != 0 || len(w.dropped) != 2 {
-		t.Errorf("the maker owes %v and has dropped %v: %v", w.pendingDeletions(), w.dropped, err)
+		t.Errorf("pending for the maker is %v and has dropped %v: %v", w.pendingDeletions(), w.dropped, err)
 	}
 }
 

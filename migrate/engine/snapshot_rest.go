@@ -53,7 +53,7 @@ func (r *retention) payRest(ctx context.Context, o *nodev1.Owed) error {
 	return records(err)
 }
 
-// reachesRest is reaches of such a debt: a directory is listed by the node whose it is.
+// reachesRest is reaches of such a deletion: a directory is listed by the node whose it is.
 func (r *retention) reachesRest(ref *nodev1.SnapshotRef) bool {
 	return !record.InLayout(ref.GetRepository()) || ref.GetNode() == "" || ref.GetNode() == r.opts.Node
 }

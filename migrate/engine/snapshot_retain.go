@@ -121,7 +121,7 @@ func (r *retention) Clean(ctx context.Context, vm *nodev1.VM) error {
 
 // clean does those pending deletions that answer a request and are for this node to do. A controller of a
 // build before answers all there are.
-func (r *retention) clean(ctx context.Context, req *nodev1.OwedRequest, pays func(*nodev1.Owed) bool) error {
+func (r *retention) clean(ctx context.Context, req *nodev1.OwedRequest, does func(*nodev1.Owed) bool) error {
 	resp, err := r.Records.Owed(ctx, req)
 	if errdefs.IsNotImplemented(err) { // a controller of a build before: its records keep the list
 		return nil
@@ -133,7 +133,7 @@ func (r *retention) clean(ctx context.Context, req *nodev1.OwedRequest, pays fun
 	away := map[string]bool{} // repositories that would say so of each, after all their retries
 	for _, o := range resp.GetOwed() {
 		repository := o.GetSnapshot().GetRepository()
-		if vm := req.GetVm(); vm != nil && name(vm) != name(o.GetVm()) || away[repository] || !pays(o) {
+		if vm := req.GetVm(); vm != nil && name(vm) != name(o.GetVm()) || away[repository] || !does(o) {
 			continue
 		}
 		mine, err := r.reaches(ctx, o.GetSnapshot())
@@ -161,17 +161,17 @@ const (
 // deletesInstead reports whether the controller does a deletion in place of the node that should. Of several
 // controllers one does.
 func (r *retention) deletesInstead(o *nodev1.Owed) bool {
-	payer, age := record.Deleter(o), r.now().Sub(time.Unix(0, o.GetSinceUnixNano()))
-	if payer == r.opts.Node || r.Peers != nil && !r.Peers.Drives("") {
-		return payer == r.opts.Node
+	deleter, age := record.Deleter(o), r.now().Sub(time.Unix(0, o.GetSinceUnixNano()))
+	if deleter == r.opts.Node || r.Peers != nil && !r.Peers.Drives("") {
+		return deleter == r.opts.Node
 	}
-	if payer == "" || age >= idleDeleter {
+	if deleter == "" || age >= idleDeleter {
 		return true
 	}
 	if r.Peers == nil || age < absentDeleter {
 		return false
 	}
-	n, err := r.Peers.Node(payer)
+	n, err := r.Peers.Node(deleter)
 	return errdefs.IsNotFound(err) || err == nil && !n.GetUp() &&
 		r.now().Sub(time.Unix(0, n.GetSeenUnixNano())) >= absentDeleter
 }
@@ -233,11 +233,11 @@ func (r *retention) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Step)
 	defer cancel()
 	r.mu.Lock()
-	paid := r.noDeletions
+	done := r.noDeletions
 	r.noDeletions = false // the word of one round is for one sweep
 	r.mu.Unlock()
 	if !r.opts.Retention.Scans || r.now().Sub(r.swept) < sweepAll {
-		if paid {
+		if done {
 			return nil
 		}
 		return r.Clean(ctx, nil)

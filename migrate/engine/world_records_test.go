@@ -47,7 +47,7 @@ func (f *flaky) Finish(ctx context.Context, req *nodev1.FinishRequest) (*nodev1.
 func (f *flaky) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
 	f.world.mu.Lock()
 	if s := f.world.state[req.GetNode()]; s != gone {
-		f.world.broken = append(f.world.broken, fmt.Sprintf("disown of a VM that is %s on %s", s, req.GetNode()))
+		f.world.broken = append(f.world.broken, fmt.Sprintf("Disown of a VM that is %s on %s", s, req.GetNode()))
 	}
 	f.world.mu.Unlock()
 	return via(ctx, f, "Disown", f.RecordsService.Disown, req)

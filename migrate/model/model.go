@@ -17,7 +17,7 @@ const (
 	// the destination resumes by itself; its OK can be lost
 	NativeResume               Mutation = "ch-native"
 	NoFreeze                   Mutation = "no-freeze"                     // the vote leaves the source able to resume
-	CommitWithoutVote          Mutation = "commit-without-source-vote"    // Ready is enough
+	CommitUnprepared           Mutation = "commit-without-source-vote"    // Ready is enough
 	RunNotFenced               Mutation = "run-not-fenced-by-attempt"     // Run meets the Ready of another attempt
 	CannotWithoutFence         Mutation = "cannot-without-fence"          // Cannot is answered before Fenced is durable
 	DestroySourceBeforeRunning Mutation = "destroy-source-before-running" // Release is sent before Running is known

@@ -14,7 +14,7 @@ func TestHandOver(t *testing.T) {
 		{None, 2813, 0, 0, nil},
 		{NativeResume, 3299, 486, 4, []string{TwoRunners, SourceAfterDestination}},
 		{NoFreeze, 3446, 0, 7, []string{TwoRunners, SourceAfterDestination}},
-		{CommitWithoutVote, 4172, 822, 6, []string{TwoRunners, SourceAfterDestination}},
+		{CommitUnprepared, 4172, 822, 6, []string{TwoRunners, SourceAfterDestination}},
 		{RunNotFenced, 3033, 220, 19, []string{TwoRunners, SourceAfterDestination}},
 		{CannotWithoutFence, 4735, 78, 9, []string{TwoRunners, SourceAfterDestination}},
 		{DestroySourceBeforeRunning, 5355, 155, 8, []string{Lost}},

@@ -29,7 +29,7 @@ func controller(s State, m Mutation, next take) {
 				message{kind: send, number: a + 1}))
 		}
 	case preparing:
-		if (s.facts.has(isPrepared, a) || m == CommitWithoutVote) && s.facts.has(isReady, a) {
+		if (s.facts.has(isPrepared, a) || m == CommitUnprepared) && s.facts.has(isReady, a) {
 			after := s.owned(uint8(dest(a) + 1))
 			next("C.commit", after.order(committed, message{runAt, a, after.gen}))
 		}

@@ -12,7 +12,8 @@ import (
 )
 
 // untold are events that are no move's.
-var untold = []engine.Type{engine.Disowned, engine.Superseded, engine.Foreign, engine.Reclaimed, engine.DeletionWaits,
+var untold = []engine.Type{engine.OwnershipEnded, engine.Superseded, engine.Foreign, engine.Reclaimed,
+	engine.DeletionWaits,
 	engine.DeletionFails, engine.DeletionOff}
 
 // Each event of the engine is told to who watches moves, or is none of a move: a new one that is missing in the

@@ -22,8 +22,8 @@ func (b *Bolt) Find(_ context.Context, which Which) (found Found, err error) {
 		if which.Deleter != "" {
 			p := []byte(deleterName(which.Deleter))
 			k, _ := tx.Bucket(bucketIndex).Cursor().Seek(p)
-			owes := bytes.HasPrefix(k, p)
-			found.HasDeletions = &owes
+			deletions := bytes.HasPrefix(k, p)
+			found.HasDeletions = &deletions
 		}
 		for _, k := range indexed(tx, which.names()) {
 			rec, err := get[nodev1.Record](tx, bucketRecords, k)

@@ -61,8 +61,8 @@ func (e *Etcd) Find(ctx context.Context, which Which) (found Found, err error) {
 		found.Records = slices.DeleteFunc(found.Records, func(r *nodev1.Record) bool { return !has(r) })
 	default:
 		if which.Deleter != "" {
-			owes := entries.also.Responses[1].GetResponseRange().GetCount() > 0
-			found.HasDeletions = &owes
+			deletions := entries.also.Responses[1].GetResponseRange().GetCount() > 0
+			found.HasDeletions = &deletions
 		}
 		err = e.get(ctx, "records", entries.keys, func(kvs []*mvccpb.KeyValue) error {
 			rec, err := recordOf(kvs)

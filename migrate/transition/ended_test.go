@@ -111,6 +111,6 @@ func TestEndIsNotedOnce(t *testing.T) {
 		Generation: gen})
 	if err != nil || c.Record.GetEnded().GetNode() != "n1" ||
 		c.Record.GetEnded().GetGeneration() != c.Record.GetGeneration() {
-		t.Errorf("disowned: %v, %v", c, err)
+		t.Errorf("its ownership ended: %v, %v", c, err)
 	}
 }

@@ -57,22 +57,24 @@ func Disown(s State, req *nodev1.DisownRequest) (Change, error) {
 	rec, node := s.Record, req.GetNode()
 	switch {
 	case node == "":
-		return Change{}, fmt.Errorf("disown VM %s: node is empty: %w", name(req.GetVm()), errdefs.ErrInvalidArgument)
+		return Change{}, fmt.Errorf("end the ownership of VM %s: node is empty: %w", name(req.GetVm()),
+			errdefs.ErrInvalidArgument)
 	case rec == nil:
 		return Change{}, missing(req.GetVm())
 	case rec.GetOperation() != nil, rec.GetRivals():
-		return Change{}, held(rec, "disown VM "+name(rec.GetVm()))
+		return Change{}, held(rec, "end the ownership of VM "+name(rec.GetVm()))
 	case free(rec) && record.Follows(rec, req.GetGeneration()) && sameUID(rec, req.GetUid()):
 		return keep(s)
 	case rec.GetOwner().GetNode() != node:
-		return Change{}, held(rec, fmt.Sprintf("disown VM %s of node %s", name(rec.GetVm()), node))
+		return Change{}, held(rec, fmt.Sprintf("end the ownership of VM %s of node %s", name(rec.GetVm()), node))
 	}
-	if err := fresh(rec, "disown", req.GetUid(), req.GetGeneration()); err != nil {
+	if err := fresh(rec, "end the ownership of", req.GetUid(), req.GetGeneration()); err != nil {
 		return Change{}, err
 	}
 	switch v := req.GetVersion(); {
 	case v != 0 && v != rec.GetVersion():
-		return Change{}, fmt.Errorf("disown VM %s: version: node %s has looked at version %d of the record, which is at "+
+		return Change{}, fmt.Errorf("end the ownership of VM %s: version: node %s has looked at version %d of the record, "+
+			"which is at "+
 			"%d: look again: %w", name(rec.GetVm()), node, v, rec.GetVersion(), errdefs.ErrFailedPrecondition)
 	case req.GetMissing() && rec.GetMissing():
 		return keep(s)

@@ -104,7 +104,7 @@ func TestAnyCallsInAnyOrder(t *testing.T) {
 				c, err := transition.Own(h.state(""), &nodev1.OwnRequest{Vm: vm, Node: node(t), Generation: h.generation(t)})
 				h.take(t, c, err)
 			},
-			"disown": func(t *rapid.T) {
+			"Disown": func(t *rapid.T) {
 				c, err := transition.Disown(h.state(""), &nodev1.DisownRequest{Vm: vm, Node: node(t), Generation: h.generation(t)})
 				h.take(t, c, err)
 			},

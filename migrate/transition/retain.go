@@ -98,18 +98,18 @@ func InUse(rec *nodev1.Record, digest string) string {
 	return ""
 }
 
-func pendingDeletions(rec *nodev1.Record, refs []*nodev1.SnapshotRef, payer string,
-	now time.Time) (owed []*nodev1.Owed) {
+func pendingDeletions(rec *nodev1.Record, refs []*nodev1.SnapshotRef, deleter string,
+	now time.Time) (pending []*nodev1.Owed) {
 	for _, ref := range refs {
-		owed = append(owed, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref, Payer: payer,
+		pending = append(pending, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref, Payer: deleter,
 			SinceUnixNano: now.UnixNano()})
 	}
-	return owed
+	return pending
 }
 
 // notBeingDeleted refuses to restore a snapshot whose deletion is decided.
-func notBeingDeleted(owed []*nodev1.Owed, digest, call string) error {
-	for _, o := range owed {
+func notBeingDeleted(pending []*nodev1.Owed, digest, call string) error {
+	for _, o := range pending {
 		if o.GetSnapshot().GetDigest() == digest {
 			return fmt.Errorf("%s: snapshot %s is being deleted: %w", call, digest, errdefs.ErrFailedPrecondition)
 		}

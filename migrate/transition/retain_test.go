@@ -102,7 +102,7 @@ func TestTrim(t *testing.T) {
 }
 
 // The end of a record deletes its snapshots only if that is asked for.
-func TestRemoveOwes(t *testing.T) {
+func TestRemoveOrdersDeletions(t *testing.T) {
 	for _, drop := range []bool{false, true} {
 		c, err := transition.Remove(transition.State{Record: listed(&nodev1.Record{})},
 			&nodev1.RemoveRequest{Vm: vm, DropSnapshots: drop}, now)
@@ -113,19 +113,19 @@ func TestRemoveOwes(t *testing.T) {
 }
 
 // Nothing restores what is being deleted, by force neither.
-func TestOwedIsNotRestored(t *testing.T) {
+func TestPendingIsNotRestored(t *testing.T) {
 	rec := listed(&nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}})
 	op := operation(nodev1.Kind_KIND_WAKE, 0)
 	op.Id = "new"
 	owed := []*nodev1.Owed{{Snapshot: &nodev1.SnapshotRef{Digest: digest}}}
-	for _, owes := range []bool{false, true} {
+	for _, pending := range []bool{false, true} {
 		s := transition.State{Record: rec}
-		if owes {
+		if pending {
 			s.PendingDeletions = owed
 		}
 		_, err := transition.Open(s, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest}, now)
-		if errdefs.IsFailedPrecondition(err) != owes || !owes && err != nil {
-			t.Errorf("owed %v: %v", owes, err)
+		if errdefs.IsFailedPrecondition(err) != pending || !pending && err != nil {
+			t.Errorf("pending %v: %v", pending, err)
 		}
 	}
 }

@@ -84,12 +84,13 @@ func find(t *testing.T, st store.Store, reopen func() store.Store) {
 func pendingOf(t *testing.T, st store.Store, _ func() store.Store) {
 	indexed(t, st)
 	rec := apply(t, st, &nodev1.Record{Vm: vm("a"), Uid: "u"}, nil)
-	debt := func(id, digest, maker, payer string) *nodev1.Owed {
+	deletion := func(id, digest, maker, payer string) *nodev1.Owed {
 		return &nodev1.Owed{Vm: vm(id), Payer: payer, Snapshot: &nodev1.SnapshotRef{Repository: "r", Digest: digest,
 			Node: maker}}
 	}
 	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{PendingDeletions: []*nodev1.Owed{
-		debt("a", "d1", "n1", ""), debt("a", "d2", "n1", "n2"), debt("a", "d3", "", ""), debt("ab", "d4", "n1", ""),
+		deletion("a", "d1", "n1", ""), deletion("a", "d2", "n1", "n2"), deletion("a", "d3", "", ""),
+		deletion("ab", "d4", "n1", ""),
 	}}); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,7 @@ func pendingOf(t *testing.T, st store.Store, _ func() store.Store) {
 		if which.VM == nil && which.Deleter != "" {
 			found, err := st.Find(t.Context(), store.Which{Node: "none", Deleter: which.Deleter})
 			if err != nil || found.HasDeletions == nil || *found.HasDeletions != (len(want) > 0) {
-				t.Errorf("node %s owes %d: Find answers %v, %v", which.Deleter, len(want), found.HasDeletions, err)
+				t.Errorf("node %s has %d to delete: Find answers %v, %v", which.Deleter, len(want), found.HasDeletions, err)
 			}
 		}
 		all, err := st.PendingDeletions(t.Context(), which)

@@ -133,8 +133,8 @@ func (m *Memory) Find(ctx context.Context, which store.Which) (found store.Found
 		if err != nil {
 			return found, err
 		}
-		owes := len(owed) > 0
-		found.HasDeletions = &owes
+		deletions := len(owed) > 0
+		found.HasDeletions = &deletions
 	}
 	all, err := m.List(ctx, "", 0)
 	found.Records = slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !which.Has(r) })

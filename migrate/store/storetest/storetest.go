@@ -213,17 +213,17 @@ func remade(t *testing.T, st store.Store, _ func() store.Store) {
 // pendingDeletions: what a change notes is there with it and not without it, also after the record's
 // end, until it is cleared.
 func pendingDeletions(t *testing.T, st store.Store, reopen func() store.Store) {
-	debt := func(id, digest string) *nodev1.Owed {
+	deletion := func(id, digest string) *nodev1.Owed {
 		return &nodev1.Owed{Vm: vm(id), Uid: "u", Snapshot: &nodev1.SnapshotRef{Repository: "r/u", Digest: digest, Tag: "t"}}
 	}
 	rec := apply(t, st, &nodev1.Record{Vm: vm("a")}, nil)
 	apply(t, st, &nodev1.Record{Vm: vm("ab")}, nil)
 	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion()+9,
-		transition.Change{PendingDeletions: []*nodev1.Owed{debt("a", "d0")}}); !errdefs.IsConflict(err) {
+		transition.Change{PendingDeletions: []*nodev1.Owed{deletion("a", "d0")}}); !errdefs.IsConflict(err) {
 		t.Fatal(err)
 	}
 	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(),
-		transition.Change{PendingDeletions: []*nodev1.Owed{debt("a", "d1"), debt("a", "d2")}}); err != nil {
+		transition.Change{PendingDeletions: []*nodev1.Owed{deletion("a", "d1"), deletion("a", "d2")}}); err != nil {
 		t.Fatal(err)
 	}
 	st = reopen()
@@ -231,7 +231,7 @@ func pendingDeletions(t *testing.T, st store.Store, reopen func() store.Store) {
 	if err != nil || len(all) != 2 {
 		t.Fatalf("owed %v, %v", all, err)
 	}
-	same(t, "owed", debt("a", "d1"), all[0])
+	same(t, "owed", deletion("a", "d1"), all[0])
 	for id, want := range map[string]int{"a": 2, "ab": 0} {
 		if state, err := st.Load(t.Context(), vm(id), transition.Asked{PendingDeletions: true}); err != nil ||
 			len(state.PendingDeletions) != want {
@@ -260,17 +260,18 @@ func manyPendingDeletions(t *testing.T, st store.Store, _ func() store.Store) {
 		rec = apply(t, st, rec, &nodev1.Operation{Id: fmt.Sprintf("op-%d", i), Vm: vm("a"),
 			Phase: nodev1.Phase_PHASE_SUCCEEDED})
 	}
-	debts := make([]*nodev1.Owed, 3*transition.MaxKept)
-	for i := range debts {
-		debts[i] = &nodev1.Owed{Vm: vm("a"), Snapshot: &nodev1.SnapshotRef{Repository: "r/u",
+	deletions := make([]*nodev1.Owed, 3*transition.MaxKept)
+	for i := range deletions {
+		deletions[i] = &nodev1.Owed{Vm: vm("a"), Snapshot: &nodev1.SnapshotRef{Repository: "r/u",
 			Digest: fmt.Sprintf("d%03d", i)}}
 	}
-	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{PendingDeletions: debts}); err != nil {
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(),
+		transition.Change{PendingDeletions: deletions}); err != nil {
 		t.Fatal(err)
 	}
 	all, err := st.PendingDeletions(t.Context(), store.WhichDeletions{})
-	if err != nil || len(all) != len(debts) {
-		t.Errorf("%d owed of %d, %v", len(all), len(debts), err)
+	if err != nil || len(all) != len(deletions) {
+		t.Errorf("%d owed of %d, %v", len(all), len(deletions), err)
 	}
 	if state, err := st.Load(t.Context(), vm("a"), transition.Asked{Operation: "op-0"}); err != nil ||
 		state.Record != nil || state.Named != nil {

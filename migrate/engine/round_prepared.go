@@ -14,8 +14,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// voted is a source whose VM stands still for an operation.
-func (r *rounds) voted(s *localVM) ending {
+// prepared is a source whose VM stands still for an operation.
+func (r *rounds) prepared(s *localVM) ending {
 	ref, mine := s.ref(), s.rec.GetOwner().GetNode() == r.opts.Node
 	idle := mine && s.rec.GetOperation() == nil && s.q.GetRecord() == recordPrepared
 	leave := func(ctx context.Context) error { return r.releaseDeparted(ctx, s) }

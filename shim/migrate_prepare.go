@@ -12,8 +12,8 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
-// voteBound is how long stopping the VMM for good may take.
-const voteBound = 10 * time.Second
+// prepareBound is how long stopping the VMM for good may take.
+const prepareBound = 10 * time.Second
 
 // prepare stops the VMM, verifiably, takes its NICs down and writes PREPARED. From then on
 // only the controller moves the VM. It answers the digest of the snapshot.
@@ -22,19 +22,19 @@ func (h *handover) prepare(ctx context.Context) (string, error) {
 	vm.mu.Lock()
 	c, err := h.heldCapture("vote")
 	state := vm.state
-	if err == nil && state != Voted && state != Stopped {
-		err = vm.setState(Voting)
+	if err == nil && state != Prepared && state != Stopped {
+		err = vm.setState(Preparing)
 	}
 	vm.mu.Unlock()
 	switch {
 	case err != nil:
 		return "", err
-	case state == Voted:
+	case state == Prepared:
 		return c.digest, nil
 	case state == Stopped:
 		return c.prepareDead()
 	}
-	ctx, cancel := context.WithTimeout(ctx, voteBound)
+	ctx, cancel := context.WithTimeout(ctx, prepareBound)
 	defer cancel()
 	if err = c.complete(); err == nil {
 		err = c.stopVMM(ctx)
@@ -45,11 +45,11 @@ func (h *handover) prepare(ctx context.Context) (string, error) {
 	if err != nil {
 		err = errors.Join(fmt.Errorf("vote for operation %s: %w", h.ref.GetOperation(), err), vm.vmmID().Continue())
 		c.deadline.Reset(c.silenceBound()) // it may have passed unheard
-		vm.leave(Voting, Captured)
+		vm.leave(Preparing, Captured)
 		return "", err
 	}
 	c.deadline.Stop()
-	vm.leave(Voting, Voted)
+	vm.leave(Preparing, Prepared)
 	return c.digest, nil
 }
 
