@@ -57,13 +57,16 @@ func (o *output) carry(f *os.File, tty bool) {
 	o.mu.Lock()
 	o.file, o.tty = f, tty
 	o.mu.Unlock()
-	go o.fill(f)
+	go o.fill(f, tty)
 }
 
-func (o *output) fill(f *os.File) {
+func (o *output) fill(f *os.File, tty bool) {
 	defer f.Close()
 	raw, err := f.SyscallConn()
-	for err == nil {
+	for reads := 0; err == nil; reads++ {
+		if tty && reads%workersAgain == workersFirst {
+			easeWorkers("/proc")
+		}
 		o.await()
 		var end error
 		err = raw.Read(func(fd uintptr) bool {
