@@ -101,17 +101,7 @@ func (a *adoption) resumeHold(ctx context.Context) error {
 		}
 		return nil
 	}
-	// A vote that was cut off may have stopped it without a word to its client: the VM is paused still.
-	if err := ignoreEnded(id, id.Continue()); err != nil {
-		return err
-	}
-	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Abort))
-	defer cancel()
-	driver, err := vm.driver(bound)
-	if err != nil {
-		return err
-	}
-	m, err := driver.Adopt(bound, *j.Process)
+	m, err := a.adoptVMM(ctx, func() {})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
+	"godwit.dev/godwit/vmm"
 )
 
 // A shim may die between the commit of a wake and the end of Start. The VM that it leaves is this node's, whole, and
@@ -29,22 +30,28 @@ func wakeCommitted(j *journal.Journal) (bool, error) {
 }
 
 // takeOver puts the VM where the Start of its wake was.
-func (a *adoption) takeOver(ctx context.Context) error {
-	vm, j := a.vm, a.j
-	// An operation's vote may have stopped it here before.
-	if err := ignoreEnded(vm.vmmID(), vm.vmmID().Continue()); err != nil {
-		return err
-	}
-	bound, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Abort))
-	defer cancel()
-	driver, err := vm.driver(bound)
-	if err != nil {
-		return err
-	}
+func (a *adoption) takeOver(ctx context.Context) (err error) {
+	vm := a.vm
 	vm.origin.restored, vm.state, vm.owner.state = true, Starting, TaskStarting
-	vm.postcopy.resume() // QEMU itself may wait for a page, and answers no call before it has it
-	vm.machine, err = driver.Adopt(bound, *j.Process)
+	vm.machine, err = a.adoptVMM(ctx, vm.postcopy.resume) // QEMU may wait for a page, and answers no call before
 	return err
+}
+
+// adoptVMM lets the VMM go on and reaches it: the vote of an operation may have stopped it without a word to its
+// client. The function ready is called before the VMM is asked anything.
+func (a *adoption) adoptVMM(ctx context.Context, ready func()) (vmm.Machine, error) {
+	vm, id := a.vm, vmmOf(a.j)
+	if err := ignoreEnded(id, id.Continue()); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(vm.host.Config.Timeouts.Abort))
+	defer cancel()
+	driver, err := vm.driver(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ready()
+	return driver.Adopt(ctx, *a.j.Process)
 }
 
 // finishWake takes the wake of a dead shim to its end. What fails now ends the VM, as it
