@@ -17,10 +17,10 @@ func checkpoints() []scene {
 	behind := map[victim]outcome{shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs,
 		controller: runs}
 	return []scene{
-		{"checkpoint", "before the pause", (*act).precopying, before},
-		{"checkpoint", "behind the pause", (*act).sending, behind},
-		{"checkpoint", "manifest held", (*act).naming, behind},
-		{"checkpoint", "manifest written", (*act).pushed, behind},
+		{"checkpoint", "before the pause", (*operationRun).precopying, before},
+		{"checkpoint", "behind the pause", (*operationRun).sending, behind},
+		{"checkpoint", "manifest held", (*operationRun).naming, behind},
+		{"checkpoint", "manifest written", (*operationRun).pushed, behind},
 	}
 }
 
@@ -33,7 +33,7 @@ func TestCrashCheckpoint(t *testing.T) {
 }
 
 // sending: what was read in the pause goes to the registry while the VM runs on.
-func (a *act) sending(ctx context.Context) error {
+func (a *operationRun) sending(ctx context.Context) error {
 	a.flags = []string{"--pause-budget", "0"}
 	if _, err := a.heldAt(ctx, carries); err != nil {
 		return err

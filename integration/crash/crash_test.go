@@ -46,37 +46,37 @@ const (
 // scene is a point of an operation, and what each death there comes to.
 type scene struct {
 	kind, point string
-	reach       func(*act, context.Context) error
+	reach       func(*operationRun, context.Context) error
 	comes       map[victim]outcome
 }
 
 func scenes() []scene {
 	return []scene{
-		{"hibernate", "before the pause", (*act).precopying, map[victim]outcome{
+		{"hibernate", "before the pause", (*operationRun).precopying, map[victim]outcome{
 			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
-		{"hibernate", "while packs are pushed", (*act).pushing, map[victim]outcome{
+		{"hibernate", "while packs are pushed", (*operationRun).pushing, map[victim]outcome{
 			shimProcess: runs, vmmProcess: sleeps, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
-		{"hibernate", "manifest held", (*act).naming, map[victim]outcome{
+		{"hibernate", "manifest held", (*operationRun).naming, map[victim]outcome{
 			shimProcess: runs, vmmProcess: sleeps, worker: runs, daemon: sleeps, containerds: sleeps}},
-		{"hibernate", "manifest written", (*act).pushed, map[victim]outcome{
+		{"hibernate", "manifest written", (*operationRun).pushed, map[victim]outcome{
 			shimProcess: runs, vmmProcess: sleeps, worker: runs, daemon: sleeps, containerds: sleeps, controller: sleeps}},
-		{"hibernate", "voted", (*act).voted, map[victim]outcome{
+		{"hibernate", "voted", (*operationRun).voted, map[victim]outcome{
 			shimProcess: kept, vmmProcess: sleeps, daemon: sleeps, containerds: sleeps, controller: sleeps}},
-		{"hibernate", "committed", (*act).committed, map[victim]outcome{
+		{"hibernate", "committed", (*operationRun).committed, map[victim]outcome{
 			shimProcess: sleeps, vmmProcess: sleeps, daemon: sleeps, containerds: sleeps, controller: sleeps}},
-		{"hibernate", "clean up", (*act).cleaning, map[victim]outcome{
+		{"hibernate", "clean up", (*operationRun).cleaning, map[victim]outcome{
 			shimProcess: sleeps, daemon: sleeps, containerds: sleeps}},
-		{"wake", "while packs are pulled", (*act).pulling, map[victim]outcome{
+		{"wake", "while packs are pulled", (*operationRun).pulling, map[victim]outcome{
 			shimProcess: sleeps, worker: runs, daemon: kept, containerds: kept, controller: runs}},
-		{"wake", "ready", (*act).ready, map[victim]outcome{
+		{"wake", "ready", (*operationRun).ready, map[victim]outcome{
 			shimProcess: sleeps, daemon: runs, containerds: kept}},
-		{"wake", "loaded", (*act).loaded, map[victim]outcome{
+		{"wake", "loaded", (*operationRun).loaded, map[victim]outcome{
 			shimProcess: sleeps, vmmProcess: sleeps, daemon: kept, containerds: kept}},
-		{"wake", "committed", (*act).owned, map[victim]outcome{
+		{"wake", "committed", (*operationRun).owned, map[victim]outcome{
 			shimProcess: sleeps, vmmProcess: sleeps, daemon: runs, containerds: runs, controller: runs}},
-		{"wake", "not thawed", (*act).thawing, map[victim]outcome{
+		{"wake", "not thawed", (*operationRun).resuming, map[victim]outcome{
 			shimProcess: runs, daemon: runs, containerds: runs}},
-		{"wake", "runs", (*act).running, map[victim]outcome{
+		{"wake", "runs", (*operationRun).running, map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost, daemon: runs, containerds: runs}},
 	}
 }
@@ -132,7 +132,7 @@ func playAll(t *testing.T, newWorld func(*testing.T) *world, scenes []scene, sel
 func TestCrashBeforeTheNIC(t *testing.T) {
 	w := newWorld(t)
 	w.flags = []string{"--annotation", "godwit.dev/nic=recycle"}
-	s := scene{kind: "wake", point: "NIC not plugged in", reach: (*act).unplugged}
+	s := scene{kind: "wake", point: "NIC not plugged in", reach: (*operationRun).unplugged}
 	err := w.play(t, s, shimProcess, runs)
 	if err == nil {
 		err = w.end(t.Context())
@@ -143,8 +143,8 @@ func TestCrashBeforeTheNIC(t *testing.T) {
 }
 
 // unplugged is thawing of a VM that sleeps without its NIC.
-func (a *act) unplugged(ctx context.Context) error {
-	if err := a.thawing(ctx); err != nil {
+func (a *operationRun) unplugged(ctx context.Context) error {
+	if err := a.resuming(ctx); err != nil {
 		return err
 	}
 	if j := note(a.b, a.vm); !j.Unplugged || !j.Waking {
@@ -166,11 +166,11 @@ func (w *world) play(t *testing.T, s scene, v victim, want outcome) error {
 		}
 	}
 	a := w.order(s.kind)
-	defer a.letGo()
+	defer a.release()
 	if err := s.reach(a, ctx); err != nil {
 		return fmt.Errorf("reach the point: %w", err)
 	}
-	follow := a.dam.follower(a, v, want)
+	follow := a.packs.follower(a, v, want)
 	if err := a.kill(ctx, v); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (w *world) play(t *testing.T, s scene, v victim, want outcome) error {
 	if err := follow(ctx); err != nil {
 		return err
 	}
-	a.letGo()
+	a.release()
 	if err := a.restart(ctx, v); err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (w *world) play(t *testing.T, s scene, v victim, want outcome) error {
 	if got != want && !(want == kept && (got == runs || got == sleeps)) {
 		return fmt.Errorf("the VM %s, want %s: %w", got, want, err)
 	}
-	if doubled := w.watch.doubled(); len(doubled) > 0 {
+	if doubled := w.watch.duplicates(); len(doubled) > 0 {
 		return fmt.Errorf("the VM ran twice: %s", strings.Join(doubled, ", "))
 	}
 	if s.kind == "checkpoint" {
@@ -195,13 +195,13 @@ func (w *world) play(t *testing.T, s scene, v victim, want outcome) error {
 			return err
 		}
 	}
-	if err := w.goOn(ctx, got); err != nil {
+	if err := w.checkRecovered(ctx, got); err != nil {
 		return err
 	}
 	return w.lazy.intact(ctx, w)
 }
 
-func (a *act) kill(ctx context.Context, v victim) (err error) {
+func (a *operationRun) kill(ctx context.Context, v victim) (err error) {
 	var pid int
 	switch v {
 	case shimProcess:
@@ -225,7 +225,7 @@ func (a *act) kill(ctx context.Context, v victim) (err error) {
 	return kill(ctx, pid)
 }
 
-func (a *act) restart(ctx context.Context, v victim) error {
+func (a *operationRun) restart(ctx context.Context, v victim) error {
 	switch v {
 	case daemon:
 		return a.b.StartGodwitd(ctx)
@@ -239,7 +239,7 @@ func (a *act) restart(ctx context.Context, v victim) error {
 
 // judge waits until no operation is open and answers what became of the VM. err is what
 // the operation says of itself, and must be there if it did not do what was ordered.
-func (a *act) judge(ctx context.Context, want outcome) (outcome, error) {
+func (a *operationRun) judge(ctx context.Context, want outcome) (outcome, error) {
 	info, err := a.settled(ctx)
 	if err != nil {
 		return "is not settled", err
@@ -279,13 +279,13 @@ func reason(stderr string) string {
 	return strings.TrimSuffix(strings.TrimSpace(rest), "aborted")
 }
 
-// goOn shows that nothing is left of the crash: the VM sleeps and wakes once more, or
+// checkRecovered shows that nothing is left of the crash: the VM sleeps and wakes once more, or
 // its name is free.
-func (w *world) goOn(ctx context.Context, got outcome) error {
+func (w *world) checkRecovered(ctx context.Context, got outcome) error {
 	switch got {
 	case lost:
 		if w.lazy != nil {
-			return w.again(ctx)
+			return w.wakeAgain(ctx)
 		}
 		return w.remove(ctx)
 	case runs:

@@ -10,9 +10,9 @@ import (
 // What containerd starts to clean up after a shim is killed here before it has done anything. The same happens on a
 // host that is too busy for it: the VM is freed all the same.
 func TestCrashOfDelete(t *testing.T) {
-	l := newLives(t, "[timeouts]\n  'io.containerd.timeout.shim.cleanup' = '1ms'\n")
+	l := newTaskWorld(t, "[timeouts]\n  'io.containerd.timeout.shim.cleanup' = '1ms'\n")
 	ctx := t.Context()
-	a := &life{lives: l}
+	a := &taskRun{taskWorld: l}
 	if err := a.runs(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -17,32 +17,32 @@ import (
 // of them, but for those that say otherwise, RAM is still to come.
 func lazyWakes() []scene {
 	return []scene{
-		{"wake", "while packs are pulled", (*act).pulling, map[victim]outcome{
+		{"wake", "while packs are pulled", (*operationRun).pulling, map[victim]outcome{
 			shimProcess: sleeps, worker: runs, daemon: kept, containerds: kept, controller: runs}},
-		{"wake", "ready", (*act).ready, map[victim]outcome{
+		{"wake", "ready", (*operationRun).ready, map[victim]outcome{
 			shimProcess: sleeps, daemon: runs, containerds: kept}},
-		{"wake", "loaded", comingAt((*act).loaded), map[victim]outcome{
+		{"wake", "loaded", comingAt((*operationRun).loaded), map[victim]outcome{
 			shimProcess: sleeps, vmmProcess: sleeps, worker: runs, daemon: kept, containerds: kept}},
-		{"wake", "committed", comingAt((*act).owned), map[victim]outcome{
+		{"wake", "committed", comingAt((*operationRun).owned), map[victim]outcome{
 			shimProcess: sleeps, vmmProcess: sleeps, worker: runs, daemon: runs, containerds: runs, controller: runs}},
-		{"wake", "not thawed", comingAt((*act).thawing), map[victim]outcome{
+		{"wake", "not thawed", comingAt((*operationRun).resuming), map[victim]outcome{
 			shimProcess: runs, worker: runs, daemon: runs, containerds: runs}},
-		{"wake", "waits before it is met", (*act).parched, map[victim]outcome{
+		{"wake", "waits before it is met", (*operationRun).missingPage, map[victim]outcome{
 			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, taskKilled: lost,
 			taskRemoved: lost}},
-		{"wake", "RAM comes", (*act).comes, map[victim]outcome{
+		{"wake", "RAM comes", (*operationRun).fillsAndRuns, map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, controller: runs,
 			taskKilled: lost}},
-		{"wake", "waits", (*act).waits, map[victim]outcome{
+		{"wake", "waits", (*operationRun).waitsForPage, map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost, worker: runs, daemon: runs, containerds: runs, taskKilled: lost,
 			taskRemoved: lost}},
-		{"wake", "end of the fill", ending((*act).comes), map[victim]outcome{
+		{"wake", "end of the fill", ending((*operationRun).fillsAndRuns), map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost, worker: runs}},
-		{"wake", "RAM is whole", (*act).filled, map[victim]outcome{
+		{"wake", "RAM is whole", (*operationRun).filled, map[victim]outcome{
 			shimProcess: lost, vmmProcess: lost}},
-		{"wake", "RAM comes by a successor", (*act).succeeded, map[victim]outcome{
+		{"wake", "RAM comes by a successor", (*operationRun).succeeded, map[victim]outcome{
 			shimProcess: runs, vmmProcess: lost, worker: runs, daemon: runs}},
-		{"wake", "end of a successor's fill", ending((*act).succeeded), map[victim]outcome{
+		{"wake", "end of a successor's fill", ending((*operationRun).succeeded), map[victim]outcome{
 			shimProcess: runs}},
 	}
 }
@@ -63,12 +63,12 @@ func TestCrashLazy(t *testing.T) {
 }
 
 // comingAt is a point at which RAM is still to come.
-func comingAt(reach func(*act, context.Context) error) func(*act, context.Context) error {
-	return func(a *act, ctx context.Context) error { return errors.Join(reach(a, ctx), a.coming()) }
+func comingAt(reach func(*operationRun, context.Context) error) func(*operationRun, context.Context) error {
+	return func(a *operationRun, ctx context.Context) error { return errors.Join(reach(a, ctx), a.fillPending()) }
 }
 
-// coming wants RAM to be still to come, and notes from where.
-func (a *act) coming() error {
+// fillPending wants RAM to be still to come, and notes from where.
+func (a *operationRun) fillPending() error {
 	j := note(a.b, a.vm)
 	if j.Filling == nil {
 		return fmt.Errorf("no RAM is to come: the journal says %+v", j)
@@ -77,8 +77,8 @@ func (a *act) coming() error {
 	return nil
 }
 
-// comes: the wake is over, the VM runs, and no other program's word is needed.
-func (a *act) comes(ctx context.Context) error {
+// fillsAndRuns: the wake is over, the VM runs, and no other program's word is needed.
+func (a *operationRun) fillsAndRuns(ctx context.Context) error {
 	begun := time.Now()
 	a.gate(func(*http.Request) bool { return false })
 	if err := a.begin(ctx); err != nil {
@@ -87,15 +87,15 @@ func (a *act) comes(ctx context.Context) error {
 	if _, err := a.settled(ctx); err != nil {
 		return err
 	}
-	return errors.Join(a.same(ctx, begun), a.coming())
+	return errors.Join(a.same(ctx, begun), a.fillPending())
 }
 
-// waits: the VM runs, and wants a page that does not come.
-func (a *act) waits(ctx context.Context) error {
-	if err := a.comes(ctx); err != nil {
+// waitsForPage: the VM runs, and wants a page that does not come.
+func (a *operationRun) waitsForPage(ctx context.Context) error {
+	if err := a.fillsAndRuns(ctx); err != nil {
 		return err
 	}
-	a.dam.dry.Store(true)
+	a.packs.dry.Store(true)
 	read := make(chan struct{})
 	a.holds = append(a.holds, func() { <-read })
 	go func() {
@@ -104,29 +104,29 @@ func (a *act) waits(ctx context.Context) error {
 		defer cancel()
 		_, _ = a.lazy.look(ctx, a.world) // its VM may well be killed
 	}()
-	return a.dam.waited(ctx)
+	return a.packs.waited(ctx)
 }
 
-// parched: the VM was let run, and wants a page that does not come before the shim has met it.
-func (a *act) parched(ctx context.Context) error {
-	if err := a.thawing(ctx); err != nil {
+// missingPage: the VM was let run, and wants a page that does not come before the shim has met it.
+func (a *operationRun) missingPage(ctx context.Context) error {
+	if err := a.resuming(ctx); err != nil {
 		return err
 	}
-	a.dam.dry.Store(true)
+	a.packs.dry.Store(true)
 	a.flow()
-	if err := a.dam.waited(ctx); err != nil {
+	if err := a.packs.waited(ctx); err != nil {
 		return err
 	}
 	if j := note(a.b, a.vm); !j.Waking {
 		return fmt.Errorf("the wake is over: the journal says %+v", j)
 	}
-	return a.coming()
+	return a.fillPending()
 }
 
 // ending is a point at which RAM came, up to where all pages are there. The VMM, which would be paused to end the wait
 // for them, is stopped.
-func ending(reach func(*act, context.Context) error) func(*act, context.Context) error {
-	return func(a *act, ctx context.Context) error {
+func ending(reach func(*operationRun, context.Context) error) func(*operationRun, context.Context) error {
+	return func(a *operationRun, ctx context.Context) error {
 		if err := reach(a, ctx); err != nil {
 			return err
 		}
@@ -134,7 +134,7 @@ func ending(reach func(*act, context.Context) error) func(*act, context.Context)
 	}
 }
 
-func (a *act) halfWhole(ctx context.Context) error {
+func (a *operationRun) halfWhole(ctx context.Context) error {
 	pid, err := a.vmm()
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (a *act) halfWhole(ctx context.Context) error {
 	if _, err := a.stop(ctx, pid); err != nil {
 		return err
 	}
-	a.dam.open()
+	a.packs.open()
 	return harness.Poll(ctx, runBound, func(context.Context) error {
 		if j := note(a.b, a.vm); j.Filling == nil || j.Armed {
 			return fmt.Errorf("the journal says %+v", j)
@@ -152,20 +152,20 @@ func (a *act) halfWhole(ctx context.Context) error {
 }
 
 // filled: RAM has just become whole.
-func (a *act) filled(ctx context.Context) error {
-	if err := a.comes(ctx); err != nil {
+func (a *operationRun) filled(ctx context.Context) error {
+	if err := a.fillsAndRuns(ctx); err != nil {
 		return err
 	}
-	a.dam.open()
+	a.packs.open()
 	return harness.Poll(ctx, runBound, func(context.Context) error { return whole(a.world) })
 }
 
 // succeeded: the shim of the wake has died, and another one has taken it to its end.
-func (a *act) succeeded(ctx context.Context) error {
-	if err := a.thawing(ctx); err != nil {
+func (a *operationRun) succeeded(ctx context.Context) error {
+	if err := a.resuming(ctx); err != nil {
 		return err
 	}
-	follow := a.dam.follower(a, shimProcess, runs)
+	follow := a.packs.follower(a, shimProcess, runs)
 	begun := time.Now()
 	if err := a.kill(ctx, shimProcess); err != nil {
 		return err
@@ -180,5 +180,5 @@ func (a *act) succeeded(ctx context.Context) error {
 		}
 		return nil
 	})
-	return errors.Join(err, a.same(ctx, begun), a.coming())
+	return errors.Join(err, a.same(ctx, begun), a.fillPending())
 }

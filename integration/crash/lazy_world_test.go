@@ -18,8 +18,8 @@ import (
 	"godwit.dev/godwit/integration/observer"
 )
 
-// lazily is what a world has besides whose b wakes VMs while their RAM comes.
-type lazily struct {
+// lazyWakeWorld is what a world has besides whose b wakes VMs while their RAM comes.
+type lazyWakeWorld struct {
 	sum   string // of memory that no snapshot can compress, as the guest made it
 	looks int
 	from  string // digest of the snapshot that RAM came from last
@@ -27,14 +27,14 @@ type lazily struct {
 
 func newLazyWorld(t *testing.T) *world {
 	w := makeWorld(t, func(n *harness.Node) string { return uncached(n) + "[worker]\nrestore = \"lazy\"\n" })
-	w.lazy = &lazily{}
+	w.lazy = &lazyWakeWorld{}
 	return w
 }
 
 const noise = "/dev/shm/noise"
 
 // fill has the guest remember something.
-func (l *lazily) fill(ctx context.Context, w *world) (err error) {
+func (l *lazyWakeWorld) fill(ctx context.Context, w *world) (err error) {
 	if l == nil {
 		return nil
 	}
@@ -47,7 +47,7 @@ func (l *lazily) fill(ctx context.Context, w *world) (err error) {
 }
 
 // look reads it all.
-func (l *lazily) look(ctx context.Context, w *world) (string, error) {
+func (l *lazyWakeWorld) look(ctx context.Context, w *world) (string, error) {
 	l.looks++
 	out, err := w.b.RunCtr(ctx, "task", "exec", "--exec-id", fmt.Sprint("look", l.looks), w.vm, "/bin/busybox",
 		"sha256sum", noise)
@@ -61,7 +61,7 @@ func (l *lazily) look(ctx context.Context, w *world) (string, error) {
 }
 
 // intact wants memory and disk of the guest to be what they were, and its RAM to be whole soon.
-func (l *lazily) intact(ctx context.Context, w *world) error {
+func (l *lazyWakeWorld) intact(ctx context.Context, w *world) error {
 	if l == nil {
 		return nil
 	}
@@ -92,9 +92,9 @@ func whole(w *world) error {
 	return nil
 }
 
-// again wakes a VM that was lost from the snapshot that it ran from, as its user does: that is whole,
+// wakeAgain wakes a VM that was lost from the snapshot that it ran from, as its user does: that is whole,
 // and nothing is lost but what the VM did since.
-func (w *world) again(ctx context.Context) error {
+func (w *world) wakeAgain(ctx context.Context) error {
 	if err := w.godwit(ctx, "snapshot", "verify", w.lazy.from); err != nil {
 		return err
 	}
@@ -110,9 +110,9 @@ func (w *world) again(ctx context.Context) error {
 	return errors.Join(err, w.same(ctx, begun))
 }
 
-// dam holds the packs that the fill of a VM that runs reads whole; what the VM waits for passes until
+// packGate holds the packs that the fill of a VM that runs reads whole; what the VM waits for passes until
 // it is dry.
-type dam struct {
+type packGate struct {
 	*world
 	dry    atomic.Bool
 	thirst func()
@@ -121,15 +121,15 @@ type dam struct {
 	opened chan struct{}
 }
 
-func newDam(w *world) *dam {
-	d := &dam{world: w, wanted: make(chan struct{}), opened: make(chan struct{})}
+func newPackGate(w *world) *packGate {
+	d := &packGate{world: w, wanted: make(chan struct{}), opened: make(chan struct{})}
 	d.thirst = sync.OnceFunc(func() { close(d.wanted) })
 	d.open = sync.OnceFunc(func() { close(d.opened) })
 	return d
 }
 
 // hold returns when a request may pass.
-func (d *dam) hold(r *http.Request) {
+func (d *packGate) hold(r *http.Request) {
 	if d == nil || r.Method != http.MethodGet {
 		return
 	}
@@ -151,7 +151,7 @@ func (d *dam) hold(r *http.Request) {
 	}
 }
 
-func (d *dam) flows() bool {
+func (d *packGate) flows() bool {
 	select {
 	case <-d.opened:
 		return true
@@ -160,7 +160,7 @@ func (d *dam) flows() bool {
 	}
 }
 
-func (d *dam) waited(ctx context.Context) error {
+func (d *packGate) waited(ctx context.Context) error {
 	select {
 	case <-d.wanted:
 		return nil
@@ -171,8 +171,8 @@ func (d *dam) waited(ctx context.Context) error {
 	}
 }
 
-// follower answers what waits for who goes on for a process that is killed, while the dam holds.
-func (d *dam) follower(a *act, v victim, want outcome) func(context.Context) error {
+// follower answers what waits for who goes on for a process that is killed, while the gate of packs holds.
+func (d *packGate) follower(a *operationRun, v victim, want outcome) func(context.Context) error {
 	if d == nil || want != runs || a.thaw != nil || d.flows() { // where anything is stopped it comes once all goes on
 		return func(context.Context) error { return nil }
 	}
@@ -199,8 +199,8 @@ func (d *dam) follower(a *act, v victim, want outcome) func(context.Context) err
 	}
 }
 
-// endTask ends the VM by its user's order, while the dam holds: it ends all the same.
-func (a *act) endTask(ctx context.Context, v victim) error {
+// endTask ends the VM by its user's order, while the gate of packs holds: it ends all the same.
+func (a *operationRun) endTask(ctx context.Context, v victim) error {
 	order := []string{"task", "rm", "--force", a.vm}
 	if v == taskKilled {
 		order = []string{"task", "kill", "--signal", "KILL", a.vm}

@@ -39,22 +39,22 @@ type seen struct {
 }
 
 // no program died: the program that came by has ended by itself.
-const nobody victim = "nobody"
+const noVictim victim = "nobody"
 
 // death kills what comes by e, and judges. It tells whether there was something to kill.
-func (w *travels) death(t *testing.T, s script, e edge) (outcome string, err error) {
+func (w *moveWorld) death(t *testing.T, s script, e edge) (outcome string, err error) {
 	ctx := t.Context()
 	from, err := w.awake(ctx)
 	if err != nil {
 		return caseFailed, fmt.Errorf("before: %w", err)
 	}
 	j := w.act(s, from)
-	defer j.letGo()
+	defer j.release()
 	if err := j.begin(ctx, &e); err != nil {
 		return caseFailed, fmt.Errorf("reach the point: %w", err)
 	}
 	outcome = caseKilled
-	pid, err := j.holds[len(j.holds)-1].reached(ctx, j.over)
+	pid, err := j.holds[len(j.holds)-1].reached(ctx, j.checkOpen)
 	switch {
 	case err == nil:
 	case errors.Is(err, errOver) && e.n > 1 && s.do != nil: // after a death one more or less may come by
@@ -66,33 +66,33 @@ func (w *travels) death(t *testing.T, s script, e edge) (outcome string, err err
 	if err != nil {
 		return caseFailed, err
 	}
-	if at.who != nobody {
+	if at.who != noVictim {
 		switch err := kill(ctx, pid); {
 		case errors.Is(err, unix.ESRCH):
-			at.who = nobody
+			at.who = noVictim
 		case err != nil:
 			return caseFailed, err
 		}
 	}
-	j.letGo()
+	j.release()
 	if at.who == daemon {
 		if err := j.restart(ctx, j.at(e.at)); err != nil {
 			return caseFailed, err
 		}
 	}
-	if at.who == nobody && outcome == caseKilled {
+	if at.who == noVictim && outcome == caseKilled {
 		outcome = caseEnded
 	}
 	return outcome, j.judge(t, at, j.allowed(at))
 }
 
-func (j *journey) restart(ctx context.Context, n *harness.Node) error {
+func (j *moveRun) restart(ctx context.Context, n *harness.Node) error {
 	_ = n.Godwitd.Kill()
 	return n.StartGodwitd(ctx)
 }
 
 // look takes down how things stand.
-func (j *journey) look(ctx context.Context, r role, pid int) (seen, error) {
+func (j *moveRun) look(ctx context.Context, r role, pid int) (seen, error) {
 	rec, err := j.record(ctx)
 	if err != nil {
 		return seen{}, err
@@ -105,13 +105,13 @@ func (j *journey) look(ctx context.Context, r role, pid int) (seen, error) {
 	case filepath.Base(exe) == "godwitd":
 		at.who = daemon
 	case pid == 0 || errors.Is(err, os.ErrNotExist): // it was about to end when it came by
-		at.who, err = nobody, nil
+		at.who, err = noVictim, nil
 	}
 	return at, err
 }
 
 // allowed is the crash table.
-func (j *journey) allowed(at seen) []end {
+func (j *moveRun) allowed(at seen) []end {
 	switch {
 	case at.who == shimProcess && at.at == source && at.from == "OWN" && !at.own:
 		return []end{gone, stays} // no operation holds it: its end is the task's, as ever
@@ -143,7 +143,7 @@ func calledOff(at seen) []end {
 
 // judge waits for the end and compares it with what may be. Whatever it is, no counter is
 // seen twice or goes back, memory and disk are one, and nothing is left.
-func (j *journey) judge(t *testing.T, at seen, may []end) error {
+func (j *moveRun) judge(t *testing.T, at seen, may []end) error {
 	ctx, killed := t.Context(), time.Now()
 	select {
 	case err := <-j.ordered:
@@ -158,14 +158,14 @@ func (j *journey) judge(t *testing.T, at seen, may []end) error {
 		return err
 	}
 	settled := time.Now()
-	phase, told := j.told(ctx, j.id)
+	phase, told := j.outcomeOf(ctx, j.id)
 	got, err := j.find(ctx, rec, may)
 	t.Logf("%s; %s of %s in %s, source %q, destination %q; settled after %.1f s, %s: %v", got, at.who, at.at, at.phase,
 		at.from, at.to, settled.Sub(killed).Seconds(), phase, told)
 	if err != nil {
 		return err
 	}
-	if doubled := j.watch.doubled(); len(doubled) > 0 {
+	if doubled := j.watch.duplicates(); len(doubled) > 0 {
 		return fmt.Errorf("the VM ran twice: %s", strings.Join(doubled, ", "))
 	}
 	if !slices.Contains(may, got) {
@@ -181,10 +181,10 @@ func (j *journey) judge(t *testing.T, at seen, may []end) error {
 }
 
 // find looks where the VM is.
-func (j *journey) find(ctx context.Context, rec *nodev1.Record, may []end) (end, error) {
+func (j *moveRun) find(ctx context.Context, rec *nodev1.Record, may []end) (end, error) {
 	owner := j.node(rec.GetOwner().GetNode())
 	if slices.Contains(may, gone) {
-		err := j.quiet(ctx) // a VM whose shim has died is ended within a moment
+		err := j.checkSilent(ctx) // a VM whose shim has died is ended within a moment
 		if err == nil || owner == nil {
 			return gone, err
 		}
@@ -205,8 +205,8 @@ func (j *journey) find(ctx context.Context, rec *nodev1.Record, may []end) (end,
 	return where, nil
 }
 
-// quiet checks that nothing runs.
-func (j *journey) quiet(ctx context.Context) error {
+// checkSilent checks that nothing runs.
+func (j *moveRun) checkSilent(ctx context.Context) error {
 	before := j.watch.latest()
 	select {
 	case <-ctx.Done():

@@ -173,8 +173,8 @@ func (h *hold) reached(ctx context.Context, over func() error) (pid int, err err
 // goneLooks in a row find no process that has ended.
 const goneLooks = 10
 
-// letGo may be called twice.
-func (h *hold) letGo() {
+// release may be called twice.
+func (h *hold) release() {
 	for _, suffix := range []string{"", ".held"} {
 		_ = os.Remove(filepath.Join(h.p.of(h.n), h.e.file()+suffix))
 	}
@@ -183,7 +183,7 @@ func (h *hold) letGo() {
 // A case that is not a side of a point is not counted as one (TestCrashMoves reports).
 func TestNamesOfCases(t *testing.T) {
 	for _, s := range scripts() {
-		for _, h := range hurts(s) {
+		for _, h := range deaths(s) {
 			if e, ok := edgeOf(h.name); ok {
 				t.Errorf("%q of %q reads as %+v", h.name, s.name, e)
 			}

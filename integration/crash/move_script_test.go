@@ -20,7 +20,7 @@ type script struct {
 	name, mode string
 	fresh      bool  // the destination has never seen the VM
 	at         *edge // where do is done
-	do         func(*journey, context.Context, int) error
+	do         func(*moveRun, context.Context, int) error
 	only       func(edge) bool  // deaths that other scripts do not play
 	comes      func(seen) []end // what deaths may come to, where the crash table alone does not say
 }
@@ -34,16 +34,16 @@ func scripts() []script {
 		{name: "to a new node", mode: "live", fresh: true, only: func(e edge) bool {
 			return e.at == destination && (strings.HasPrefix(e.name, "Leases.") || strings.HasPrefix(e.name, "Containers."))
 		}},
-		{name: "called off", mode: "live", at: &send, do: (*journey).callOff, comes: calledOff},
-		{name: "reverted", mode: "live", at: &committed, do: (*journey).failDestination, comes: onlyHome},
+		{name: "called off", mode: "live", at: &send, do: (*moveRun).callOff, comes: calledOff},
+		{name: "reverted", mode: "live", at: &committed, do: (*moveRun).failDestination, comes: onlyHome},
 	}
 }
 
 func flagRun() string { return flag.Lookup("test.run").Value.String() }
 
-// journey is one move in a script.
-type journey struct {
-	*travels
+// moveRun is one move in a script.
+type moveRun struct {
+	*moveWorld
 	script   script
 	from, to *harness.Node
 	id       string
@@ -54,30 +54,30 @@ type journey struct {
 	bandwidth uint64 // of the move; 0: as configured
 }
 
-func (w *travels) act(s script, from *harness.Node) *journey {
+func (w *moveWorld) act(s script, from *harness.Node) *moveRun {
 	w.orders++
-	return &journey{travels: w, script: s, from: from, to: w.other(from), id: fmt.Sprintf("move-%d", w.orders),
+	return &moveRun{moveWorld: w, script: s, from: from, to: w.other(from), id: fmt.Sprintf("move-%d", w.orders),
 		ordered: make(chan error, 1)}
 }
 
-func (j *journey) at(r role) *harness.Node {
+func (j *moveRun) at(r role) *harness.Node {
 	return map[role]*harness.Node{source: j.from, destination: j.to, keeper: j.keeper}[r]
 }
 
-func (j *journey) letGo() {
+func (j *moveRun) release() {
 	for _, h := range j.holds {
-		h.letGo()
+		h.release()
 	}
 }
 
-func (j *journey) hold(e edge) (*hold, error) {
+func (j *moveRun) hold(e edge) (*hold, error) {
 	h, err := j.arm(j.at(e.at), e)
 	j.holds = append(j.holds, h)
 	return h, err
 }
 
 // begin orders the move and does what the script wants, with programs armed to stop at e.
-func (j *journey) begin(ctx context.Context, e *edge) error {
+func (j *moveRun) begin(ctx context.Context, e *edge) error {
 	if err := j.forget(j.Nodes()...); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (j *journey) begin(ctx context.Context, e *edge) error {
 		}
 		return nil
 	}
-	pid, err := first.reached(ctx, j.over)
+	pid, err := first.reached(ctx, j.checkOpen)
 	if err != nil {
 		return err
 	}
@@ -129,15 +129,15 @@ func (j *journey) begin(ctx context.Context, e *edge) error {
 	if err := j.script.do(j, ctx, pid); err != nil {
 		return err
 	}
-	first.letGo()
+	first.release()
 	return nil
 }
 
-// over is an error once the move has come to its end.
-func (j *journey) over() error {
+// checkOpen is an error once the move has come to its end.
+func (j *moveRun) checkOpen() error {
 	rec, err := j.record(context.Background())
 	if err == nil && rec.GetOperation() == nil {
-		if phase, why := j.told(context.Background(), j.id); phase != nodev1.Phase_PHASE_UNSPECIFIED {
+		if phase, why := j.outcomeOf(context.Background(), j.id); phase != nodev1.Phase_PHASE_UNSPECIFIED {
 			return fmt.Errorf("%w: the move is over, in %s: %w", errOver, phase, why)
 		}
 	}
@@ -147,7 +147,7 @@ func (j *journey) over() error {
 var errOver = errors.New("nobody comes by any more")
 
 // callOff aborts the move. The order is not waited for: a death may hold it up.
-func (j *journey) callOff(ctx context.Context, _ int) error {
+func (j *moveRun) callOff(ctx context.Context, _ int) error {
 	go func() {
 		_, _ = j.moves.Abort(context.WithoutCancel(ctx), &nodev1.AbortRequest{Operation: j.id, Reason: "test"})
 	}()
@@ -161,7 +161,7 @@ func (j *journey) callOff(ctx context.Context, _ int) error {
 }
 
 // failDestination kills the shim that would run the VM next.
-func (j *journey) failDestination(ctx context.Context, _ int) error {
+func (j *moveRun) failDestination(ctx context.Context, _ int) error {
 	pid, err := hostPID(j.to, note(j.to, j.vm).Shim.PID)
 	if err != nil {
 		return err
@@ -170,14 +170,14 @@ func (j *journey) failDestination(ctx context.Context, _ int) error {
 }
 
 // points lists those that were passed on all nodes, after what the script does.
-func (j *journey) points() (all []edge, err error) {
+func (j *moveRun) points() (all []edge, err error) {
 	for _, r := range roles {
 		passed, err := j.passed(j.at(r), r)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range passed {
-			if !slices.Contains(all, e) && !slices.Contains(j.earlier, e) && (j.script.do == nil || behind(e)) {
+			if !slices.Contains(all, e) && !slices.Contains(j.earlier, e) && (j.script.do == nil || isRollback(e)) {
 				all = append(all, e)
 			}
 		}
@@ -185,8 +185,8 @@ func (j *journey) points() (all []edge, err error) {
 	return all, nil
 }
 
-// behind tells what a rollback passes from what the move before it did.
-func behind(e edge) bool {
+// isRollback tells what a rollback passes from what the move before it did.
+func isRollback(e edge) bool {
 	for _, way := range []string{"Abort", "ABORT", "FAILED", "Revert", "REVERTING", "Discard", "FENCED", "Kill", "OWN",
 		"Tasks.Delete", "Task.Delete", "Task.Shutdown", "Containers."} {
 		if strings.Contains(e.name, way) {
@@ -197,7 +197,7 @@ func behind(e edge) bool {
 }
 
 // loser is the node that has not the VM now.
-func (j *journey) loser() *harness.Node {
+func (j *moveRun) loser() *harness.Node {
 	rec, err := j.record(context.Background())
 	if err == nil && rec.GetOwner().GetNode() == j.to.Name {
 		return j.from

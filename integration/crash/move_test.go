@@ -45,7 +45,7 @@ type matrix struct {
 	t     *testing.T
 	root  string
 	full  bool
-	w     *travels
+	w     *moveWorld
 	parts map[string]*part
 }
 
@@ -53,9 +53,9 @@ type matrix struct {
 func (m *matrix) keeps() bool { return m.full && strings.Count(flagRun(), "/") < 2 }
 
 // world answers the cluster that the last case has left in order, or a new one.
-func (m *matrix) world() *travels {
+func (m *matrix) world() *moveWorld {
 	if m.w == nil {
-		m.w = newTravels(m.t)
+		m.w = newMoveWorld(m.t)
 	}
 	return m.w
 }
@@ -133,10 +133,10 @@ func (m *matrix) one(t *testing.T, s script, c *played) {
 }
 
 // play plays the case of that name: a side of a point, or what has none.
-func (w *travels) play(t *testing.T, s script, name string) (outcome string, err error) {
-	for _, h := range hurts(s) {
+func (w *moveWorld) play(t *testing.T, s script, name string) (outcome string, err error) {
+	for _, h := range deaths(s) {
 		if h.name == name {
-			return caseKilled, w.hurt(t, s, h)
+			return caseKilled, w.injure(t, s, h)
 		}
 	}
 	e, ok := edgeOf(name)
@@ -157,7 +157,7 @@ func (m *matrix) survey(t *testing.T, s script) (names []string) {
 			t.Fatal(err)
 		}
 		a := w.act(s, from)
-		defer a.letGo()
+		defer a.release()
 		if err := a.begin(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func (m *matrix) survey(t *testing.T, s script) (names []string) {
 		t.Logf("point: %s", e)
 		names = append(names, e.String())
 	}
-	for _, h := range hurts(s) {
+	for _, h := range deaths(s) {
 		names = append(names, h.name)
 	}
 	return names

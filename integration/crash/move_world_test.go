@@ -23,8 +23,8 @@ import (
 	"godwit.dev/godwit/internal/failpoint"
 )
 
-// travels is a controller that has no VM, and two nodes between which one VM moves.
-type travels struct {
+// moveWorld is a controller that has no VM, and two nodes between which one VM moves.
+type moveWorld struct {
 	*harness.Harness
 	*pointed
 	keeper  *harness.Node
@@ -51,7 +51,7 @@ type remains struct {
 // plain nodes keep no packs of a VM that has gone.
 func plain(*harness.Node) string { return "cache.packs = 0\n" }
 
-func newTravels(t *testing.T) *travels {
+func newMoveWorld(t *testing.T) *moveWorld {
 	dir, err := os.MkdirTemp("", "gwpoints")
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func newTravels(t *testing.T) *travels {
 	t.Setenv(failpoint.EnvDir, p.dir+"/$GODWIT_NODE")
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
 		Programs: p.programs, Config: plain})
-	w := &travels{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[1:], vm: filepath.Base(h.Dir),
+	w := &moveWorld{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[1:], vm: filepath.Base(h.Dir),
 		empty: map[*harness.Node]harness.Inventory{}, beside: map[*harness.Node]harness.Inventory{}}
 	if err := p.forget(h.Nodes()...); err != nil {
 		t.Fatal(err)
@@ -91,9 +91,9 @@ func newTravels(t *testing.T) *travels {
 	return w
 }
 
-func (w *travels) name() *nodev1.VM { return &nodev1.VM{Namespace: "default", Id: w.vm} }
+func (w *moveWorld) name() *nodev1.VM { return &nodev1.VM{Namespace: "default", Id: w.vm} }
 
-func (w *travels) node(name string) *harness.Node {
+func (w *moveWorld) node(name string) *harness.Node {
 	for _, n := range w.Nodes() {
 		if n.Name == name {
 			return n
@@ -103,7 +103,7 @@ func (w *travels) node(name string) *harness.Node {
 }
 
 // awake makes sure that the VM runs, as a task that containerd knows, and answers where.
-func (w *travels) awake(ctx context.Context) (*harness.Node, error) {
+func (w *moveWorld) awake(ctx context.Context) (*harness.Node, error) {
 	if w.nonce == "" {
 		if err := w.boot(ctx); err != nil {
 			return nil, err
@@ -131,7 +131,7 @@ func (w *travels) awake(ctx context.Context) (*harness.Node, error) {
 
 // boot makes a VM that has been on both nodes: either has a container object of it, and a
 // network that a move has made. The lease of ctr's own is lost when its task is.
-func (w *travels) boot(ctx context.Context) error {
+func (w *moveWorld) boot(ctx context.Context) error {
 	n, begun := w.nodes[0], time.Now()
 	beacon := net.JoinHostPort(harness.Gateway, beaconPort)
 	if _, err := n.RunCtr(ctx, "run", "-d", "--cni", "--annotation", "godwit.dev/memory=96MiB", "--runtime", runtimeName,
@@ -151,7 +151,7 @@ func (w *travels) boot(ctx context.Context) error {
 
 // home moves a VM that a successor of its shim has, undisturbed: then containerd has a task
 // of it again.
-func (w *travels) home(ctx context.Context, from *harness.Node) (*harness.Node, error) {
+func (w *moveWorld) home(ctx context.Context, from *harness.Node) (*harness.Node, error) {
 	to := w.other(from)
 	begun := time.Now()
 	w.orders++
@@ -164,7 +164,7 @@ func (w *travels) home(ctx context.Context, from *harness.Node) (*harness.Node, 
 		return nil, err
 	}
 	if rec.GetOwner().GetNode() != to.Name {
-		_, why := w.told(ctx, id)
+		_, why := w.outcomeOf(ctx, id)
 		return nil, fmt.Errorf("a move that nothing disturbs leaves the VM with %v: %w", rec.GetOwner(), why)
 	}
 	if err := w.same(ctx, begun); err != nil {
@@ -173,13 +173,13 @@ func (w *travels) home(ctx context.Context, from *harness.Node) (*harness.Node, 
 	return to, w.clean(ctx, from)
 }
 
-func (w *travels) other(n *harness.Node) *harness.Node {
+func (w *moveWorld) other(n *harness.Node) *harness.Node {
 	return w.nodes[1-slices.Index(w.nodes, n)]
 }
 
 // order returns once the move is durable: its operation's id lets it be ordered again where
 // the answer is lost with the controller.
-func (w *travels) order(ctx context.Context, req *nodev1.MigrateRequest) error {
+func (w *moveWorld) order(ctx context.Context, req *nodev1.MigrateRequest) error {
 	req.Vm = w.name()
 	return harness.Poll(ctx, moveBound, func(ctx context.Context) error {
 		_, err := w.moves.Migrate(ctx, req)
@@ -187,14 +187,14 @@ func (w *travels) order(ctx context.Context, req *nodev1.MigrateRequest) error {
 	})
 }
 
-func (w *travels) record(ctx context.Context) (*nodev1.Record, error) {
+func (w *moveWorld) record(ctx context.Context) (*nodev1.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, stopBound)
 	defer cancel()
 	return w.records.Get(ctx, &nodev1.GetRequest{Vm: w.name()})
 }
 
-// told is what the operation says of itself at its end: how it ended, and why.
-func (w *travels) told(ctx context.Context, id string) (phase nodev1.Phase, err error) {
+// outcomeOf is what the operation says of itself at its end: how it ended, and why.
+func (w *moveWorld) outcomeOf(ctx context.Context, id string) (phase nodev1.Phase, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stopBound)
 	defer cancel()
 	resp, err := w.moves.Get(ctx, &nodev1.StatusRequest{Operation: id})
@@ -206,7 +206,7 @@ func (w *travels) told(ctx context.Context, id string) (phase nodev1.Phase, err 
 }
 
 // settled waits until no operation is open.
-func (w *travels) settled(ctx context.Context) (rec *nodev1.Record, err error) {
+func (w *moveWorld) settled(ctx context.Context) (rec *nodev1.Record, err error) {
 	err = harness.Poll(ctx, moveBound, func(ctx context.Context) error {
 		if rec, err = w.record(ctx); err != nil {
 			return err
@@ -225,7 +225,7 @@ var moveBound = harness.Slow(2 * time.Minute)
 
 // same waits for the guest to be heard and compares it with the one that is known. Then it has the guest read what it
 // has written to its disk.
-func (w *travels) same(ctx context.Context, since time.Time) error {
+func (w *moveWorld) same(ctx context.Context, since time.Time) error {
 	s, err := w.watch.next(ctx, since)
 	if err != nil {
 		return err
@@ -243,7 +243,7 @@ func (w *travels) same(ctx context.Context, since time.Time) error {
 }
 
 // clean waits until a node holds nothing of the VM.
-func (w *travels) clean(ctx context.Context, n *harness.Node) error {
+func (w *moveWorld) clean(ctx context.Context, n *harness.Node) error {
 	return harness.Poll(ctx, moveBound, func(ctx context.Context) error {
 		now, err := n.Inventory(ctx)
 		if err != nil {
@@ -269,7 +269,7 @@ func (w *travels) clean(ctx context.Context, n *harness.Node) error {
 }
 
 // remove ends what is left of a VM that was lost, as a user of containerd does.
-func (w *travels) remove(ctx context.Context) error {
+func (w *moveWorld) remove(ctx context.Context) error {
 	// What a source still holds of a VM that was lost elsewhere goes with the record.
 	_, _ = w.keeper.RunGodwit(ctx, "rm", "--force", w.vm)
 	for _, n := range w.nodes {
@@ -300,7 +300,7 @@ func (w *travels) remove(ctx context.Context) error {
 }
 
 // drop removes task and container object of a VM.
-func (w *travels) drop(ctx context.Context, n *harness.Node, vm string) error {
+func (w *moveWorld) drop(ctx context.Context, n *harness.Node, vm string) error {
 	for _, args := range [][]string{{"task", "rm", "--force", vm}, {"container", "rm", vm}} {
 		err := harness.Poll(ctx, moveBound, func(ctx context.Context) error {
 			_, err := n.RunCtr(ctx, args...)
@@ -318,7 +318,7 @@ func (w *travels) drop(ctx context.Context, n *harness.Node, vm string) error {
 
 // forgotten removes the records of all VMs that are gone: each ends once its node has said
 // that nothing is left there, which takes it a while. Then no node holds anything.
-func (w *travels) forgotten(ctx context.Context) error {
+func (w *moveWorld) forgotten(ctx context.Context) error {
 	for _, r := range w.owed {
 		if err := w.drop(ctx, r.n, r.vm); err != nil {
 			return err
@@ -347,7 +347,7 @@ func (w *travels) forgotten(ctx context.Context) error {
 }
 
 // successors answers what the shims that adopt wrote.
-func (w *travels) successors() error {
+func (w *moveWorld) successors() error {
 	var all []error
 	for _, n := range w.nodes {
 		files, _ := filepath.Glob(filepath.Join(n.Dir, "lib", "vms", "*", "*", "*.log"))

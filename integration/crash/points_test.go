@@ -26,36 +26,36 @@ import (
 	"godwit.dev/godwit/migrate/tasks"
 )
 
-// act is one operation, brought to a named point and held there by what surrounds it:
+// operationRun is one operation, brought to a named point and held there by what surrounds it:
 // a registry that does not answer, a process that is stopped. No program knows of it.
-type act struct {
+type operationRun struct {
 	*world
 	kind, id string
-	flags    []string // of the order
-	holds    []func() // what lets everything go on
-	daemon   func()   // lets b's godwitd go on, where a point has stopped it
-	thaw     func()   // lets the shim go on, where a point has stopped it
-	flow     func()   // lets the VMM go on, where a point has stopped it
-	dam      *dam     // holds up the RAM of a lazy wake; nil: there is none
+	flags    []string  // of the order
+	holds    []func()  // what lets everything go on
+	daemon   func()    // lets b's godwitd go on, where a point has stopped it
+	thaw     func()    // lets the shim go on, where a point has stopped it
+	flow     func()    // lets the VMM go on, where a point has stopped it
+	packs    *packGate // holds up the RAM of a lazy wake; nil: there is none
 }
 
-func (w *world) order(kind string) *act {
+func (w *world) order(kind string) *operationRun {
 	w.orders++
-	a := &act{world: w, kind: kind, id: fmt.Sprintf("%s-%d", kind, w.orders)}
+	a := &operationRun{world: w, kind: kind, id: fmt.Sprintf("%s-%d", kind, w.orders)}
 	if w.lazy != nil && kind == "wake" {
-		a.dam = newDam(w)
-		a.holds = append(a.holds, a.dam.open)
+		a.packs = newPackGate(w)
+		a.holds = append(a.holds, a.packs.open)
 	}
 	return a
 }
 
 // begin orders the operation and returns once it is durable.
-func (a *act) begin(ctx context.Context) error {
+func (a *operationRun) begin(ctx context.Context) error {
 	return a.godwit(ctx, append(append([]string{a.kind}, a.flags...), "--detach", "--operation", a.id, a.vm)...)
 }
 
-// letGo ends every hold. It may be called twice.
-func (a *act) letGo() {
+// release ends every hold. It may be called twice.
+func (a *operationRun) release() {
 	for _, f := range a.holds {
 		f()
 	}
@@ -63,7 +63,7 @@ func (a *act) letGo() {
 }
 
 // gate holds all requests that match, from the first one on.
-func (a *act) gate(match func(*http.Request) bool) (reached <-chan struct{}, open func()) {
+func (a *operationRun) gate(match func(*http.Request) bool) (reached <-chan struct{}, open func()) {
 	first, opened := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(first) })
 	a.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
@@ -71,7 +71,7 @@ func (a *act) gate(match func(*http.Request) bool) (reached <-chan struct{}, ope
 			once()
 			<-opened
 		}
-		a.dam.hold(r)
+		a.packs.hold(r)
 		return harness.Fault{}
 	})
 	open = sync.OnceFunc(func() { close(opened) })
@@ -80,7 +80,7 @@ func (a *act) gate(match func(*http.Request) bool) (reached <-chan struct{}, ope
 }
 
 // heldAt begins the operation and waits until the registry is asked for what matches.
-func (a *act) heldAt(ctx context.Context, match func(*http.Request) bool) (open func(), err error) {
+func (a *operationRun) heldAt(ctx context.Context, match func(*http.Request) bool) (open func(), err error) {
 	reached, open := a.gate(match)
 	if err := a.begin(ctx); err != nil {
 		return nil, err
@@ -94,8 +94,8 @@ func (a *act) heldAt(ctx context.Context, match func(*http.Request) bool) (open 
 	}
 }
 
-// stop holds a process until letGo, or until the answer is called.
-func (a *act) stop(ctx context.Context, pid int) (resume func(), err error) {
+// stop holds a process until release, or until the answer is called.
+func (a *operationRun) stop(ctx context.Context, pid int) (resume func(), err error) {
 	resume, err = stop(ctx, pid)
 	if resume != nil {
 		a.holds = append(a.holds, resume)
@@ -103,8 +103,8 @@ func (a *act) stop(ctx context.Context, pid int) (resume func(), err error) {
 	return resume, err
 }
 
-func (a *act) shim() (int, error) { return hostPID(a.b, note(a.b, a.vm).Shim.PID) }
-func (a *act) vmm() (int, error)  { return hostPID(a.b, note(a.b, a.vm).Process.PID) }
+func (a *operationRun) shim() (int, error) { return hostPID(a.b, note(a.b, a.vm).Shim.PID) }
+func (a *operationRun) vmm() (int, error)  { return hostPID(a.b, note(a.b, a.vm).Process.PID) }
 
 func writes(r *http.Request, path string) bool {
 	return slices.Contains([]string{http.MethodPost, http.MethodPut, http.MethodPatch}, r.Method) &&
@@ -112,14 +112,14 @@ func writes(r *http.Request, path string) bool {
 }
 
 // precopying: the first pack goes while the VM runs.
-func (a *act) precopying(ctx context.Context) error {
+func (a *operationRun) precopying(ctx context.Context) error {
 	_, err := a.heldAt(ctx, a.sends)
 	return err
 }
 
 // sends matches a blob of the worker's; before it godwitd tries the registry, and the
 // worker tries it with an empty one.
-func (a *act) sends(r *http.Request) bool {
+func (a *operationRun) sends(r *http.Request) bool {
 	return carries(r) && note(a.b, a.vm).Phase == "SENDING"
 }
 
@@ -129,13 +129,13 @@ func carries(r *http.Request) bool {
 }
 
 // pushing: without passes before the pause the first pack goes in it.
-func (a *act) pushing(ctx context.Context) error {
+func (a *operationRun) pushing(ctx context.Context) error {
 	a.flags = []string{"--pause-budget", "0"}
 	_, err := a.heldAt(ctx, a.sends)
 	return err
 }
 
-func (a *act) naming(ctx context.Context) error {
+func (a *operationRun) naming(ctx context.Context) error {
 	_, err := a.heldAt(ctx, func(r *http.Request) bool { return writes(r, "/manifests/") })
 	return err
 }
@@ -151,14 +151,14 @@ func afterManifest() func(*http.Request) bool {
 	}
 }
 
-func (a *act) pushed(ctx context.Context) error {
+func (a *operationRun) pushed(ctx context.Context) error {
 	_, err := a.heldAt(ctx, afterManifest())
 	return err
 }
 
 // voted: a frozen VMM holds up the vote until the daemon, which would commit next, is
 // stopped.
-func (a *act) voted(ctx context.Context) error {
+func (a *operationRun) voted(ctx context.Context) error {
 	open, err := a.heldAt(ctx, afterManifest())
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (a *act) voted(ctx context.Context) error {
 	}
 	open()
 	// The phase comes before the order to vote: the shim must have heard it.
-	if err = errors.Join(a.phase(ctx, nodev1.Phase_PHASE_SWITCHING), a.comesTo(ctx, "voting")); err == nil {
+	if err = errors.Join(a.phase(ctx, nodev1.Phase_PHASE_SWITCHING), a.awaitState(ctx, "voting")); err == nil {
 		a.daemon, err = a.stop(ctx, a.b.Godwitd.PID())
 	}
 	if terr := thaw(); err == nil {
@@ -192,8 +192,8 @@ func (a *act) voted(ctx context.Context) error {
 	return said(ctx, shim, machineSocket) // the vote, to who asked for it
 }
 
-// comesTo waits until the VM is in that state, as its shim says.
-func (a *act) comesTo(ctx context.Context, state string) error {
+// awaitState waits until the VM is in that state, as its shim says.
+func (a *operationRun) awaitState(ctx context.Context, state string) error {
 	cfg, err := config.Load(a.b.Config)
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func (a *act) comesTo(ctx context.Context, state string) error {
 }
 
 // committed: the shim, which has voted, hears nothing of the commit.
-func (a *act) committed(ctx context.Context) error {
+func (a *operationRun) committed(ctx context.Context) error {
 	if err := a.voted(ctx); err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func (a *act) committed(ctx context.Context) error {
 
 // commitWithout stops the shim, which has said all it has to say, and lets the daemon go on
 // to the commit.
-func (a *act) commitWithout(ctx context.Context) error {
+func (a *operationRun) commitWithout(ctx context.Context) error {
 	pid, err := a.shim()
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func (a *act) commitWithout(ctx context.Context) error {
 // cleaning: containerd does not answer the daemon, which wants the stopped task gone. It
 // answers until the container is marked: that comes before the release, so that the restart
 // monitor looks at no VM whose task has ended because it sleeps.
-func (a *act) cleaning(ctx context.Context) error {
+func (a *operationRun) cleaning(ctx context.Context) error {
 	if err := a.committed(ctx); err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func (a *act) cleaning(ctx context.Context) error {
 }
 
 // marked waits until the container says which snapshot owns its VM.
-func (a *act) marked(ctx context.Context) error {
+func (a *operationRun) marked(ctx context.Context) error {
 	client, err := containerd.New(a.b.Socket, containerd.WithDefaultNamespace("default"))
 	if err != nil {
 		return err
@@ -275,17 +275,17 @@ func (a *act) marked(ctx context.Context) error {
 	})
 }
 
-func (a *act) incoming(r *http.Request) bool {
+func (a *operationRun) incoming(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") && note(a.b, a.vm).Phase == "INCOMING"
 }
 
-func (a *act) pulling(ctx context.Context) error {
+func (a *operationRun) pulling(ctx context.Context) error {
 	_, err := a.heldAt(ctx, a.incoming)
 	return err
 }
 
 // ready: the task is created, and the daemon, which would start it, is stopped.
-func (a *act) ready(ctx context.Context) error {
+func (a *operationRun) ready(ctx context.Context) error {
 	open, err := a.heldAt(ctx, a.incoming)
 	if err != nil {
 		return err
@@ -307,7 +307,7 @@ func (a *act) ready(ctx context.Context) error {
 }
 
 // loaded: the task is started by hand, and its shim waits for the daemon's word.
-func (a *act) loaded(ctx context.Context) error {
+func (a *operationRun) loaded(ctx context.Context) error {
 	if err := a.ready(ctx); err != nil {
 		return err
 	}
@@ -344,15 +344,15 @@ func (a *act) loaded(ctx context.Context) error {
 }
 
 // owned: the record says that the VM is b's, and the shim does not know it yet.
-func (a *act) owned(ctx context.Context) error {
+func (a *operationRun) owned(ctx context.Context) error {
 	if err := a.loaded(ctx); err != nil {
 		return err
 	}
 	return a.commitWithout(ctx)
 }
 
-// thawing: the VM is b's, and its VMM, which would let it run, is stopped.
-func (a *act) thawing(ctx context.Context) error {
+// resuming: the VM is b's, and its VMM, which would let it run, is stopped.
+func (a *operationRun) resuming(ctx context.Context) error {
 	if err := a.loaded(ctx); err != nil {
 		return err
 	}
@@ -368,7 +368,7 @@ func (a *act) thawing(ctx context.Context) error {
 }
 
 // running: the VM is heard, and containerd does not tell the daemon that it runs.
-func (a *act) running(ctx context.Context) error {
+func (a *operationRun) running(ctx context.Context) error {
 	if err := a.loaded(ctx); err != nil {
 		return err
 	}

@@ -23,10 +23,10 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// life is one task, brought to a named point and held there by what surrounds it: a hook
+// taskRun is one task, brought to a named point and held there by what surrounds it: a hook
 // that does not return, a process that is stopped. No program knows of it.
-type life struct {
-	*lives
+type taskRun struct {
+	*taskWorld
 	box   containerd.Container
 	task  containerd.Task
 	exec  containerd.Process
@@ -34,22 +34,22 @@ type life struct {
 	calls []chan error // of calls under way
 }
 
-// letGo ends every hold. It may be called twice.
-func (l *life) letGo() {
+// release ends every hold. It may be called twice.
+func (l *taskRun) release() {
 	for _, f := range l.holds {
 		f()
 	}
 }
 
 // call makes a call whose answer is not waited for: the point lies before it.
-func (l *life) call(f func() error) {
+func (l *taskRun) call(f func() error) {
 	done := make(chan error, 1)
 	l.calls = append(l.calls, done)
 	go func() { done <- f() }()
 }
 
 // answered waits for the calls under way; an answer may well be an error.
-func (l *life) answered() error {
+func (l *taskRun) answered() error {
 	for _, c := range l.calls {
 		select {
 		case <-c:
@@ -60,7 +60,7 @@ func (l *life) answered() error {
 	return nil
 }
 
-func (l *life) stop(ctx context.Context, pid int) error {
+func (l *taskRun) stop(ctx context.Context, pid int) error {
 	resume, err := stop(ctx, pid)
 	if resume != nil {
 		l.holds = append(l.holds, resume)
@@ -69,7 +69,7 @@ func (l *life) stop(ctx context.Context, pid int) error {
 }
 
 // waiting holds the hooks of a kind and returns once call has come to them.
-func (l *life) waiting(ctx context.Context, kind string, call func() error) error {
+func (l *taskRun) waiting(ctx context.Context, kind string, call func() error) error {
 	open, err := l.gated(kind)
 	l.holds = append(l.holds, open)
 	if err != nil {
@@ -79,7 +79,7 @@ func (l *life) waiting(ctx context.Context, kind string, call func() error) erro
 	return l.atHook(ctx, kind)
 }
 
-func (l *life) newTask(ctx context.Context) (err error) {
+func (l *taskRun) newTask(ctx context.Context) (err error) {
 	if l.box, err = l.container(ctx); err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (l *life) newTask(ctx context.Context) (err error) {
 }
 
 // create begins the call.
-func (l *life) create(ctx context.Context) func() error {
+func (l *taskRun) create(ctx context.Context) func() error {
 	return func() error {
 		_, err := l.box.NewTask(ctx, cio.NullIO)
 		return err
@@ -96,7 +96,7 @@ func (l *life) create(ctx context.Context) func() error {
 }
 
 // deciding: the record, which says whether the VM may be made, is not read.
-func (l *life) deciding(ctx context.Context) (err error) {
+func (l *taskRun) deciding(ctx context.Context) (err error) {
 	if l.box, err = l.container(ctx); err != nil {
 		return err
 	}
@@ -117,17 +117,17 @@ func (l *life) deciding(ctx context.Context) (err error) {
 }
 
 // made: everything is there, and Create is not answered.
-func (l *life) made(ctx context.Context) (err error) {
+func (l *taskRun) made(ctx context.Context) (err error) {
 	if l.box, err = l.container(ctx); err != nil {
 		return err
 	}
 	return l.waiting(ctx, "createRuntime", l.create(ctx))
 }
 
-func (l *life) created(ctx context.Context) error { return l.newTask(ctx) }
+func (l *taskRun) created(ctx context.Context) error { return l.newTask(ctx) }
 
 // launched: the VMM runs, and the shim has not heard of it.
-func (l *life) launched(ctx context.Context) error {
+func (l *taskRun) launched(ctx context.Context) error {
 	if err := l.newTask(ctx); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (l *life) launched(ctx context.Context) error {
 }
 
 // booting: the VMM is written down, and the guest does not answer.
-func (l *life) booting(ctx context.Context) error {
+func (l *taskRun) booting(ctx context.Context) error {
 	if err := l.newTask(ctx); err != nil {
 		return err
 	}
@@ -164,11 +164,11 @@ func (l *life) booting(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return l.frozen(ctx)
+	return l.stopVMM(ctx)
 }
 
-// frozen stops the VMM until letGo.
-func (l *life) frozen(ctx context.Context) error {
+// stopVMM stops the VMM until release.
+func (l *taskRun) stopVMM(ctx context.Context) error {
 	pid, err := l.vmm()
 	if err != nil {
 		return err
@@ -177,14 +177,14 @@ func (l *life) frozen(ctx context.Context) error {
 }
 
 // started: init runs, and Start is not answered.
-func (l *life) started(ctx context.Context) error {
+func (l *taskRun) started(ctx context.Context) error {
 	if err := l.newTask(ctx); err != nil {
 		return err
 	}
 	return l.waiting(ctx, "poststart", func() error { return l.task.Start(ctx) })
 }
 
-func (l *life) runs(ctx context.Context) error {
+func (l *taskRun) runs(ctx context.Context) error {
 	if err := l.newTask(ctx); err != nil {
 		return err
 	}
@@ -192,12 +192,12 @@ func (l *life) runs(ctx context.Context) error {
 }
 
 // execute notes an exec.
-func (l *life) execute(ctx context.Context, id, text string) (containerd.Process, error) {
+func (l *taskRun) execute(ctx context.Context, id, text string) (containerd.Process, error) {
 	return l.task.Exec(ctx, id, &specs.Process{Args: []string{"sh", "-c", text}, Cwd: "/", Env: []string{"PATH=/bin"}},
 		cio.NullIO)
 }
 
-func (l *life) execAdded(ctx context.Context) (err error) {
+func (l *taskRun) execAdded(ctx context.Context) (err error) {
 	if err := l.runs(ctx); err != nil {
 		return err
 	}
@@ -206,26 +206,26 @@ func (l *life) execAdded(ctx context.Context) (err error) {
 }
 
 // execStarting: the guest does not hear that an exec shall run.
-func (l *life) execStarting(ctx context.Context) error {
+func (l *taskRun) execStarting(ctx context.Context) error {
 	if err := l.execAdded(ctx); err != nil {
 		return err
 	}
-	if err := l.frozen(ctx); err != nil {
+	if err := l.stopVMM(ctx); err != nil {
 		return err
 	}
 	l.call(func() error { return l.exec.Start(ctx) })
-	return l.calm(ctx)
+	return l.awaitIdle(ctx)
 }
 
-func (l *life) execRuns(ctx context.Context) error {
+func (l *taskRun) execRuns(ctx context.Context) error {
 	if err := l.execAdded(ctx); err != nil {
 		return err
 	}
 	return l.exec.Start(ctx)
 }
 
-// calm waits until the shim has nothing to do but to wait.
-func (l *life) calm(ctx context.Context) error {
+// awaitIdle waits until the shim has nothing to do but to wait.
+func (l *taskRun) awaitIdle(ctx context.Context) error {
 	pid, err := l.shim()
 	if err != nil {
 		return err
@@ -234,19 +234,19 @@ func (l *life) calm(ctx context.Context) error {
 }
 
 // killing: the guest does not hear the signal.
-func (l *life) killing(ctx context.Context) error {
+func (l *taskRun) killing(ctx context.Context) error {
 	if err := l.runs(ctx); err != nil {
 		return err
 	}
-	if err := l.frozen(ctx); err != nil {
+	if err := l.stopVMM(ctx); err != nil {
 		return err
 	}
 	l.call(func() error { return l.task.Kill(ctx, syscall.SIGTERM) })
-	return l.calm(ctx)
+	return l.awaitIdle(ctx)
 }
 
 // unsaid: init has ended, and containerd, which is stopped, does not hear of it.
-func (l *life) unsaid(ctx context.Context) error {
+func (l *taskRun) unsaid(ctx context.Context) error {
 	if err := l.runs(ctx); err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (l *life) unsaid(ctx context.Context) error {
 	})
 }
 
-func (l *life) exited(ctx context.Context) error {
+func (l *taskRun) exited(ctx context.Context) error {
 	if err := l.runs(ctx); err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (l *life) exited(ctx context.Context) error {
 }
 
 // freed: nothing is left, and Delete is not answered.
-func (l *life) freed(ctx context.Context) error {
+func (l *taskRun) freed(ctx context.Context) error {
 	if err := l.exited(ctx); err != nil {
 		return err
 	}
@@ -292,7 +292,7 @@ func (l *life) freed(ctx context.Context) error {
 }
 
 // panics makes the guest's kernel do what it does when its process 1 dies.
-func (l *life) panics(ctx context.Context) error {
+func (l *taskRun) panics(ctx context.Context) error {
 	p, err := l.execute(ctx, "panic", "echo c >/proc/sysrq-trigger")
 	if err != nil {
 		return err

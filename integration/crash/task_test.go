@@ -30,39 +30,43 @@ var (
 	whatever = []uint32{0, asked, 137}
 )
 
-// birth is a point in the life of a task, and with which status each death there ends it.
-type birth struct {
+// taskPoint is a point in the life of a task, and with which status each death there ends it.
+type taskPoint struct {
 	call, point string
-	reach       func(*life, context.Context) error
+	reach       func(*taskRun, context.Context) error
 	comes       map[victim][]uint32
 }
 
-func births() []birth {
-	return []birth{
-		{"create", "undecided", (*life).deciding, map[victim][]uint32{shimProcess: dies, daemon: unborn,
+func taskPoints() []taskPoint {
+	return []taskPoint{
+		{"create", "undecided", (*taskRun).deciding, map[victim][]uint32{shimProcess: dies, daemon: unborn,
 			containerds: unborn}},
-		{"create", "made", (*life).made, map[victim][]uint32{shimProcess: dies, daemon: unborn, containerds: unborn}},
-		{"create", "answered", (*life).created, map[victim][]uint32{shimProcess: dies, daemon: unborn, containerds: unborn}},
-		{"start", "VMM launched", (*life).launched, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
+		{"create", "made", (*taskRun).made, map[victim][]uint32{shimProcess: dies, daemon: unborn, containerds: unborn}},
+		{"create", "answered", (*taskRun).created, map[victim][]uint32{shimProcess: dies, daemon: unborn,
+			containerds: unborn}},
+		{"start", "VMM launched", (*taskRun).launched, map[victim][]uint32{shimProcess: dies, vmmProcess: dies,
+			daemon:      survive,
 			containerds: whatever}},
-		{"start", "guest boots", (*life).booting, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
+		{"start", "guest boots", (*taskRun).booting, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
 			containerds: whatever}},
-		{"start", "init runs", (*life).started, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
+		{"start", "init runs", (*taskRun).started, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
 			containerds: survive}},
-		{"start", "answered", (*life).runs, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, guestInit: dies,
+		{"start", "answered", (*taskRun).runs, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, guestInit: dies,
 			daemon: survive, containerds: survive}},
-		{"exec", "added", (*life).execAdded, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, containerds: survive}},
-		{"exec", "starting", (*life).execStarting, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
+		{"exec", "added", (*taskRun).execAdded, map[victim][]uint32{shimProcess: dies, vmmProcess: dies,
 			containerds: survive}},
-		{"exec", "runs", (*life).execRuns, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, guestInit: dies,
+		{"exec", "starting", (*taskRun).execStarting, map[victim][]uint32{shimProcess: dies, vmmProcess: dies,
+			daemon:      survive,
+			containerds: survive}},
+		{"exec", "runs", (*taskRun).execRuns, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, guestInit: dies,
 			daemon: survive, containerds: survive}},
-		{"kill", "on its way", (*life).killing, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
+		{"kill", "on its way", (*taskRun).killing, map[victim][]uint32{shimProcess: dies, vmmProcess: dies, daemon: survive,
 			containerds: survive}},
-		{"kill", "ended, unsaid", (*life).unsaid, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive,
+		{"kill", "ended, unsaid", (*taskRun).unsaid, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive,
 			containerds: survive}},
-		{"delete", "ended", (*life).exited, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive,
+		{"delete", "ended", (*taskRun).exited, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive,
 			containerds: survive}},
-		{"delete", "freed", (*life).freed, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive,
+		{"delete", "freed", (*taskRun).freed, map[victim][]uint32{shimProcess: {asked, 137}, daemon: survive,
 			containerds: survive}},
 	}
 }
@@ -80,8 +84,8 @@ var taskSelection = []string{
 // that the last one left everything in order.
 func TestCrashTask(t *testing.T) {
 	full := os.Getenv("GODWIT_CRASH") == "full"
-	var l *lives
-	for _, b := range births() {
+	var l *taskWorld
+	for _, b := range taskPoints() {
 		for _, v := range []victim{shimProcess, vmmProcess, guestInit, daemon, containerds} {
 			want, ok := b.comes[v]
 			name := b.call + "/" + b.point + "/" + string(v)
@@ -89,7 +93,7 @@ func TestCrashTask(t *testing.T) {
 				continue
 			}
 			if l == nil {
-				l = newLives(t, "")
+				l = newTaskWorld(t, "")
 			}
 			if !t.Run(name, func(t *testing.T) {
 				if err := l.play(t, b, v, want); err != nil {
@@ -103,12 +107,12 @@ func TestCrashTask(t *testing.T) {
 	}
 }
 
-func (l *lives) play(t *testing.T, b birth, v victim, want []uint32) error {
+func (l *taskWorld) play(t *testing.T, b taskPoint, v victim, want []uint32) error {
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Slow(4*time.Minute))
 	defer cancel()
 	l.seen.take()
-	a := &life{lives: l}
-	defer a.letGo()
+	a := &taskRun{taskWorld: l}
+	defer a.release()
 	if err := b.reach(a, ctx); err != nil {
 		return fmt.Errorf("reach the point: %w", err)
 	}
@@ -116,7 +120,7 @@ func (l *lives) play(t *testing.T, b birth, v victim, want []uint32) error {
 		return err
 	}
 	killed := time.Now()
-	a.letGo()
+	a.release()
 	if err := a.restart(ctx, v); err != nil {
 		return err
 	}
@@ -151,7 +155,7 @@ func (l *lives) play(t *testing.T, b birth, v victim, want []uint32) error {
 
 // told are the events that must have come: all of a task whose Create was answered. What a containerd says before its
 // first listener has come may be missed.
-func (b birth) told(v victim, want []uint32) []string {
+func (b taskPoint) told(v victim, want []uint32) []string {
 	switch {
 	case b.call == "create" && b.point != "answered":
 		return nil
@@ -168,7 +172,7 @@ func (b birth) told(v victim, want []uint32) []string {
 // survives reports whether the VM must live on.
 func survives(want []uint32) bool { return len(want) == 1 && want[0] == asked }
 
-func (l *life) kill(ctx context.Context, v victim) (err error) {
+func (l *taskRun) kill(ctx context.Context, v victim) (err error) {
 	var pid int
 	switch v {
 	case shimProcess:
@@ -189,25 +193,25 @@ func (l *life) kill(ctx context.Context, v victim) (err error) {
 }
 
 // restart starts what was killed, if it is a daemon.
-func (l *life) restart(ctx context.Context, v victim) error {
+func (l *taskRun) restart(ctx context.Context, v victim) error {
 	switch v {
 	case daemon:
 		return l.n.StartGodwitd(ctx)
 	case containerds:
-		return l.reborn(ctx)
+		return l.restartContainerd(ctx)
 	}
 	return nil
 }
 
 // end looks at the task, ends it as a user does, and answers what it is said to have
 // ended with.
-func (l *life) end(ctx context.Context, alive bool) (said []uint32, err error) {
+func (l *taskRun) end(ctx context.Context, alive bool) (said []uint32, err error) {
 	var task containerd.Task
 	var status containerd.Status
 	err = harness.Poll(ctx, settleBound, func(ctx context.Context) error {
 		ctx, cancel := short(ctx)
 		defer cancel()
-		task, status, err = l.lives.task(ctx)
+		task, status, err = l.taskWorld.task(ctx)
 		return err
 	})
 	if err != nil {

@@ -35,8 +35,8 @@ const (
 	initText = `trap "exit 33" TERM; sleep 100000 & wait`
 )
 
-// lives is one node on which tasks are born and die.
-type lives struct {
+// taskWorld is one node on which tasks are born and die.
+type taskWorld struct {
 	*harness.Harness
 	n      *harness.Node
 	empty  harness.Inventory
@@ -47,10 +47,10 @@ type lives struct {
 	births int    // of containerd
 }
 
-// newLives takes what is to stand in containerd's configuration besides.
-func newLives(t *testing.T, config string) *lives {
+// newTaskWorld takes what is to stand in containerd's configuration besides.
+func newTaskWorld(t *testing.T, config string) *taskWorld {
 	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true, Containerd: config})
-	l := &lives{Harness: h, n: h.Node(0), hook: filepath.Join(h.Dir, "hook")}
+	l := &taskWorld{Harness: h, n: h.Node(0), hook: filepath.Join(h.Dir, "hook")}
 	l.ear = l.n.Socket + ".ttrpc"
 	// A hook says that it was reached, and waits while its gate is there.
 	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s-gate-$1 ] || exit 0\n: >%[1]s-at-$1\nwhile [ -e %[1]s-gate-$1 ]; do "+
@@ -69,7 +69,7 @@ func newLives(t *testing.T, config string) *lives {
 			t.Fatal(err)
 		}
 	}
-	if err := l.meet(t.Context()); err != nil {
+	if err := l.connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.client.Close() })
@@ -80,8 +80,8 @@ func newLives(t *testing.T, config string) *lives {
 	return l
 }
 
-// meet connects to containerd, again after it was killed, and listens to its events.
-func (l *lives) meet(ctx context.Context) error {
+// connect connects to containerd, again after it was killed, and listens to its events.
+func (l *taskWorld) connect(ctx context.Context) error {
 	if l.client != nil {
 		l.client.Close()
 	}
@@ -96,9 +96,9 @@ func (l *lives) meet(ctx context.Context) error {
 	return l.seen.listen(ctx, client)
 }
 
-// reborn starts containerd again. It takes events at another address than before, and the
+// restartContainerd starts containerd again. It takes events at another address than before, and the
 // shims' way there is open once the test listens: none of them is missed.
-func (l *lives) reborn(ctx context.Context) error {
+func (l *taskWorld) restartContainerd(ctx context.Context) error {
 	l.births++
 	next := fmt.Sprintf("%s/events%d", l.n.Dir, l.births)
 	config := filepath.Join(l.n.Dir, "containerd.toml")
@@ -113,7 +113,7 @@ func (l *lives) reborn(ctx context.Context) error {
 	if err := l.n.StartContainerd(ctx); err != nil {
 		return err
 	}
-	if err := l.meet(ctx); err != nil {
+	if err := l.connect(ctx); err != nil {
 		return err
 	}
 	old := l.ear
@@ -122,7 +122,7 @@ func (l *lives) reborn(ctx context.Context) error {
 }
 
 // container makes the container object of the next task.
-func (l *lives) container(ctx context.Context) (containerd.Container, error) {
+func (l *taskWorld) container(ctx context.Context) (containerd.Container, error) {
 	image, err := l.client.GetImage(ctx, images.Busybox)
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (l *lives) container(ctx context.Context) (containerd.Container, error) {
 }
 
 // shim finds the shim of the task, written down or not.
-func (l *lives) shim() (int, error) {
+func (l *taskWorld) shim() (int, error) {
 	return l.find("the shim", func(args []string) bool {
 		return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim-godwit") && len(args) > 1 &&
 			args[1] == "-namespace" && slices.Contains(args, taskID) && !slices.Contains(args, "start") &&
@@ -150,11 +150,11 @@ func (l *lives) shim() (int, error) {
 }
 
 // vmm finds the VMM of the task, written down or not.
-func (l *lives) vmm() (int, error) {
+func (l *taskWorld) vmm() (int, error) {
 	return l.find("the VMM", func(args []string) bool { return harness.IsVMM(args[0]) })
 }
 
-func (l *lives) find(what string, is func(args []string) bool) (int, error) {
+func (l *taskWorld) find(what string, is func(args []string) bool) (int, error) {
 	all, err := l.n.PIDs()
 	if err != nil {
 		return 0, err
@@ -169,7 +169,7 @@ func (l *lives) find(what string, is func(args []string) bool) (int, error) {
 }
 
 // direct calls the shim's task service past containerd.
-func (l *lives) direct(ctx context.Context, do func(context.Context, taskapi.TTRPCTaskService) error) error {
+func (l *taskWorld) direct(ctx context.Context, do func(context.Context, taskapi.TTRPCTaskService) error) error {
 	sockets, err := filepath.Glob(filepath.Join(l.n.Dir, "s", "*"))
 	if err != nil || len(sockets) != 1 {
 		return fmt.Errorf("find the shim's socket: %v, %w", sockets, err)
@@ -185,7 +185,7 @@ func (l *lives) direct(ctx context.Context, do func(context.Context, taskapi.TTR
 
 // task answers the task that containerd lists; nil if there is none. One whose state is
 // not known is an error.
-func (l *lives) task(ctx context.Context) (containerd.Task, containerd.Status, error) {
+func (l *taskWorld) task(ctx context.Context) (containerd.Task, containerd.Status, error) {
 	container, err := l.client.LoadContainer(ctx, taskID)
 	if err != nil {
 		return nil, containerd.Status{}, err
@@ -208,7 +208,7 @@ func (l *lives) task(ctx context.Context) (containerd.Task, containerd.Status, e
 }
 
 // clean waits until nothing of the task is left on the node.
-func (l *lives) clean(ctx context.Context) error {
+func (l *taskWorld) clean(ctx context.Context) error {
 	return harness.Poll(ctx, settleBound, func(ctx context.Context) error {
 		now, err := l.n.Inventory(ctx)
 		if err != nil {
@@ -232,7 +232,7 @@ func (l *lives) clean(ctx context.Context) error {
 }
 
 // gated makes the hooks of a kind wait; the answer lets them go.
-func (l *lives) gated(kind string) (open func(), err error) {
+func (l *taskWorld) gated(kind string) (open func(), err error) {
 	gate := l.hook + "-gate-" + kind
 	if err := os.Remove(l.hook + "-at-" + kind); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -241,7 +241,7 @@ func (l *lives) gated(kind string) (open func(), err error) {
 }
 
 // atHook waits until a hook of that kind waits.
-func (l *lives) atHook(ctx context.Context, kind string) error {
+func (l *taskWorld) atHook(ctx context.Context, kind string) error {
 	return harness.Poll(ctx, runBound, func(context.Context) error {
 		_, err := os.Stat(l.hook + "-at-" + kind)
 		return err

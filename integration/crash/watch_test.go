@@ -77,8 +77,8 @@ func (w *watcher) latest() sign {
 	return w.last
 }
 
-// doubled answers what a second runner said, once.
-func (w *watcher) doubled() []string {
+// duplicates answers what a second runner said, once.
+func (w *watcher) duplicates() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wrong := w.wrong

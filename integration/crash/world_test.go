@@ -45,7 +45,7 @@ type world struct {
 	flags  []string          // of ctr run
 	nonce  string            // of the VM that is there; empty: none
 	orders int
-	lazy   *lazily // b wakes VMs so; nil: eagerly
+	lazy   *lazyWakeWorld // b wakes VMs so; nil: eagerly
 }
 
 // uncached: the points of a wake lie between its requests to the registry.

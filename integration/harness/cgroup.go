@@ -112,7 +112,7 @@ func removeCgroups(name string) error {
 // removeTree removes a cgroup and those below it. The last process of one has left it a
 // moment after its end.
 func removeTree(dir string) error {
-	dirs, err := below(dir)
+	dirs, err := subCgroups(dir)
 	if err != nil {
 		return err
 	}
@@ -130,8 +130,8 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// below lists the cgroups in dir, each before those in it.
-func below(dir string) ([]string, error) {
+// subCgroups lists the cgroups in dir, each before those in it.
+func subCgroups(dir string) ([]string, error) {
 	var all []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +159,7 @@ func (n *Node) cgroups() ([]string, error) {
 	}
 	var out []string
 	for _, h := range all {
-		dirs, err := below(n.inside(h.path))
+		dirs, err := subCgroups(n.inside(h.path))
 		if err != nil {
 			return nil, err
 		}

@@ -54,8 +54,8 @@ func (h *Harness) join(ctx context.Context, n *Node) error {
 		"route add default via "+Gateway)
 }
 
-// nobody is an address of the L2 that no port has.
-const nobody = "02:00:00:00:00:01"
+// absentMAC is an address of the L2 that no port has.
+const absentMAC = "02:00:00:00:00:01"
 
 // Cut makes two nodes lose whatever one sends to the other, until heal: nothing is
 // refused, and nothing comes. VMs are not concerned.
@@ -70,7 +70,7 @@ func (n *Node) Cut(ctx context.Context, other *Node) (heal func() error, err err
 func (n *Node) Lose(ctx context.Context, address string) (heal func() error, err error) {
 	ctx = context.WithoutCancel(ctx)
 	heal = sync.OnceValue(func() error { return n.holder.ip(ctx, "neigh del "+address+" dev "+bridge) })
-	return heal, n.holder.ip(ctx, "neigh replace "+address+" lladdr "+nobody+" nud permanent dev "+bridge)
+	return heal, n.holder.ip(ctx, "neigh replace "+address+" lladdr "+absentMAC+" nud permanent dev "+bridge)
 }
 
 // Unplug takes the node off the wire, with its VMs. Plug brings the node back alone: the VMs that

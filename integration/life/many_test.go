@@ -18,7 +18,7 @@ import (
 )
 
 // load of the test: GODWIT_STRESS=full is what `make stress` asks for.
-func amount() (total, clients int) {
+func loadSize() (total, clients int) {
 	if os.Getenv("GODWIT_STRESS") == "full" {
 		return 50, 8
 	}
@@ -36,7 +36,7 @@ const (
 // testMany creates, starts and deletes VMs by several clients at once. Nothing stays on
 // the node, and no daemon grows.
 func testMany(t *testing.T, n *harness.Node) {
-	total, clients := amount()
+	total, clients := loadSize()
 	if err := one(t.Context(), t, n, "first"); err != nil { // what is made once
 		t.Fatal(err)
 	}

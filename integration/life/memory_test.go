@@ -30,9 +30,9 @@ type memory struct{ PerVM, Shim, Holder, Daemon, VMs float64 }
 // TestFleetsMemory shows what godwit's own processes hold for each VM, shim, holder and its share
 // of godwitd, while many run. GODWIT_PSS names a file for the figures.
 func TestFleetsMemory(t *testing.T) {
-	h := harness.New(t, harness.Options{Godwitd: true, Images: true, RAM: "8GiB", Config: patience})
+	h := harness.New(t, harness.Options{Godwitd: true, Images: true, RAM: "8GiB", Config: startTimeout})
 	n := h.Node(0)
-	total, clients := amount()
+	total, clients := loadSize()
 	id := func(i int) string { return fmt.Sprintf("memory%d", i) }
 	group, ctx := errgroup.WithContext(t.Context())
 	group.SetLimit(clients)
@@ -76,8 +76,8 @@ func TestFleetsMemory(t *testing.T) {
 	}
 }
 
-// patience of a host that has more VMs than it can run fast.
-func patience(*harness.Node) string {
+// startTimeout of a host that has more VMs than it can run fast.
+func startTimeout(*harness.Node) string {
 	if harness.Nested() {
 		return ""
 	}
@@ -88,7 +88,7 @@ func patience(*harness.Node) string {
 // needed it.
 func settled(n *harness.Node, vms float64) (memory, error) {
 	for last := math.Inf(1); ; time.Sleep(time.Second) {
-		m, err := weigh(n, vms)
+		m, err := measure(n, vms)
 		if err != nil || m.PerVM > last*0.99 {
 			return m, err
 		}
@@ -96,8 +96,8 @@ func settled(n *harness.Node, vms float64) (memory, error) {
 	}
 }
 
-// weigh looks at godwit's processes on a node.
-func weigh(n *harness.Node, vms float64) (m memory, err error) {
+// measure looks at godwit's processes on a node.
+func measure(n *harness.Node, vms float64) (m memory, err error) {
 	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", n.PID()))
 	if err != nil {
 		return m, err

@@ -85,7 +85,7 @@ func TestCheckpoint(t *testing.T) {
 	var before, then images.ProbeState
 	t.Run("goes on", func(t *testing.T) {
 		a.Ctr(t, "task", "exec", "--detach", "--exec-id", "caught", vm, "/bin/busybox", "sleep", caught)
-		reached, open := gate(h)
+		reached, open := holdManifest(h)
 		a.Godwit(t, "checkpoint", "--detach", "--operation", "c1", vm)
 		<-reached // all of it has been read: its manifest is on the way
 		watch.Mark("sent")
@@ -324,8 +324,8 @@ func content(t *testing.T, n *harness.Node, kind string) (sum int64) {
 	return sum
 }
 
-// gate holds the worker's manifest until open is called.
-func gate(h *harness.Harness) (reached <-chan struct{}, open func()) {
+// holdManifest holds the worker's manifest until open is called.
+func holdManifest(h *harness.Harness) (reached <-chan struct{}, open func()) {
 	return h.Door.Hold(func(r *http.Request) bool {
 		return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/manifests/g")
 	})

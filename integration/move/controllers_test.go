@@ -37,7 +37,7 @@ func TestControllers(t *testing.T) {
 	before := ask(t, h, at)
 	heard(t, c, "a", "b", "c")
 
-	reached, open := gate(h)
+	reached, open := holdManifest(h)
 	t.Cleanup(open)
 	c.Godwit(t, "migrate", vm, "--to", "b", "--mode", "cold", "--operation", "first", "--detach")
 	<-reached

@@ -124,7 +124,7 @@ func TestFleet(t *testing.T) {
 	heard(t, a, "a", "b", "c")
 	a.Godwit(t, "migrate", "four", "--to", "b", "--mode", "cold", "--operation", "traced-move")
 
-	reached, open := gate(h)
+	reached, open := holdManifest(h)
 	t.Cleanup(open)
 	a.Godwit(t, "drain", "a", "--to", "c", "--mode", "cold", "--detach")
 	<-reached

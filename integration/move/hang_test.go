@@ -50,8 +50,8 @@ func succeeds(t *testing.T, n *harness.Node) noted {
 	return until(t, n, vm, "it is adopted", func(j noted) bool { return j.Adopted && j.Shim.PID != was })
 }
 
-// insists does what may be refused while a successor settles in.
-func insists(t *testing.T, n *harness.Node, args ...string) (r taken) {
+// retryRefused does what may be refused while a successor settles in.
+func retryRefused(t *testing.T, n *harness.Node, args ...string) (r taken) {
 	t.Helper()
 	err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
 		out, err := n.RunGodwit(ctx, append([]string{"-o", "json"}, args...)...)
@@ -116,13 +116,13 @@ func TestHangingSigns(t *testing.T) {
 
 	takes(t, n, probeTakes, none)
 	takes(t, n, wordTakes, some)
-	reached, open := gate(h) // containerd gives a VM up whose shim dies, unless an operation holds it
+	reached, open := holdManifest(h) // containerd gives a VM up whose shim dies, unless an operation holds it
 	n.Godwit(t, "hibernate", "--detach", vm)
 	<-reached
 	succeeds(t, n)
 	open()
 	goesOn("its shim was killed in a hibernate")
-	word := "snapshotted " + insists(t, n, "checkpoint", vm).Operation.Digest
+	word := "snapshotted " + retryRefused(t, n, "checkpoint", vm).Operation.Digest
 	until(t, n, vm, "a word is under way", func(j noted) bool {
 		return len(j.Untold) == 1 && "snapshotted "+j.Untold[0].Digest == word
 	})
@@ -131,7 +131,7 @@ func TestHangingSigns(t *testing.T) {
 		t.Errorf("the word is over, and was to be under way: %+v", j)
 	}
 	goesOn("its shim was killed in a word")
-	slept := insists(t, n, "hibernate", vm)
+	slept := retryRefused(t, n, "hibernate", vm)
 	n.Godwit(t, "wake", "--on", n.Name, vm)
 	goesOn("it woke")
 	asleep, awake := "snapshotted "+slept.Operation.Digest, "restored "+slept.Operation.Digest

@@ -18,9 +18,9 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// sluice holds the packs that the fill of a VM that runs on a node reads whole. What the VM waits for passes, and
-// so does what its disks consist of.
-func sluice(h *harness.Harness, n *harness.Node) (held <-chan struct{}, open func()) {
+// holdFillPacks holds the packs that the fill of a VM that runs on a node reads whole. What the VM waits for passes,
+// and so does what its disks consist of.
+func holdFillPacks(h *harness.Harness, n *harness.Node) (held <-chan struct{}, open func()) {
 	return h.Door.Hold(func(r *http.Request) bool {
 		_, digest, _ := strings.Cut(r.URL.Path, "/blobs/")
 		if r.Method != http.MethodGet || r.Header.Get("Range") != "" || !strings.HasPrefix(digest, "sha256:") {
@@ -31,8 +31,8 @@ func sluice(h *harness.Harness, n *harness.Node) (held <-chan struct{}, open fun
 	})
 }
 
-// drought holds whatever a node wants of packs from now on. The VM waits once it wants something.
-func drought(h *harness.Harness) (wanted <-chan struct{}, over func()) {
+// holdPacks holds whatever a node wants of packs from now on. The VM waits once it wants something.
+func holdPacks(h *harness.Harness) (wanted <-chan struct{}, over func()) {
 	reached := make(chan struct{})
 	first := sync.OnceFunc(func() { close(reached) })
 	_, over = h.Door.Hold(func(r *http.Request) bool {
@@ -157,7 +157,7 @@ func TestLazyRestore(t *testing.T) {
 		}
 	}
 	run("runs while it comes", func(t *testing.T) {
-		held, open := sluice(h, b)
+		held, open := holdFillPacks(h, b)
 		defer open()
 		b.Godwit(t, "wake", "--on", b.Name, vm)
 		await(t, held)
@@ -220,7 +220,7 @@ func TestLazyRestore(t *testing.T) {
 	})
 	run("an operation waits", func(t *testing.T) {
 		a.Godwit(t, "hibernate", vm)
-		held, open := sluice(h, b)
+		held, open := holdFillPacks(h, b)
 		defer open()
 		forget(t, b)
 		b.Godwit(t, "wake", "--on", b.Name, vm)
@@ -248,14 +248,14 @@ func TestLazyRestore(t *testing.T) {
 	})
 	run("ends while it waits", func(t *testing.T) {
 		forget(t, b)
-		held, open := sluice(h, b)
+		held, open := holdFillPacks(h, b)
 		defer open()
 		b.Godwit(t, "wake", "--on", b.Name, vm)
 		await(t, held)
 		if now := restoring(t, b); !strings.HasPrefix(now, "lazy, ") {
 			t.Errorf("restore is %q", now)
 		}
-		wanted, over := drought(h)
+		wanted, over := holdPacks(h)
 		defer over()
 		read := make(chan error, 1)
 		go func() {

@@ -45,14 +45,14 @@ func TestLiveMove(t *testing.T) {
 	count := counts(t, a)
 	echoes(t, a)
 
-	t.Run("broken off", func(t *testing.T) { breakOff(t, newJourney(t, records, a, b, "mv-1")) })
-	t.Run("taken back", func(t *testing.T) { takeBack(t, newJourney(t, records, a, b, "mv-2"), watch) })
-	count.goesOn()
+	t.Run("broken off", func(t *testing.T) { breakOff(t, newLiveMove(t, records, a, b, "mv-1")) })
+	t.Run("taken back", func(t *testing.T) { takeBack(t, newLiveMove(t, records, a, b, "mv-2"), watch) })
+	count.wantMore()
 	if t.Failed() {
 		return
 	}
 
-	j := newJourney(t, records, a, b, "mv-3")
+	j := newLiveMove(t, records, a, b, "mv-3")
 	j.prepare()
 	j.advance(nodev1.Phase_PHASE_TRANSFERRING, nil)
 	if err := j.send(nil); err != nil {
@@ -117,11 +117,11 @@ func TestLiveMove(t *testing.T) {
 		t.Error(err)
 	}
 	heard(t, a.Node, "a", "b")
-	t.Run("forgotten", func(t *testing.T) { forgotten(t, newJourney(t, records, b, a, "mv-4"), watch) })
+	t.Run("forgotten", func(t *testing.T) { forgotten(t, newLiveMove(t, records, b, a, "mv-4"), watch) })
 	if t.Failed() {
 		return
 	}
-	t.Run("from its source", func(t *testing.T) { fromSource(t, h, newJourney(t, records, a, b, "mv-5"), watch) })
+	t.Run("from its source", func(t *testing.T) { fromSource(t, h, newLiveMove(t, records, a, b, "mv-5"), watch) })
 	a.Ctr(t, "task", "rm", "--force", vm)
 	a.Ctr(t, "container", "rm", vm)
 	dropped(t, b.Node)
@@ -130,7 +130,7 @@ func TestLiveMove(t *testing.T) {
 
 // breakOff ends a move while its pages are on their way: the VM has not stood still, and
 // the destination is gone without a trace.
-func breakOff(t *testing.T, j *journey) {
+func breakOff(t *testing.T, j *liveMove) {
 	clean, err := j.to.Inventory(t.Context())
 	j.must("inventory", err)
 	j.prepare()
@@ -160,7 +160,7 @@ func breakOff(t *testing.T, j *journey) {
 
 // takeBack commits a move whose destination ends before it runs anything: it is fenced,
 // and the source has its VM again under a new generation.
-func takeBack(t *testing.T, j *journey, watch *observer.Watcher) {
+func takeBack(t *testing.T, j *liveMove, watch *observer.Watcher) {
 	j.prepare()
 	j.advance(nodev1.Phase_PHASE_TRANSFERRING, nil)
 	j.must("send", j.send(nil))

@@ -155,8 +155,8 @@ func (s *side) start(ctx context.Context) error {
 	return task.Start(ctx)
 }
 
-// journey is one live move, ordered by ttrpc and containerd alone.
-type journey struct {
+// liveMove is one live move, ordered by ttrpc and containerd alone.
+type liveMove struct {
 	t        *testing.T
 	from, to *side
 	records  *record.Client
@@ -167,9 +167,9 @@ type journey struct {
 	sent     *machinev1.SendResponse
 }
 
-func newJourney(t *testing.T, records *record.Client, from, to *side, id string) *journey {
+func newLiveMove(t *testing.T, records *record.Client, from, to *side, id string) *liveMove {
 	t.Helper()
-	j := &journey{t: t, from: from, to: to, records: records}
+	j := &liveMove{t: t, from: from, to: to, records: records}
 	rec, err := records.Get(t.Context(), &nodev1.GetRequest{Vm: j.vm()})
 	j.must("get record", err)
 	j.ref = &machinev1.Ref{Operation: id, Attempt: 1, Generation: rec.GetGeneration()}
@@ -181,16 +181,16 @@ func newJourney(t *testing.T, records *record.Client, from, to *side, id string)
 	return j
 }
 
-func (j *journey) vm() *nodev1.VM { return &nodev1.VM{Namespace: "default", Id: vm} }
+func (j *liveMove) vm() *nodev1.VM { return &nodev1.VM{Namespace: "default", Id: vm} }
 
-func (j *journey) must(what string, err error) {
+func (j *liveMove) must(what string, err error) {
 	j.t.Helper()
 	if err != nil {
 		j.t.Fatalf("%s: %v", what, err)
 	}
 }
 
-func (j *journey) advance(phase nodev1.Phase, change func(*nodev1.AdvanceRequest)) {
+func (j *liveMove) advance(phase nodev1.Phase, change func(*nodev1.AdvanceRequest)) {
 	j.t.Helper()
 	r := &nodev1.AdvanceRequest{Vm: j.vm(), Operation: j.ref.GetOperation(), Attempt: 1, Generation: j.ref.GetGeneration(),
 		Phase: phase}
@@ -201,7 +201,7 @@ func (j *journey) advance(phase nodev1.Phase, change func(*nodev1.AdvanceRequest
 	j.must("advance to "+phase.String(), err)
 }
 
-func (j *journey) finish(phase nodev1.Phase) {
+func (j *liveMove) finish(phase nodev1.Phase) {
 	j.t.Helper()
 	_, err := j.records.Finish(j.t.Context(), &nodev1.FinishRequest{
 		Vm: j.vm(), Operation: j.ref.GetOperation(), Attempt: 1, Generation: j.ref.GetGeneration(), Phase: phase,
@@ -210,7 +210,7 @@ func (j *journey) finish(phase nodev1.Phase) {
 }
 
 // prepare makes the destination.
-func (j *journey) prepare() {
+func (j *liveMove) prepare() {
 	j.t.Helper()
 	ctx := j.t.Context()
 	j.advance(nodev1.Phase_PHASE_PREPARING, nil)
@@ -229,7 +229,7 @@ func (j *journey) prepare() {
 	j.must("incoming", err)
 }
 
-func (j *journey) send(change func(*machinev1.SendRequest)) error {
+func (j *liveMove) send(change func(*machinev1.SendRequest)) error {
 	r := &machinev1.SendRequest{
 		Ref: j.ref, Address: j.to.address(), Channel: j.incoming.GetChannel(), Certificate: j.incoming.GetCertificate(),
 		DowntimeMs: 100, Execs: true,
@@ -243,7 +243,7 @@ func (j *journey) send(change func(*machinev1.SendRequest)) error {
 }
 
 // vote has the source stop for good, as far as it is asked.
-func (j *journey) vote() {
+func (j *liveMove) vote() {
 	j.t.Helper()
 	v, err := machine(j.t.Context(), j.from, machinev1.MachineService.Vote, &machinev1.VoteRequest{Ref: j.ref})
 	j.must("vote", err)
@@ -256,7 +256,7 @@ func (j *journey) vote() {
 	})
 }
 
-func (j *journey) commit() {
+func (j *liveMove) commit() {
 	j.t.Helper()
 	_, err := j.records.Commit(j.t.Context(), &nodev1.CommitRequest{
 		Vm: j.vm(), Operation: j.ref.GetOperation(), Attempt: 1, Generation: j.ref.GetGeneration(),
@@ -265,7 +265,7 @@ func (j *journey) commit() {
 	j.must("commit", err)
 }
 
-func (j *journey) release() {
+func (j *liveMove) release() {
 	j.t.Helper()
 	_, err := machine(j.t.Context(), j.from, machinev1.MachineService.Release, &machinev1.ReleaseRequest{Ref: j.ref,
 		Digest: j.sent.GetDigest()})
@@ -274,7 +274,7 @@ func (j *journey) release() {
 	j.finish(nodev1.Phase_PHASE_SUCCEEDED)
 }
 
-func (j *journey) abort() {
+func (j *liveMove) abort() {
 	j.t.Helper()
 	_, err := machine(j.t.Context(), j.from, machinev1.MachineService.Abort,
 		&machinev1.AbortRequest{Ref: j.ref, Reason: "test"})

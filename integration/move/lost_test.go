@@ -101,7 +101,7 @@ func dirOf(n *harness.Node, id string) string {
 }
 
 // switched runs a move up to where its destination runs the VM.
-func (j *journey) switched(watch *observer.Watcher) (stood, runs observer.Sighting) {
+func (j *liveMove) switched(watch *observer.Watcher) (stood, runs observer.Sighting) {
 	j.t.Helper()
 	j.prepare()
 	j.advance(nodev1.Phase_PHASE_TRANSFERRING, nil)
@@ -117,7 +117,7 @@ func (j *journey) switched(watch *observer.Watcher) (stood, runs observer.Sighti
 // forgotten is a move whose source is out of reach when it is to release the VM. The source comes back when the
 // records know nothing of the move any more: by owner and generation it finds out that the VM is elsewhere, and
 // frees what it keeps.
-func forgotten(t *testing.T, j *journey, watch *observer.Watcher) {
+func forgotten(t *testing.T, j *liveMove, watch *observer.Watcher) {
 	j.must("stop the source's daemon", j.from.Godwitd.Kill())
 	j.switched(watch)
 	j.advance(nodev1.Phase_PHASE_CLEANING, nil)
@@ -150,13 +150,13 @@ func forgotten(t *testing.T, j *journey, watch *observer.Watcher) {
 }
 
 // known asks the records for the move.
-func (j *journey) known() error {
+func (j *liveMove) known() error {
 	_, err := j.records.Operation(j.t.Context(), &nodev1.OperationRequest{Id: j.ref.GetOperation()})
 	return err
 }
 
 // filler is an operation that comes to nothing, and that the records remember instead.
-func (j *journey) filler(id string) {
+func (j *liveMove) filler(id string) {
 	j.t.Helper()
 	ctx := j.t.Context()
 	rec, err := j.records.Get(ctx, &nodev1.GetRequest{Vm: j.vm()})
@@ -176,7 +176,7 @@ func (j *journey) filler(id string) {
 // fromSource is a move whose destination loses the VM after it ran there. The source has it as it was at the
 // switch-over and keeps it. It lets it run on once a person says so. After that nothing of the destination's is
 // heard (I2).
-func fromSource(t *testing.T, h *harness.Harness, j *journey, watch *observer.Watcher) {
+func fromSource(t *testing.T, h *harness.Harness, j *liveMove, watch *observer.Watcher) {
 	was := ask(t, h, watch.Latest().From)
 	stood, _ := j.switched(watch)
 	j.must("the VM goes on there", harness.Poll(t.Context(), bound, func(context.Context) error {

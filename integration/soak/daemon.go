@@ -118,8 +118,8 @@ func (w *world) daemon(name string, n *harness.Node) *daemon {
 	return w.daemons[slices.IndexFunc(w.daemons, func(d *daemon) bool { return d.name == name && d.node == n })]
 }
 
-// tend starts what has ended by itself, in the background.
-func (w *world) tend(ctx context.Context) {
+// restartEnded starts what has ended by itself, in the background.
+func (w *world) restartEnded(ctx context.Context) {
 	for _, d := range w.daemons {
 		if _, ok := d.pid(); !ok {
 			go func() {

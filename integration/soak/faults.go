@@ -46,8 +46,8 @@ func faultNames() (names []string) {
 	return names
 }
 
-// hurt does what a step wants, and heals it when its time is over.
-func (w *world) hurt(ctx context.Context, f fault, s Step) error {
+// inject does what a step wants, and heals it when its time is over.
+func (w *world) inject(ctx context.Context, f fault, s Step) error {
 	what, heal, err := f.do(w, ctx, s)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (w *world) stopped(ctx context.Context, victim string, s Step) (string, fun
 	if err != nil {
 		return "", nil, err
 	}
-	answers := w.hangs(v)
+	answers := w.noteHang(v)
 	heal := func(context.Context) error {
 		defer answers()
 		if err := signal(v.pid, unix.SIGCONT); !errors.Is(err, errNobody) {
@@ -113,8 +113,8 @@ func (w *world) stopped(ctx context.Context, victim string, s Step) (string, fun
 	return v.what, heal, signal(v.pid, unix.SIGSTOP)
 }
 
-// hangs notes that what is met does not answer, if it is a shim, until answers.
-func (w *world) hangs(v met) (answers func()) {
+// noteHang notes that what is met does not answer, if it is a shim, until answers.
+func (w *world) noteHang(v met) (answers func()) {
 	if v.victim != "shim" || v.g == nil {
 		return func() {}
 	}

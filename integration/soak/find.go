@@ -138,7 +138,7 @@ func (w *world) noFiles(ctx context.Context, s Step) (string, func(context.Conte
 		free()
 		return "", nil, err
 	}
-	answers := w.hangs(v)
+	answers := w.noteHang(v)
 	return v.what + " can open no file", func(context.Context) error {
 		defer free()
 		defer answers()

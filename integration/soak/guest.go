@@ -56,14 +56,14 @@ func (g *guest) listen(conn net.PacketConn) {
 		var b images.Beacon
 		if err == nil && json.Unmarshal(buf[:n], &b) == nil && len(b.Nonce) >= 16 {
 			host, _, _ := net.SplitHostPort(from.String())
-			g.hear(b, host, time.Now())
+			g.noteBeacon(b, host, time.Now())
 		}
 	}
 }
 
-// hear notes a beacon. Counters of one nonce only grow: one that comes twice, or after a larger
+// noteBeacon notes a beacon. Counters of one nonce only grow: one that comes twice, or after a larger
 // one, is of a second runner, or of an older state that runs again.
-func (g *guest) hear(b images.Beacon, from string, at time.Time) {
+func (g *guest) noteBeacon(b images.Beacon, from string, at time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	last := g.heard[b.Nonce]
@@ -149,9 +149,9 @@ func (g *guest) putBack() {
 	}
 }
 
-// spared reports whether the VM has an owner that nothing was done to: what excuses its end says
+// ownerUntouched reports whether the VM has an owner that nothing was done to: what excuses its end says
 // nothing then.
-func (g *guest) spared(rec *nodev1.Record) bool {
+func (g *guest) ownerUntouched(rec *nodev1.Record) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	owner := rec.GetOwner().GetNode()

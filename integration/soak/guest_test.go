@@ -17,7 +17,7 @@ func listener() *guest {
 
 func (g *guest) told(nonce string, counters ...uint64) {
 	for _, c := range counters {
-		g.hear(images.Beacon{Nonce: nonce, Counter: c}, "10.0.0.1", time.Now())
+		g.noteBeacon(images.Beacon{Nonce: nonce, Counter: c}, "10.0.0.1", time.Now())
 	}
 }
 
@@ -77,14 +77,15 @@ func TestSparedOwner(t *testing.T) {
 	told.Lost = "sha256:0"
 	g := &guest{}
 	g.excuse("step 1 killed its VMM on node b")
-	if g.spared(owned("a")) {
+	if g.ownerUntouched(owned("a")) {
 		t.Error("nobody has said that the owner is another node")
 	}
 	g.away = "b"
-	if !g.spared(owned("a")) || g.spared(owned("b")) || g.spared(told) || g.spared(&nodev1.Record{}) {
+	if !g.ownerUntouched(owned("a")) || g.ownerUntouched(owned("b")) || g.ownerUntouched(told) ||
+		g.ownerUntouched(&nodev1.Record{}) {
 		t.Error("the owner a was left alone, and the others were not")
 	}
-	if g.excuse("task kill"); g.spared(owned("a")) {
+	if g.excuse("task kill"); g.ownerUntouched(owned("a")) {
 		t.Error("the VM was killed since")
 	}
 }

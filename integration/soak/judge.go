@@ -13,12 +13,12 @@ import (
 	"godwit.dev/godwit/integration/observer"
 )
 
-// calm waits until all faults are healed, and judges: within a bound every verb has ended, and
+// awaitHealthy waits until all faults are healed, and judges: within a bound every verb has ended, and
 // every VM is as it has to be.
-func (w *world) calm(ctx context.Context, cancelCalls context.CancelFunc) error {
+func (w *world) awaitHealthy(ctx context.Context, cancelCalls context.CancelFunc) error {
 	w.heals.Wait()
 	healed := time.Now()
-	if err := w.whole(ctx); err != nil {
+	if err := w.startAll(ctx); err != nil {
 		return err
 	}
 	if !waitFor(&w.calls, settleBound) {
@@ -46,8 +46,8 @@ func (w *world) calm(ctx context.Context, cancelCalls context.CancelFunc) error 
 	return ctx.Err()
 }
 
-// whole has every daemon run, and lets VMs come to every node.
-func (w *world) whole(ctx context.Context) error {
+// startAll has every daemon run, and lets VMs come to every node.
+func (w *world) startAll(ctx context.Context) error {
 	for _, d := range w.daemons {
 		if err := harness.Poll(ctx, settleBound, d.up); err != nil {
 			return err
@@ -89,7 +89,7 @@ const longJudged = 20 * time.Second
 func (w *world) judge(ctx context.Context, g *guest, deadline time.Time) {
 	gone, begun, late := false, time.Now(), error(nil)
 	err := harness.Poll(ctx, max(time.Until(deadline), harness.Slow(leastJudged)), func(ctx context.Context) (err error) {
-		if gone, err = w.stands(ctx, g); err != nil {
+		if gone, err = w.checkGuest(ctx, g); err != nil {
 			late = err
 			_ = observer.Pause(ctx, time.Second)
 		}
@@ -126,8 +126,9 @@ func excused(g *guest) string {
 	return "nothing was done to it"
 }
 
-// stands answers an error as long as a guest is not as it has to be. It says too whether there is to be no VM of it.
-func (w *world) stands(ctx context.Context, g *guest) (gone bool, err error) {
+// checkGuest answers an error as long as a guest is not as it has to be. It says too whether there is to be no VM of
+// it.
+func (w *world) checkGuest(ctx context.Context, g *guest) (gone bool, err error) {
 	all, err := w.look(ctx)
 	if err != nil {
 		return false, err
@@ -152,7 +153,7 @@ func (w *world) stands(ctx context.Context, g *guest) (gone bool, err error) {
 	default:
 		err = fmt.Errorf("it is lost: its record says %s", said(rec))
 	}
-	if err != nil && why != "" && !g.spared(rec) && w.sleeps(ctx, g) == nil {
+	if err != nil && why != "" && !g.ownerUntouched(rec) && w.sleeps(ctx, g) == nil {
 		return true, nil
 	}
 	return false, err

@@ -59,7 +59,7 @@ func (w *world) manifests() (all []string, err error) {
 			return err
 		}
 		info, err := d.Info()
-		if err != nil || w.forgot(info.ModTime()) {
+		if err != nil || w.mayHaveForgotten(info.ModTime()) {
 			return err
 		}
 		name, err := filepath.Rel(root, path)
@@ -77,9 +77,9 @@ type window struct{ begin, end time.Time }
 // forgetting is how long after the return an upload may end that the records have forgotten.
 const forgetting = time.Minute
 
-// forgot reports whether the records may know nothing of what was stored at that time: a store that
+// mayHaveForgotten reports whether the records may know nothing of what was stored at that time: a store that
 // was put back has forgotten it, and no record names its repository once the VM is removed.
-func (w *world) forgot(at time.Time) bool {
+func (w *world) mayHaveForgotten(at time.Time) bool {
 	w.result.mu.Lock()
 	defer w.result.mu.Unlock()
 	return slices.ContainsFunc(w.windows, func(x window) bool {

@@ -87,10 +87,10 @@ func (w *world) play(ctx context.Context, begun time.Time) error {
 		calls, cancel := context.WithCancel(ctx)
 		err := w.round(calls, schedule)
 		if err == nil {
-			err = w.calm(ctx, cancel)
+			err = w.awaitHealthy(ctx, cancel)
 		}
 		if err == nil && !w.violated() {
-			w.sound(ctx, sound)
+			w.checkVerbs(ctx, sound)
 		}
 		cancel()
 		if err != nil {
@@ -121,14 +121,14 @@ func (w *world) round(ctx context.Context, schedule *Schedule) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		w.tend(context.WithoutCancel(ctx))
+		w.restartEnded(context.WithoutCancel(ctx))
 		w.blames()
 		var err error
 		switch {
 		case step.Fault && w.opts.Faultless:
 			err = errNobody
 		case step.Fault:
-			err = w.hurt(ctx, kinds[step.Name], step)
+			err = w.inject(ctx, kinds[step.Name], step)
 		default:
 			err = w.order(ctx, named[step.Name], step)
 		}

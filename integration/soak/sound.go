@@ -19,9 +19,9 @@ const soundSteps = 6
 // soundStream keeps what is drawn here apart from the schedule: a committed seed stays what it is.
 const soundStream = 2
 
-// sound orders verbs at VMs that were found as they have to be, on a cluster without faults. Whatever
+// checkVerbs orders verbs at VMs that were found as they have to be, on a cluster without faults. Whatever
 // fails now is godwit's own fault.
-func (w *world) sound(ctx context.Context, schedule *Schedule) {
+func (w *world) checkVerbs(ctx context.Context, schedule *Schedule) {
 	named := map[string]verb{}
 	for _, v := range verbs() {
 		named[v.name] = v
@@ -38,9 +38,9 @@ func (w *world) sound(ctx context.Context, schedule *Schedule) {
 	w.blames()
 }
 
-// patiently does a verb again for as long as it ends as unavailable, of which the exit codes say that
+// retryUnavailable does a verb again for as long as it ends as unavailable, of which the exit codes say that
 // trying again is right.
-func (a *act) patiently(ctx context.Context, do func(*act, context.Context) error) (err error) {
+func (a *act) retryUnavailable(ctx context.Context, do func(*act, context.Context) error) (err error) {
 	for deadline := time.Now().Add(settleBound / 2); ; {
 		if err = do(a, ctx); exitCode(err) != unavailable || time.Now().After(deadline) {
 			return err
@@ -68,8 +68,8 @@ func exitCode(err error) int {
 	return 0
 }
 
-// wrongly says what is wrong with the end of a verb, whatever was done to the cluster; empty: nothing.
-func (a *act) wrongly(err error) string {
+// faultOf says what is wrong with the end of a verb, whatever was done to the cluster; empty: nothing.
+func (a *act) faultOf(err error) string {
 	switch code := exitCode(err); {
 	case code == unknown:
 		return "an error that has no class"

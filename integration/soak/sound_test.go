@@ -47,11 +47,11 @@ func TestWhatIsBlamed(t *testing.T) {
 			g.excuse("killed")
 		}
 		a := &act{g: g, sound: c.sound, owner: &harness.Node{Name: "a"}}
-		if got := a.wrongly(c.err); (got != "") != c.wrong {
+		if got := a.faultOf(c.err); (got != "") != c.wrong {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	if got := (&act{g: &guest{}, sound: true}).wrongly(nil); got != "" {
+	if got := (&act{g: &guest{}, sound: true}).faultOf(nil); got != "" {
 		t.Errorf("a success is %s", got)
 	}
 }

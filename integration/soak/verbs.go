@@ -141,7 +141,7 @@ func (a *act) play(ctx context.Context, v verb) {
 	begun := time.Now()
 	do := v.do
 	if a.sound {
-		do = func(a *act, ctx context.Context) error { return a.patiently(ctx, v.do) }
+		do = func(a *act, ctx context.Context) error { return a.retryUnavailable(ctx, v.do) }
 	}
 	err := do(a, ctx)
 	if a.g != nil {
@@ -160,7 +160,7 @@ func (a *act) play(ctx context.Context, v verb) {
 	}
 	a.log("  %s %s: failed after %.1f s: %v", v.name, a, took, err)
 	a.result.change(func() { a.result.Failed++ })
-	if wrong := a.wrongly(err); wrong != "" {
+	if wrong := a.faultOf(err); wrong != "" {
 		a.violation("%s ends with %s: %v", v.name, wrong, err)
 	}
 }
@@ -236,7 +236,7 @@ func (a *act) rm(ctx context.Context) error {
 func (a *act) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, bootBound)
 	defer cancel()
-	if err := a.apart(a.to); err != nil {
+	if err := a.separateAddresses(a.to); err != nil {
 		return err
 	}
 	a.g.set(func() { a.g.tried, a.g.fresh = true, true })

@@ -18,11 +18,11 @@ import (
 	"godwit.dev/godwit/internal/failpoint"
 )
 
-// hurt is a death of what has no points, in one row of the crash table.
-type hurt struct {
+// death is a death of what has no points, in one row of the crash table.
+type death struct {
 	name string
 	row  row
-	do   func(*journey, context.Context) (heal func() error, err error)
+	do   func(*moveRun, context.Context) (heal func() error, err error)
 	may  []end
 }
 
@@ -61,7 +61,7 @@ func near(at role, call, inner string) []row {
 
 // containerdDeaths adds the deaths of containerd: where a destination's task is made and
 // started, and where a source's is released.
-func containerdDeaths(add func(r row, what string, do func(*journey, context.Context) (func() error, error),
+func containerdDeaths(add func(r row, what string, do func(*moveRun, context.Context) (func() error, error),
 	may ...end)) {
 	for _, r := range near(destination, "Create", "Create") {
 		add(r, "destination containerd", containerdOf(destination), stays, moved)
@@ -77,10 +77,10 @@ func containerdDeaths(add func(r row, what string, do func(*journey, context.Con
 	add(runsThere, "destination containerd", containerdOf(destination), moved)
 }
 
-// hurts are the cells of the crash table that no point of a program stands for.
-func hurts(s script) (all []hurt) {
-	add := func(r row, what string, do func(*journey, context.Context) (func() error, error), may ...end) {
-		all = append(all, hurt{r.name + ", " + what, r, do, may})
+// deaths are the cells of the crash table that no point of a program stands for.
+func deaths(s script) (all []death) {
+	add := func(r row, what string, do func(*moveRun, context.Context) (func() error, error), may ...end) {
+		all = append(all, death{r.name + ", " + what, r, do, may})
 	}
 	after := []row{voted, committed, owned, runsThere}
 	switch s.name {
@@ -127,8 +127,8 @@ func hurts(s script) (all []hurt) {
 	return all
 }
 
-// hurt brings a move to the row, does it, and judges.
-func (w *travels) hurt(t *testing.T, s script, h hurt) error {
+// injure brings a move to the row, does it, and judges.
+func (w *moveWorld) injure(t *testing.T, s script, h death) error {
 	ctx := t.Context()
 	from, err := w.awake(ctx)
 	if err != nil {
@@ -136,12 +136,12 @@ func (w *travels) hurt(t *testing.T, s script, h hurt) error {
 	}
 	j := w.act(s, from)
 	j.bandwidth = h.row.bandwidth
-	defer j.letGo()
+	defer j.release()
 	if err := j.begin(ctx, h.row.e); err != nil {
 		return fmt.Errorf("reach the row: %w", err)
 	}
 	if h.row.e != nil {
-		_, err = j.holds[len(j.holds)-1].reached(ctx, j.over)
+		_, err = j.holds[len(j.holds)-1].reached(ctx, j.checkOpen)
 	} else {
 		err = j.paging(ctx)
 	}
@@ -164,13 +164,13 @@ func (w *travels) hurt(t *testing.T, s script, h hurt) error {
 	if err != nil {
 		return err
 	}
-	j.letGo()
+	j.release()
 	return errors.Join(j.judge(t, at, h.may), released())
 }
 
 // released watches how containerd is told of the end at a source whose VMM dies while the VM goes
 // on elsewhere: as one that has moved.
-func (j *journey) released(ctx context.Context, h hurt) (func() error, error) {
+func (j *moveRun) released(ctx context.Context, h death) (func() error, error) {
 	if !strings.HasSuffix(h.name, "source VMM") || !slices.Equal(h.may, []end{moved}) {
 		return func() error { return nil }, nil
 	}
@@ -203,7 +203,7 @@ func (r row) at() role {
 }
 
 // paging waits until pages go: both workers and the VMM that will have them are there.
-func (j *journey) paging(ctx context.Context) error {
+func (j *moveRun) paging(ctx context.Context) error {
 	return harness.Poll(ctx, runBound, func(context.Context) error {
 		_, err := workerPID(j.from)
 		if err == nil {
@@ -216,8 +216,8 @@ func (j *journey) paging(ctx context.Context) error {
 	})
 }
 
-func vmmOf(r role) func(*journey, context.Context) (func() error, error) {
-	return func(j *journey, ctx context.Context) (func() error, error) {
+func vmmOf(r role) func(*moveRun, context.Context) (func() error, error) {
+	return func(j *moveRun, ctx context.Context) (func() error, error) {
 		pid, err := hostPID(j.at(r), note(j.at(r), j.vm).Process.PID)
 		if err != nil {
 			return nil, err
@@ -227,20 +227,20 @@ func vmmOf(r role) func(*journey, context.Context) (func() error, error) {
 }
 
 // containerdOf kills a node's containerd, which is started again at once.
-func containerdOf(r role) func(*journey, context.Context) (func() error, error) {
-	return func(j *journey, ctx context.Context) (func() error, error) {
+func containerdOf(r role) func(*moveRun, context.Context) (func() error, error) {
+	return func(j *moveRun, ctx context.Context) (func() error, error) {
 		if err := j.at(r).Containerd.Kill(); err != nil {
 			return nil, err
 		}
-		j.letGo()
+		j.release()
 		return nil, j.at(r).StartContainerd(ctx)
 	}
 }
 
 // workerOf may have to let the program go on before it starts one.
-func workerOf(r role) func(*journey, context.Context) (func() error, error) {
-	return func(j *journey, ctx context.Context) (func() error, error) {
-		j.letGo()
+func workerOf(r role) func(*moveRun, context.Context) (func() error, error) {
+	return func(j *moveRun, ctx context.Context) (func() error, error) {
+		j.release()
 		var pid int
 		err := harness.Poll(ctx, stepBound, func(context.Context) (err error) { pid, err = workerPID(j.at(r)); return err })
 		if err != nil {
@@ -254,13 +254,13 @@ func workerOf(r role) func(*journey, context.Context) (func() error, error) {
 const cutFor = 25 * time.Second
 
 // cut ends a link for a while.
-func cut(a, b role) func(*journey, context.Context) (func() error, error) {
-	return func(j *journey, ctx context.Context) (func() error, error) {
+func cut(a, b role) func(*moveRun, context.Context) (func() error, error) {
+	return func(j *moveRun, ctx context.Context) (func() error, error) {
 		heal, err := j.at(a).Cut(ctx, j.at(b))
 		if err != nil {
 			return heal, err
 		}
-		j.letGo()
+		j.release()
 		select {
 		case <-ctx.Done():
 			return heal, ctx.Err()
@@ -271,11 +271,11 @@ func cut(a, b role) func(*journey, context.Context) (func() error, error) {
 }
 
 // registry is killed, and comes back when it was missed.
-func registry(j *journey, ctx context.Context) (func() error, error) {
+func registry(j *moveRun, ctx context.Context) (func() error, error) {
 	if err := j.Registry.Kill(); err != nil {
 		return nil, err
 	}
-	j.letGo()
+	j.release()
 	select {
 	case <-ctx.Done():
 	case <-time.After(5 * time.Second):

@@ -69,22 +69,22 @@ func testGivenUpStart(t *testing.T, s *shim) {
 func testClock(t *testing.T, s *shim) {
 	const still, near = 6 * time.Second, 2 * time.Second // the guest answers in seconds
 	// late is by how much the guest's clock is late, at least.
-	behind := func() time.Duration {
+	late := func() time.Duration {
 		now := time.Now()
 		out := ctr(t, s.node, nil, execArgs(s.vm, fmt.Sprintf("clock%d", now.UnixNano()), "date +%s")...)
 		seconds, err := strconv.ParseInt(strings.TrimSpace(out.out), 10, 64)
 		must(t, "read the guest's clock: "+out.errs, err)
 		return now.Sub(time.Unix(seconds+1, 0))
 	}
-	before := behind()
+	before := late()
 	_, err := s.Pause(s.ctx, &taskapi.PauseRequest{ID: s.vm})
 	must(t, "pause", err)
 	time.Sleep(still)
 	_, err = s.Resume(s.ctx, &taskapi.ResumeRequest{ID: s.vm})
 	must(t, "resume", err)
 	err = harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
-		if now := behind(); now > max(0, before)+near {
-			return fmt.Errorf("it is behind by %v, before the pause of %v by %v", now, still, before)
+		if now := late(); now > max(0, before)+near {
+			return fmt.Errorf("it is late by %v, before the pause of %v by %v", now, still, before)
 		}
 		return nil
 	})

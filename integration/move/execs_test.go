@@ -54,7 +54,7 @@ func counts(t *testing.T, n *side) *counting {
 	if err := process.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	c.goesOn()
+	c.wantMore()
 	return c
 }
 
@@ -105,8 +105,8 @@ func (c *counting) more(path string, first, before int) {
 	}
 }
 
-// goesOn wants every number once up to now, and some more.
-func (c *counting) goesOn() {
+// wantMore wants every number once up to now, and some more.
+func (c *counting) wantMore() {
 	c.t.Helper()
 	c.more(c.said, 0, c.numbers(c.said, 0))
 }
