@@ -23,11 +23,17 @@ func newCheckpoint(opts *options) *cobra.Command {
 		Short: "Take a snapshot of a VM that goes on",
 		Long: "Push the VM's RAM and disks while it runs, pause it for the moment that it takes to read the rest, and\n" +
 			"let it go on; what was read is sent behind that. The snapshot is the VM of one instant. It is listed by\n" +
-			"'godwit snapshot ls' and restored by order only: godwit wake --digest DIGEST --force VM.\n" +
+			"'godwit snapshot history VM' and restored by order only: godwit wake --from DIGEST VM.\n" +
+			"No rule deletes it: godwit snapshot rm does.\n" +
 			"With --every, nothing is taken now: the VM's node takes checkpoints by itself, as long as the VM runs.",
 		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := checkSchedule(cmd.Flags(), every, stop); err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("name") {
+				if err := record.CheckSnapshotName(request.GetName()); err != nil {
+					return fmt.Errorf("--name: %w", err)
+				}
 			}
 			request.Concurrency, request.Bandwidth, request.PauseBudgetMs, err = push.read(cmd)
 			return err
@@ -47,6 +53,8 @@ func newCheckpoint(opts *options) *cobra.Command {
 	push.add(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&request.Operation, "operation", "", "id of the operation, to repeat the same call safely")
+	flags.StringVar(&request.Name, "name", "", "what the snapshot is called, wherever a digest is asked for")
+	flags.BoolVar(&request.Pinned, "pin", false, "have nothing delete the snapshot, until godwit snapshot unpin")
 	flags.BoolVar(&detach, "detach", false, "return once the operation is durable")
 	flags.DurationVar(&every, "every", 0, "have the VM's node take one so often, such as 10m")
 	flags.Uint32Var(&keep, "keep", defaultKept, "with --every: so many of them stay")
@@ -68,7 +76,7 @@ func checkSchedule(flags *pflag.FlagSet, every time.Duration, stop bool) error {
 	case !scheduled && !stop:
 		return nil
 	}
-	for _, name := range []string{"concurrency", "bandwidth", "pause-budget", "operation", "detach"} {
+	for _, name := range []string{"concurrency", "bandwidth", "pause-budget", "operation", "detach", "name", "pin"} {
 		if flags.Changed(name) {
 			return fmt.Errorf("--%s: it is for a checkpoint that is taken now, not for --every or --stop: %w", name,
 				errdefs.ErrInvalidArgument)

@@ -91,9 +91,9 @@ func TestFlagsBeforeTheDaemon(t *testing.T) {
 		"migrate --bandwidth 0 x": "--bandwidth 0: at least", "migrate --downtime -1us x": "downtime -1ms",
 		"migrate --timeout 1us x": "timeout 1ms", "migrate --downtime 11m x": "downtime 11m",
 		"dashboard --address 0.0.0.0:0": "--address 0.0.0.0:0",
-		"wake --digest web-latest x":    `--digest "web-latest"`, "wake --digest= x": `--digest ""`,
-		"wake --digest sha512:00 --force x": `--digest "sha512:00"`, "recover --to n --digest web x": `--digest "web"`,
-		"snapshot inspect web": `DIGEST "web"`, "snapshot verify sha256:0g": `DIGEST "sha256:0g"`,
+		"wake --digest web:latest x":    `--digest "web:latest"`, "wake --digest= x": `--digest ""`,
+		"wake --digest sha512:00 --force x": `--digest "sha512:00"`, "recover --to n --digest we/b x": `--digest "we/b"`,
+		"snapshot inspect we/b": `DIGEST "we/b"`, "snapshot verify sha256:0g": `DIGEST "sha256:0g"`,
 		"snapshot rm web:latest":                 `DIGEST "web:latest"`,
 		"rm --final-snapshot --force x":          "--final-snapshot and --force",
 		"rm --final-snapshot --keep-snapshots x": "--keep-snapshots",
@@ -101,8 +101,8 @@ func TestFlagsBeforeTheDaemon(t *testing.T) {
 		"rm --end-execs x":                       "--end-execs: it belongs",
 		"rm --cancel --final-snapshot x":         "--cancel and --final-snapshot",
 		"rm --cancel --force x":                  "--cancel and --force",
-		"snapshot diff web " + someDigest:        `FROM "web"`, "snapshot diff " + someDigest + " web": `TO "web"`,
-		"snapshot copy web registry/x": `DIGEST "web"`,
+		"snapshot diff we/b " + someDigest:       `FROM "we/b"`, "snapshot diff " + someDigest + " we/b": `TO "we/b"`,
+		"snapshot copy we/b registry/x": `DIGEST "we/b"`,
 	} {
 		var stdout, stderr bytes.Buffer
 		if got := Run(t.Context(), append([]string{"--socket", socket}, strings.Fields(args)...), &stdout,

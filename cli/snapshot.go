@@ -16,7 +16,8 @@ import (
 func newSnapshot(opts *options) *cobra.Command {
 	return group("snapshot", "Look at snapshots, delete and copy them",
 		newSnapshotLs(opts), newSnapshotInspect(opts), newSnapshotVerify(opts), newSnapshotDiff(opts),
-		newSnapshotRm(opts), newSnapshotPrune(opts), newSnapshotCopy(opts))
+		newSnapshotHistory(opts), newSnapshotPin(opts), newSnapshotUnpin(opts), newSnapshotRm(opts),
+		newSnapshotPrune(opts), newSnapshotCopy(opts))
 }
 
 func newSnapshotLs(opts *options) *cobra.Command {
@@ -51,7 +52,7 @@ func newSnapshotLs(opts *options) *cobra.Command {
 			for _, s := range resp.GetSnapshots() {
 				rows = append(rows, snapshotRow(s))
 			}
-			return table(cmd.OutOrStdout(), "VM DIGEST GEN OPERATION CREATED BYTES USE", rows)
+			return table(cmd.OutOrStdout(), "VM DIGEST NAME GEN OPERATION CREATED BYTES USE", rows)
 		},
 	}
 }
@@ -65,13 +66,18 @@ func snapshotRow(s *nodev1.SnapshotInfo) []string {
 		use = "owner"
 	case s.GetUse() != "":
 		use = "in use"
+	case s.GetPinned():
+		use = "pinned"
 	case s.GetSpent():
 		use = "spent"
+	case s.GetManual():
+		use = "checkpoint by hand"
 	case s.GetCheckpoint():
 		use = "checkpoint"
 	}
 	return []string{
-		s.GetVm().GetNamespace() + "/" + s.GetVm().GetId(), s.GetDigest(), fmt.Sprint(s.GetGeneration()), s.GetOperation(),
+		s.GetVm().GetNamespace() + "/" + s.GetVm().GetId(), s.GetDigest(), dash(s.GetName()),
+		fmt.Sprint(s.GetGeneration()), s.GetOperation(),
 		time.Unix(0, s.GetCreatedUnixNano()).UTC().Format(time.RFC3339), mib(s.GetBytes()), use,
 	}
 }
@@ -144,9 +150,9 @@ func firstDigest(_ *cobra.Command, args []string) error {
 	return checkDigest("DIGEST", args[0])
 }
 
-// checkDigest refuses what is no digest of a snapshot, nor the beginning of one, by the name of what it was given for.
+// checkDigest refuses what names no snapshot, by the name of what it was given for.
 func checkDigest(name, said string) error {
-	if _, _, err := client.ParseDigest(said); err != nil {
+	if err := client.CheckSnapshot(said); err != nil {
 		return fmt.Errorf("%s %w", name, err)
 	}
 	return nil

@@ -14,7 +14,7 @@ func newSnapshotRm(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm DIGEST",
 		Short: "Delete a snapshot that is not in use",
-		Long: "The record of its VM decides: a snapshot that owns a VM, that a running VM was woken\n" +
+		Long: "The record of its VM decides: a snapshot that is pinned, that owns a VM, that a running VM was woken\n" +
 			"from, or that an operation needs is refused. What the registry refuses to delete is\n" +
 			"tried again until it is done.",
 		Args: firstDigest,

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -52,7 +53,8 @@ func TestCleanupPendingShows(t *testing.T) {
 	for use, s := range map[string]*nodev1.SnapshotInfo{
 		"cleanup pending": {Vm: vm, Owed: true, Spent: true}, "owner": {Vm: vm, Owner: true, Use: "it owns the VM"},
 		"in use": {Vm: vm, Spent: true, Use: "the VM runs from it"}, "spent": {Vm: vm, Spent: true}, "-": {Vm: vm},
-		"checkpoint": {Vm: vm, Checkpoint: true},
+		"checkpoint": {Vm: vm, Checkpoint: true}, "pinned": {Vm: vm, Checkpoint: true, Manual: true, Pinned: true},
+		"checkpoint by hand": {Vm: vm, Checkpoint: true, Manual: true},
 	} {
 		if row := snapshotRow(s); row[len(row)-1] != use {
 			t.Errorf("snapshot ls: %q, want %s", row, use)
@@ -112,5 +114,38 @@ func TestPrintPruned(t *testing.T) {
 		&nodev1.DiffResponse{Spaces: []*nodev1.SpaceDiff{{Name: "ram0", Same: 5, Changed: 100, Added: 156, Removed: 3}}})
 	if err != nil || !strings.Contains(out.String(), "1.0MiB") {
 		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// The tree shows when, why, how much and where, what stays, and a line that was left; foreign text moves no cursor.
+func TestHistory(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	vm := &nodev1.VM{Namespace: "default", Id: "web"}
+	digest := func(c string) string { return "sha256:" + strings.Repeat(c, 64) }
+	at := func(d time.Duration) int64 { return now.Add(-d).UnixNano() }
+	all := []*nodev1.SnapshotInfo{
+		{Vm: vm, Digest: digest("a"), CreatedUnixNano: at(72 * time.Hour), Bytes: 90 << 20, NewBytes: 90 << 20, Node: "a"},
+		{Vm: vm, Digest: digest("b"), Parent: digest("a"), CreatedUnixNano: at(5 * time.Hour), Checkpoint: true,
+			Bytes: 91 << 20, NewBytes: 1 << 20, Node: "a"},
+		{Vm: vm, Digest: digest("c"), Parent: digest("a"), CreatedUnixNano: at(3 * time.Minute), Checkpoint: true,
+			Manual: true, Pinned: true, Name: "before-upgrade", Bytes: 92 << 20, NewBytes: 2 << 20, Node: "b\x1b[2J",
+			Base: true},
+	}
+	var out bytes.Buffer
+	if err := printTree(&out, all, now); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	for i, want := range [][]string{{"SNAPSHOT", "NAME", "AGE", "WHY", "SIZE", "NEW", "NODE", "STATE"},
+		{"* aaaaaaaaaaaa ", "3 d", "sleep", "90.0MiB", "a"}, {"| * bbbbbbbbbbbb ", "5 h", "checkpoint ", "1.0MiB"},
+		{"* cccccccccccc ", "before-upgrade", "3 min", "checkpoint by hand", "the VM has gone on from it, pinned"}} {
+		for _, w := range want {
+			if !strings.Contains(lines[i], w) {
+				t.Errorf("line %d has no %q: %s", i, w, lines[i])
+			}
+		}
+		if len(lines[i]) > 130 || strings.ContainsRune(lines[i], '\x1b') {
+			t.Errorf("line %d: %q", i, lines[i])
+		}
 	}
 }

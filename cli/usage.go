@@ -14,7 +14,7 @@ var arguments = map[string]string{
 	"VM":           "the VM's name, or its ID or the beginning of it, or NAMESPACE/ID (godwit ps lists them)",
 	"NODE":         "the name of a node (godwit nodes lists them)",
 	"OPERATION":    "the id of an operation (godwit migrations -a lists moves)",
-	"DIGEST":       "the digest of a snapshot, or its first digits (godwit snapshot ls lists them)",
+	"DIGEST":       "the digest of a snapshot, its first digits, or its name (godwit snapshot ls lists them)",
 	"FROM":         "the digest of the older snapshot (godwit snapshot ls lists them)",
 	"TO":           "the other snapshot's digest, or where a copy goes: a repository, or oci-layout:DIRECTORY",
 	"IMAGE":        "an image of containerd's (ctr images ls lists them)",

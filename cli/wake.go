@@ -22,6 +22,7 @@ const (
 type wakeFlags struct {
 	order        *nodev1.WakeOrder
 	detach, wait bool
+	from         string // a snapshot to restore, even if it is not the newest state
 	timeout      time.Duration
 }
 
@@ -53,6 +54,7 @@ func newWake(opts *options) *cobra.Command {
 	flags.StringVar(&f.order.On, "on", "", "node that shall have it (default: the controller chooses)")
 	flags.BoolVar(&f.wait, "wait", false, "while it fits no node, try again")
 	flags.DurationVar(&f.timeout, "timeout", waitDefault, "with --wait: give up after so long")
+	flags.StringVar(&f.from, "from", "", "restore this snapshot, by name or digest: what the VM did since is given up")
 	flags.StringVar(&request.Digest, "digest", "", "refuse unless this snapshot owns the VM")
 	flags.BoolVar(&request.Force, "force", false,
 		"with --digest: restore that snapshot even if it is spent or not the newest")
@@ -81,6 +83,11 @@ func (f *wakeFlags) check(cmd *cobra.Command) error {
 		return fmt.Errorf("--timeout needs --wait: %w", errdefs.ErrInvalidArgument)
 	case f.timeout <= 0:
 		return fmt.Errorf("--timeout %v: more than 0: %w", f.timeout, errdefs.ErrInvalidArgument)
+	case f.from != "" && given("digest"):
+		return fmt.Errorf("--from and --digest: choose one. --from is --digest with --force: %w", errdefs.ErrInvalidArgument)
+	case given("from"):
+		f.order.Wake.Digest, f.order.Wake.Force = f.from, true
+		return checkDigest("--from", f.from)
 	case given("digest"):
 		return checkDigest("--digest", wake.GetDigest())
 	case wake.GetForce():

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // ParseVM reads how a user names a VM: NAMESPACE/REF, or REF in the given namespace. REF is a name, an id or the
@@ -34,6 +35,15 @@ func ParseDigest(ref string) (digest string, whole bool, err error) {
 			"(godwit snapshot ls): %w", ref, errdefs.ErrInvalidArgument)
 	}
 	return "sha256:" + m[2], len(m[2]) == 64, nil
+}
+
+// CheckSnapshot refuses what names no snapshot: neither a digest, nor the beginning of one, nor a name.
+func CheckSnapshot(ref string) error {
+	if _, _, err := ParseDigest(ref); err == nil || record.CheckSnapshotName(ref) == nil {
+		return nil
+	}
+	return fmt.Errorf("%q: write a snapshot's name, its digest sha256:<hex digits>, or the beginning of that "+
+		"(godwit snapshot ls): %w", ref, errdefs.ErrInvalidArgument)
 }
 
 // AmbiguousError says that a name or a beginning is that of several. Its class is InvalidArgument.

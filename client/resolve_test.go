@@ -114,13 +114,27 @@ func TestResolveSnapshot(t *testing.T) {
 	if _, err := client.ResolveSnapshot(t.Context(), "ee", nil); !errdefs.IsNotFound(err) {
 		t.Errorf("none begins so: %v", err)
 	}
-	for _, ref := range []string{"", "sha256:", "web", "ABC", "sha512:00", digest("00") + "0"} {
+	d.snapshots[0].Name, d.snapshots[1].Name, d.snapshots[2].Name = "before-upgrade", "before-upgrade", "ABC"
+	for ref, vm := range map[string]*nodev1.VM{"before-upgrade": web, "ABC": nil} {
+		if got, err := client.ResolveSnapshot(t.Context(), ref, vm); err != nil || ref == "ABC" && got != digest("cd") ||
+			vm == web && got != digest("ab12") {
+			t.Errorf("name %s: %s, %v", ref, got, err)
+		}
+	}
+	_, err = client.ResolveSnapshot(t.Context(), "before-upgrade", nil)
+	if several, ok := errors.AsType[*AmbiguousError](err); !ok || len(several.Candidates) != 2 {
+		t.Errorf("two VMs have that name: %v", err)
+	}
+	if _, err := client.ResolveSnapshot(t.Context(), "nothing-of-it", nil); !errdefs.IsNotFound(err) {
+		t.Errorf("no snapshot has that name: %v", err)
+	}
+	for _, ref := range []string{"", "sha256:", "-web", "a/b", "sha512:00", digest("00") + "0"} {
 		if _, err := client.ResolveSnapshot(t.Context(), ref, nil); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", ref, err)
 		}
 	}
 	d.warning = "owed deletions: away"
-	for _, ref := range []string{"ee", "ab1"} {
+	for _, ref := range []string{"ee", "ab1", "ABC", "nothing-of-it"} {
 		if _, err := client.ResolveSnapshot(t.Context(), ref, nil); !errdefs.IsUnavailable(err) {
 			t.Errorf("%s in a part of the list: %v", ref, err)
 		}

@@ -13,13 +13,22 @@ import (
 	"godwit.dev/godwit/api/record"
 )
 
-// ResolveSnapshot finds the digest, sha256:<64 hex digits>, that ref is or that begins with ref. A whole digest is
-// answered as it is. A beginning is looked for among the snapshots of vm, or of all VMs for nil. NotFound is answered
-// only if the whole list was read. Several digests: *AmbiguousError.
+// ResolveSnapshot finds the digest, sha256:<64 hex digits>, that ref is, that begins with ref, or whose snapshot has
+// the name ref. A whole digest is answered as it is. A beginning and a name are looked for among the snapshots of vm,
+// or of all VMs for nil. NotFound is answered only if the whole list was read. Several digests: *AmbiguousError.
 func (c *Client) ResolveSnapshot(ctx context.Context, ref string, vm *nodev1.VM) (string, error) {
+	if err := CheckSnapshot(ref); err != nil {
+		return "", err
+	}
 	digest, whole, err := ParseDigest(ref)
-	if whole || err != nil {
-		return digest, err
+	if whole {
+		return digest, nil
+	}
+	is := func(s *nodev1.SnapshotInfo) bool { return strings.HasPrefix(s.GetDigest(), digest) }
+	none := "no snapshot has a digest that begins with " + digest
+	if err != nil {
+		is = func(s *nodev1.SnapshotInfo) bool { return s.GetName() == ref }
+		none = "no snapshot has the name " + ref
 	}
 	node, err := c.Node(ctx)
 	if err != nil {
@@ -31,7 +40,7 @@ func (c *Client) ResolveSnapshot(ctx context.Context, ref string, vm *nodev1.VM)
 	}
 	found := map[string]bool{}
 	for _, s := range resp.GetSnapshots() {
-		if strings.HasPrefix(s.GetDigest(), digest) {
+		if is(s) {
 			found[s.GetDigest()] = true
 		}
 	}
@@ -45,6 +54,5 @@ func (c *Client) ResolveSnapshot(ctx context.Context, ref string, vm *nodev1.VM)
 			return d, nil
 		}
 	}
-	return "", fmt.Errorf("no snapshot has a digest that begins with %s. To see all snapshots: godwit snapshot ls: %w",
-		digest, errdefs.ErrNotFound)
+	return "", fmt.Errorf("%s. To see all snapshots: godwit snapshot ls: %w", none, errdefs.ErrNotFound)
 }

@@ -86,6 +86,11 @@ func (c *Client) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Rec
 	return call(ctx, c, nodev1.RecordsService.Trim, req)
 }
 
+// Pin implements nodev1.RecordsService.
+func (c *Client) Pin(ctx context.Context, req *nodev1.PinRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Pin, req)
+}
+
 // Operation implements nodev1.RecordsService.
 func (c *Client) Operation(ctx context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
 	return call(ctx, c, nodev1.RecordsService.Operation, req)

@@ -174,6 +174,11 @@ func TestPeerActsOnlyForItself(t *testing.T) {
 		_, err := c.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: "sha256:aa"})
 		return err
 	})
+	of("pin", func(c *record.Client) error {
+		pinned := false
+		_, err := c.Pin(ctx, &nodev1.PinRequest{Vm: vm, Digest: "sha256:aa", Pinned: &pinned})
+		return err
+	})
 	of("schedule", func(c *record.Client) error {
 		_, err := c.Schedule(ctx, &nodev1.ScheduleRequest{Vm: vm, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}})
 		return err
@@ -238,6 +243,14 @@ func TestPeerDecidesAboutItsOwn(t *testing.T) {
 	}
 	if _, err := mine.Schedule(ctx, every); err != nil {
 		t.Errorf("a VM that slept here: %v", err)
+	}
+	pinned := true
+	pin := &nodev1.PinRequest{Vm: seen.GetVm(), Digest: "sha256:aa", Pinned: &pinned}
+	if _, err := other.Pin(ctx, pin); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a snapshot of a VM that slept at another node: %v", err)
+	}
+	if rec, err := mine.Pin(ctx, pin); err != nil || !rec.GetSnapshots()[0].GetPinned() {
+		t.Errorf("a snapshot of a VM that slept here: %v, %v", rec, err)
 	}
 	if err := wake(t, mine, seen, "src", func() {}); err != nil {
 		t.Fatal(err)

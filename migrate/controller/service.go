@@ -247,6 +247,13 @@ func (s *Service) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Re
 	}})
 }
 
+// Pin implements nodev1.RecordsService.
+func (s *Service) Pin(ctx context.Context, req *nodev1.PinRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), nodes: holders, do: func(st transition.State) (transition.Change, error) {
+		return transition.Pin(st, req)
+	}})
+}
+
 // Schedule implements nodev1.RecordsService.
 func (s *Service) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*nodev1.Record, error) {
 	return s.update(ctx, call{vm: req.GetVm(), nodes: holders, do: func(st transition.State) (transition.Change, error) {

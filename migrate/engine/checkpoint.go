@@ -28,10 +28,29 @@ var checkpoint = map[nodev1.Phase]step{
 func (e *Engine) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
 	return e.order(ctx, req.GetVm(), req.GetOperation(), func(rec *nodev1.Record, open *nodev1.OpenRequest) error {
 		op := open.GetOperation()
+		op.SnapshotName, op.Pinned, op.Manual = req.GetName(), req.GetPinned(), !req.GetScheduled()
+		if op.GetSnapshotName() != "" || op.GetPinned() {
+			if err := e.namesKept(ctx, rec); err != nil {
+				return err
+			}
+		}
 		op.Kind, op.Source, op.Paused = nodev1.Kind_KIND_CHECKPOINT, e.opts.Node, req.GetPaused()
 		op.Concurrency, op.Bandwidth, op.PauseBudgetMs = req.GetConcurrency(), req.GetBandwidth(), req.GetPauseBudgetMs()
 		return e.place(rec, op)
 	})
+}
+
+// namesKept refuses a name or a pin while the controller is of the release before: it would forget them, unsaid.
+func (e *Engine) namesKept(ctx context.Context, rec *nodev1.Record) error {
+	_, err := e.Records.Pin(ctx, &nodev1.PinRequest{Vm: rec.GetVm(), Uid: rec.GetUid()})
+	if errdefs.IsNotImplemented(err) {
+		return fmt.Errorf("checkpoint VM %s: the controller is of a release that keeps no names and no pins. Update it "+
+			"first, or leave --name and --pin away: %w", name(rec.GetVm()), errdefs.ErrFailedPrecondition)
+	}
+	if errdefs.IsInvalidArgument(err) { // it knows the call, and that nothing was asked
+		return nil
+	}
+	return err
 }
 
 // place says where the snapshot of an operation goes.
@@ -122,7 +141,7 @@ func (s *checkpoints) lastTry(rec *nodev1.Record, every time.Duration) time.Time
 func (s *checkpoints) take(ctx context.Context, rec *nodev1.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, s.prompt) // to order it; it runs by itself
 	defer cancel()
-	_, err := s.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: rec.GetVm()})
+	_, err := s.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: rec.GetVm(), Scheduled: true})
 	if err == nil || errors.As(err, new(*record.HeldError)) { // an operation was faster
 		return nil
 	}

@@ -96,6 +96,74 @@ func TestCheckpointsAreKept(t *testing.T) {
 	}
 }
 
+// What a person has ordered stays, and so does what is pinned, whatever the rule and the schedule say: an engine of the
+// release before, which knows of neither, is refused, and takes that for an answer.
+func TestHandMadeStay(t *testing.T) {
+	w := newWorld(t)
+	e := w.start("n1")
+	order := func(req *nodev1.CheckpointRequest) {
+		t.Helper()
+		req.Vm = vm
+		status, err := e.Checkpoint(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if op := w.settle(status.GetOperation().GetId()); op.Phase != nodev1.Phase_PHASE_SUCCEEDED {
+			t.Fatalf("checkpoint: %v", op)
+		}
+	}
+	order(&nodev1.CheckpointRequest{Name: "before-upgrade"})
+	order(&nodev1.CheckpointRequest{Scheduled: true, Pinned: true})
+	for range 3 {
+		order(&nodev1.CheckpointRequest{Scheduled: true})
+	}
+	refs := w.record().GetSnapshots()
+	if len(refs) != 3 || refs[0].GetName() != "before-upgrade" || !refs[0].GetManual() || !refs[1].GetPinned() ||
+		refs[2].GetManual() {
+		t.Fatalf("snapshots %v", refs)
+	}
+	before := w.record()
+	for _, ref := range refs[:2] { // as the release before chooses them
+		_, err := w.records.Trim(t.Context(), &nodev1.TrimRequest{Vm: vm, Digest: ref.GetDigest(), Payer: "n1"})
+		if !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("trim of %v: %v", ref, err)
+		}
+	}
+	resp, err := e.Prune(t.Context(), &nodev1.PruneRequest{})
+	if err != nil || len(resp.GetPruned()) > 0 {
+		t.Errorf("prune: %v, %v", resp, err)
+	}
+	if err := e.Sweep(t.Context()); err != nil || w.record().GetVersion() != before.GetVersion() {
+		t.Errorf("a sweep: %v, record %v", err, w.record())
+	}
+	for _, l := range refs[:2] {
+		if !named(w.record(), Leftover{UID: w.record().GetUid(), Digest: l.GetDigest(), Generation: l.GetGeneration()}) {
+			t.Errorf("a scan would delete %v", l)
+		}
+	}
+}
+
+// A controller of the release before would forget a name unsaid: the order is refused before anything is made. While
+// the controller does not answer, no one knows which it is.
+func TestNamesNeedTheirController(t *testing.T) {
+	for said, is := range map[error]func(error) bool{
+		errdefs.ErrNotImplemented: errdefs.IsFailedPrecondition, errdefs.ErrUnavailable: errdefs.IsUnavailable,
+		errdefs.ErrPermissionDenied: errdefs.IsPermissionDenied,
+	} {
+		w := newWorld(t)
+		e := w.start("n1")
+		w.broke("Pin", said)
+		for _, req := range []*nodev1.CheckpointRequest{{Vm: vm, Name: "x"}, {Vm: vm, Pinned: true}} {
+			if _, err := e.Checkpoint(t.Context(), req); !is(err) {
+				t.Errorf("%v: %v", said, err)
+			}
+		}
+		if rec := w.record(); rec.GetOperation() != nil || w.captures > 0 {
+			t.Errorf("%v: an operation was opened: %v", said, rec)
+		}
+	}
+}
+
 // TestDue: the record alone keeps a schedule, over a restart too. A node leaves the VM of another node alone. A VM
 // whose checkpoint fails waits for its next turn.
 func TestDue(t *testing.T) {

@@ -72,7 +72,7 @@ func (w *world) wake(e *Engine, id string) error {
 }
 
 func (w *world) checkpoint(e *Engine, id string) error {
-	_, err := e.Checkpoint(w.t.Context(), &nodev1.CheckpointRequest{Vm: vm, Operation: id})
+	_, err := e.Checkpoint(w.t.Context(), &nodev1.CheckpointRequest{Vm: vm, Operation: id, Scheduled: true})
 	return err
 }
 

@@ -62,7 +62,7 @@ func newRetention(c *core) *retention {
 func (r *retention) surplus(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 	all, scheduled := rec.GetSnapshots(), scheduled(rec)
 	for _, ref := range all[:max(0, len(all)-r.opts.Retention.Keep)] {
-		if scheduled[ref.GetDigest()] {
+		if scheduled[ref.GetDigest()] || ref.GetPinned() || ref.GetManual() {
 			continue
 		}
 		if !r.young(ref) && transition.InUse(rec, ref.GetDigest()) == "" {
@@ -77,11 +77,11 @@ func (r *retention) young(ref *nodev1.SnapshotRef) bool {
 	return r.opts.Retention.For > 0 && r.now().Sub(time.Unix(0, ref.GetCreatedUnixNano())) < r.opts.Retention.For
 }
 
-// scheduled are the checkpoints that the VM's schedule keeps: its newest ones.
+// scheduled are the checkpoints that the VM's schedule keeps: the newest that no person has made.
 func scheduled(rec *nodev1.Record) map[string]bool {
 	keep, left := map[string]bool{}, int(rec.GetSchedule().GetKeep())
 	for i := len(rec.GetSnapshots()) - 1; i >= 0 && left > 0; i-- {
-		if ref := rec.GetSnapshots()[i]; ref.GetCheckpoint() {
+		if ref := rec.GetSnapshots()[i]; ref.GetCheckpoint() && !ref.GetManual() {
 			keep[ref.GetDigest()] = true
 			left--
 		}

@@ -53,10 +53,25 @@ func (s *Service) Drop(ctx context.Context, req *nodev1.DropRequest) (*nodev1.Dr
 		return nil, fmt.Errorf("snapshot %s: no record lists it: %w", req.GetDigest(), errdefs.ErrNotFound)
 	}
 	if _, err := s.Records.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: req.GetDigest(),
-		Payer: s.Config.Node}); err != nil {
+		Payer: s.Config.Node, Ordered: true}); err != nil {
 		return nil, err
 	}
 	return &nodev1.DropResponse{Warning: s.clean(ctx, vm)}, nil
+}
+
+// Pin names a snapshot, or says whether it may be deleted, in the record that lists it.
+func (s *Service) Pin(ctx context.Context, req *nodev1.PinRequest) (*nodev1.Record, error) {
+	if req.GetVm() == nil {
+		records, err := s.list(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if req.Vm = listing(records, req.GetDigest()); req.GetVm() == nil {
+			return nil, fmt.Errorf("snapshot %s: no VM has it. To see those there are: godwit snapshot ls: %w",
+				req.GetDigest(), errdefs.ErrNotFound)
+		}
+	}
+	return s.Records.Pin(ctx, req)
 }
 
 func listing(records []*nodev1.Record, digest string) *nodev1.VM {

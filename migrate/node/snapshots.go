@@ -28,6 +28,8 @@ func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (
 				Bytes: ref.GetBytes(),
 				Owner: rec.GetOwner().GetDigest() == ref.GetDigest(), Spent: slices.Contains(rec.GetSpent(), ref.GetDigest()),
 				Checkpoint: ref.GetCheckpoint(), Use: transition.InUse(rec, ref.GetDigest()),
+				Name: ref.GetName(), Pinned: ref.GetPinned(), Manual: ref.GetManual(), Parent: ref.GetParent(),
+				NewBytes: ref.GetNewBytes(), Node: ref.GetNode(), Base: rec.GetBase() == ref.GetDigest(),
 			})
 		}
 	}

@@ -54,6 +54,9 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 		spend(rec, op.GetDigest())
 	}
 	own(rec, req.GetOwner(), repository)
+	if op.GetKind() == nodev1.Kind_KIND_WAKE {
+		goesOn(rec, op.GetDigest())
+	}
 	switch d := rec.GetDeletion(); {
 	case op.GetKind() == nodev1.Kind_KIND_WAKE: // the VM is wanted again
 		rec.Deletion = nil

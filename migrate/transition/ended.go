@@ -26,13 +26,13 @@ func Ended(rec *nodev1.Record) *nodev1.Ended {
 }
 
 // LeftByEnded lists what a VM that has ended has left of its sleeps: the snapshots that a wake has used up. A
-// checkpoint is none of them, by whatever order it was made.
+// checkpoint is none of them, by whatever order it was made, and no pinned one is.
 func LeftByEnded(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 	if Ended(rec) == nil {
 		return nil
 	}
 	for _, ref := range rec.GetSnapshots() {
-		if !ref.GetCheckpoint() && slices.Contains(rec.GetSpent(), ref.GetDigest()) {
+		if !ref.GetCheckpoint() && !ref.GetPinned() && slices.Contains(rec.GetSpent(), ref.GetDigest()) {
 			refs = append(refs, ref)
 		}
 	}

@@ -49,12 +49,14 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		EndExecs: want.GetEndExecs(), PauseBudgetMs: want.GetPauseBudgetMs(), Stdio: want.GetStdio(),
 		Managed:     want.GetManaged(),
 		Concurrency: want.GetConcurrency(), Bandwidth: want.GetBandwidth(), Paused: want.GetPaused(),
-		Deletion: want.GetDeletion(),
-		Driver:   want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(),
+		Deletion:     want.GetDeletion(),
+		SnapshotName: want.GetSnapshotName(), Pinned: want.GetPinned(), Manual: want.GetManual(),
+		Driver: want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(),
 		TimeoutMs: want.GetTimeoutMs(), AbortOn: want.GetAbortOn(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
 	}
-	if err := cmp.Or(disputed(s.Record, req.GetForceDigest() != "", call), ordered(s.Record, op, call)); err != nil {
+	if err := cmp.Or(disputed(s.Record, req.GetForceDigest() != "", call), ordered(s.Record, op, call),
+		promised(s.Record, op, call)); err != nil {
 		return Change{}, err
 	}
 	rec := edit(s)

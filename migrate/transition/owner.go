@@ -2,6 +2,7 @@ package transition
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -46,7 +47,7 @@ func Own(s State, req *nodev1.OwnRequest) (Change, error) {
 	}
 	rec = edit(s)
 	own(rec, &nodev1.Owner{Node: node}, "")
-	rec.Deletion = nil // it was for the task before
+	rec.Deletion, rec.Base = nil, "" // they were of the task before
 	return Change{Record: rec}, nil
 }
 
@@ -105,6 +106,11 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 	}
 	if !req.GetDropSnapshots() {
 		return Change{}, nil
+	}
+	if kept := pinned(rec); len(kept) > 0 && !req.GetForce() {
+		return Change{}, fmt.Errorf("VM %s has pinned snapshots: %s. To keep them: godwit rm --keep-snapshots %s. To delete "+
+			"them too: godwit rm --force %s: %w", name(rec.GetVm()), strings.Join(kept, ", "), rec.GetVm().GetId(),
+			rec.GetVm().GetId(), errdefs.ErrFailedPrecondition)
 	}
 	return Change{PendingDeletions: append(pendingDeletions(rec, rec.GetSnapshots(), req.GetPayer(), now),
 		rest(rec, req, now)...)}, nil

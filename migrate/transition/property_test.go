@@ -60,6 +60,7 @@ func (h *history) take(t *rapid.T, change transition.Change, err error) {
 	if after.GetOwner().GetNode() != "" && after.GetOwner().GetDigest() != "" {
 		t.Fatalf("two owners: %v", after.GetOwner())
 	}
+	h.kept(t, before, after)
 	name := ownerName(after.GetOwner())
 	if old, ok := h.owners[after.GetGeneration()]; ok && old != name {
 		t.Fatalf("generation %d belonged to %s, now to %s", after.GetGeneration(), old, name)
@@ -73,6 +74,52 @@ func (h *history) take(t *rapid.T, change transition.Change, err error) {
 		t.Fatalf("boot although %s was lost", before.GetLost())
 	}
 	h.rec = after
+}
+
+// kept checks that a pinned snapshot stays, that a name is that of one, and that the tree has no other's nodes.
+func (h *history) kept(t *rapid.T, before, after *nodev1.Record) {
+	listed, names := map[string]bool{"": true}, map[string]bool{}
+	for _, ref := range after.GetSnapshots() {
+		listed[ref.GetDigest()] = true
+		if n := ref.GetName(); n != "" && names[n] {
+			t.Fatalf("two snapshots are called %s", n)
+		}
+		names[ref.GetName()] = true
+	}
+	for _, ref := range before.GetSnapshots() {
+		if ref.GetPinned() && !listed[ref.GetDigest()] {
+			t.Fatalf("pinned snapshot %s is gone", ref.GetDigest())
+		}
+	}
+	for _, ref := range after.GetSnapshots() {
+		if !listed[ref.GetParent()] {
+			t.Fatalf("snapshot %s has parent %s, which is not listed", ref.GetDigest(), ref.GetParent())
+		}
+	}
+	if !listed[after.GetBase()] {
+		t.Fatalf("the VM has gone on from %s, which is not listed", after.GetBase())
+	}
+}
+
+// snapshot draws one that is listed.
+func (h *history) snapshot(t *rapid.T) string {
+	refs := h.rec.GetSnapshots()
+	if len(refs) == 0 {
+		return "sha256:none"
+	}
+	return refs[rapid.IntRange(0, len(refs)-1).Draw(t, "snapshot")].GetDigest()
+}
+
+func (h *history) pin(t *rapid.T) {
+	name, pinned := rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "name"), rapid.Bool().Draw(t, "pinned")
+	c, err := transition.Pin(h.state(""), &nodev1.PinRequest{Vm: vm, Digest: h.snapshot(t), Name: &name, Pinned: &pinned})
+	h.take(t, c, err)
+}
+
+func (h *history) trim(t *rapid.T) {
+	c, err := transition.Trim(h.state(""), &nodev1.TrimRequest{Vm: vm, Digest: h.snapshot(t),
+		Ordered: rapid.Bool().Draw(t, "ordered")}, now)
+	h.take(t, c, err)
 }
 
 // lawful checks the ways in which an owner may change.
@@ -109,6 +156,8 @@ func TestAnyCallsInAnyOrder(t *testing.T) {
 				h.take(t, c, err)
 			},
 			"open":    h.open,
+			"pin":     h.pin,
+			"trim":    h.trim,
 			"advance": h.advance,
 			"commit":  h.commit,
 			"finish": func(t *rapid.T) {
@@ -143,7 +192,8 @@ func (h *history) pick(t *rapid.T) *nodev1.Operation {
 func (h *history) open(t *rapid.T) {
 	h.next++
 	op := &nodev1.Operation{Id: fmt.Sprintf("op%d", h.next), Attempt: 1, Generation: h.generation(t),
-		Kind: rapid.SampledFrom([]nodev1.Kind{1, 2, 3}).Draw(t, "kind")}
+		Kind: rapid.SampledFrom([]nodev1.Kind{1, 2, 3}).Draw(t, "kind"), Manual: rapid.Bool().Draw(t, "manual"),
+		SnapshotName: rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "called")}
 	if op.Kind != nodev1.Kind_KIND_WAKE {
 		op.Source = node(t)
 	}

@@ -37,8 +37,12 @@ func Trim(s State, req *nodev1.TrimRequest, now time.Time) (Change, error) {
 			errdefs.ErrFailedPrecondition)
 	}
 	ref := rec.GetSnapshots()[i]
+	if err := firm(rec, ref, req.GetOrdered()); err != nil {
+		return Change{}, err
+	}
 	rec = edit(s)
 	rec.Snapshots = slices.DeleteFunc(rec.Snapshots, listed)
+	adopt(rec, ref)
 	return Change{Record: rec, PendingDeletions: pendingDeletions(rec, []*nodev1.SnapshotRef{ref}, req.GetPayer(), now)},
 		nil
 }

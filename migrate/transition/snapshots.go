@@ -14,14 +14,22 @@ import (
 func list(rec *nodev1.Record, op *nodev1.Operation, now time.Time) {
 	ref := refOf(op, op.GetKind() == nodev1.Kind_KIND_CHECKPOINT)
 	ref.CreatedUnixNano = now.UnixNano()
+	ref.Name, ref.Pinned, ref.Manual = op.GetSnapshotName(), op.GetPinned(), op.GetManual()
+	add(rec, ref)
+}
+
+// add lists a snapshot as the newest one, from which its VM goes on.
+func add(rec *nodev1.Record, ref *nodev1.SnapshotRef) {
+	ref.Parent = rec.GetBase()
 	rec.Snapshots = append(rec.Snapshots, ref)
+	rec.Base = ref.GetDigest()
 }
 
 // save lists the snapshot of an operation that is given up, if it got so far: it is whole
 // in the store. Its VM runs on; if that dies, this is the newest state there is of it.
 func save(rec *nodev1.Record, op *nodev1.Operation) {
 	if unlisted(rec, op) {
-		rec.Snapshots = append(rec.Snapshots, refOf(op, true))
+		add(rec, refOf(op, true))
 	}
 }
 
@@ -39,7 +47,7 @@ func refOf(op *nodev1.Operation, checkpoint bool) *nodev1.SnapshotRef {
 	return &nodev1.SnapshotRef{
 		Digest: op.GetDigest(), Repository: op.GetRepository(), Tag: op.GetTag(), Generation: op.GetGeneration(),
 		Operation: op.GetId(), CreatedUnixNano: cmp.Or(r.StopAt, op.GetStartedUnixNano(), op.GetOpenedUnixNano()),
-		Bytes: r.TotalBytes, Checkpoint: checkpoint, Node: op.GetSource(),
+		Bytes: r.TotalBytes, NewBytes: r.PushedBytes, Checkpoint: checkpoint, Node: op.GetSource(),
 	}
 }
 

@@ -407,8 +407,12 @@ type Operation struct {
 	Driver            string   `protobuf:"bytes,70,opt,name=driver,proto3" json:"driver,omitempty"`                                             // the controller that drives a move, as long as it lives
 	Attempts          []string `protobuf:"bytes,68,rep,name=attempts,proto3" json:"attempts,omitempty"`                                         // that are over: "1 to n2: why it ended"
 	Deletion          string   `protobuf:"bytes,71,opt,name=deletion,proto3" json:"deletion,omitempty"`                                         // of a hibernate: the order to delete the VM that it is a try of
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// What its snapshot will have (SnapshotRef).
+	SnapshotName  string `protobuf:"bytes,72,opt,name=snapshot_name,json=snapshotName,proto3" json:"snapshot_name,omitempty"`
+	Manual        bool   `protobuf:"varint,73,opt,name=manual,proto3" json:"manual,omitempty"`
+	Pinned        bool   `protobuf:"varint,74,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Operation) Reset() {
@@ -707,6 +711,27 @@ func (x *Operation) GetDeletion() string {
 	return ""
 }
 
+func (x *Operation) GetSnapshotName() string {
+	if x != nil {
+		return x.SnapshotName
+	}
+	return ""
+}
+
+func (x *Operation) GetManual() bool {
+	if x != nil {
+		return x.Manual
+	}
+	return false
+}
+
+func (x *Operation) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
 type Record struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Vm         *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -734,13 +759,16 @@ type Record struct {
 	// generation the record knows what its VM has stored. conflict is why nobody can say whose the VM
 	// is: while it stands nobody boots it, and it is lost as above; of rivals, nodes that both say that
 	// they have the VM, no force helps either.
-	Incarnation   uint64 `protobuf:"varint,40,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Copied        uint64 `protobuf:"varint,41,opt,name=copied,proto3" json:"copied,omitempty"`
-	Known         uint64 `protobuf:"varint,42,opt,name=known,proto3" json:"known,omitempty"`
-	Conflict      string `protobuf:"bytes,43,opt,name=conflict,proto3" json:"conflict,omitempty"`
-	Rivals        bool   `protobuf:"varint,44,opt,name=rivals,proto3" json:"rivals,omitempty"`
-	Missing       bool   `protobuf:"varint,51,opt,name=missing,proto3" json:"missing,omitempty"` // its node has found nothing of the VM, and is about to give it up: no Start runs it
-	Removed       bool   `protobuf:"varint,50,opt,name=removed,proto3" json:"removed,omitempty"` // in an answer only: there was a record, and it was removed (GetRequest)
+	Incarnation uint64 `protobuf:"varint,40,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Copied      uint64 `protobuf:"varint,41,opt,name=copied,proto3" json:"copied,omitempty"`
+	Known       uint64 `protobuf:"varint,42,opt,name=known,proto3" json:"known,omitempty"`
+	Conflict    string `protobuf:"bytes,43,opt,name=conflict,proto3" json:"conflict,omitempty"`
+	Rivals      bool   `protobuf:"varint,44,opt,name=rivals,proto3" json:"rivals,omitempty"`
+	Missing     bool   `protobuf:"varint,51,opt,name=missing,proto3" json:"missing,omitempty"` // its node has found nothing of the VM, and is about to give it up: no Start runs it
+	Removed     bool   `protobuf:"varint,50,opt,name=removed,proto3" json:"removed,omitempty"` // in an answer only: there was a record, and it was removed (GetRequest)
+	// The listed snapshot from which the VM has gone on; empty: from a boot, or nobody wrote that down.
+	// It is for people (SnapshotRef.parent): nothing is decided by it.
+	Base          string `protobuf:"bytes,60,opt,name=base,proto3" json:"base,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -934,6 +962,13 @@ func (x *Record) GetRemoved() bool {
 		return x.Removed
 	}
 	return false
+}
+
+func (x *Record) GetBase() string {
+	if x != nil {
+		return x.Base
+	}
+	return ""
 }
 
 // Ended is what is known of the end of a VM that nobody owns since. It counts while the record
@@ -1269,8 +1304,16 @@ type SnapshotRef struct {
 	Checkpoint      bool                   `protobuf:"varint,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"` // of a VM that went on: it was never the VM's newest state
 	Node            string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`              // that made it; empty: nobody wrote that down
 	Found           bool                   `protobuf:"varint,10,opt,name=found,proto3" json:"found,omitempty"`          // a node has told of it after the store was put back from a copy that did not know it
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How people know it. A pinned one is never deleted, one that a person ordered (manual) by no rule.
+	Name   string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"` // none other of its VM has it; never only hexadecimal digits
+	Pinned bool   `protobuf:"varint,12,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	Manual bool   `protobuf:"varint,13,opt,name=manual,proto3" json:"manual,omitempty"`
+	// The listed snapshot from which its VM had gone on, and what this one sent. One that is deleted
+	// gives its children its own parent. Empty and 0: none, or nobody wrote that down.
+	Parent        string `protobuf:"bytes,14,opt,name=parent,proto3" json:"parent,omitempty"`
+	NewBytes      uint64 `protobuf:"varint,15,opt,name=new_bytes,json=newBytes,proto3" json:"new_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotRef) Reset() {
@@ -1371,6 +1414,41 @@ func (x *SnapshotRef) GetFound() bool {
 		return x.Found
 	}
 	return false
+}
+
+func (x *SnapshotRef) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SnapshotRef) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+func (x *SnapshotRef) GetManual() bool {
+	if x != nil {
+		return x.Manual
+	}
+	return false
+}
+
+func (x *SnapshotRef) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *SnapshotRef) GetNewBytes() uint64 {
+	if x != nil {
+		return x.NewBytes
+	}
+	return 0
 }
 
 // Owed is a snapshot that is to be deleted. Its VM may have no record any more.
@@ -2673,6 +2751,7 @@ type TrimRequest struct {
 	// call notes when; one that comes ended_ms later trims it.
 	Spent         string `protobuf:"bytes,4,opt,name=spent,proto3" json:"spent,omitempty"`
 	EndedMs       int64  `protobuf:"varint,5,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
+	Ordered       bool   `protobuf:"varint,6,opt,name=ordered,proto3" json:"ordered,omitempty"` // by a person: one that was made by hand may go too
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2742,6 +2821,90 @@ func (x *TrimRequest) GetEndedMs() int64 {
 	return 0
 }
 
+func (x *TrimRequest) GetOrdered() bool {
+	if x != nil {
+		return x.Ordered
+	}
+	return false
+}
+
+// PinRequest changes what of the snapshot is said; it changes nothing that is absent.
+type PinRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"` // as in OwnRequest
+	Pinned        *bool                  `protobuf:"varint,4,opt,name=pinned,proto3,oneof" json:"pinned,omitempty"`
+	Name          *string                `protobuf:"bytes,5,opt,name=name,proto3,oneof" json:"name,omitempty"` // empty: none any more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinRequest) Reset() {
+	*x = PinRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinRequest) ProtoMessage() {}
+
+func (x *PinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
+func (*PinRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *PinRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PinRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *PinRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *PinRequest) GetPinned() bool {
+	if x != nil && x.Pinned != nil {
+		return *x.Pinned
+	}
+	return false
+}
+
+func (x *PinRequest) GetName() string {
+	if x != nil && x.Name != nil {
+		return *x.Name
+	}
+	return ""
+}
+
 // OwedRequest has parts as ListRequest has.
 type OwedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2755,7 +2918,7 @@ type OwedRequest struct {
 
 func (x *OwedRequest) Reset() {
 	*x = OwedRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2930,7 @@ func (x *OwedRequest) String() string {
 func (*OwedRequest) ProtoMessage() {}
 
 func (x *OwedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2943,7 @@ func (x *OwedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedRequest.ProtoReflect.Descriptor instead.
 func (*OwedRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *OwedRequest) GetParts() bool {
@@ -2821,7 +2984,7 @@ type OwedResponse struct {
 
 func (x *OwedResponse) Reset() {
 	*x = OwedResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +2996,7 @@ func (x *OwedResponse) String() string {
 func (*OwedResponse) ProtoMessage() {}
 
 func (x *OwedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +3009,7 @@ func (x *OwedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedResponse.ProtoReflect.Descriptor instead.
 func (*OwedResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *OwedResponse) GetOwed() []*Owed {
@@ -2874,7 +3037,7 @@ type ClearRequest struct {
 
 func (x *ClearRequest) Reset() {
 	*x = ClearRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +3049,7 @@ func (x *ClearRequest) String() string {
 func (*ClearRequest) ProtoMessage() {}
 
 func (x *ClearRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +3062,7 @@ func (x *ClearRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
 func (*ClearRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ClearRequest) GetVm() *VM {
@@ -2931,7 +3094,7 @@ type ClearResponse struct {
 
 func (x *ClearResponse) Reset() {
 	*x = ClearResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2943,7 +3106,7 @@ func (x *ClearResponse) String() string {
 func (*ClearResponse) ProtoMessage() {}
 
 func (x *ClearResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2956,7 +3119,7 @@ func (x *ClearResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearResponse.ProtoReflect.Descriptor instead.
 func (*ClearResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 type OperationRequest struct {
@@ -2968,7 +3131,7 @@ type OperationRequest struct {
 
 func (x *OperationRequest) Reset() {
 	*x = OperationRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +3143,7 @@ func (x *OperationRequest) String() string {
 func (*OperationRequest) ProtoMessage() {}
 
 func (x *OperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +3156,7 @@ func (x *OperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationRequest.ProtoReflect.Descriptor instead.
 func (*OperationRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *OperationRequest) GetId() string {
@@ -3012,7 +3175,7 @@ type OperationResponse struct {
 
 func (x *OperationResponse) Reset() {
 	*x = OperationResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3024,7 +3187,7 @@ func (x *OperationResponse) String() string {
 func (*OperationResponse) ProtoMessage() {}
 
 func (x *OperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3037,7 +3200,7 @@ func (x *OperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResponse.ProtoReflect.Descriptor instead.
 func (*OperationResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *OperationResponse) GetOperation() *Operation {
@@ -3056,7 +3219,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3231,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3244,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -3107,7 +3270,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3119,7 +3282,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3132,7 +3295,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -3204,7 +3367,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3216,7 +3379,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3229,7 +3392,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Check) GetName() string {
@@ -3290,7 +3453,7 @@ type VMInfo struct {
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3302,7 +3465,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3315,7 +3478,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -3460,7 +3623,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3472,7 +3635,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3485,7 +3648,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -3505,7 +3668,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3517,7 +3680,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3530,7 +3693,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -3561,7 +3724,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3736,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,7 +3749,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -3649,7 +3812,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3661,7 +3824,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3674,7 +3837,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -3741,13 +3904,16 @@ type CheckpointRequest struct {
 	Bandwidth     uint64                 `protobuf:"varint,11,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	PauseBudgetMs int64                  `protobuf:"varint,4,opt,name=pause_budget_ms,json=pauseBudgetMs,proto3" json:"pause_budget_ms,omitempty"`
 	Paused        bool                   `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"` // the task is paused by containerd's client, and stays so
+	Name          string                 `protobuf:"bytes,7,opt,name=name,proto3" json:"name,omitempty"`      // of the snapshot, as in SnapshotRef
+	Pinned        bool                   `protobuf:"varint,8,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	Scheduled     bool                   `protobuf:"varint,9,opt,name=scheduled,proto3" json:"scheduled,omitempty"` // the VM's schedule asks for it; else a person does
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +3925,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +3938,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CheckpointRequest) GetVm() *VM {
@@ -3817,6 +3983,27 @@ func (x *CheckpointRequest) GetPaused() bool {
 	return false
 }
 
+func (x *CheckpointRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+func (x *CheckpointRequest) GetScheduled() bool {
+	if x != nil {
+		return x.Scheduled
+	}
+	return false
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Operation     string                 `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
@@ -3826,7 +4013,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3838,7 +4025,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3851,7 +4038,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -3877,7 +4064,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3889,7 +4076,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3902,7 +4089,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -3975,7 +4162,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3987,7 +4174,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4000,7 +4187,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Transfer) GetPass() uint32 {
@@ -4070,7 +4257,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4082,7 +4269,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4095,7 +4282,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -4272,7 +4459,7 @@ type Pass struct {
 
 func (x *Pass) Reset() {
 	*x = Pass{}
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4284,7 +4471,7 @@ func (x *Pass) String() string {
 func (*Pass) ProtoMessage() {}
 
 func (x *Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4297,7 +4484,7 @@ func (x *Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pass.ProtoReflect.Descriptor instead.
 func (*Pass) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Pass) GetLookedBytes() uint64 {
@@ -4340,7 +4527,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4352,7 +4539,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4365,7 +4552,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -4405,7 +4592,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4417,7 +4604,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4430,7 +4617,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -4456,13 +4643,20 @@ type SnapshotInfo struct {
 	Checkpoint      bool                   `protobuf:"varint,20,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	Use             string                 `protobuf:"bytes,12,opt,name=use,proto3" json:"use,omitempty"`    // why it cannot be deleted; empty: it can
 	Owed            bool                   `protobuf:"varint,13,opt,name=owed,proto3" json:"owed,omitempty"` // its deletion is decided and not done
+	Name            string                 `protobuf:"bytes,14,opt,name=name,proto3" json:"name,omitempty"`  // as in SnapshotRef, as are the fields below
+	Pinned          bool                   `protobuf:"varint,15,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	Manual          bool                   `protobuf:"varint,16,opt,name=manual,proto3" json:"manual,omitempty"`
+	Parent          string                 `protobuf:"bytes,17,opt,name=parent,proto3" json:"parent,omitempty"`
+	NewBytes        uint64                 `protobuf:"varint,18,opt,name=new_bytes,json=newBytes,proto3" json:"new_bytes,omitempty"`
+	Node            string                 `protobuf:"bytes,19,opt,name=node,proto3" json:"node,omitempty"`
+	Base            bool                   `protobuf:"varint,22,opt,name=base,proto3" json:"base,omitempty"` // the VM has gone on from it
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4474,7 +4668,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4487,7 +4681,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -4588,6 +4782,55 @@ func (x *SnapshotInfo) GetOwed() bool {
 	return false
 }
 
+func (x *SnapshotInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SnapshotInfo) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+func (x *SnapshotInfo) GetManual() bool {
+	if x != nil {
+		return x.Manual
+	}
+	return false
+}
+
+func (x *SnapshotInfo) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *SnapshotInfo) GetNewBytes() uint64 {
+	if x != nil {
+		return x.NewBytes
+	}
+	return 0
+}
+
+func (x *SnapshotInfo) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *SnapshotInfo) GetBase() bool {
+	if x != nil {
+		return x.Base
+	}
+	return false
+}
+
 type SnapshotsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -4597,7 +4840,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4609,7 +4852,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4622,7 +4865,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -4642,7 +4885,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4654,7 +4897,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4667,7 +4910,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -4694,7 +4937,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4706,7 +4949,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4719,7 +4962,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -4745,7 +4988,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4757,7 +5000,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4770,7 +5013,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -4790,7 +5033,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4802,7 +5045,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4815,7 +5058,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -4845,7 +5088,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4857,7 +5100,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4870,7 +5113,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -4918,7 +5161,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4930,7 +5173,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4943,7 +5186,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *BadPart) GetPart() string {
@@ -4969,7 +5212,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4981,7 +5224,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4994,7 +5237,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *DropRequest) GetDigest() string {
@@ -5013,7 +5256,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5025,7 +5268,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5038,7 +5281,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *DropResponse) GetWarning() string {
@@ -5058,7 +5301,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5070,7 +5313,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5083,7 +5326,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PruneRequest) GetVm() *VM {
@@ -5110,7 +5353,7 @@ type PruneResponse struct {
 
 func (x *PruneResponse) Reset() {
 	*x = PruneResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5122,7 +5365,7 @@ func (x *PruneResponse) String() string {
 func (*PruneResponse) ProtoMessage() {}
 
 func (x *PruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5135,7 +5378,7 @@ func (x *PruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
 func (*PruneResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PruneResponse) GetPruned() []*Pruned {
@@ -5168,7 +5411,7 @@ type Pruned struct {
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5180,7 +5423,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5193,7 +5436,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Pruned) GetVm() *VM {
@@ -5257,7 +5500,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5269,7 +5512,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5282,7 +5525,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *DiffRequest) GetFrom() string {
@@ -5322,7 +5565,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5334,7 +5577,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5347,7 +5590,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *DiffResponse) GetSpaces() []*SpaceDiff {
@@ -5373,7 +5616,7 @@ type SpaceDiff struct {
 
 func (x *SpaceDiff) Reset() {
 	*x = SpaceDiff{}
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5385,7 +5628,7 @@ func (x *SpaceDiff) String() string {
 func (*SpaceDiff) ProtoMessage() {}
 
 func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5398,7 +5641,7 @@ func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
 func (*SpaceDiff) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *SpaceDiff) GetName() string {
@@ -5462,7 +5705,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5474,7 +5717,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5487,7 +5730,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *CopyRequest) GetRepository() string {
@@ -5529,7 +5772,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5541,7 +5784,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5554,7 +5797,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *CopyResponse) GetBytes() uint64 {
@@ -5589,7 +5832,7 @@ type PeerRef struct {
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5601,7 +5844,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5614,7 +5857,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -5649,7 +5892,7 @@ type PeerState struct {
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5661,7 +5904,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5674,7 +5917,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -5712,7 +5955,7 @@ type PeerCheckRequest struct {
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5724,7 +5967,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5737,7 +5980,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -5793,7 +6036,7 @@ type PeerCheckResponse struct {
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5805,7 +6048,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5818,7 +6061,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -5857,7 +6100,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5869,7 +6112,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5882,7 +6125,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -5945,7 +6188,7 @@ type PeerPrepareResponse struct {
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5957,7 +6200,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5970,7 +6213,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -6006,7 +6249,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6018,7 +6261,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6031,7 +6274,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -6072,7 +6315,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6084,7 +6327,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6097,7 +6340,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -6124,7 +6367,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6136,7 +6379,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6149,7 +6392,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -6177,7 +6420,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6189,7 +6432,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6202,7 +6445,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -6237,7 +6480,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6249,7 +6492,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6262,7 +6505,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -6298,7 +6541,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6310,7 +6553,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6323,7 +6566,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -6369,7 +6612,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6381,7 +6624,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6394,7 +6637,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -6460,7 +6703,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6472,7 +6715,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6485,7 +6728,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -6538,7 +6781,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6550,7 +6793,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6563,7 +6806,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 type GoldenListResponse struct {
@@ -6575,7 +6818,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6587,7 +6830,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6600,7 +6843,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -6628,7 +6871,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6640,7 +6883,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6653,7 +6896,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -6735,7 +6978,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6747,7 +6990,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6760,7 +7003,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -6779,7 +7022,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6791,7 +7034,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6804,7 +7047,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -6836,7 +7079,7 @@ type TemplateInfo struct {
 
 func (x *TemplateInfo) Reset() {
 	*x = TemplateInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6848,7 +7091,7 @@ func (x *TemplateInfo) String() string {
 func (*TemplateInfo) ProtoMessage() {}
 
 func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6861,7 +7104,7 @@ func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateInfo.ProtoReflect.Descriptor instead.
 func (*TemplateInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *TemplateInfo) GetKind() TemplateKind {
@@ -6971,7 +7214,7 @@ type TemplatesRequest struct {
 
 func (x *TemplatesRequest) Reset() {
 	*x = TemplatesRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6983,7 +7226,7 @@ func (x *TemplatesRequest) String() string {
 func (*TemplatesRequest) ProtoMessage() {}
 
 func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6996,7 +7239,7 @@ func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesRequest.ProtoReflect.Descriptor instead.
 func (*TemplatesRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *TemplatesRequest) GetKind() TemplateKind {
@@ -7016,7 +7259,7 @@ type TemplatesResponse struct {
 
 func (x *TemplatesResponse) Reset() {
 	*x = TemplatesResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7028,7 +7271,7 @@ func (x *TemplatesResponse) String() string {
 func (*TemplatesResponse) ProtoMessage() {}
 
 func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7041,7 +7284,7 @@ func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesResponse.ProtoReflect.Descriptor instead.
 func (*TemplatesResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *TemplatesResponse) GetTemplates() []*TemplateInfo {
@@ -7069,7 +7312,7 @@ type TemplateMakeRequest struct {
 
 func (x *TemplateMakeRequest) Reset() {
 	*x = TemplateMakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7081,7 +7324,7 @@ func (x *TemplateMakeRequest) String() string {
 func (*TemplateMakeRequest) ProtoMessage() {}
 
 func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7094,7 +7337,7 @@ func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeRequest.ProtoReflect.Descriptor instead.
 func (*TemplateMakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *TemplateMakeRequest) GetKind() TemplateKind {
@@ -7134,7 +7377,7 @@ type TemplateShape struct {
 
 func (x *TemplateShape) Reset() {
 	*x = TemplateShape{}
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7146,7 +7389,7 @@ func (x *TemplateShape) String() string {
 func (*TemplateShape) ProtoMessage() {}
 
 func (x *TemplateShape) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7159,7 +7402,7 @@ func (x *TemplateShape) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateShape.ProtoReflect.Descriptor instead.
 func (*TemplateShape) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *TemplateShape) GetMemory() uint64 {
@@ -7219,7 +7462,7 @@ type TemplateMakeResponse struct {
 
 func (x *TemplateMakeResponse) Reset() {
 	*x = TemplateMakeResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7231,7 +7474,7 @@ func (x *TemplateMakeResponse) String() string {
 func (*TemplateMakeResponse) ProtoMessage() {}
 
 func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7244,7 +7487,7 @@ func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeResponse.ProtoReflect.Descriptor instead.
 func (*TemplateMakeResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *TemplateMakeResponse) GetTemplate() *TemplateInfo {
@@ -7306,7 +7549,7 @@ type TemplateRemoveRequest struct {
 
 func (x *TemplateRemoveRequest) Reset() {
 	*x = TemplateRemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7318,7 +7561,7 @@ func (x *TemplateRemoveRequest) String() string {
 func (*TemplateRemoveRequest) ProtoMessage() {}
 
 func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7331,7 +7574,7 @@ func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveRequest.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *TemplateRemoveRequest) GetKind() TemplateKind {
@@ -7357,7 +7600,7 @@ type TemplateRemoveResponse struct {
 
 func (x *TemplateRemoveResponse) Reset() {
 	*x = TemplateRemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7369,7 +7612,7 @@ func (x *TemplateRemoveResponse) String() string {
 func (*TemplateRemoveResponse) ProtoMessage() {}
 
 func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7382,7 +7625,7 @@ func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveResponse.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *TemplateRemoveResponse) GetRemoved() []*TemplateInfo {
@@ -7403,7 +7646,7 @@ type TemplatePushRequest struct {
 
 func (x *TemplatePushRequest) Reset() {
 	*x = TemplatePushRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7415,7 +7658,7 @@ func (x *TemplatePushRequest) String() string {
 func (*TemplatePushRequest) ProtoMessage() {}
 
 func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7428,7 +7671,7 @@ func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushRequest.ProtoReflect.Descriptor instead.
 func (*TemplatePushRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *TemplatePushRequest) GetKind() TemplateKind {
@@ -7461,7 +7704,7 @@ type TemplatePushResponse struct {
 
 func (x *TemplatePushResponse) Reset() {
 	*x = TemplatePushResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7473,7 +7716,7 @@ func (x *TemplatePushResponse) String() string {
 func (*TemplatePushResponse) ProtoMessage() {}
 
 func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7486,7 +7729,7 @@ func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushResponse.ProtoReflect.Descriptor instead.
 func (*TemplatePushResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *TemplatePushResponse) GetPushed() []*TemplatePushed {
@@ -7509,7 +7752,7 @@ type TemplatePushed struct {
 
 func (x *TemplatePushed) Reset() {
 	*x = TemplatePushed{}
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7521,7 +7764,7 @@ func (x *TemplatePushed) String() string {
 func (*TemplatePushed) ProtoMessage() {}
 
 func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7534,7 +7777,7 @@ func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushed.ProtoReflect.Descriptor instead.
 func (*TemplatePushed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *TemplatePushed) GetTemplate() *TemplateInfo {
@@ -7582,7 +7825,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"3\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\x8a\t\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xdf\t\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.godwit.node.v1.KindR\x04kind\x12\x18\n" +
@@ -7629,7 +7872,10 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x11started_unix_nano\x18E \x01(\x03R\x0fstartedUnixNano\x12\x16\n" +
 	"\x06driver\x18F \x01(\tR\x06driver\x12\x1a\n" +
 	"\battempts\x18D \x03(\tR\battempts\x12\x1a\n" +
-	"\bdeletion\x18G \x01(\tR\bdeletion\"\x8b\x06\n" +
+	"\bdeletion\x18G \x01(\tR\bdeletion\x12#\n" +
+	"\rsnapshot_name\x18H \x01(\tR\fsnapshotName\x12\x16\n" +
+	"\x06manual\x18I \x01(\bR\x06manual\x12\x16\n" +
+	"\x06pinned\x18J \x01(\bR\x06pinned\"\x9f\x06\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -7658,7 +7904,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\bconflict\x18+ \x01(\tR\bconflict\x12\x16\n" +
 	"\x06rivals\x18, \x01(\bR\x06rivals\x12\x18\n" +
 	"\amissing\x183 \x01(\bR\amissing\x12\x18\n" +
-	"\aremoved\x182 \x01(\bR\aremoved\"c\n" +
+	"\aremoved\x182 \x01(\bR\aremoved\x12\x12\n" +
+	"\x04base\x18< \x01(\tR\x04base\"c\n" +
 	"\x05Ended\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -7687,7 +7934,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\treclaimed\x18\b \x01(\bR\treclaimed\"9\n" +
 	"\bSchedule\x12\x19\n" +
 	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
-	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xa1\x02\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\"\x9a\x03\n" +
 	"\vSnapshotRef\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1e\n" +
 	"\n" +
@@ -7705,7 +7952,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"checkpoint\x12\x12\n" +
 	"\x04node\x18\t \x01(\tR\x04node\x12\x14\n" +
 	"\x05found\x18\n" +
-	" \x01(\bR\x05found\"\xc3\x01\n" +
+	" \x01(\bR\x05found\x12\x12\n" +
+	"\x04name\x18\v \x01(\tR\x04name\x12\x16\n" +
+	"\x06pinned\x18\f \x01(\bR\x06pinned\x12\x16\n" +
+	"\x06manual\x18\r \x01(\bR\x06manual\x12\x16\n" +
+	"\x06parent\x18\x0e \x01(\tR\x06parent\x12\x1b\n" +
+	"\tnew_bytes\x18\x0f \x01(\x04R\bnewBytes\"\xc3\x01\n" +
 	"\x04Owed\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +
@@ -7828,13 +8080,23 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
 	"\bdeletion\x18\x02 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12\x16\n" +
 	"\x06cancel\x18\x03 \x01(\bR\x06cancel\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\tR\x03uid\"\x90\x01\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"\xaa\x01\n" +
 	"\vTrimRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05payer\x18\x03 \x01(\tR\x05payer\x12\x14\n" +
 	"\x05spent\x18\x04 \x01(\tR\x05spent\x12\x19\n" +
-	"\bended_ms\x18\x05 \x01(\x03R\aendedMs\"s\n" +
+	"\bended_ms\x18\x05 \x01(\x03R\aendedMs\x12\x18\n" +
+	"\aordered\x18\x06 \x01(\bR\aordered\"\xa4\x01\n" +
+	"\n" +
+	"PinRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x1b\n" +
+	"\x06pinned\x18\x04 \x01(\bH\x00R\x06pinned\x88\x01\x01\x12\x17\n" +
+	"\x04name\x18\x05 \x01(\tH\x01R\x04name\x88\x01\x01B\t\n" +
+	"\a_pinnedB\a\n" +
+	"\x05_name\"s\n" +
 	"\vOwedRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
@@ -7921,7 +8183,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\a \x01(\x04R\n" +
 	"generation\x12\x10\n" +
-	"\x03uid\x18\b \x01(\tR\x03uid\"\xd5\x01\n" +
+	"\x03uid\x18\b \x01(\tR\x03uid\"\x9f\x02\n" +
 	"\x11CheckpointRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12 \n" +
@@ -7929,7 +8191,10 @@ const file_node_v1_node_proto_rawDesc = "" +
 	" \x01(\rR\vconcurrency\x12\x1c\n" +
 	"\tbandwidth\x18\v \x01(\x04R\tbandwidth\x12&\n" +
 	"\x0fpause_budget_ms\x18\x04 \x01(\x03R\rpauseBudgetMs\x12\x16\n" +
-	"\x06paused\x18\x05 \x01(\bR\x06paused\"-\n" +
+	"\x06paused\x18\x05 \x01(\bR\x06paused\x12\x12\n" +
+	"\x04name\x18\a \x01(\tR\x04name\x12\x16\n" +
+	"\x06pinned\x18\b \x01(\bR\x06pinned\x12\x1c\n" +
+	"\tscheduled\x18\t \x01(\bR\tscheduled\"-\n" +
 	"\rStatusRequest\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\"\xa4\x02\n" +
 	"\x0eStatusResponse\x127\n" +
@@ -7994,7 +8259,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0ekeep_snapshots\x18\x03 \x01(\bR\rkeepSnapshots\x12\x1b\n" +
 	"\tlost_node\x18\x04 \x01(\tR\blostNode\"*\n" +
 	"\x0eForgetResponse\x12\x18\n" +
-	"\awarning\x18\x01 \x01(\tR\awarning\"\x80\x03\n" +
+	"\awarning\x18\x01 \x01(\tR\awarning\"\xa1\x04\n" +
 	"\fSnapshotInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -8016,7 +8281,14 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"checkpoint\x18\x14 \x01(\bR\n" +
 	"checkpoint\x12\x10\n" +
 	"\x03use\x18\f \x01(\tR\x03use\x12\x12\n" +
-	"\x04owed\x18\r \x01(\bR\x04owed\"6\n" +
+	"\x04owed\x18\r \x01(\bR\x04owed\x12\x12\n" +
+	"\x04name\x18\x0e \x01(\tR\x04name\x12\x16\n" +
+	"\x06pinned\x18\x0f \x01(\bR\x06pinned\x12\x16\n" +
+	"\x06manual\x18\x10 \x01(\bR\x06manual\x12\x16\n" +
+	"\x06parent\x18\x11 \x01(\tR\x06parent\x12\x1b\n" +
+	"\tnew_bytes\x18\x12 \x01(\x04R\bnewBytes\x12\x12\n" +
+	"\x04node\x18\x13 \x01(\tR\x04node\x12\x12\n" +
+	"\x04base\x18\x16 \x01(\bR\x04base\"6\n" +
 	"\x10SnapshotsRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"i\n" +
 	"\x11SnapshotsResponse\x12:\n" +
@@ -8282,7 +8554,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fTemplateKind\x12\x1d\n" +
 	"\x19TEMPLATE_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TEMPLATE_KIND_BOOT\x10\x01\x12\x17\n" +
-	"\x13TEMPLATE_KIND_IMAGE\x10\x022\xaf\t\n" +
+	"\x13TEMPLATE_KIND_IMAGE\x10\x022\xea\t\n" +
 	"\aRecords\x129\n" +
 	"\x03Get\x12\x1a.godwit.node.v1.GetRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04List\x12\x1b.godwit.node.v1.ListRequest\x1a\x1c.godwit.node.v1.ListResponse\x12?\n" +
@@ -8298,10 +8570,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06Delete\x12\x1d.godwit.node.v1.DeleteRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\aReclaim\x12\x1e.godwit.node.v1.ReclaimRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
 	"\x06Remove\x12\x1d.godwit.node.v1.RemoveRequest\x1a\x1e.godwit.node.v1.RemoveResponse\x12;\n" +
-	"\x04Trim\x12\x1b.godwit.node.v1.TrimRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
+	"\x04Trim\x12\x1b.godwit.node.v1.TrimRequest\x1a\x16.godwit.node.v1.Record\x129\n" +
+	"\x03Pin\x12\x1a.godwit.node.v1.PinRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04Owed\x12\x1b.godwit.node.v1.OwedRequest\x1a\x1c.godwit.node.v1.OwedResponse\x12D\n" +
 	"\x05Clear\x12\x1c.godwit.node.v1.ClearRequest\x1a\x1d.godwit.node.v1.ClearResponse\x12P\n" +
-	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\x98\x0e\n" +
+	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xd3\x0e\n" +
 	"\x04Node\x12A\n" +
 	"\x04Info\x12\x1b.godwit.node.v1.InfoRequest\x1a\x1c.godwit.node.v1.InfoResponse\x12>\n" +
 	"\x03VMs\x12\x1a.godwit.node.v1.VMsRequest\x1a\x1b.godwit.node.v1.VMsResponse\x12M\n" +
@@ -8317,7 +8590,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\tSnapshots\x12 .godwit.node.v1.SnapshotsRequest\x1a!.godwit.node.v1.SnapshotsResponse\x12J\n" +
 	"\aInspect\x12\x1e.godwit.node.v1.InspectRequest\x1a\x1f.godwit.node.v1.InspectResponse\x12G\n" +
 	"\x06Verify\x12\x1d.godwit.node.v1.VerifyRequest\x1a\x1e.godwit.node.v1.VerifyResponse\x12A\n" +
-	"\x04Drop\x12\x1b.godwit.node.v1.DropRequest\x1a\x1c.godwit.node.v1.DropResponse\x12D\n" +
+	"\x04Drop\x12\x1b.godwit.node.v1.DropRequest\x1a\x1c.godwit.node.v1.DropResponse\x129\n" +
+	"\x03Pin\x12\x1a.godwit.node.v1.PinRequest\x1a\x16.godwit.node.v1.Record\x12D\n" +
 	"\x05Prune\x12\x1c.godwit.node.v1.PruneRequest\x1a\x1d.godwit.node.v1.PruneResponse\x12A\n" +
 	"\x04Diff\x12\x1b.godwit.node.v1.DiffRequest\x1a\x1c.godwit.node.v1.DiffResponse\x12A\n" +
 	"\x04Copy\x12\x1b.godwit.node.v1.CopyRequest\x1a\x1c.godwit.node.v1.CopyResponse\x12G\n" +
@@ -8358,7 +8632,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 98)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                      // 0: godwit.node.v1.Kind
 	(Phase)(0),                     // 1: godwit.node.v1.Phase
@@ -8391,87 +8665,88 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*ScheduleRequest)(nil),        // 28: godwit.node.v1.ScheduleRequest
 	(*DeleteRequest)(nil),          // 29: godwit.node.v1.DeleteRequest
 	(*TrimRequest)(nil),            // 30: godwit.node.v1.TrimRequest
-	(*OwedRequest)(nil),            // 31: godwit.node.v1.OwedRequest
-	(*OwedResponse)(nil),           // 32: godwit.node.v1.OwedResponse
-	(*ClearRequest)(nil),           // 33: godwit.node.v1.ClearRequest
-	(*ClearResponse)(nil),          // 34: godwit.node.v1.ClearResponse
-	(*OperationRequest)(nil),       // 35: godwit.node.v1.OperationRequest
-	(*OperationResponse)(nil),      // 36: godwit.node.v1.OperationResponse
-	(*InfoRequest)(nil),            // 37: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),           // 38: godwit.node.v1.InfoResponse
-	(*Check)(nil),                  // 39: godwit.node.v1.Check
-	(*VMInfo)(nil),                 // 40: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),             // 41: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),            // 42: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),       // 43: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),            // 44: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),      // 45: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),          // 46: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),         // 47: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),               // 48: godwit.node.v1.Transfer
-	(*Figures)(nil),                // 49: godwit.node.v1.Figures
-	(*Pass)(nil),                   // 50: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),          // 51: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),         // 52: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),           // 53: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),       // 54: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),      // 55: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),         // 56: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),        // 57: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),          // 58: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 59: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),                // 60: godwit.node.v1.BadPart
-	(*DropRequest)(nil),            // 61: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),           // 62: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),           // 63: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),          // 64: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),                 // 65: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),            // 66: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),           // 67: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),              // 68: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),            // 69: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),           // 70: godwit.node.v1.CopyResponse
-	(*PeerRef)(nil),                // 71: godwit.node.v1.PeerRef
-	(*PeerState)(nil),              // 72: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),       // 73: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),      // 74: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),     // 75: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil),    // 76: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),        // 77: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),        // 78: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),     // 79: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),       // 80: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),      // 81: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),     // 82: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),          // 83: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),         // 84: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),      // 85: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),     // 86: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),             // 87: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),      // 88: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),     // 89: godwit.node.v1.GoldenDropResponse
-	(*TemplateInfo)(nil),           // 90: godwit.node.v1.TemplateInfo
-	(*TemplatesRequest)(nil),       // 91: godwit.node.v1.TemplatesRequest
-	(*TemplatesResponse)(nil),      // 92: godwit.node.v1.TemplatesResponse
-	(*TemplateMakeRequest)(nil),    // 93: godwit.node.v1.TemplateMakeRequest
-	(*TemplateShape)(nil),          // 94: godwit.node.v1.TemplateShape
-	(*TemplateMakeResponse)(nil),   // 95: godwit.node.v1.TemplateMakeResponse
-	(*TemplateRemoveRequest)(nil),  // 96: godwit.node.v1.TemplateRemoveRequest
-	(*TemplateRemoveResponse)(nil), // 97: godwit.node.v1.TemplateRemoveResponse
-	(*TemplatePushRequest)(nil),    // 98: godwit.node.v1.TemplatePushRequest
-	(*TemplatePushResponse)(nil),   // 99: godwit.node.v1.TemplatePushResponse
-	(*TemplatePushed)(nil),         // 100: godwit.node.v1.TemplatePushed
-	nil,                            // 101: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Ref)(nil),                 // 102: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),       // 103: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),       // 104: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),         // 105: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),      // 106: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),        // 107: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),     // 108: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),        // 109: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),       // 110: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),      // 111: godwit.machine.v1.RevertResponse
+	(*PinRequest)(nil),             // 31: godwit.node.v1.PinRequest
+	(*OwedRequest)(nil),            // 32: godwit.node.v1.OwedRequest
+	(*OwedResponse)(nil),           // 33: godwit.node.v1.OwedResponse
+	(*ClearRequest)(nil),           // 34: godwit.node.v1.ClearRequest
+	(*ClearResponse)(nil),          // 35: godwit.node.v1.ClearResponse
+	(*OperationRequest)(nil),       // 36: godwit.node.v1.OperationRequest
+	(*OperationResponse)(nil),      // 37: godwit.node.v1.OperationResponse
+	(*InfoRequest)(nil),            // 38: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),           // 39: godwit.node.v1.InfoResponse
+	(*Check)(nil),                  // 40: godwit.node.v1.Check
+	(*VMInfo)(nil),                 // 41: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),             // 42: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),            // 43: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),       // 44: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),            // 45: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),      // 46: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),          // 47: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),         // 48: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),               // 49: godwit.node.v1.Transfer
+	(*Figures)(nil),                // 50: godwit.node.v1.Figures
+	(*Pass)(nil),                   // 51: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),          // 52: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),         // 53: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),           // 54: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),       // 55: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),      // 56: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),         // 57: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),        // 58: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),          // 59: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 60: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),                // 61: godwit.node.v1.BadPart
+	(*DropRequest)(nil),            // 62: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),           // 63: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),           // 64: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),          // 65: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),                 // 66: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),            // 67: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),           // 68: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),              // 69: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),            // 70: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),           // 71: godwit.node.v1.CopyResponse
+	(*PeerRef)(nil),                // 72: godwit.node.v1.PeerRef
+	(*PeerState)(nil),              // 73: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),       // 74: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),      // 75: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),     // 76: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil),    // 77: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),        // 78: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),        // 79: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),     // 80: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),       // 81: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),      // 82: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),     // 83: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),          // 84: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),         // 85: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),      // 86: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),     // 87: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),             // 88: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),      // 89: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),     // 90: godwit.node.v1.GoldenDropResponse
+	(*TemplateInfo)(nil),           // 91: godwit.node.v1.TemplateInfo
+	(*TemplatesRequest)(nil),       // 92: godwit.node.v1.TemplatesRequest
+	(*TemplatesResponse)(nil),      // 93: godwit.node.v1.TemplatesResponse
+	(*TemplateMakeRequest)(nil),    // 94: godwit.node.v1.TemplateMakeRequest
+	(*TemplateShape)(nil),          // 95: godwit.node.v1.TemplateShape
+	(*TemplateMakeResponse)(nil),   // 96: godwit.node.v1.TemplateMakeResponse
+	(*TemplateRemoveRequest)(nil),  // 97: godwit.node.v1.TemplateRemoveRequest
+	(*TemplateRemoveResponse)(nil), // 98: godwit.node.v1.TemplateRemoveResponse
+	(*TemplatePushRequest)(nil),    // 99: godwit.node.v1.TemplatePushRequest
+	(*TemplatePushResponse)(nil),   // 100: godwit.node.v1.TemplatePushResponse
+	(*TemplatePushed)(nil),         // 101: godwit.node.v1.TemplatePushed
+	nil,                            // 102: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Ref)(nil),                 // 103: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),       // 104: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),       // 105: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),         // 106: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),      // 107: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),        // 108: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),     // 109: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),        // 110: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),       // 111: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),      // 112: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -8508,181 +8783,186 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	4,   // 31: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
 	9,   // 32: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
 	4,   // 33: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 34: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
-	13,  // 35: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
-	4,   // 36: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 37: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	39,  // 38: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	4,   // 39: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	5,   // 40: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	6,   // 41: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	9,   // 42: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
-	40,  // 43: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	4,   // 44: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 45: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 46: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 47: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	49,  // 48: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	48,  // 49: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	50,  // 50: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	4,   // 51: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 52: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	4,   // 53: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	53,  // 54: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	60,  // 55: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	4,   // 56: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	65,  // 57: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	4,   // 58: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	68,  // 59: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	4,   // 60: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	102, // 61: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	103, // 62: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 63: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
-	4,   // 64: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	104, // 65: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 66: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	102, // 67: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	104, // 68: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 69: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	105, // 70: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	4,   // 71: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	106, // 72: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	4,   // 73: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	102, // 74: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 75: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	102, // 76: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 77: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	102, // 78: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	101, // 79: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	87,  // 80: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	87,  // 81: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	3,   // 82: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
-	3,   // 83: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	90,  // 84: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 85: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	83,  // 86: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
-	94,  // 87: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
-	90,  // 88: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 89: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	90,  // 90: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 91: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	100, // 92: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
-	90,  // 93: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
-	14,  // 94: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	15,  // 95: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	17,  // 96: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	18,  // 97: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	19,  // 98: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	20,  // 99: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	22,  // 100: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	21,  // 101: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	23,  // 102: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	24,  // 103: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	28,  // 104: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 105: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	25,  // 106: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	26,  // 107: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	30,  // 108: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	31,  // 109: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	33,  // 110: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	35,  // 111: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	37,  // 112: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	41,  // 113: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	43,  // 114: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	44,  // 115: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	46,  // 116: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	45,  // 117: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	28,  // 118: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 119: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	14,  // 120: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	51,  // 121: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	54,  // 122: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	56,  // 123: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	58,  // 124: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	61,  // 125: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	63,  // 126: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	66,  // 127: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	69,  // 128: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	83,  // 129: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	85,  // 130: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	88,  // 131: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	91,  // 132: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
-	93,  // 133: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
-	96,  // 134: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
-	98,  // 135: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
-	73,  // 136: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	75,  // 137: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	71,  // 138: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	71,  // 139: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	71,  // 140: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	71,  // 141: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	78,  // 142: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	79,  // 143: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	71,  // 144: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	80,  // 145: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	81,  // 146: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	82,  // 147: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	44,  // 148: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	7,   // 149: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 150: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 151: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 152: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 153: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 154: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 155: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 156: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 157: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 158: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 159: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 160: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 161: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	27,  // 162: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 163: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	32,  // 164: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	34,  // 165: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	36,  // 166: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	38,  // 167: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	42,  // 168: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	47,  // 169: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	47,  // 170: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	47,  // 171: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	47,  // 172: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 173: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 174: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 175: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	52,  // 176: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	55,  // 177: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	57,  // 178: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	59,  // 179: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	62,  // 180: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	64,  // 181: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	67,  // 182: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	70,  // 183: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	84,  // 184: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	86,  // 185: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	89,  // 186: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	92,  // 187: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	95,  // 188: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	97,  // 189: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	99,  // 190: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	74,  // 191: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	76,  // 192: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	77,  // 193: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	72,  // 194: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	72,  // 195: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	104, // 196: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	107, // 197: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	108, // 198: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	109, // 199: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	110, // 200: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	111, // 201: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	72,  // 202: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	47,  // 203: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	149, // [149:204] is the sub-list for method output_type
-	94,  // [94:149] is the sub-list for method input_type
-	94,  // [94:94] is the sub-list for extension type_name
-	94,  // [94:94] is the sub-list for extension extendee
-	0,   // [0:94] is the sub-list for field type_name
+	4,   // 34: godwit.node.v1.PinRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 35: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
+	13,  // 36: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
+	4,   // 37: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 38: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	40,  // 39: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	4,   // 40: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	5,   // 41: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	6,   // 42: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	9,   // 43: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
+	41,  // 44: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	4,   // 45: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 46: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 47: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 48: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	50,  // 49: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	49,  // 50: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	51,  // 51: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	4,   // 52: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 53: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	4,   // 54: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	54,  // 55: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	61,  // 56: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	4,   // 57: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	66,  // 58: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	4,   // 59: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	69,  // 60: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	4,   // 61: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	103, // 62: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	104, // 63: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 64: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
+	4,   // 65: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	105, // 66: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 67: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	103, // 68: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	105, // 69: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 70: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	106, // 71: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	4,   // 72: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	107, // 73: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	4,   // 74: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	103, // 75: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 76: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	103, // 77: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 78: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	103, // 79: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	102, // 80: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	88,  // 81: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	88,  // 82: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	3,   // 83: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
+	3,   // 84: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	91,  // 85: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 86: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	84,  // 87: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	95,  // 88: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	91,  // 89: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 90: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	91,  // 91: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 92: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	101, // 93: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	91,  // 94: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	14,  // 95: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	15,  // 96: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	17,  // 97: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	18,  // 98: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	19,  // 99: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	20,  // 100: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	22,  // 101: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	21,  // 102: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	23,  // 103: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	24,  // 104: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	28,  // 105: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 106: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	25,  // 107: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	26,  // 108: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	30,  // 109: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	31,  // 110: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
+	32,  // 111: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	34,  // 112: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	36,  // 113: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	38,  // 114: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	42,  // 115: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	44,  // 116: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	45,  // 117: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	47,  // 118: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	46,  // 119: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	28,  // 120: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 121: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	14,  // 122: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	52,  // 123: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	55,  // 124: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	57,  // 125: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	59,  // 126: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	62,  // 127: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	31,  // 128: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
+	64,  // 129: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	67,  // 130: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	70,  // 131: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	84,  // 132: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	86,  // 133: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	89,  // 134: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	92,  // 135: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	94,  // 136: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	97,  // 137: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	99,  // 138: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	74,  // 139: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	76,  // 140: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	72,  // 141: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	72,  // 142: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	72,  // 143: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	72,  // 144: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	79,  // 145: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	80,  // 146: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	72,  // 147: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	81,  // 148: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	82,  // 149: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	83,  // 150: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	45,  // 151: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	7,   // 152: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 153: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 154: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 155: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 156: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 157: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 158: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 159: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 160: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 161: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 162: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 163: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 164: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	27,  // 165: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 166: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 167: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	33,  // 168: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	35,  // 169: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	37,  // 170: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	39,  // 171: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	43,  // 172: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	48,  // 173: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	48,  // 174: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	48,  // 175: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	48,  // 176: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 177: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 178: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 179: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	53,  // 180: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	56,  // 181: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	58,  // 182: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	60,  // 183: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	63,  // 184: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 185: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	65,  // 186: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	68,  // 187: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	71,  // 188: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	85,  // 189: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	87,  // 190: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	90,  // 191: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	93,  // 192: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	96,  // 193: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	98,  // 194: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	100, // 195: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	75,  // 196: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	77,  // 197: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	78,  // 198: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	73,  // 199: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	73,  // 200: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	105, // 201: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	108, // 202: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	109, // 203: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	110, // 204: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	111, // 205: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	112, // 206: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	73,  // 207: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	48,  // 208: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	152, // [152:209] is the sub-list for method output_type
+	95,  // [95:152] is the sub-list for method input_type
+	95,  // [95:95] is the sub-list for extension type_name
+	95,  // [95:95] is the sub-list for extension extendee
+	0,   // [0:95] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -8691,13 +8971,14 @@ func file_node_v1_node_proto_init() {
 		return
 	}
 	file_node_v1_node_proto_msgTypes[12].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   98,
+			NumMessages:   99,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -24,6 +24,7 @@ type RecordsService interface {
 	Reclaim(context.Context, *ReclaimRequest) (*Record, error)
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	Trim(context.Context, *TrimRequest) (*Record, error)
+	Pin(context.Context, *PinRequest) (*Record, error)
 	Owed(context.Context, *OwedRequest) (*OwedResponse, error)
 	Clear(context.Context, *ClearRequest) (*ClearResponse, error)
 	Operation(context.Context, *OperationRequest) (*OperationResponse, error)
@@ -136,6 +137,13 @@ func RegisterRecordsService(srv *ttrpc.Server, svc RecordsService) {
 					return nil, err
 				}
 				return svc.Trim(ctx, &req)
+			},
+			"Pin": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PinRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Pin(ctx, &req)
 			},
 			"Owed": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req OwedRequest
@@ -292,6 +300,14 @@ func (c *recordsClient) Trim(ctx context.Context, req *TrimRequest) (*Record, er
 	return &resp, nil
 }
 
+func (c *recordsClient) Pin(ctx context.Context, req *PinRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Pin", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
 func (c *recordsClient) Owed(ctx context.Context, req *OwedRequest) (*OwedResponse, error) {
 	var resp OwedResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Owed", req, &resp); err != nil {
@@ -331,6 +347,7 @@ type NodeService interface {
 	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
 	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
 	Drop(context.Context, *DropRequest) (*DropResponse, error)
+	Pin(context.Context, *PinRequest) (*Record, error)
 	Prune(context.Context, *PruneRequest) (*PruneResponse, error)
 	Diff(context.Context, *DiffRequest) (*DiffResponse, error)
 	Copy(context.Context, *CopyRequest) (*CopyResponse, error)
@@ -443,6 +460,13 @@ func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
 					return nil, err
 				}
 				return svc.Drop(ctx, &req)
+			},
+			"Pin": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PinRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Pin(ctx, &req)
 			},
 			"Prune": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req PruneRequest
@@ -635,6 +659,14 @@ func (c *nodeClient) Verify(ctx context.Context, req *VerifyRequest) (*VerifyRes
 func (c *nodeClient) Drop(ctx context.Context, req *DropRequest) (*DropResponse, error) {
 	var resp DropResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Drop", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Pin(ctx context.Context, req *PinRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Pin", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -1,0 +1,27 @@
+package record
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/containerd/errdefs"
+)
+
+var (
+	snapshotName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+	hexadecimal  = regexp.MustCompile(`^[0-9a-f]+$`)
+)
+
+// CheckSnapshotName refuses what is no name of a snapshot. A name never reads as the beginning of a digest, so that
+// both may stand in one place.
+func CheckSnapshotName(name string) error {
+	switch {
+	case !snapshotName.MatchString(name):
+		return fmt.Errorf("name %q of a snapshot: use 1 to 64 letters, digits, and . _ - between them, "+
+			"as before-upgrade: %w", name, errdefs.ErrInvalidArgument)
+	case hexadecimal.MatchString(name):
+		return fmt.Errorf("name %q of a snapshot: it reads as the beginning of a digest. Use a letter after f, or a "+
+			"dash: %w", name, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+)
+
+func newSnapshotPin(opts *options) *cobra.Command {
+	name := ""
+	cmd := &cobra.Command{
+		Use:   "pin DIGEST",
+		Short: "Have nothing delete a snapshot, until it is unpinned",
+		Long: "Keep a snapshot: no rule deletes it, nor does godwit snapshot rm, nor godwit rm without --force.\n" +
+			"DIGEST may be a name.",
+		Args: firstDigest,
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			if name == "" {
+				return nil
+			}
+			if err := record.CheckSnapshotName(name); err != nil {
+				return fmt.Errorf("--name: %w", err)
+			}
+			return nil
+		},
+		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
+			request := &nodev1.PinRequest{}
+			if cmd.Flags().Changed("name") {
+				request.Name = &name
+			}
+			return pin(cmd, opts, node, args[0], request, true)
+		}),
+	}
+	cmd.Flags().StringVar(&name, "name", "", "what it is called from now on; empty: it has no name any more")
+	return cmd
+}
+
+func newSnapshotUnpin(opts *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "unpin DIGEST",
+		Short: "Let a pinned snapshot be deleted",
+		Long: "Take a pin back. A checkpoint that was made by hand stays until godwit snapshot rm; any other goes\n" +
+			"when the retention rule says so. DIGEST may be a name.",
+		Args: firstDigest,
+		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
+			return pin(cmd, opts, node, args[0], &nodev1.PinRequest{}, false)
+		}),
+	}
+}
+
+func pin(cmd *cobra.Command, opts *options, node nodev1.NodeService, snapshot string, request *nodev1.PinRequest,
+	pinned bool) error {
+	request.Digest, request.Pinned = snapshot, &pinned
+	if err := opts.resolveDigests(cmd.Context(), nil, &request.Digest); err != nil {
+		return err
+	}
+	rec, err := node.Pin(cmd.Context(), request)
+	if err != nil {
+		return record.FromWire(err)
+	}
+	for _, ref := range rec.GetSnapshots() {
+		if ref.GetDigest() != request.GetDigest() {
+			continue
+		}
+		if opts.output == "json" {
+			return printJSON(cmd.OutOrStdout(), ref)
+		}
+		text := "pinned"
+		switch {
+		case !pinned && ref.GetManual():
+			text = "not pinned; it was made by hand and stays until godwit snapshot rm"
+		case !pinned:
+			text = "not pinned; the retention rule may delete it"
+		}
+		called := ""
+		if ref.GetName() != "" {
+			called = " (" + ref.GetName() + ")"
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s of VM %s/%s: %s\n", ref.GetDigest(), called, rec.GetVm().GetNamespace(),
+			rec.GetVm().GetId(), text)
+	}
+	return err
+}
