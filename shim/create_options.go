@@ -15,7 +15,7 @@ import (
 )
 
 // readOptions answers which configuration a Create names and what its caller wants
-// restored. Options meant for another runtime say nothing to us.
+// restored. Options of a kind that is not known are refused, and those of runc that mean nothing here.
 func readOptions(any *anypb.Any, bundle string) (cfg *config.Config, path string, intent record.Intent, err error) {
 	runtime := new(runtimeoptions.Options)
 	order, err := record.OrderOf(any)
@@ -38,6 +38,13 @@ func readOptions(any *anypb.Any, bundle string) (cfg *config.Config, path string
 				return nil, "", intent, fmt.Errorf("keep configuration: %w", err)
 			}
 		}
+	case isRunc(any):
+		if err := refuseRunc(any); err != nil {
+			return nil, "", intent, err
+		}
+	case any != nil && (any.GetTypeUrl() != "" || len(any.GetValue()) > 0):
+		return nil, "", intent, fmt.Errorf("runtime options of type %q are not known: use %s, whose ConfigPath names a "+
+			"configuration of godwit: %w", any.GetTypeUrl(), proto.MessageName(runtime), errdefs.ErrInvalidArgument)
 	}
 	if cfg, err = config.Load(path); err == nil {
 		err = cfg.VMM.CheckUser()

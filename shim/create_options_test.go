@@ -10,6 +10,7 @@ import (
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"godwit.dev/godwit/api/record"
@@ -47,9 +48,9 @@ func TestReadOptions(t *testing.T) {
 	}
 	t.Setenv("GODWIT_CONFIG", file)
 	for name, c := range map[string]optionsCase{
-		"none":            {nil, "from-file", record.Intent{}, false},
-		"another runtime": {&options.Options{BinaryName: "runc"}, "from-file", record.Intent{}, false},
-		"path":            {&runtimeoptions.Options{ConfigPath: file}, "from-file", record.Intent{}, false},
+		"none":   {nil, "from-file", record.Intent{}, false},
+		"runc's": {&options.Options{SystemdCgroup: true, NoNewKeyring: true}, "from-file", record.Intent{}, false},
+		"path":   {&runtimeoptions.Options{ConfigPath: file}, "from-file", record.Intent{}, false},
 		"body": {&runtimeoptions.Options{ConfigBody: []byte("node = \"from-body\"\n")}, "from-body",
 			record.Intent{}, false},
 		"missing path": {&runtimeoptions.Options{ConfigPath: file + "x"}, "", record.Intent{}, true},
@@ -96,5 +97,54 @@ func TestRootIsNotForVMMs(t *testing.T) {
 		if err != nil && (!errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "vmm.allow_root")) {
 			t.Errorf("%q: %v names no remedy", text, err)
 		}
+	}
+}
+
+// Each option of runc is honoured or refused by its name, and options of an unknown kind by theirs.
+func TestForeignOptionsAreRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.toml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GODWIT_CONFIG", file)
+	honoured := map[string]bool{"SystemdCgroup": true, "NoNewKeyring": true}
+	seen := 0
+	fields := new(options.Options).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		o := new(options.Options).ProtoReflect()
+		f := fields.Get(i)
+		switch f.Kind() {
+		case protoreflect.BoolKind:
+			o.Set(f, protoreflect.ValueOfBool(true))
+		case protoreflect.Uint32Kind:
+			o.Set(f, protoreflect.ValueOfUint32(7))
+		default:
+			o.Set(f, protoreflect.ValueOfString("x"))
+		}
+		name := ""
+		for _, word := range strings.Split(string(f.Name()), "_") {
+			name += strings.ToUpper(word[:1]) + word[1:]
+		}
+		order := optionsCase{options: o.Interface()}.order(t, file)
+		_, _, _, err := readOptions(order, t.TempDir())
+		if honoured[name] {
+			seen++
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		name = strings.ReplaceAll(name, "TaskApiVersion", "TaskApiAddress") // one goes with the other
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if seen != len(honoured) {
+		t.Errorf("%d of %d options are honoured", seen, len(honoured))
+	}
+	order := &anypb.Any{TypeUrl: "example.org/Options", Value: []byte("x")}
+	if _, _, _, err := readOptions(order, t.TempDir()); !errdefs.IsInvalidArgument(err) ||
+		!strings.Contains(err.Error(), order.TypeUrl) {
+		t.Errorf("an unknown kind: %v", err)
 	}
 }

@@ -51,12 +51,15 @@ func readCapabilities(c *specs.LinuxCapabilities) (sets [5][]capability.Cap, err
 
 func parseCap(name string) (capability.Cap, error) {
 	for _, c := range capability.ListKnown() {
-		if strings.EqualFold(name, "CAP_"+c.String()) {
+		if strings.EqualFold(name, CapabilityName(c)) {
 			return c, nil
 		}
 	}
 	return 0, fmt.Errorf("process.capabilities: unknown %q: %w", name, errdefs.ErrInvalidArgument)
 }
+
+// CapabilityName is a capability's name in a process's spec.
+func CapabilityName(c capability.Cap) string { return "CAP_" + strings.ToUpper(c.String()) }
 
 // environment is the process's, with HOME as its user's passwd entry says.
 func environment(p *specs.Process) []string {

@@ -2,6 +2,7 @@ package stage
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,14 @@ var clearFlags = map[string]uintptr{
 	"async": unix.MS_SYNCHRONOUS, "nomand": unix.MS_MANDLOCK, "atime": unix.MS_NOATIME,
 	"diratime": unix.MS_NODIRATIME, "norelatime": unix.MS_RELATIME, "nostrictatime": unix.MS_STRICTATIME,
 	"loud": unix.MS_SILENT, "nolazytime": unix.MS_LAZYTIME, "symfollow": unix.MS_NOSYMFOLLOW,
+}
+
+// MountOptions are the options that are known, besides those that a type of file system has of its own.
+func MountOptions() []string {
+	known := slices.Concat(slices.Collect(maps.Keys(setFlags)), slices.Collect(maps.Keys(clearFlags)),
+		slices.Collect(maps.Keys(propagation)))
+	slices.Sort(known)
+	return slices.Compact(known)
 }
 
 // recursive are the options that act on the mounts below as well.

@@ -86,7 +86,7 @@ func TestOneRestoreDecision(t *testing.T) {
 		"record.Order":             {"migrate/tasks/tasks.go"},
 		"record.OrderOf":           {"shim/create_options.go"},
 		"machinev1.RestoreOptions": {"api/record/order.go"},
-		"runcoptions.Options":      {"api/record/order.go"},
+		"runcoptions.Options":      {"api/record/order.go", "shim/create_runc.go"}, // the latter refuses others' options
 		"protowire.AppendTag":      {"api/record/order.go"},
 	} {
 		got := slices.Compact(slices.Sorted(slices.Values(uses[use])))

@@ -4,6 +4,7 @@ package bootstrap
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,10 +17,12 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	containerd "github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/shim"
+	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/join"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/rootfs"
@@ -103,13 +106,23 @@ func bundleDir(ctx context.Context, id string) (string, error) {
 	return filepath.Join(filepath.Dir(cwd), id), nil
 }
 
-// Info tells containerd before 2.4 which mounts to leave to the shim.
+// featuresType names the type of RuntimeInfo's features, which are JSON, as core/runtime/typeurl.go of
+// containerd does.
+const featuresType = "types.containerd.io/opencontainers/runtime-spec/1/features/Features"
+
+// Info tells which parts of a config.json are known. To containerd before 2.4 it tells which mounts to
+// leave to the shim.
 func (Manager) Info(_ context.Context, stdin io.Reader) (*types.RuntimeInfo, error) {
 	_, err := io.Copy(io.Discard, stdin)
 	if err != nil && !errors.Is(err, os.ErrClosed) {
 		return nil, err
 	}
+	known, err := json.Marshal(bundle.Features())
+	if err != nil {
+		return nil, fmt.Errorf("say what is known of a config.json: %w", err)
+	}
 	return &types.RuntimeInfo{
+		Features:    &anypb.Any{TypeUrl: featuresType, Value: known},
 		Name:        Name,
 		Version:     &types.RuntimeVersion{Version: version.Version, Revision: version.Commit},
 		Annotations: map[string]string{"containerd.io/runtime-allow-mounts": rootfs.AllowMounts},

@@ -38,7 +38,7 @@ func (p *plan) build(ctx context.Context, cache *Cache, linked string) (Layers, 
 		}
 	}
 	if len(p.dirs) > 0 {
-		if err := add(cache.dirs(ctx, p.dirs, !p.unique, p.view(), linked)); err != nil {
+		if err := add(cache.dirs(ctx, p.dirs, !p.unique && !p.bound, p.view(), linked)); err != nil {
 			return l, err
 		}
 	}

@@ -225,6 +225,9 @@ func TestReadPlan(t *testing.T) {
 	overlay := func(kind string, options ...string) *types.Mount {
 		return &types.Mount{Type: kind, Source: "overlay", Options: options}
 	}
+	bind := func(dir string) *types.Mount {
+		return &types.Mount{Type: "bind", Source: dir, Options: []string{"rbind", "ro"}}
+	}
 	three := []image{{"/s/4/layer.erofs", "erofs"}, {"/s/3/layer.erofs", "erofs"}, {"/s/1/layer.erofs", "erofs"}}
 	tests := []struct {
 		name   string
@@ -249,6 +252,17 @@ func TestReadPlan(t *testing.T) {
 			plan{files: three, writable: "/s/5/rwlayer.img", writableSize: 64 << 20}},
 		{"erofs upside down", []*types.Mount{layer(1), layer(3), layer(4),
 			overlay("format/overlay", "lowerdir={{ overlay 2 0 }}")}, plan{files: three}},
+		{"overlay over a bind", []*types.Mount{bind("/h/a"), overlay("format/overlay", "upperdir=/s/5/fs",
+			"workdir=/s/5/work", "lowerdir={{ mount 0 }}:/s/1/fs")},
+			plan{dirs: []string{"/h/a", "/s/1/fs"}, bound: true, upper: "/s/5/fs", writable: "/s/5/godwit-rw.ext4"}},
+		{"overlay of binds, written to one", []*types.Mount{bind("/h/w"), bind("/h/a"), bind("/h/b"),
+			overlay("format/mkdir/overlay", "X-containerd.mkdir.path={{ mount 0 }}/upper:0755", "workdir={{ mount 0 }}/work",
+				"upperdir={{ mount 0 }}/upper", "lowerdir={{ overlay 1 2 }}")},
+			plan{dirs: []string{"/h/a", "/h/b"}, bound: true, upper: "/h/w/upper", writable: "/h/w/godwit-rw.ext4"}},
+		{"bind of an image", []*types.Mount{layer(4), {Type: "format/bind", Source: "{{ mount 0 }}",
+			Options: []string{"ro", "rbind"}}}, plan{files: three[:1]}},
+		{"bind of a bind", []*types.Mount{bind("/h/a"), {Type: "format/bind", Source: "{{ mount 0 }}",
+			Options: []string{"ro", "rbind"}}}, plan{dirs: []string{"/h/a"}, unique: true}},
 		{"one layer", []*types.Mount{layer(4), overlay("format/overlay", "lowerdir={{ mount 0 }}")}, plan{files: three[:1]}},
 	}
 	for _, tt := range tests {
@@ -280,6 +294,12 @@ func TestReadPlanRefuses(t *testing.T) {
 		{"btrfs", []*types.Mount{{Type: "btrfs", Source: "/dev/x"}}, errdefs.IsNotImplemented, `"btrfs"`},
 		{"transform", []*types.Mount{{Type: "crypt/ext4", Source: "/x"}}, errdefs.IsNotImplemented, `"crypt"`},
 		{"two without overlay", []*types.Mount{erofs, erofs}, errdefs.IsInvalidArgument, "2 mounts"},
+		{"bind of a mount that is not there", []*types.Mount{erofs, {Type: "format/bind", Source: "{{ mount 3 }}"}},
+			errdefs.IsInvalidArgument, "mount 3"},
+		{"bind into a mount", []*types.Mount{erofs, {Type: "format/bind", Source: "{{ mount 0 }}/etc"}},
+			errdefs.IsInvalidArgument, "{{ mount 0 }}/etc"},
+		{"bind of a relative path", []*types.Mount{{Type: "bind", Source: "a"},
+			{Type: "format/overlay", Options: []string{"lowerdir={{ mount 0 }}"}}}, errdefs.IsInvalidArgument, `"a"`},
 		{"devices", []*types.Mount{{Type: "erofs", Source: "/m", Options: []string{"device=/a"}}}, errdefs.IsNotImplemented,
 			"device=/a"},
 		{"relative", []*types.Mount{{Type: "bind", Source: "a", Options: []string{"rbind"}}}, errdefs.IsInvalidArgument,

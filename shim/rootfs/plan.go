@@ -3,7 +3,6 @@ package rootfs
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,8 +32,10 @@ type plan struct {
 	// content, then the chain.
 	upper string
 	dirs  []string
-	// unique: dirs are not immutable, so that their image is not looked up.
+	// unique: dirs is one directory that may change, so that its image is not looked up.
 	unique bool
+	// bound: a bind mount has named one of dirs, which may change in the same way.
+	bound bool
 	// files are images that are used as they are, topmost first.
 	files        []image
 	writable     string // empty: in the VM's directory
@@ -73,19 +74,47 @@ func readPlan(mounts []*types.Mount) (*plan, error) {
 		return readOverlay(entries[:len(entries)-1], last)
 	}
 	if len(entries) > 1 {
-		return nil, invalid("%d mounts end with type %q and not with an overlay of them", len(entries), last.fsType)
+		return readBound(entries[:len(entries)-1], last)
 	}
 	return readSingle(last)
+}
+
+// readBound takes a bind mount of one of the mounts before it, as a view of the erofs snapshotter is.
+func readBound(before []entry, last entry) (*plan, error) {
+	m := mountReference.FindStringSubmatch(last.source)
+	if last.fsType != "bind" || m == nil || m[0] != last.source {
+		return nil, invalid("%d mounts end with type %q of %q, and not with an overlay or a bind mount of them",
+			len(before)+1, last.fsType, last.source)
+	}
+	i, err := strconv.Atoi(m[1])
+	if err != nil || i >= len(before) {
+		return nil, invalid("bind mount of %q names a mount that is not among the %d before it", last.source, len(before))
+	}
+	return readSingle(before[i])
+}
+
+// isBind reports whether an entry is a directory of the host.
+func (e entry) isBind() bool {
+	return e.fsType == "bind" || slices.Contains(e.options, "bind") || slices.Contains(e.options, "rbind")
+}
+
+// directory is what a bind mount names.
+func (e entry) directory() (string, error) {
+	if !filepath.IsAbs(e.source) {
+		return "", invalid("bind mount of %q: it is not an absolute path", e.source)
+	}
+	return e.source, nil
 }
 
 // readSingle takes a root file system that is one mount: a directory, or an image.
 func readSingle(e entry) (*plan, error) {
 	switch {
-	case e.fsType == "bind" || slices.Contains(e.options, "bind") || slices.Contains(e.options, "rbind"):
-		if !filepath.IsAbs(e.source) {
-			return nil, invalid("bind mount of %q: it is not an absolute path", e.source)
+	case e.isBind():
+		dir, err := e.directory()
+		if err != nil {
+			return nil, err
 		}
-		return &plan{dirs: []string{e.source}, unique: true}, nil
+		return &plan{dirs: []string{dir}, unique: true}, nil
 	case e.fsType == "erofs" || e.fsType == "ext4":
 		img, err := readImage(e)
 		if err != nil {
@@ -139,14 +168,22 @@ func readOverlay(before []entry, overlay entry) (*plan, error) {
 	}
 	p := new(plan)
 	for _, l := range lowers {
-		if i, ok := reference(l); ok {
+		i, ok := reference(l)
+		if ok && before[i].isBind() {
+			dir, err := before[i].directory()
+			if err != nil {
+				return nil, err
+			}
+			l, ok, p.bound = dir, false, true
+		}
+		if ok {
 			img, err := readImage(before[i])
 			if err != nil {
 				return nil, err
 			}
 			if img.fsType != "erofs" && img.fsType != "ext4" {
-				return nil, fmt.Errorf("mount %d of type %q is a layer: only erofs and ext4 images become disks: %w", i, img.fsType,
-					errdefs.ErrNotImplemented)
+				return nil, fmt.Errorf("mount %d of type %q is a layer: only erofs and ext4 images and bind mounts become disks: "+
+					"%w", i, img.fsType, errdefs.ErrNotImplemented)
 			}
 			p.files = append(p.files, img)
 			continue
@@ -160,62 +197,6 @@ func readOverlay(before []entry, overlay entry) (*plan, error) {
 		return nil, invalid("overlay joins images and directories as lowerdir")
 	}
 	return p, p.readUpper(before, upper)
-}
-
-var (
-	mountReference = regexp.MustCompile(`^\{\{\s*mount\s+(\d+)\s*\}\}`)
-	rangeReference = regexp.MustCompile(`^\{\{\s*overlay\s+(\d+)\s+(\d+)\s*\}\}$`)
-)
-
-const mark = "\x00"
-
-// lowerNames splits lowerdir; a mount of the list is given as a mark and its number.
-func lowerNames(value string, count int) ([]string, error) {
-	var names []string
-	for _, part := range strings.Split(value, ":") {
-		if !strings.Contains(part, "{{") {
-			names = append(names, part)
-			continue
-		}
-		from, to, err := references(part, count)
-		if err != nil {
-			return nil, err
-		}
-		step := 1
-		if from > to {
-			step = -1
-		}
-		for i := from; i != to+step; i += step {
-			names = append(names, mark+strconv.Itoa(i))
-		}
-	}
-	return names, nil
-}
-
-func references(part string, count int) (from, to int, err error) {
-	if m := rangeReference.FindStringSubmatch(part); m != nil {
-		from, _ = strconv.Atoi(m[1])
-		to, _ = strconv.Atoi(m[2])
-	} else if m := mountReference.FindStringSubmatch(part); m != nil && m[0] == part {
-		from, _ = strconv.Atoi(m[1])
-		to = from
-	} else {
-		return 0, 0, fmt.Errorf("overlay lowerdir %q: only {{ mount N }} and {{ overlay N M }} are known: %w", part,
-			errdefs.ErrNotImplemented)
-	}
-	if from >= count || to >= count {
-		return 0, 0, invalid("overlay lowerdir %q names a mount that is not among the %d before it", part, count)
-	}
-	return from, to, nil
-}
-
-func reference(name string) (int, bool) {
-	number, ok := strings.CutPrefix(name, mark)
-	if !ok {
-		return 0, false
-	}
-	i, err := strconv.Atoi(number)
-	return i, err == nil
 }
 
 // readUpper decides where the writes go: to the image that upperdir lies in, or to a new one in
@@ -236,7 +217,16 @@ func (p *plan) readUpper(before []entry, upper string) error {
 	if err != nil || i >= len(before) {
 		return invalid("overlay upperdir %q names a mount that is not among the %d before it", upper, len(before))
 	}
-	if rest := upper[len(m[0]):]; rest != "/upper" {
+	rest := upper[len(m[0]):]
+	if before[i].isBind() {
+		dir, err := before[i].directory()
+		if err != nil {
+			return err
+		}
+		p.upper, p.writable = filepath.Join(dir, rest), filepath.Join(dir, filepath.Dir(rest), writableName)
+		return nil
+	}
+	if rest != "/upper" {
 		return fmt.Errorf("overlay upperdir %q: the guest expects /upper in the writable disk: %w", upper,
 			errdefs.ErrNotImplemented)
 	}

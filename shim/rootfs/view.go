@@ -56,9 +56,11 @@ func (c *Cache) Show(ctx context.Context, mounts []*types.Mount, use func(Tree) 
 	case p.unique:
 		return use(Tree{Dir: p.dirs[0], Below: p.dirs})
 	}
-	key, err := chainKey(p.dirs)
-	if err != nil {
-		return err
+	key := ""
+	if !p.bound {
+		if key, err = chainKey(p.dirs); err != nil {
+			return err
+		}
 	}
 	return merged(ctx, p.dirs, scratch, func(dir string) error { return use(Tree{Dir: dir, Below: p.dirs, Key: key}) })
 }
