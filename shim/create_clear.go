@@ -48,7 +48,7 @@ func (c *creation) clearable(ctx context.Context, old *journal.Journal) error {
 	if err != nil {
 		return err
 	}
-	if wakes && !alive && c.host.Records != nil {
+	if wakes && !alive && c.host.asks() {
 		return fmt.Errorf("the VM wakes here, and its shim has died: its successor takes operation %s to its end: %w",
 			old.Operation, errdefs.ErrFailedPrecondition)
 	}

@@ -142,7 +142,7 @@ func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
 // records there is nothing to ask.
 func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
 	c.intent.Left = c.bundle.Left
-	if c.host.Records == nil {
+	if !c.host.asks() {
 		d, err := record.Decide(nil, c.host.Config.Node, c.intent)
 		c.decision = d
 		return err

@@ -111,6 +111,7 @@ type world struct {
 	procs     []proc.ID
 	service   *Service
 	lazy      Lazy // nil: RAM is whole before a VM runs
+	unasked   bool // Create asks no record
 	hasty     bool // the VMM reads RAM before it can wait for it
 	tracking  func(context.Context) tracking.Choice
 	templates *template.Store   // nil: every VM boots
@@ -208,6 +209,7 @@ func (w *world) host() *Host {
 	w.net.links = w.links
 	return &Host{
 		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk}, Records: w.records, Orders: w.orders,
+		Unasked:    w.unasked,
 		HostKernel: "test", Tracking: w.tracking,
 		Driver:    func(context.Context, string) (vmm.Driver, error) { return w, nil },
 		Snapshots: func([]string) Snapshots { return w.store },

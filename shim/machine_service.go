@@ -38,7 +38,7 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		r := &machinev1.QueryResponse{
 			Namespace: vm.namespace, Id: vm.id, State: string(vm.state), Record: string(j.Phase), Generation: j.Generation,
 			Digest: j.Digest, Resident: rampool.Resident(j.RAM), Network: vm.nic.connection(), Progress: vm.op.progress.get(),
-			TaskPid: vm.owner.pid(),
+			TaskPid: vm.owner.pid(), Enrolls: vm.host.Records != nil,
 			Adopted: vm.origin.adopted, CreatedUnixNano: j.Created,
 		}
 		if f := vm.postcopy.filling(); f != nil {

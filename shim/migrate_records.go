@@ -47,9 +47,10 @@ func unavailable(err error) error {
 }
 
 // endOwnership gives up a VM whose task is gone. Without records, or without the node's
-// daemon, there is nothing to give up: the node stays the owner and may boot it again.
+// daemon, there is nothing to give up: the node stays the owner and may boot it again. A VM without
+// a record (generation 0) has nothing to give up either.
 func (r vmRecord) endOwnership(ctx context.Context, generation uint64, uid string) error {
-	if r.records == nil {
+	if r.records == nil || generation == 0 {
 		return nil
 	}
 	_, err := r.records.Disown(ctx, &nodev1.DisownRequest{Vm: r.vm, Node: r.node, Generation: generation, Uid: uid})

@@ -40,7 +40,7 @@ func (c *capture) stream() (string, error) {
 		vm.ending.endExecs(c.ctx)
 	}
 	err := vm.write(func(j *journal.Journal) {
-		j.BeginSending(c.ref.GetOperation(), c.ref.GetAttempt(), c.silenceBound())
+		j.BeginSending(c.ref.GetOperation(), c.ref.GetAttempt(), c.ref.GetGeneration(), c.silenceBound())
 		j.Move = true
 	})
 	if err != nil {

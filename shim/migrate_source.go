@@ -72,9 +72,8 @@ type offering struct {
 func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) {
 	vm, ref := o.vm, o.ref
 	j := vm.journal.Load()
-	if vm.host.Records != nil && ref.GetGeneration() != j.Generation {
-		return nil, fmt.Errorf("offer VM %s: generation %d is stale, the VM runs under %d: %w", vm.id, ref.GetGeneration(),
-			j.Generation, errdefs.ErrFailedPrecondition)
+	if err := vm.under(ref); err != nil {
+		return nil, fmt.Errorf("offer VM %s: %w", vm.id, err)
 	}
 	driver, err := vm.driver(ctx)
 	if err != nil {

@@ -104,7 +104,7 @@ func (h *Host) checkAbandoned(j *journal.Journal) error {
 		return errOwed
 	case err != nil:
 		return err
-	case wakes && h.Records != nil: // without a daemon no successor is started
+	case wakes && h.asks(): // without a daemon no successor is started
 		return errOwed
 	case j.Shim.PID == os.Getpid():
 		return nil
@@ -128,7 +128,7 @@ func cleanUp(ctx context.Context, host *Host, dir string, j *journal.Journal) er
 		return err
 	}
 	poststop(ctx, j)
-	if j.Phase != journal.Own || host.Records == nil {
+	if j.Phase != journal.Own || j.Generation == 0 {
 		return nil
 	}
 	// The VM is gone; the node gives it up if its daemon answers at once. If not, it

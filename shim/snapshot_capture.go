@@ -110,6 +110,17 @@ func (h *Host) operationBound(ms int64) time.Duration {
 // stateRemedy for a state that is in the way.
 var stateRemedy = map[State]string{Paused: "; let it run first (ctr task resume)"}
 
+// under refuses an operation of another claim than the one that the VM runs under. A VM without a record
+// has none: it takes that of its first operation (BeginSending), before which its record was made.
+func (vm *VM) under(ref *machinev1.Ref) error {
+	runs := vm.journal.Load().Generation
+	if vm.host.Records == nil || runs == 0 || runs == ref.GetGeneration() {
+		return nil
+	}
+	return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", ref.GetGeneration(), runs,
+		errdefs.ErrFailedPrecondition)
+}
+
 // capturable is the preflight: it names what is in the way and changes nothing. vm.mu
 // is held.
 func (c *capture) capturable() error {
@@ -129,10 +140,8 @@ func (c *capture) capturable() error {
 			return err
 		}
 	}
-	switch {
-	case vm.host.Records != nil && ref.GetGeneration() != vm.journal.Load().Generation:
-		return fmt.Errorf("generation %d is stale, the VM runs under %d: %w", ref.GetGeneration(),
-			vm.journal.Load().Generation, errdefs.ErrFailedPrecondition)
+	if err := vm.under(ref); err != nil {
+		return err
 	}
 	if err := c.checkpointable(); err != nil {
 		return err
@@ -199,7 +208,7 @@ func (c *capture) snapshot() (string, error) {
 	}
 	err := vm.write(func(j *journal.Journal) {
 		c.armed = j.Armed
-		j.BeginSending(c.ref.GetOperation(), c.ref.GetAttempt(), c.silenceBound())
+		j.BeginSending(c.ref.GetOperation(), c.ref.GetAttempt(), c.ref.GetGeneration(), c.silenceBound())
 		j.Repository = c.req.GetRepository()
 	})
 	if err != nil {

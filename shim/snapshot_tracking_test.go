@@ -42,7 +42,7 @@ func TestNotesAreUsedOnce(t *testing.T) {
 // have the kernel take them.
 func TestNotesAreOfOneVMM(t *testing.T) {
 	j := &journal.Journal{Resources: journal.Resources{Armed: true}}
-	j.BeginSending("op1", 1, time.Minute)
+	j.BeginSending("op1", 1, 1, time.Minute)
 	if j.Armed {
 		t.Error("a move that ends here leaves notes that it has read")
 	}

@@ -35,6 +35,9 @@ type Host struct {
 	Snapshots func(cgroup []string) Snapshots
 	Lazy      Lazy                  // nil: RAM is whole before a VM runs
 	Records   nodev1.RecordsService // nil where the node keeps no records
+	// Unasked says that Create asks no record: none of this node's VMs can have one yet. A VM of such a
+	// Create may get its record later.
+	Unasked bool
 	// Orders is the node's daemon, which drives operations; nil where it keeps no records.
 	Orders Orders
 	// Dial connects to the agent that a VMM's socket leads to. first is the first call; nil: Info.
@@ -56,6 +59,9 @@ type Host struct {
 	// HostKernel is the host's, part of a snapshot's facts.
 	HostKernel string
 }
+
+// asks reports whether what a Create finds here may be somebody else's by the records.
+func (h *Host) asks() bool { return h.Records != nil && !h.Unasked }
 
 // FirstCall of a connection.
 type FirstCall func(ctx context.Context, a agentv1.AgentService) error

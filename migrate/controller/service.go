@@ -173,9 +173,46 @@ func (s *Service) Operation(ctx context.Context, req *nodev1.OperationRequest) (
 // Ensure implements nodev1.RecordsService.
 func (s *Service) Ensure(ctx context.Context, req *nodev1.EnsureRequest) (*nodev1.Record, error) {
 	uid := uuid.NewString()
-	return s.update(ctx, call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
+	c := call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
 		return transition.Ensure(st, req, uid)
-	}})
+	}}
+	if req.GetUid() != "" || req.GetNode() != "" {
+		if err := s.unused(ctx, req); err != nil {
+			return nil, err
+		}
+		c.nodes = only(req.GetNode())
+	}
+	return s.update(ctx, c)
+}
+
+// unused refuses the uid of a VM that has or had a record under another name: what a VM stores lies below
+// its uid, and who has that uid in its record may delete it.
+func (s *Service) unused(ctx context.Context, req *nodev1.EnsureRequest) error {
+	if err := transition.CheckVM(req.GetVm()); err != nil {
+		return err
+	}
+	uid := req.GetUid()
+	refuse := func(why string) error {
+		return fmt.Errorf("give VM %s/%s the uid %.40q: %s: %w", req.GetVm().GetNamespace(), req.GetVm().GetId(), uid, why,
+			errdefs.ErrInvalidArgument)
+	}
+	if id, err := uuid.Parse(uid); err != nil || id.String() != uid {
+		return refuse("it is no UUID")
+	}
+	found, err := s.find(ctx, store.Which{UIDs: []string{uid}})
+	if err != nil {
+		return err
+	}
+	for _, rec := range found.Records {
+		if rec.GetVm().GetNamespace() != req.GetVm().GetNamespace() || rec.GetVm().GetId() != req.GetVm().GetId() {
+			return refuse("another VM has it")
+		}
+	}
+	removed, err := s.removed(ctx, uid)
+	if err == nil && removed {
+		err = refuse("the record of the VM that had it was removed")
+	}
+	return err
 }
 
 // Own implements nodev1.RecordsService.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -94,12 +95,21 @@ func asleep(t *testing.T) *world {
 	return w
 }
 
-// orders are the two operations, each with the world it starts in and its node.
-var orders = []struct {
+// order is an operation that an engine is given.
+type order struct {
 	name, node string
 	start      func(*testing.T) *world
 	give       func(*world, *Engine, string) error
-}{
+}
+
+// firstOrders are those of a VM that has no record yet.
+var firstOrders = []order{
+	{"first hibernate", "n1", unrecorded, (*world).firstHibernate},
+	{"first checkpoint", "n1", unrecorded, (*world).firstCheckpoint},
+}
+
+// orders are the two operations, each with the world it starts in and its node.
+var orders = []order{
 	{"hibernate", "n1", newWorld, (*world).hibernate},
 	{"wake", "n2", asleep, (*world).wake},
 	{"checkpoint", "n1", newWorld, (*world).checkpoint},
@@ -135,7 +145,7 @@ func TestHibernateThenWake(t *testing.T) {
 // TestFailAtEachCall fails every call of every part once, before and after its effect:
 // the VM is never doubled nor lost, and the operation settles (I1, I3, I4).
 func TestFailAtEachCall(t *testing.T) {
-	for _, o := range orders {
+	for _, o := range slices.Concat(orders, firstOrders) {
 		for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrInternal, errdefs.ErrFailedPrecondition,
 			errdefs.ErrNotFound} {
 			for _, after := range []bool{false, true} {
@@ -163,7 +173,7 @@ func TestFailAtEachCall(t *testing.T) {
 // nothing but the records. A decision that is taken once more destroys and makes
 // nothing a second time.
 func TestKillAtEachCall(t *testing.T) {
-	for _, o := range orders {
+	for _, o := range slices.Concat(orders, firstOrders) {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/after=%v", o.name, after), func(t *testing.T) {
 				t.Parallel()

@@ -23,6 +23,10 @@ func (f *flaky) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record
 	return via(ctx, f, "Get", f.RecordsService.Get, req)
 }
 
+func (f *flaky) Ensure(ctx context.Context, req *nodev1.EnsureRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Ensure", f.RecordsService.Ensure, req)
+}
+
 func (f *flaky) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Record, error) {
 	return via(ctx, f, "Open", f.RecordsService.Open, req)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/migrate/controller"
@@ -85,9 +86,11 @@ type world struct {
 	waitInside chan struct{}            // a capture that has begun waits until its context ends
 	thaws      int                      // Aborts that come before the VM runs: its host lacks descriptors
 	thawing    error                    // what they answer
+	early      bool                     // the VM's shim is of a build that takes no record later
 }
 
-func newWorld(t *testing.T) *world {
+// unrecorded is a world whose VM was started on n1 while that kept no records.
+func unrecorded(t *testing.T) *world {
 	t.Helper()
 	st, err := store.Open(filepath.Join(t.TempDir(), "records.db"))
 	if err != nil {
@@ -96,6 +99,13 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { _ = st.Close() })
 	w := &world{t: t, records: controller.New(st), state: map[string]string{}, gens: map[string]uint64{},
 		ends: map[string]int{}, blobs: map[string]bool{}, always: map[string]error{}}
+	w.uid, w.state["n1"] = uuid.NewString(), runs
+	return w
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := unrecorded(t)
 	rec, err := w.records.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vm})
 	if err == nil {
 		_, err = w.records.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: "n1", Generation: rec.Generation})
@@ -103,7 +113,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.uid, w.state["n1"], w.gens["n1"] = rec.GetUid(), runs, w.record().GetGeneration()
+	w.uid, w.gens["n1"] = rec.GetUid(), w.record().GetGeneration()
 	return w
 }
 
@@ -204,6 +214,9 @@ func (n *machine) Capture(ctx context.Context, _ *nodev1.VM,
 		case req.GetCheckpoint() && n.digest != "" && n.ref.GetOperation() == req.Ref.Operation:
 		case n.state[n.node] == runs:
 			n.captures++
+			if n.gens[n.node] == 0 {
+				n.gens[n.node] = req.Ref.Generation
+			}
 			n.execs = req.GetExecs()
 			n.digest = fmt.Sprintf("sha256:%064d", n.captures)
 			n.ref = req.Ref
@@ -283,7 +296,8 @@ func (n *machine) Query(ctx context.Context, _ *nodev1.VM) (resp *machinev1.Quer
 			resp = n.progress
 			return nil
 		}
-		resp = &machinev1.QueryResponse{State: n.state[n.node], Record: recordReady, Ref: n.arrival, Uid: n.uid}
+		resp = &machinev1.QueryResponse{State: n.state[n.node], Record: recordReady, Ref: n.arrival, Uid: n.uid,
+			Enrolls: !n.early}
 		if n.state[n.node] == fenced {
 			resp.Record = recordFenced
 		}

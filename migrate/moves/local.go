@@ -15,7 +15,21 @@ type Local struct {
 	Self string
 	Node interface {
 		Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error)
+		// Enroll gives a VM that runs on this node without a record its record.
+		Enroll(ctx context.Context, vm *nodev1.VM) error
 	}
+}
+
+// Migrate implements nodev1.MovesService. The VM may have been started here before the node was in a cluster.
+func (m *Local) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
+	status, err := m.MovesService.Migrate(ctx, req)
+	if !errdefs.IsNotFound(err) {
+		return status, err
+	}
+	if err := m.Node.Enroll(ctx, req.GetVm()); err != nil {
+		return nil, err
+	}
+	return m.MovesService.Migrate(ctx, req)
 }
 
 // Wake implements nodev1.MovesService. A controller of a build before chooses no node: the VM

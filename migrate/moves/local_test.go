@@ -26,7 +26,41 @@ func (o *ordered) Wake(_ context.Context, order *nodev1.WakeOrder) (*nodev1.Stat
 	return o.wake(order.GetWake())
 }
 
+func (o *ordered) Migrate(_ context.Context, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
+	if o.err != nil {
+		return nil, o.err
+	}
+	return o.wake(&nodev1.WakeRequest{Vm: req.GetVm()})
+}
+
 type here struct{ *ordered }
+
+func (h here) Enroll(_ context.Context, vm *nodev1.VM) error {
+	h.got = vm.GetId()
+	return h.err
+}
+
+// A move of a VM that the controller does not know is ordered once more when this node has made its record. Any other
+// answer is the controller's last word, and so is this node's refusal.
+func TestMoveOfAVMWithoutARecord(t *testing.T) {
+	for name, c := range map[string]struct {
+		far, near error
+		asked     bool
+		is        func(error) bool
+	}{
+		"not known":           {errdefs.ErrNotFound, nil, true, errdefs.IsNotFound},
+		"not known, nor here": {errdefs.ErrNotFound, errdefs.ErrFailedPrecondition, true, errdefs.IsFailedPrecondition},
+		"known":               {nil, errdefs.ErrInternal, false, func(err error) bool { return err == nil }},
+		"no answer":           {errdefs.ErrUnavailable, nil, false, errdefs.IsUnavailable},
+	} {
+		near := &ordered{err: c.near}
+		m := &Local{MovesService: &ordered{err: c.far}, Self: "a", Node: here{near}}
+		_, err := m.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: &nodev1.VM{Id: "web"}})
+		if !c.is(err) || (near.got != "") != c.asked {
+			t.Errorf("%s: %v, this node was asked: %q", name, err, near.got)
+		}
+	}
+}
 
 func (h here) Wake(_ context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
 	return h.wake(req)

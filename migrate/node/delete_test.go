@@ -21,6 +21,8 @@ func (d *deleter) Delete(_ context.Context, req *nodev1.DeleteRequest) (*nodev1.
 	return &nodev1.Record{Vm: req.GetVm()}, nil
 }
 
+func (d *deleter) Enroll(context.Context, *nodev1.VM, bool) error { return nil }
+
 // A node without a store refuses the order before anything is written; one that stands is
 // called off there all the same, and shown.
 func TestDeleteNeedsAStore(t *testing.T) {

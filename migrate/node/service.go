@@ -28,6 +28,8 @@ type Engine interface {
 	Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error)
 	Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error)
 	Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1.Record, error)
+	// Enroll gives a VM that runs here without a record its record; stays: it runs on after the order.
+	Enroll(ctx context.Context, vm *nodev1.VM, stays bool) error
 	Status(ctx context.Context, operation string) (*nodev1.StatusResponse, error)
 	Cleaner
 }
@@ -125,7 +127,7 @@ func (s *Service) check(ctx context.Context) []*nodev1.Check {
 
 // Hibernate starts the operation and answers once it is durable.
 func (s *Service) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
-	if err := s.checkOrder(req.GetVm()); err != nil {
+	if err := s.enrolled(ctx, req.GetVm(), false); err != nil {
 		return nil, err
 	}
 	return s.Engine.Hibernate(ctx, req)
@@ -150,7 +152,7 @@ func (s *Service) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.St
 
 // Checkpoint starts the operation and answers once it is durable.
 func (s *Service) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
-	if err := s.checkOrder(req.GetVm()); err != nil {
+	if err := s.enrolled(ctx, req.GetVm(), true); err != nil {
 		return nil, err
 	}
 	return s.Engine.Checkpoint(ctx, req)
@@ -158,7 +160,7 @@ func (s *Service) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest)
 
 // Schedule is the record's to keep.
 func (s *Service) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*nodev1.Record, error) {
-	if err := s.checkOrder(req.GetVm()); err != nil {
+	if err := s.enrolled(ctx, req.GetVm(), true); err != nil {
 		return nil, err
 	}
 	return s.Records.Schedule(ctx, req)
@@ -167,7 +169,7 @@ func (s *Service) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*n
 // Delete orders a deletion after a final snapshot, or calls it off, which needs no store.
 func (s *Service) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev1.Record, error) {
 	if !req.GetCancel() {
-		if err := s.checkOrder(req.GetVm()); err != nil {
+		if err := s.enrolled(ctx, req.GetVm(), false); err != nil {
 			return nil, err
 		}
 	}
@@ -177,6 +179,20 @@ func (s *Service) Delete(ctx context.Context, req *nodev1.DeleteRequest) (*nodev
 // Recorded follows what has no operation of its own.
 func (s *Service) Recorded(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
 	return s.Records.Get(ctx, req)
+}
+
+// Enroll gives a VM that runs here without a record its record, for an order to the controller.
+func (s *Service) Enroll(ctx context.Context, vm *nodev1.VM) error {
+	return s.Engine.Enroll(ctx, vm, true)
+}
+
+// enrolled is checkOrder for what an operation captures: the VM may have been started before this node had a
+// store.
+func (s *Service) enrolled(ctx context.Context, vm *nodev1.VM, stays bool) error {
+	if err := s.checkOrder(vm); err != nil {
+		return err
+	}
+	return s.Engine.Enroll(ctx, vm, stays)
 }
 
 // checkOrder refuses what no engine could do, before anything is written.

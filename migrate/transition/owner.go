@@ -1,6 +1,7 @@
 package transition
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -14,15 +15,24 @@ import (
 )
 
 // Ensure makes the record with the given uid if there is none. It is answered under the store's
-// incarnation, as it is read from then on: its first claim names that generation.
+// incarnation, as it is read from then on: its first claim names that generation. A VM that runs without
+// a record gets one that its node owns, in one write: no other node claims it in between.
 func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
 	if err := CheckVM(req.GetVm()); err != nil {
 		return Change{}, err
 	}
+	if (req.GetUid() == "") != (req.GetNode() == "") {
+		return Change{}, fmt.Errorf("ensure the record of VM %s: uid and node go together: %w", name(req.GetVm()),
+			errdefs.ErrInvalidArgument)
+	}
 	if s.Record != nil {
 		return keep(s)
 	}
-	return Change{Record: Lift(&nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: uid}, s.Store.GetIncarnation())}, nil
+	rec := Lift(&nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: cmp.Or(req.GetUid(), uid)}, s.Store.GetIncarnation())
+	if req.GetNode() != "" {
+		own(rec, &nodev1.Owner{Node: req.GetNode()}, "")
+	}
+	return Change{Record: rec}, nil
 }
 
 // Own claims a VM for a fresh boot on a node: one without owner, or one that the node

@@ -78,9 +78,7 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 		Remember: statcache.Cache{Path: cfg.FactsFile()}.Of}
 	h.Lazy = tracking.Lazy{Prober: prober}
 	h.Tracking = func(ctx context.Context) tracking.Choice { return prober.Choose(ctx, cfg.Worker.Tracking) }
-	if cfg.UsesRecords() {
-		h.Records, h.Orders = record.Local(cfg.DaemonSocket()), orders{cfg.DaemonSocket()}
-	}
+	h.Records, h.Orders, h.Unasked = record.Local(cfg.DaemonSocket()), orders{cfg.DaemonSocket()}, !cfg.UsesRecords()
 	return h, nil
 }
 

@@ -26,9 +26,13 @@ func (p Phase) Open() bool {
 // run, or never will.
 func (p Phase) Destination() bool { return p == Incoming || p == Ready || p == Fenced }
 
-// BeginSending says that an operation holds the VM, and has nothing of it yet. patience is how long
+// BeginSending says that an operation holds the VM, and has nothing of it yet. A VM without a record has
+// generation 0 until then, and runs under the operation's from here on. patience is how long
 // the VM stands still for a controller that says nothing.
-func (j *Journal) BeginSending(operation string, attempt uint32, patience time.Duration) {
+func (j *Journal) BeginSending(operation string, attempt uint32, generation uint64, patience time.Duration) {
+	if j.Generation == 0 {
+		j.Generation = generation
+	}
 	j.Phase, j.Operation, j.Attempt, j.Digest, j.Repository, j.Move, j.Waking = Sending, operation, attempt, "", "",
 		false, false
 	j.Patience = patience.Milliseconds()

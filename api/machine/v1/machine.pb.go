@@ -253,6 +253,7 @@ type QueryResponse struct {
 	RestoreMode     string                 `protobuf:"bytes,34,opt,name=restore_mode,json=restoreMode,proto3" json:"restore_mode,omitempty"`                // of a VM that came from a snapshot: "eager", "lazy"; of a copy of a template: "clone"
 	RestoreReason   string                 `protobuf:"bytes,35,opt,name=restore_reason,json=restoreReason,proto3" json:"restore_reason,omitempty"`          // why that one: whose order it was, or what "auto" found
 	CreatedUnixNano int64                  `protobuf:"varint,36,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"` // when the task's Create began here, by this node's clock; 0: a build before this field
+	Enrolls         bool                   `protobuf:"varint,37,opt,name=enrolls,proto3" json:"enrolls,omitempty"`                                          // a VM without a record (generation 0) takes the generation of its first operation
 	Ended           string                 `protobuf:"bytes,21,opt,name=ended,proto3" json:"ended,omitempty"`                                               // why the VMM ended, where it did not end because of its task
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -475,6 +476,13 @@ func (x *QueryResponse) GetCreatedUnixNano() int64 {
 		return x.CreatedUnixNano
 	}
 	return 0
+}
+
+func (x *QueryResponse) GetEnrolls() bool {
+	if x != nil {
+		return x.Enrolls
+	}
+	return false
 }
 
 func (x *QueryResponse) GetEnded() string {
@@ -2039,7 +2047,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x05moved\x18\a \x01(\x04R\x05moved\x12\x1f\n" +
 	"\vexpected_ms\x18\b \x01(\x01R\n" +
 	"expectedMs\"\x0e\n" +
-	"\fQueryRequest\"\xb7\x06\n" +
+	"\fQueryRequest\"\xd1\x06\n" +
 	"\rQueryResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -2071,7 +2079,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\arestore\x18! \x01(\tR\arestore\x12!\n" +
 	"\frestore_mode\x18\" \x01(\tR\vrestoreMode\x12%\n" +
 	"\x0erestore_reason\x18# \x01(\tR\rrestoreReason\x12*\n" +
-	"\x11created_unix_nano\x18$ \x01(\x03R\x0fcreatedUnixNano\x12\x14\n" +
+	"\x11created_unix_nano\x18$ \x01(\x03R\x0fcreatedUnixNano\x12\x18\n" +
+	"\aenrolls\x18% \x01(\bR\aenrolls\x12\x14\n" +
 	"\x05ended\x18\x15 \x01(\tR\x05ended\"\xa5\x03\n" +
 	"\x0eCaptureRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1e\n" +

@@ -1742,8 +1742,12 @@ func (x *ListResponse) GetOwes() bool {
 }
 
 type EnsureRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Vm    *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	// Of a VM that runs on that node without a record: a new record has this uid, and the node owns it at once.
+	// Both are set, or none. A controller of a build before makes a record with a uid of its own.
+	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1783,6 +1787,20 @@ func (x *EnsureRequest) GetVm() *VM {
 		return x.Vm
 	}
 	return nil
+}
+
+func (x *EnsureRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *EnsureRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 type OwnRequest struct {
@@ -7981,9 +7999,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\arecords\x18\x01 \x03(\v2\x16.godwit.node.v1.RecordR\arecords\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\x12\x17\n" +
 	"\x04owes\x18\x03 \x01(\bH\x00R\x04owes\x88\x01\x01B\a\n" +
-	"\x05_owes\"3\n" +
+	"\x05_owes\"Y\n" +
 	"\rEnsureRequest\x12\"\n" +
-	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"v\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"v\n" +
 	"\n" +
 	"OwnRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x12\n" +
