@@ -39,6 +39,10 @@ const interrupted = 130
 
 // classify names the class of err and its exit code.
 func classify(err error) (string, int) {
+	if end, ok := errors.AsType[*exitError](err); ok {
+		class, _ := classify(end.err)
+		return class, end.code
+	}
 	if errors.Is(err, context.Canceled) {
 		return "Canceled", interrupted
 	}
@@ -62,6 +66,9 @@ func exitCode(err error) int {
 
 // printError writes the one shape that every error has.
 func printError(w io.Writer, output string, err error) {
+	if end, ok := errors.AsType[*exitError](err); ok && end.err == nil {
+		return
+	}
 	if output != "json" {
 		fmt.Fprintln(w, "godwit:", err)
 		return

@@ -8,16 +8,16 @@ import (
 	"github.com/spf13/pflag"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
-	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/client"
 )
 
 func newRm(opts *options) *cobra.Command {
-	request, order, byUID := &nodev1.ForgetRequest{}, finalOrder{}, false
+	what, order, byUID := client.RemoveOptions{}, finalOrder{}, false
 	cmd := &cobra.Command{
 		Use:   "rm VM",
-		Short: "End the record of a VM, and its snapshots; or a VM that runs, behind a final snapshot",
-		Long: "A VM that runs is refused: end its task first. A VM that sleeps is refused too, unless\n" +
-			"--force gives its state up.\n" +
+		Short: "Remove a VM, its disk and its snapshots; or put a VM that runs to sleep for good",
+		Long: "A VM that runs is refused, unless --force ends it. A VM that sleeps is refused too, unless --force gives\n" +
+			"its state up. A container that ctr or nerdctl made stays: its record and snapshots go.\n" +
 			"With --final-snapshot, a VM that runs is put to sleep for good: its last state goes to the registry and is\n" +
 			"read back, and only then task and container are removed. Its record stays, with the snapshot: godwit wake VM\n" +
 			"has it back, godwit rm --force VM gives it up. While that fails the VM runs on, and its node tries again, also\n" +
@@ -30,16 +30,17 @@ func newRm(opts *options) *cobra.Command {
 			if order.final {
 				return order.give(cmd, opts, node, vm)
 			}
-			request.Vm = vm
-			resp, err := node.Forget(cmd.Context(), request)
+			c := opts.client()
+			defer c.Close()
+			warning, err := c.Remove(cmd.Context(), vm, what)
 			if err != nil {
-				return record.FromWire(err)
-			}
-			if resp.GetWarning() != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", resp.GetWarning())
+				return err
 			}
 			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
+				return printJSON(cmd.OutOrStdout(), &nodev1.ForgetResponse{Warning: warning})
+			}
+			if warning != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", warning)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/%s removed\n", vm.GetNamespace(), vm.GetId())
 			return err
@@ -48,10 +49,10 @@ func newRm(opts *options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVar(&byUID, "uid", false, "VM is its uid (godwit ps -o json): for one whose name cannot be written, such "+
 		"as one with a slash")
-	flags.BoolVar(&request.Force, "force", false, "give up the state of a VM that sleeps")
-	flags.StringVar(&request.LostNode, "lost-node", "",
+	flags.BoolVarP(&what.Force, "force", "f", false, "end a VM that runs; give up the state of one that sleeps")
+	flags.StringVar(&what.LostNode, "lost-node", "",
 		"with --force, on the controller: the node that owns the VM is gone for good, or never was, and runs nothing")
-	flags.BoolVar(&request.KeepSnapshots, "keep-snapshots", false, "leave the snapshots in the registry")
+	flags.BoolVar(&what.KeepSnapshots, "keep-snapshots", false, "leave the snapshots in the registry")
 	flags.BoolVar(&order.final, "final-snapshot", false, "delete a VM that runs, once its last state is in the registry")
 	flags.BoolVar(&order.endExecs, "end-execs", false,
 		"with --final-snapshot: end processes started by exec (exit 137) instead of refusing")

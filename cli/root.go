@@ -28,6 +28,7 @@ type options struct {
 
 // verbs make the subcommands.
 var verbs = []func(*options) *cobra.Command{
+	newRun, newCreate, newStart, newStop, newRestart, newKill, newRename, newPort, newPull, newImages, newHook,
 	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot,
 	newTemplate, newGolden,
 	newDashboard, newNode, newController, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,
@@ -41,7 +42,10 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	if cmd.Annotations[dockerCodes] != "" {
+		err = notRun(err)
+	}
 	if err != nil {
 		printError(stderr, opts.output, err)
 	}

@@ -20,6 +20,7 @@ import (
 // given are arguments and flags that each verb takes where its line of usage names them.
 var given = map[string]string{
 	"VM": "vm", "NODE": "b", "OPERATION": "op", "IMAGE": "image", "COMMAND": "true", "ARG": "x", "NAME": "c",
+	"NEW": "n", "KIND": "postStop",
 	"DIGEST": "sha256:" + strings.Repeat("0", 64), "FROM": "sha256:" + strings.Repeat("0", 64),
 	"TO":           "sha256:" + strings.Repeat("1", 64),
 	"TEMPLATE":     strings.Repeat("0", 32),
@@ -34,7 +35,7 @@ var flagsOf = map[string][]string{
 
 // alone are verbs that need no daemon, or have another way to ask.
 var alone = []string{"completion", "doctor", "version", "node init", "node join", "node token", "controller restore",
-	"docs"}
+	"docs", "run", "create", "pull", "images", "oci-hook"}
 
 // The daemon takes no connection from the queue of its socket. Each verb that asks it ends, says at which socket no
 // answer came, and exits with 6: it has no free descriptors, or is stopped.

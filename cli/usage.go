@@ -12,12 +12,14 @@ import (
 // arguments are what verbs take, as their lines of usage call it, and where each comes from.
 var arguments = map[string]string{
 	"VM":           "the VM's name, or its ID or the beginning of it, or NAMESPACE/ID (godwit ps lists them)",
+	"NEW":          "the new name",
+	"KIND":         "createRuntime or postStop",
 	"NODE":         "the name of a node (godwit nodes lists them)",
 	"OPERATION":    "the id of an operation (godwit migrations -a lists moves)",
 	"DIGEST":       "the digest of a snapshot, its first digits, or its name (godwit snapshot ls lists them)",
 	"FROM":         "the digest of the older snapshot (godwit snapshot ls lists them)",
 	"TO":           "the other snapshot's digest, or where a copy goes: a repository, or oci-layout:DIRECTORY",
-	"IMAGE":        "an image of containerd's (ctr images ls lists them)",
+	"IMAGE":        "an image, such as alpine or registry.example/app:1 (godwit images lists those that are here)",
 	"IMAGE|DIGEST": "an image, its digest, or that of a golden snapshot (godwit template ls lists them)",
 	"TEMPLATE":     "the name of a template, or an image or its digest (godwit template ls lists them)",
 	"COMMAND":      "what runs in the container instead of the image's own command",

@@ -32,13 +32,19 @@ func (t *Task) releaseLogger(st *stdio.Streams) {
 	}
 }
 
-// logFile answers the file that the output goes to, with its bounds. It is nil where the output goes to
-// something else, or the VM was booted here: the file is then its client's, as with any runtime.
+// logFile answers the file that the output goes to, with its bounds. It is nil where the output goes to something
+// else. A file that the client of a VM booted here has named is that client's, as with any runtime. The file that the
+// configuration names for the VM (stdio_uri) is godwit's.
 func (t *Task) logFile(s stdio.URIs) *stdio.LogFile {
 	vm := t.vm
 	u, err := url.Parse(s.Stdout)
 	j := vm.journal.Load()
-	if woken := vm.origin.restored || j.Restored != nil || j.Move; err != nil || u.Scheme != "file" || !woken {
+	if err != nil || u.Scheme != "file" {
+		return nil
+	}
+	woken := vm.origin.restored || j.Restored != nil || j.Move
+	own, err := vm.host.Config.TaskOutput(vm.namespace, vm.id)
+	if !woken && (err != nil || own.String() != s.Stdout) {
 		return nil
 	}
 	cfg := vm.host.Config.Logs

@@ -166,3 +166,20 @@ func TestLogOfABootedVM(t *testing.T) {
 		t.Errorf("%v, %v, or the log is bounded", info.Mode(), err)
 	}
 }
+
+// The log that the configuration names for a VM is bounded also when the VM was booted here: godwit run writes it.
+func TestConfiguredLogOfABootedVM(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	w.cfg.StdioURI = "file://" + dir + "/{namespace}-{id}.log"
+	uri, err := w.cfg.TaskOutput("ns", "vm")
+	w.must("configured output", err)
+	w.stdout = uri.String()
+	w.running()
+	vm, err := w.service.current()
+	w.must("find", err)
+	if info, err := os.Stat(uri.Path); err != nil || info.Mode().Perm() != 0o600 ||
+		vm.owner.logFile(vm.owner.init.stdio) == nil {
+		t.Errorf("%v, %v, or the log is not bounded", info, err)
+	}
+}

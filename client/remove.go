@@ -1,0 +1,170 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+)
+
+// RemoveOptions say what may go with a VM.
+type RemoveOptions struct {
+	Force         bool   // end it if it runs; give up the state of one that sleeps
+	KeepSnapshots bool   // leave them in the registry
+	LostNode      string // with Force, on the controller: the node that has it is gone for good
+}
+
+// Remove ends a VM: its record, its snapshots, and the container and disk that this package has made for it. The
+// container of another program stays, and the warning says so. One that runs, or sleeps, is refused without Force.
+func (c *Client) Remove(ctx context.Context, vm *nodev1.VM, o RemoveOptions) (warning string, err error) {
+	node, err := c.Node(ctx)
+	if err != nil {
+		return "", err
+	}
+	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	container, stays, err := c.removable(ctx, vm)
+	if err != nil {
+		return "", err
+	}
+	if container != nil {
+		if err := c.end(ctx, vm, container, o.Force); err != nil {
+			return "", err
+		}
+	}
+	resp, err := node.Forget(ctx, &nodev1.ForgetRequest{Vm: vm, Force: o.Force, KeepSnapshots: o.KeepSnapshots,
+		LostNode: o.LostNode})
+	if err = record.FromWire(err); err != nil && (!errdefs.IsNotFound(err) || container == nil) {
+		return "", err
+	}
+	warning = strings.TrimPrefix(resp.GetWarning()+"; "+stays, "; ")
+	if container == nil {
+		return strings.TrimSuffix(warning, "; "), nil
+	}
+	if err := container.Delete(ctx, containerd.WithSnapshotCleanup); err != nil && !errdefs.IsNotFound(err) {
+		return "", fmt.Errorf("remove the container of VM %s: %w", vm.GetId(), unwrapped(err))
+	}
+	return strings.TrimSuffix(warning, "; "), nil
+}
+
+// removable is the container of a VM that this package has made; nil: there is none here. stays says what becomes of
+// another program's.
+func (c *Client) removable(ctx context.Context, vm *nodev1.VM) (_ containerd.Container, stays string, err error) {
+	if _, err := c.containerdSocket(); errdefs.IsFailedPrecondition(err) {
+		return nil, "", nil // containerd of another node
+	}
+	ctr, err := c.Containerd()
+	if err != nil {
+		return nil, "", err
+	}
+	container, err := ctr.LoadContainer(ctx, vm.GetId())
+	if errdefs.IsNotFound(err) {
+		return nil, "", nil
+	}
+	var labels map[string]string
+	if err == nil {
+		labels, err = container.Labels(ctx)
+	}
+	switch {
+	case err != nil:
+		return nil, "", c.containerdError("look for the container of VM "+key(vm), err)
+	case labels[LabelMade] != "":
+		return container, "", nil
+	case labels[LabelNerdctl] != "":
+		return nil, "its container is nerdctl's and stays: nerdctl rm " + vm.GetId(), nil
+	}
+	return nil, "its container was not made by godwit and stays: ctr containers rm " + vm.GetId(), nil
+}
+
+// end deletes the task of a VM. One that runs is killed with force only.
+func (c *Client) end(ctx context.Context, vm *nodev1.VM, container containerd.Container, force bool) error {
+	task, err := container.Task(ctx, nil)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return c.containerdError("look for the task of VM "+key(vm), err)
+	}
+	status, err := task.Status(ctx)
+	if err != nil {
+		return c.containerdError("ask for the status of VM "+key(vm), err)
+	}
+	if status.Status != containerd.Stopped {
+		if !force {
+			return fmt.Errorf("VM %s is %s. To end it: godwit stop %s. To end and remove it: godwit rm --force %s: %w",
+				vm.GetId(), status.Status, vm.GetId(), vm.GetId(), errdefs.ErrFailedPrecondition)
+		}
+		exit, err := task.Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("stop VM %s: %w", vm.GetId(), unwrapped(err))
+		}
+		if err := end(ctx, vm, task, exit, syscall.SIGKILL, killTimeout); err != nil {
+			return err
+		}
+	}
+	if _, err := task.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete the task of VM %s: %w", vm.GetId(), unwrapped(err))
+	}
+	return nil
+}
+
+// Rename gives the container of a VM another name. Its id stays.
+func (c *Client) Rename(ctx context.Context, vm *nodev1.VM, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	container, err := c.loaded(ctx, vm)
+	if err != nil {
+		return err
+	}
+	labels, err := container.Labels(ctx)
+	if err != nil {
+		return c.containerdError("read the labels of VM "+key(vm), err)
+	}
+	if labels[LabelNerdctl] != "" {
+		return fmt.Errorf("VM %s was made by nerdctl, which keeps its name in files of its own. Rename it there: "+
+			"nerdctl rename %s %s: %w", vm.GetId(), vm.GetId(), name, errdefs.ErrFailedPrecondition)
+	}
+	found, err := c.matching(ctx, &nodev1.VM{Namespace: vm.GetNamespace(), Id: name})
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		if f.VM.GetId() != vm.GetId() && (f.Name == name || f.VM.GetId() == name) {
+			return taken(name)
+		}
+	}
+	err = container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
+		if obj.Labels == nil {
+			obj.Labels = map[string]string{}
+		}
+		obj.Labels[LabelName] = name
+		return nil
+	})
+	if err != nil {
+		return c.containerdError("rename VM "+key(vm), err)
+	}
+	return nil
+}
+
+// Ports lists the ports of a VM that the host publishes.
+func (c *Client) Ports(ctx context.Context, vm *nodev1.VM) ([]Port, error) {
+	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	container, err := c.loaded(ctx, vm)
+	if err != nil {
+		return nil, err
+	}
+	labels, err := container.Labels(ctx)
+	if err != nil {
+		return nil, c.containerdError("read the labels of VM "+key(vm), err)
+	}
+	return portsOf(labels)
+}

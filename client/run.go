@@ -1,0 +1,61 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Run makes a VM and starts it. Its streams are those given; nil: its output goes to the node's log. The process is nil
+// then. After an error, or an interrupt, nothing of the VM is left.
+func (c *Client) Run(ctx context.Context, o VMOptions, streams *Streams) (*nodev1.VM, *Process, error) {
+	vm, err := c.Create(ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := c.Start(ctx, vm, streams)
+	if err != nil {
+		return nil, nil, errors.Join(err, c.discard(ctx, vm))
+	}
+	if streams == nil {
+		return vm, nil, nil
+	}
+	return vm, p, nil
+}
+
+// discard removes a VM that never ran: its container and disk, and its record.
+func (c *Client) discard(ctx context.Context, vm *nodev1.VM) error {
+	ctx, cancel := cleaning(namespaces.WithNamespace(ctx, vm.GetNamespace()))
+	defer cancel()
+	ctr, err := c.Containerd()
+	if err != nil {
+		return err
+	}
+	container, err := ctr.LoadContainer(ctx, vm.GetId())
+	if err == nil {
+		err = container.Delete(ctx, containerd.WithSnapshotCleanup)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("remove what was made of VM %s: %w", vm.GetId(), err)
+	}
+	if node, err := c.Node(ctx); err == nil { // a record that stays is one of a VM that is stopped
+		_, _ = node.Forget(ctx, &nodev1.ForgetRequest{Vm: vm})
+	}
+	return nil
+}
+
+// RemoveEnded removes a VM whose process has ended. One that sleeps, or has moved to another node, stays: left says
+// where it is.
+func (c *Client) RemoveEnded(ctx context.Context, vm *nodev1.VM) (left error, err error) {
+	if left := c.away(ctx, vm); left != nil {
+		return left, nil
+	}
+	_, err = c.Remove(ctx, vm, RemoveOptions{})
+	return nil, err
+}

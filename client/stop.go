@@ -1,0 +1,125 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"syscall"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/signal"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// ParseSignal reads a signal's name or number: TERM, SIGTERM, 15.
+func ParseSignal(said string) (syscall.Signal, error) {
+	s, err := signal.ParseSignal(said)
+	if err != nil {
+		return 0, fmt.Errorf("signal %q: write its name or number, such as TERM or 15: %w", said, errdefs.ErrInvalidArgument)
+	}
+	return s, nil
+}
+
+// Stop asks the process of a VM to end by its stop signal, and kills it after so long. Its disk stays. Negative: as the
+// VM was made, else 10 seconds. One that does not run is left as it is.
+func (c *Client) Stop(ctx context.Context, vm *nodev1.VM, after time.Duration) error {
+	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	container, task, err := c.task(ctx, vm)
+	if task == nil || err != nil {
+		return err
+	}
+	labels, err := container.Labels(ctx)
+	if err != nil {
+		return c.containerdError("read the labels of VM "+key(vm), err)
+	}
+	if after < 0 {
+		after = stopDefault
+		if s, err := strconv.Atoi(labels[labelStop]); err == nil && s >= 0 {
+			after = time.Duration(s) * time.Second
+		}
+	}
+	if err := restarts(ctx, container, true); err != nil {
+		return c.containerdError("tell the restart monitor of VM "+key(vm), err)
+	}
+	asked, err := containerd.GetStopSignal(ctx, container, syscall.SIGTERM)
+	if err != nil {
+		asked = syscall.SIGTERM
+	}
+	exit, err := task.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("stop VM %s: %w", vm.GetId(), unwrapped(err))
+	}
+	return end(ctx, vm, task, exit, asked, after)
+}
+
+// end gives one signal after the other until the process has ended.
+func end(ctx context.Context, vm *nodev1.VM, task containerd.Task, exit <-chan containerd.ExitStatus,
+	asked syscall.Signal, after time.Duration) error {
+	for _, s := range []syscall.Signal{asked, syscall.SIGKILL} {
+		if err := task.Kill(ctx, s); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("stop VM %s: signal %d: %w", vm.GetId(), s, unwrapped(err))
+		}
+		timer := time.NewTimer(after)
+		defer timer.Stop()
+		select {
+		case status := <-exit:
+			if err := status.Error(); err != nil {
+				return fmt.Errorf("stop VM %s: %w", vm.GetId(), unwrapped(err))
+			}
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("stop VM %s: it has the signal, and may still run: %w", vm.GetId(), ctx.Err())
+		case <-timer.C:
+			after = killTimeout
+		}
+	}
+	return fmt.Errorf("stop VM %s: it does not end, %v after it was killed. To see why: godwit ps: %w", vm.GetId(),
+		killTimeout, errdefs.ErrUnavailable)
+}
+
+// killTimeout is how long a VM may take to end that was killed: a VM that hangs is ended by its shim before that.
+const killTimeout = time.Minute
+
+// Kill sends a signal to the process of a VM that runs.
+func (c *Client) Kill(ctx context.Context, vm *nodev1.VM, s syscall.Signal) error {
+	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	_, task, err := c.task(ctx, vm)
+	if err != nil {
+		return err
+	}
+	if task == nil {
+		return fmt.Errorf("VM %s does not run. To run it: godwit start %s: %w", vm.GetId(), vm.GetId(),
+			errdefs.ErrFailedPrecondition)
+	}
+	if err := task.Kill(ctx, s); err != nil {
+		return fmt.Errorf("signal %d to VM %s: %w", s, vm.GetId(), unwrapped(err))
+	}
+	return nil
+}
+
+// task of a VM of this node that runs, or is paused; nil: none does.
+func (c *Client) task(ctx context.Context, vm *nodev1.VM) (containerd.Container, containerd.Task, error) {
+	container, err := c.loaded(ctx, vm)
+	if err != nil {
+		return nil, nil, err
+	}
+	task, err := container.Task(ctx, nil)
+	if errdefs.IsNotFound(err) {
+		return container, nil, c.away(ctx, vm)
+	}
+	if err != nil {
+		return nil, nil, c.containerdError("look for the task of VM "+key(vm), err)
+	}
+	status, err := task.Status(ctx)
+	if err != nil {
+		return nil, nil, c.containerdError("ask for the status of VM "+key(vm), err)
+	}
+	if status.Status == containerd.Stopped {
+		return container, nil, nil
+	}
+	return container, task, nil
+}

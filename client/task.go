@@ -1,0 +1,279 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Streams are where the streams of a VM's process go. A nil stream goes nowhere.
+type Streams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer // with a terminal, all output goes to Stdout
+}
+
+// Process is that of a VM which runs, and whose streams are here.
+type Process struct {
+	Terminal bool // it has one
+
+	vm   *nodev1.VM
+	task containerd.Task
+	exit <-chan containerd.ExitStatus
+}
+
+// CommandError says that the command of a VM could not be started. Code is docker's: 127 there is no such command, 126
+// it cannot be run.
+type CommandError struct {
+	Code int
+	Err  error
+}
+
+func (e *CommandError) Error() string { return e.Err.Error() }
+func (e *CommandError) Unwrap() error { return e.Err }
+
+// commandError finds out whether err is about the command.
+func commandError(err error) error {
+	switch text := err.Error(); {
+	case !strings.Contains(text, `exec: "`):
+		return err
+	case strings.Contains(text, "not found") || strings.Contains(text, "no such file"):
+		return &CommandError{Code: 127, Err: err}
+	default:
+		return &CommandError{Code: 126, Err: err}
+	}
+}
+
+// Start runs a VM that was made, or was stopped: with its disk as it was. streams nil: its output goes to the log that
+// its label names. What cannot run leaves the VM as it was.
+func (c *Client) Start(ctx context.Context, vm *nodev1.VM, streams *Streams) (*Process, error) {
+	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	container, err := c.loaded(ctx, vm)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.startable(ctx, vm, container); err != nil {
+		return nil, err
+	}
+	p, err := c.start(ctx, vm, container, streams)
+	if err != nil {
+		return nil, fmt.Errorf("start VM %s: %w", vm.GetId(), commandError(err))
+	}
+	return p, nil
+}
+
+func (c *Client) start(ctx context.Context, vm *nodev1.VM, container containerd.Container,
+	streams *Streams) (*Process, error) {
+	spec, err := container.Spec(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{vm: vm, Terminal: spec.Process != nil && spec.Process.Terminal}
+	creator, err := creatorOf(ctx, container, streams, p.Terminal)
+	if err != nil {
+		return nil, err
+	}
+	if p.task, err = container.NewTask(ctx, creator); err != nil {
+		return nil, err
+	}
+	waiting := context.WithoutCancel(ctx) // Wait has a context of its own
+	if p.exit, err = p.task.Wait(waiting); err == nil {
+		err = p.task.Start(ctx)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		return p, restarts(ctx, container, false)
+	}
+	after, cancel := cleaning(ctx)
+	defer cancel()
+	if _, gone := p.task.Delete(after, containerd.WithProcessKill); gone != nil && !errdefs.IsNotFound(gone) {
+		err = errors.Join(err, fmt.Errorf("end the task: %w", gone))
+	}
+	return nil, err
+}
+
+// loaded is the container of a VM that this node has.
+func (c *Client) loaded(ctx context.Context, vm *nodev1.VM) (containerd.Container, error) {
+	ctr, err := c.Containerd()
+	if err != nil {
+		return nil, err
+	}
+	container, err := ctr.LoadContainer(ctx, vm.GetId())
+	if errdefs.IsNotFound(err) {
+		return nil, c.elsewhere(ctx, vm)
+	}
+	if err != nil {
+		return nil, c.containerdError("look for VM "+key(vm), err)
+	}
+	return container, nil
+}
+
+// elsewhere says where a VM is that this node's containerd has no container of.
+func (c *Client) elsewhere(ctx context.Context, vm *nodev1.VM) error {
+	if err := c.away(ctx, vm); err != nil {
+		return err
+	}
+	return fmt.Errorf("containerd of this node has no container of VM %s. To make one: godwit run --name %s IMAGE: %w",
+		key(vm), vm.GetId(), errdefs.ErrNotFound)
+}
+
+// away says that a VM sleeps or runs on another node; nil: it does not, or godwitd does not answer.
+func (c *Client) away(ctx context.Context, vm *nodev1.VM) error {
+	node, err := c.Node(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // whoever asks goes on to what decides
+	}
+	rec, err := node.Recorded(ctx, &nodev1.GetRequest{Vm: vm})
+	if err != nil {
+		return nil //nolint:nilerr // as above
+	}
+	name := vm.GetId()
+	if rec.GetOwner().GetDigest() != "" {
+		return fmt.Errorf("VM %s sleeps. To wake it: godwit wake %s. To give up its state: godwit rm --force %s: %w", name,
+			name, name, errdefs.ErrFailedPrecondition)
+	}
+	owner := rec.GetOwner().GetNode()
+	if info, err := node.Info(ctx, &nodev1.InfoRequest{}); err != nil || owner == "" || owner == info.GetNode() {
+		return nil //nolint:nilerr // as above
+	}
+	return fmt.Errorf("VM %s is at node %s. Go to that node, or bring it here: godwit migrate %s --to THIS-NODE: %w", name,
+		owner, name, errdefs.ErrFailedPrecondition)
+}
+
+// startable refuses a VM that runs, sleeps, or is another node's, and deletes a task that has ended.
+func (c *Client) startable(ctx context.Context, vm *nodev1.VM, container containerd.Container) error {
+	task, err := container.Task(ctx, nil)
+	if err == nil {
+		status, err := task.Status(ctx)
+		if err != nil {
+			return c.containerdError("ask for the status of VM "+key(vm), err)
+		}
+		if status.Status != containerd.Stopped && status.Status != containerd.Unknown {
+			return fmt.Errorf("VM %s is %s already. To end it first: godwit stop %s: %w", vm.GetId(), status.Status, vm.GetId(),
+				errdefs.ErrAlreadyExists)
+		}
+	} else if !errdefs.IsNotFound(err) {
+		return c.containerdError("look for the task of VM "+key(vm), err)
+	}
+	if err := c.away(ctx, vm); err != nil {
+		return err
+	}
+	if task == nil {
+		return nil
+	}
+	if _, err := task.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("delete the task of VM %s that has ended: %w", vm.GetId(), err)
+	}
+	return nil
+}
+
+// creatorOf makes the streams of a task.
+func creatorOf(ctx context.Context, container containerd.Container, s *Streams, terminal bool) (cio.Creator, error) {
+	if s != nil {
+		opts := []cio.Opt{cio.WithStreams(s.Stdin, s.Stdout, s.Stderr)}
+		if terminal {
+			opts = []cio.Opt{cio.WithStreams(s.Stdin, s.Stdout, nil), cio.WithTerminal}
+		}
+		return cio.NewCreator(opts...), nil
+	}
+	labels, err := container.Labels(ctx)
+	if err != nil {
+		return nil, err
+	}
+	log := labels[LabelLogURI]
+	if log == "" || log == "null://" {
+		return cio.NullIO, nil
+	}
+	u, err := url.Parse(log)
+	if err != nil {
+		return nil, fmt.Errorf("label %s: %w: %w", LabelLogURI, err, errdefs.ErrFailedPrecondition)
+	}
+	if terminal {
+		return cio.TerminalLogURI(u), nil
+	}
+	return cio.LogURI(u), nil
+}
+
+// Labels of containerd's restart monitor.
+const (
+	labelRestart = "containerd.io/restart.status"
+	labelEnded   = "containerd.io/restart.explicitly-stopped"
+)
+
+// restarts tells containerd's restart monitor whether it is meant that a VM does not run. Most have no policy.
+func restarts(ctx context.Context, container containerd.Container, ended bool) error {
+	labels, err := container.Labels(ctx)
+	if err != nil || labels[labelRestart] == "" {
+		return err
+	}
+	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
+		obj.Labels[labelEnded] = fmt.Sprint(ended)
+		return nil
+	})
+}
+
+// Wait answers the exit code once the process has ended and its output is here. A process that a signal ended has 128
+// and the signal's number.
+func (p *Process) Wait(ctx context.Context) (int, error) {
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case status := <-p.exit:
+		code, _, err := status.Result()
+		if err != nil {
+			return 0, fmt.Errorf("wait for VM %s: %w", p.vm.GetId(), unwrapped(err))
+		}
+		p.task.IO().Wait()
+		return int(code), nil
+	}
+}
+
+// Signal the process.
+func (p *Process) Signal(ctx context.Context, signal syscall.Signal) error {
+	return p.task.Kill(namespaces.WithNamespace(ctx, p.vm.GetNamespace()), signal)
+}
+
+// Resize its terminal.
+func (p *Process) Resize(ctx context.Context, width, height uint32) error {
+	return p.task.Resize(namespaces.WithNamespace(ctx, p.vm.GetNamespace()), width, height)
+}
+
+// CloseInput tells the process that no more input comes.
+func (p *Process) CloseInput(ctx context.Context) error {
+	return p.task.CloseIO(namespaces.WithNamespace(ctx, p.vm.GetNamespace()), containerd.WithStdinCloser)
+}
+
+// alive reports whether a container has a task that has not ended. One that cannot be asked may be.
+func (c *Client) alive(ctx context.Context, id string) bool {
+	ctr, err := c.Containerd()
+	if err != nil {
+		return true
+	}
+	container, err := ctr.LoadContainer(ctx, id)
+	if err != nil {
+		return !errdefs.IsNotFound(err)
+	}
+	task, err := container.Task(ctx, nil)
+	if err != nil {
+		return !errdefs.IsNotFound(err)
+	}
+	status, err := task.Status(ctx)
+	return err != nil || status.Status != containerd.Stopped
+}
+
+// stopDefault is how long a process may take to end by itself.
+const stopDefault = 10 * time.Second
