@@ -3,6 +3,8 @@ package shim
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,9 +86,9 @@ func (e *ending) drainGuest(ctx context.Context) {
 	pulls.Wait()
 }
 
-// end kills the VMM, frees the RAM, and reports every exit, init's last. It is safe to call from several ends at once:
-// the first one's status counts. A VMM that does not die, such as one that waits for a disk in the kernel, holds up no
-// caller longer than the bound. Delete asks for its end again.
+// end kills the VMM and the sandbox process, frees the RAM, and reports every exit, init's last. It is safe to call
+// from several ends at once: the first one's status counts. A VMM that does not die, such as one that waits for a disk
+// in the kernel, holds up no caller longer than the bound. Delete asks for its end again.
 func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 	e.once.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, endBound)
@@ -145,5 +147,16 @@ func (e *ending) stopMachine(ctx context.Context) error {
 	if j == nil || err != nil {
 		return err
 	}
-	return errors.Join(removeFile(j.RAM), removeTables(j))
+	return errors.Join(removeFile(j.RAM), removeTables(j), e.endSandbox(ctx, j))
+}
+
+// endSandbox ends the process whose pid the task shows: clients take the pid of a task that has ended for a free one.
+// A network namespace of the VM's own ends with it, unless others are in it: what the VM has there goes first.
+func (e *ending) endSandbox(ctx context.Context, j *journal.Journal) error {
+	if strings.HasPrefix(j.NetNS, "/proc/") {
+		if err := detach(ctx, e.vm.host, j, j.Links); err != nil {
+			return fmt.Errorf("detach network: %w", err)
+		}
+	}
+	return sandboxOf(j).Kill(ctx)
 }

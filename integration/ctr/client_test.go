@@ -4,6 +4,7 @@ package ctr
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -116,6 +117,12 @@ func testMounts(ctx context.Context, t *testing.T, n *harness.Node, c *client.Cl
 		if s := <-done; s.ExitCode() != 33 {
 			t.Errorf("%s: exit code %d, %v", name, s.ExitCode(), s.Error())
 		}
+		must(t, "end of the task's process", harness.Poll(ctx, stepTimeout, func(ctx context.Context) error {
+			if out, err := n.Run(ctx, "cat", fmt.Sprintf("/proc/%d/cmdline", task.Pid())); err == nil {
+				return fmt.Errorf("the task has ended, and its pid %d is %q", task.Pid(), out)
+			}
+			return nil
+		}))
 		_, err = task.Delete(ctx)
 		must(t, "delete task", err)
 	}

@@ -1,6 +1,6 @@
 // Package sandboxprocess keeps a pid and a network namespace alive for a task. The pid that
 // containerd shows belongs to a small process that sleeps in the task's namespace. So hooks and
-// CNI find /proc/PID/ns/net from Create to Delete.
+// CNI find /proc/PID/ns/net from Create to the end of the VM.
 package sandboxprocess
 
 import (
