@@ -18,8 +18,8 @@ func (o *options) note(cmd *cobra.Command, text string) {
 	fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", text)
 }
 
-// patience waits for a daemon that has answered and is started again, which before is called for.
-func (o *options) patience(cmd *cobra.Command, before func()) moves.Patience {
+// waitForDaemon waits for a daemon that has answered and is started again, which before is called for.
+func (o *options) waitForDaemon(cmd *cobra.Command, before func()) moves.Patience {
 	return moves.Patience{Met: true, Waits: func(cause error) {
 		before()
 		o.note(cmd, fmt.Sprintf("waiting for godwitd, and going on then: %v", cause))

@@ -27,7 +27,7 @@ func newDrain(opts *options) *cobra.Command {
 		},
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
 			d.request.Node = args[0]
-			d.patience = opts.patience(cmd, func() {})
+			d.patience = opts.waitForDaemon(cmd, func() {})
 			d.patience.Met = false
 			for {
 				if over, err := d.round(cmd, client); over || err != nil {

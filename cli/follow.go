@@ -32,7 +32,7 @@ type statuses interface {
 func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.StatusResponse, detach bool) error {
 	ctx, id := cmd.Context(), status.GetOperation().GetId()
 	shown := newProgress(cmd.ErrOrStderr(), opts.output == "json")
-	patience := opts.patience(cmd, shown.finish)
+	patience := opts.waitForDaemon(cmd, shown.finish)
 	for !detach && !status.GetSettled() {
 		shown.update(status)
 		select {

@@ -28,7 +28,7 @@ func newRm(opts *options) *cobra.Command {
 				return callOff(cmd, opts, node, vm)
 			}
 			if order.final {
-				return order.give(cmd, opts, node, vm)
+				return order.order(cmd, opts, node, vm)
 			}
 			c := opts.client()
 			defer c.Close()

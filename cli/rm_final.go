@@ -22,16 +22,16 @@ type finalOrder struct{ final, endExecs, detach, cancel bool }
 // deletionPoll is how often a deletion is looked at: it may wait for minutes.
 const deletionPoll = 200 * time.Millisecond
 
-// give orders the deletion and follows it. It belongs to the VM's node: interrupting this does
+// order orders the deletion and follows it. It belongs to the VM's node: interrupting this does
 // not end it.
-func (o *finalOrder) give(cmd *cobra.Command, opts *options, node nodev1.NodeService, vm *nodev1.VM) error {
+func (o *finalOrder) order(cmd *cobra.Command, opts *options, node nodev1.NodeService, vm *nodev1.VM) error {
 	id := uuid.NewString()
 	rec, err := node.Delete(cmd.Context(),
 		&nodev1.DeleteRequest{Vm: vm, Deletion: &nodev1.Deletion{Id: id, EndExecs: o.endExecs}})
 	if err != nil {
 		return record.FromWire(err)
 	}
-	said, patience := uint32(0), opts.patience(cmd, func() {})
+	said, patience := uint32(0), opts.waitForDaemon(cmd, func() {})
 	for !o.detach && waits(rec, id) {
 		if d := rec.GetDeletion(); d.GetTries() > said && opts.output != "json" {
 			said = d.GetTries()

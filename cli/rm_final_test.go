@@ -86,7 +86,7 @@ func TestFinalSnapshotIsFollowed(t *testing.T) {
 		cmd.SetErr(&log)
 		cmd.SetContext(t.Context())
 		d := &deletes{says: c.says}
-		err := (&finalOrder{final: true, endExecs: true, detach: c.detach}).give(cmd, &options{}, d,
+		err := (&finalOrder{final: true, endExecs: true, detach: c.detach}).order(cmd, &options{}, d,
 			&nodev1.VM{Namespace: "n", Id: "v"})
 		if c.fail != "" {
 			if _, exit := classify(err); exit != c.exit || err == nil || !strings.Contains(err.Error(), c.fail) {
@@ -112,7 +112,7 @@ func TestFinalSnapshotOutlivesItsCommand(t *testing.T) {
 	cmd.SetContext(ctx)
 	cmd.SetErr(&bytes.Buffer{})
 	d := &deletes{says: []*nodev1.Record{{Deletion: &nodev1.Deletion{}}}}
-	err := (&finalOrder{}).give(cmd, &options{}, d, &nodev1.VM{Namespace: "n", Id: "v"})
+	err := (&finalOrder{}).order(cmd, &options{}, d, &nodev1.VM{Namespace: "n", Id: "v"})
 	if _, exit := classify(err); exit != 130 || !strings.Contains(err.Error(), "godwit rm --cancel") {
 		t.Errorf("%v, exit code %d", err, exit)
 	}

@@ -22,7 +22,7 @@ func newWatch(opts *options) *cobra.Command {
 			"While godwitd or the controller is started again it waits, and goes on behind the last one that it has told.",
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
 			f := &moves.Follower{
-				From: client, Patience: opts.patience(cmd, func() {}),
+				From: client, Patience: opts.waitForDaemon(cmd, func() {}),
 				Do:  func(ev *nodev1.MoveEvent) error { return opts.tellEvent(cmd, ev) },
 				Gap: func(first, last uint64) { opts.note(cmd, gap(first, last)) },
 			}

@@ -52,7 +52,7 @@ func (a *Attachment) announce(link Link) error {
 		return err
 	}
 	// One lock round both: after Down has returned nothing more is sent.
-	if err := a.use(); err != nil {
+	if err := a.lock(); err != nil {
 		return err
 	}
 	defer a.mu.Unlock()

@@ -60,7 +60,7 @@ func attach(ctx context.Context, path string, owner Owner, links []Link, fail fu
 		return nil, fmt.Errorf("attach network of %s: %w", owner.VM, err)
 	}
 	for _, l := range links {
-		if err = s.wire(ctx, l); err != nil {
+		if err = s.join(ctx, l); err != nil {
 			break
 		}
 	}
@@ -108,15 +108,15 @@ func (a *Attachment) claim(ctx context.Context, alias string) error {
 	return nil
 }
 
-// wire joins one interface to its tap. Frames are redirected before the addresses
+// join joins one interface to its tap. Frames are redirected before the addresses
 // go, so that at no time the host answers for the guest.
-func (s *session) wire(ctx context.Context, link Link) error {
+func (s *session) join(ctx context.Context, link Link) error {
 	iface, tap, err := s.pair(link)
 	if err != nil {
 		return err
 	}
 	for _, name := range []string{link.Tap, link.Interface} {
-		if err := s.silence(ctx, name); err != nil {
+		if err := s.disableIPv6(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -135,7 +135,7 @@ func (s *session) wire(ctx context.Context, link Link) error {
 		return err
 	}
 	if link.Sink != "" {
-		if err := s.drain(ctx, link, iface, tap); err != nil {
+		if err := s.addSink(ctx, link, iface, tap); err != nil {
 			return err
 		}
 	}

@@ -35,7 +35,7 @@ func Open(ctx context.Context, netnsPath string, links []Link) (*Attachment, err
 	for _, l := range links {
 		_, tap, err := s.pair(l)
 		if err == nil {
-			err = l.mine(tap)
+			err = l.checkOwner(tap)
 		}
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			a.Close()
@@ -70,7 +70,7 @@ func (a *Attachment) Tap(i int) (*os.File, error) {
 
 // open answers the descriptor of the link's tap or sink, which the Attachment keeps.
 func (a *Attachment) open(link Link, name string, flags uint16) (*os.File, error) {
-	if err := a.use(); err != nil {
+	if err := a.lock(); err != nil {
 		return nil, err
 	}
 	defer a.mu.Unlock()
@@ -79,7 +79,7 @@ func (a *Attachment) open(link Link, name string, flags uint16) (*os.File, error
 	}
 	tap, err := a.s.link(name)
 	if err == nil {
-		err = link.mine(tap)
+		err = link.checkOwner(tap)
 	}
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (a *Attachment) Up(ctx context.Context) error {
 // for good. What reaches a sink still does. Up ends it.
 func (a *Attachment) Mute(ctx context.Context) error {
 	err := a.each(ctx, "mute", func(_ Link, tap netlink.Link) error {
-		if err := a.s.stray(ctx, tap); err != nil {
+		if err := a.s.endRedirect(ctx, tap); err != nil {
 			return err
 		}
 		return a.s.nl.LinkSetUp(tap)
@@ -139,7 +139,7 @@ func (a *Attachment) Down(ctx context.Context) error {
 
 // each does set to all taps and goes on after a failure, the more so for Down.
 func (a *Attachment) each(ctx context.Context, name string, set func(Link, netlink.Link) error) (err error) {
-	if err := a.use(); err != nil {
+	if err := a.lock(); err != nil {
 		return err
 	}
 	defer a.mu.Unlock()
@@ -147,7 +147,7 @@ func (a *Attachment) each(ctx context.Context, name string, set func(Link, netli
 		e := a.s.step(ctx, "set "+name, link.Tap, func() error {
 			l, err := a.s.link(link.Tap)
 			if err == nil {
-				err = link.mine(l)
+				err = link.checkOwner(l)
 			}
 			if errdefs.IsNotFound(err) && name == "down" {
 				return nil
@@ -161,8 +161,8 @@ func (a *Attachment) each(ctx context.Context, name string, set func(Link, netli
 	return err
 }
 
-// use locks a; the caller unlocks if there was no error.
-func (a *Attachment) use() error {
+// lock locks a; the caller unlocks if there was no error.
+func (a *Attachment) lock() error {
 	a.mu.Lock()
 	if a.shut {
 		a.mu.Unlock()
@@ -185,7 +185,7 @@ func (a *Attachment) Close() error {
 
 // Detach takes the wiring back, as the function of that name, and closes a.
 func (a *Attachment) Detach(ctx context.Context) error {
-	if err := a.use(); err != nil {
+	if err := a.lock(); err != nil {
 		return err
 	}
 	err := a.s.lock(ctx)

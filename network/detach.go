@@ -58,7 +58,7 @@ func (s *session) restore(ctx context.Context, link Link) error {
 	if l.Attrs().Index != link.Found.Index {
 		return nil // another one of that name
 	}
-	if taken, err := s.taken(link, l); err != nil || taken {
+	if taken, err := s.takenOver(link, l); err != nil || taken {
 		return err
 	}
 	name, found := link.Interface, link.Found

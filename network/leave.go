@@ -43,7 +43,7 @@ func (s *session) takeDown(ctx context.Context, link Link) error {
 	if l.Attrs().Index != link.Found.Index {
 		return nil // another one of that name
 	}
-	if taken, err := s.taken(link, l); err != nil || taken {
+	if taken, err := s.takenOver(link, l); err != nil || taken {
 		return err
 	}
 	err = s.step(ctx, "set down", link.Interface, func() error { return s.nl.LinkSetDown(l) })
@@ -51,7 +51,7 @@ func (s *session) takeDown(ctx context.Context, link Link) error {
 		return err // what stands now is silent
 	}
 	return errors.Join(
-		s.silence(ctx, link.Interface),
+		s.disableIPv6(ctx, link.Interface),
 		s.flush(ctx, l),
 		s.step(ctx, "remove ingress qdisc from", link.Interface, func() error { return s.unredirect(l) }))
 }

@@ -46,16 +46,16 @@ func Own(owner Owner, links []Link) ([]Link, error) {
 	return links, nil
 }
 
-// others reports whether a tap of that alias belongs to another VM than the link does, or to
+// foreign reports whether a tap of that alias belongs to another VM than the link does, or to
 // another attempt of the same VM.
-func (l Link) others(alias string) bool {
+func (l Link) foreign(alias string) bool {
 	_, ours := parseAlias(alias)
 	return ours && l.Owner != "" && alias != l.Owner
 }
 
-// mine is NotFound where the link's tap is gone, and another VM's has its name.
-func (l Link) mine(tap netlink.Link) error {
-	if alias := tap.Attrs().Alias; l.others(alias) {
+// checkOwner is NotFound where the link's tap is gone, and another VM's has its name.
+func (l Link) checkOwner(tap netlink.Link) error {
+	if alias := tap.Attrs().Alias; l.foreign(alias) {
 		return fmt.Errorf("tap %s is %s's: %w", tap.Attrs().Name, alias, errdefs.ErrNotFound)
 	}
 	return nil

@@ -78,7 +78,7 @@ func (s *session) read(l netlink.Link) (_ Link, ok bool, err error) {
 	if err := s.unredirected(l); err != nil {
 		return Link{}, false, err
 	}
-	if err := s.undivided(l); err != nil {
+	if err := s.refuseMultipath(l); err != nil {
 		return Link{}, false, err
 	}
 	routes, err := s.routes(l)

@@ -64,10 +64,10 @@ func (s *session) redirectSome(ctx context.Context, from, to netlink.Link, keys 
 	})
 }
 
-// stray ends the redirect of all frames that arrive at l. The kernel, which then has them,
+// endRedirect ends the redirect of all frames that arrive at l. The kernel, which then has them,
 // has no address there.
 // Like: tc filter del dev $l parent ffff: prio 1 handle $handle u32
-func (s *session) stray(ctx context.Context, l netlink.Link) error {
+func (s *session) endRedirect(ctx context.Context, l netlink.Link) error {
 	filters, err := dump(func() ([]netlink.Filter, error) {
 		return s.nl.FilterList(l, netlink.MakeHandle(0xffff, 0))
 	})

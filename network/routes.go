@@ -46,9 +46,9 @@ func (s *session) allRoutes() ([]netlink.Route, error) {
 	})
 }
 
-// undivided refuses an interface by which the guest would have to have its part of an IPv4 route by
+// refuseMultipath refuses an interface by which the guest would have to have its part of an IPv4 route by
 // several gateways.
-func (s *session) undivided(l netlink.Link) error {
+func (s *session) refuseMultipath(l netlink.Link) error {
 	list, err := s.allRoutes()
 	if err != nil {
 		return err

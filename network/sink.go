@@ -95,9 +95,9 @@ func drains(keys []netlink.TcU32Key) bool {
 	return slices.ContainsFunc(toServers, same) || slices.ContainsFunc(toClients, same)
 }
 
-// drain puts the sink of a link in place, before anything else is redirected.
-func (s *session) drain(ctx context.Context, link Link, iface, tap netlink.Link) error {
-	if err := s.silence(ctx, link.Sink); err != nil {
+// addSink puts the sink of a link in place, before anything else is redirected.
+func (s *session) addSink(ctx context.Context, link Link, iface, tap netlink.Link) error {
+	if err := s.disableIPv6(ctx, link.Sink); err != nil {
 		return err
 	}
 	sink, err := s.link(link.Sink)

@@ -38,8 +38,8 @@ func (s *session) readSysctls(iface string) (map[string]string, error) {
 	return found, err
 }
 
-// silence makes an interface quiet. Like: sysctl -w net.ipv6.conf.$iface.disable_ipv6=1
-func (s *session) silence(ctx context.Context, iface string) error {
+// disableIPv6 makes an interface quiet. Like: sysctl -w net.ipv6.conf.$iface.disable_ipv6=1
+func (s *session) disableIPv6(ctx context.Context, iface string) error {
 	for _, q := range quiet {
 		err := s.step(ctx, "set "+q.name+" of", iface, func() error {
 			return s.writeSysctl(iface, q.name, q.value)

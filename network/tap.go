@@ -106,15 +106,15 @@ func (s *session) deleteTapOf(link Link, name string) error {
 	}
 	alias := l.Attrs().Alias
 	_, ours := parseAlias(alias)
-	if l.Type() != "tuntap" || !ours || link.others(alias) {
+	if l.Type() != "tuntap" || !ours || link.foreign(alias) {
 		return nil
 	}
 	return ignoreMissing(s.nl.LinkDel(l))
 }
 
-// taken reports whether another owner has attached the link's interface since: its frames go to a
+// takenOver reports whether another owner has attached the link's interface since: its frames go to a
 // tap of that one, or are about to, which the name of the tap tells.
-func (s *session) taken(link Link, iface netlink.Link) (bool, error) {
+func (s *session) takenOver(link Link, iface netlink.Link) (bool, error) {
 	targets, err := s.redirects(iface, nil)
 	if err != nil {
 		return false, err
@@ -124,7 +124,7 @@ func (s *session) taken(link Link, iface netlink.Link) (bool, error) {
 		return false, fmt.Errorf("list interfaces: %w", err)
 	}
 	for _, l := range all {
-		if (slices.Contains(targets, l.Attrs().Index) || l.Attrs().Name == link.Tap) && link.others(l.Attrs().Alias) {
+		if (slices.Contains(targets, l.Attrs().Index) || l.Attrs().Name == link.Tap) && link.foreign(l.Attrs().Alias) {
 			return true, nil
 		}
 	}

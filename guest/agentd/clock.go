@@ -33,10 +33,10 @@ func (s *Service) SetClock(_ context.Context, r *agentv1.SetClockRequest) (*agen
 	return &agentv1.SetClockResponse{BehindNano: behind}, nil
 }
 
-// awoke sets the clock of a guest that was restored to the host's time, also back: the time of
+// noteWake sets the clock of a guest that was restored to the host's time, also back: the time of
 // its snapshot may be of another host. A call that is repeated, because its answer was lost,
 // has an old time and changes nothing.
-func (s *Service) awoke(at int64) error {
+func (s *Service) noteWake(at int64) error {
 	s.clockMu.Lock()
 	defer s.clockMu.Unlock()
 	if at <= 0 || at == s.awakeAt {

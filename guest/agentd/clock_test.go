@@ -63,7 +63,7 @@ func TestRestoredAgainKeepsTheClock(t *testing.T) {
 	clock := &fakeClock{at: 500}
 	s := &Service{clock: clock}
 	for _, c := range []struct{ told, passed, want int64 }{{1000, 30, 1030}, {1000, 5, 1035}, {900, 0, 900}, {0, 0, 900}} {
-		if err := s.awoke(c.told); err != nil {
+		if err := s.noteWake(c.told); err != nil {
 			t.Fatal(err)
 		}
 		if clock.at += c.passed; clock.at != c.want {

@@ -59,13 +59,13 @@ func (s *Service) spawnInit() (*spare, error) {
 	p.pid, p.spawned = ch.pid, ch.spawned
 	sp := &spare{ch, p}
 	if err := s.join(ch.spawned); err != nil {
-		return nil, s.giveUp(sp, err)
+		return nil, s.endStage(sp, err)
 	}
 	return sp, nil
 }
 
-// giveUp ends a stage that has no container.
-func (s *Service) giveUp(sp *spare, err error) error {
+// endStage ends a stage that has no container.
+func (s *Service) endStage(sp *spare, err error) error {
 	_ = s.children.signal(sp.spawned, unix.SIGKILL)
 	<-sp.process.done
 	return errors.Join(err, sp.pipe.Close())
@@ -82,14 +82,14 @@ func (s *Service) makeContainer(box *stage.Container) (*child, error) {
 		}
 	}
 	if err := sp.pipe.SendContainer(box); err != nil {
-		return nil, s.giveUp(sp, err)
+		return nil, s.endStage(sp, err)
 	}
 	event, err := sp.pipe.Next()
 	if err != nil {
-		return nil, s.giveUp(sp, err)
+		return nil, s.endStage(sp, err)
 	}
 	if event != stage.Ready {
-		return nil, s.giveUp(sp, fmt.Errorf("make container: its init has ended: %w", errdefs.ErrUnavailable))
+		return nil, s.endStage(sp, fmt.Errorf("make container: its init has ended: %w", errdefs.ErrUnavailable))
 	}
 	s.init = sp.process
 	return sp.child, nil

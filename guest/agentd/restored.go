@@ -25,7 +25,7 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 	if err := addEntropy(r.Entropy); err != nil {
 		return nil, err
 	}
-	if err := s.awoke(r.UnixNano); err != nil {
+	if err := s.noteWake(r.UnixNano); err != nil {
 		return nil, err
 	}
 	if r.SetNics {

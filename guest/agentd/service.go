@@ -143,7 +143,7 @@ func (s *Service) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.Wa
 // Kill implements agentv1.AgentService.
 func (s *Service) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
 	if r.Never {
-		if err := s.bar(ctx, r.Id); err != nil {
+		if err := s.forbidStart(ctx, r.Id); err != nil {
 			return nil, err
 		}
 	}

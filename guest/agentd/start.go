@@ -24,7 +24,7 @@ func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.
 	if err := refuseUnknown(r); err != nil {
 		return nil, err
 	}
-	p, err := s.once(ctx, r.Id, func() (*process, error) {
+	p, err := s.startOnce(ctx, r.Id, func() (*process, error) {
 		spec, err := parseProcess(r.Process)
 		if err != nil {
 			return nil, err
@@ -47,9 +47,9 @@ func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.
 	return &agentv1.StartResponse{Pid: uint32(p.pid)}, nil
 }
 
-// once starts the process of an id unless it has been started, or another call is
+// startOnce starts the process of an id unless it has been started, or another call is
 // about to; then it waits for that one's result.
-func (s *Service) once(ctx context.Context, id string, start func() (*process, error)) (*process, error) {
+func (s *Service) startOnce(ctx context.Context, id string, start func() (*process, error)) (*process, error) {
 	for {
 		s.mu.Lock()
 		p, busy := s.processes[id], s.starting[id]
@@ -112,7 +112,7 @@ func (s *Service) startInit(spec *specs.Process, size *unix.Winsize, r *agentv1.
 		s.refused = s.abandon(ch, p, err)
 		return nil, s.refused
 	}
-	if s.refused = s.lead(ch, p, 0, r, func() error { return s.cgroup.apply(resources) }); s.refused != nil {
+	if s.refused = s.becomeProcess(ch, p, 0, r, func() error { return s.cgroup.apply(resources) }); s.refused != nil {
 		return nil, s.refused
 	}
 	s.begun.Do(func() { time.AfterFunc(startedAfter, s.opts.Started) })
@@ -137,11 +137,12 @@ func (s *Service) startExec(p *process, r *agentv1.StartRequest) error {
 		return err
 	}
 	p.pid, p.spawned = ch.pid, ch.spawned
-	return s.lead(ch, p, first.pid, r, func() error { return s.join(ch.spawned) })
+	return s.becomeProcess(ch, p, first.pid, r, func() error { return s.join(ch.spawned) })
 }
 
-// lead turns a child into its process, or ends it.
-func (s *Service) lead(ch *child, p *process, join int, r *agentv1.StartRequest, beforeExec func() error) error {
+// becomeProcess turns a child into its process, or ends it.
+func (s *Service) becomeProcess(ch *child, p *process, join int, r *agentv1.StartRequest,
+	beforeExec func() error) error {
 	p.mu.Lock()
 	p.kills = s.cgroup.oomKills()
 	p.mu.Unlock()

@@ -229,7 +229,7 @@ func again[R any](ctx context.Context, a *Agent, do func(*peer) (*R, error)) (*R
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if e := p.guard.nonsense(); e != nil { // not asked again: it would be no better
+		if e := p.guard.cause(); e != nil { // not asked again: it would be no better
 			a.drop(p)
 			return nil, e
 		}

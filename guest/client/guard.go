@@ -67,8 +67,8 @@ func (g *guard) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// nonsense answers why the guard has ended the session, if it has.
-func (g *guard) nonsense() error {
+// cause answers why the guard has ended the session, if it has.
+func (g *guard) cause() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.broken
@@ -137,10 +137,10 @@ func (s *messages) feed(b []byte) error {
 			b, s.rest = b[n:], s.rest-n
 			continue
 		}
-		n := min(len(b), s.want()-len(s.head))
+		n := min(len(b), s.headerSize()-len(s.head))
 		s.head = append(s.head, b[:n]...)
 		b = b[n:]
-		if len(s.head) < s.want() {
+		if len(s.head) < s.headerSize() {
 			continue
 		}
 		m := message{
@@ -156,8 +156,8 @@ func (s *messages) feed(b []byte) error {
 	return nil
 }
 
-// want is how many bytes tell what the message is.
-func (s *messages) want() int {
+// headerSize is how many bytes tell what the message is.
+func (s *messages) headerSize() int {
 	if len(s.head) < messageHeader {
 		return messageHeader
 	}

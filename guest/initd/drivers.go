@@ -42,7 +42,7 @@ func (d *drivers) ready() error {
 	if d.loaded {
 		return nil
 	}
-	err := d.meet(d.eager, diskDevice)
+	err := d.loadFor(d.eager, diskDevice)
 	d.loaded = err == nil
 	return err
 }
@@ -54,28 +54,28 @@ func (d *drivers) network() error {
 	if d.net {
 		return nil
 	}
-	err := d.meet(d.later.network(), netDevice)
+	err := d.loadFor(d.later.network(), netDevice)
 	d.net = err == nil
 	return err
 }
 
-// rest loads what no container waits for.
-func (d *drivers) rest() error {
+// loadRest loads what no container waits for.
+func (d *drivers) loadRest() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.meet(d.later, "")
+	return d.loadFor(d.later, "")
 }
 
-// meet loads modules, or, where all are loaded, lets devices of that number have theirs.
-func (d *drivers) meet(m modules, number string) error {
+// loadFor loads modules, or, where all are loaded, lets devices of that number have theirs.
+func (d *drivers) loadFor(m modules, number string) error {
 	if d.held == nil || number != "" && !slices.Contains(d.held, number) { // it came later
 		return d.insert(m)
 	}
 	return d.probe(number)
 }
 
-// hold loads everything that has a device here, and binds nothing.
-func (d *drivers) hold() error {
+// loadPresent loads everything that has a device here, and binds nothing.
+func (d *drivers) loadPresent() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.held != nil || d.loaded || d.net {

@@ -46,7 +46,7 @@ func TestDriversOfABoot(t *testing.T) {
 	d := newDrivers(modules{"virtio_blk.ko", "virtio_net.ko", rngModule}, true)
 	d.sysfs = root
 	d.insert = func(m modules) error { loaded = append(loaded, slices.Clone(m)...); return nil }
-	for _, f := range []func() error{d.ready, d.ready, d.network, d.network, d.rest} {
+	for _, f := range []func() error{d.ready, d.ready, d.network, d.network, d.loadRest} {
 		if err := f(); err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func TestDriversOfABoot(t *testing.T) {
 	if p := probed(); p != "" {
 		t.Errorf("bound %q", p)
 	}
-	if err := d.hold(); err == nil {
+	if err := d.loadPresent(); err == nil {
 		t.Error("drivers that have devices can be held")
 	}
 }
@@ -77,7 +77,7 @@ func TestDriversHeld(t *testing.T) {
 		loaded = append(loaded, m...)
 		return nil
 	}
-	if err := d.hold(); err != nil {
+	if err := d.loadPresent(); err != nil {
 		t.Fatal(err)
 	}
 	if on, _ := os.ReadFile(auto); string(on) != "1" || probed() != "" {

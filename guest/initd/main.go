@@ -62,7 +62,7 @@ func run(version string) error {
 	listener := session.NewListener()
 	svc, err := agentd.New(agentd.Options{
 		Version: version, Dir: runDir, CgroupRoot: cgroupDir, Log: console, Poke: listener.Poke,
-		Ready: d.ready, Network: d.network, Hold: d.hold,
+		Ready: d.ready, Network: d.network, Hold: d.loadPresent,
 		// What the channel needs came first; while the host reads its first answer the rest
 		// is loaded. Not before: a guest that is to be copied is told so by the first call.
 		Greeted: sync.OnceFunc(func() {
@@ -73,7 +73,7 @@ func run(version string) error {
 			}()
 		}),
 		Started: func() {
-			if err := d.rest(); err != nil {
+			if err := d.loadRest(); err != nil {
 				console("%v", err)
 			}
 		},

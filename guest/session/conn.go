@@ -131,7 +131,7 @@ func (c *Conn) Close() error {
 	c.closed = true
 	c.in = queue.Bytes{}
 	for _, l := range c.lanes {
-		l.tell()
+		l.notify()
 	}
 	c.wake()
 	onClose := c.onClose
@@ -156,9 +156,9 @@ func (c *Conn) end(err error) {
 		c.err = err
 	}
 	c.out = queue.Bytes{}
-	c.sources.hold()
+	c.sources.silenceAll()
 	for _, l := range c.lanes {
-		l.tell()
+		l.notify()
 	}
 	c.wake()
 }

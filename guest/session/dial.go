@@ -59,11 +59,11 @@ type host struct {
 	asking bool      // a hello of this epoch is not answered yet
 	heard  time.Time // when a frame of the stream came last
 
-	reopen time.Duration // of the next channel that stays silent; greet's own
+	reopen time.Duration // of the next channel that stays silent; sendHellos's own
 }
 
 func (h *host) run(ctx context.Context) {
-	for wait := redialMin; !h.over(); {
+	for wait := redialMin; !h.isDone(); {
 		ch, err := h.dial(ctx)
 		if err != nil {
 			if !sleep(ctx, wait) {
@@ -73,7 +73,7 @@ func (h *host) run(ctx context.Context) {
 			continue
 		}
 		began := time.Now()
-		h.use(ctx, newLink(ch))
+		h.serve(ctx, newLink(ch))
 		if time.Since(began) > redialMax {
 			wait = redialMin
 		} else if !sleep(ctx, wait) { // a channel that fails at once
@@ -84,29 +84,29 @@ func (h *host) run(ctx context.Context) {
 	}
 }
 
-// over reports whether the session needs no channel any more.
-func (h *host) over() bool {
+// isDone reports whether the session needs no channel any more.
+func (h *host) isDone() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.err != nil || h.finished || h.closed && h.link == nil
 }
 
-// use carries the session on l until the channel fails or the session is over.
-func (h *host) use(ctx context.Context, l *link) {
+// serve carries the session on l until the channel fails or the session is over.
+func (h *host) serve(ctx context.Context, l *link) {
 	stop := context.AfterFunc(ctx, l.close)
 	defer stop()
 	hello := make(chan struct{})
 	go func() {
 		defer close(hello)
-		h.greet(l)
+		h.sendHellos(l)
 	}()
-	_ = l.run(func(f frame) { h.obey(l, f) })
+	_ = l.run(func(f frame) { h.handle(l, f) })
 	<-hello
 	l.detach(h.Conn)
 }
 
-// greet sends hellos until one is answered, and again when the guest is quiet.
-func (h *host) greet(l *link) {
+// sendHellos sends hellos until one is answered, and again when the guest is quiet.
+func (h *host) sendHellos(l *link) {
 	wait, quiet, padding, asked := helloMin, quietMin, 0, time.Now()
 	var silent time.Time // since when hellos are taken and not answered; zero: they are
 	h.ask(l)
@@ -174,9 +174,9 @@ func (h *host) hello(l *link, padding int) {
 	l.control(f, padding)
 }
 
-// obey does what a frame from the guest says. Until our hello is answered everything
+// handle does what a frame from the guest says. Until our hello is answered everything
 // else may be left over from an earlier channel.
-func (h *host) obey(l *link, f frame) {
+func (h *host) handle(l *link, f frame) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if f.nonce != h.nonce || h.err != nil {
@@ -204,12 +204,12 @@ func (h *host) obey(l *link, f frame) {
 		if !h.confirm(f.recv, f.limit) {
 			h.end(ErrReset)
 		} else if f.kind == typeData && h.accept(f) {
-			h.gap(l)
+			h.resync(l)
 		}
 	case f.kind == typeBulk:
 		h.heard = time.Now()
 		if h.bulk(f) {
-			h.gap(l)
+			h.resync(l)
 		}
 	}
 	if h.err != nil {
@@ -217,8 +217,8 @@ func (h *host) obey(l *link, f frame) {
 	}
 }
 
-// gap says hello again, which brings the ends together. greet repeats it if it is lost.
-func (h *host) gap(l *link) {
+// resync says hello again, which brings the ends together. sendHellos repeats it if it is lost.
+func (h *host) resync(l *link) {
 	if h.asking {
 		return
 	}

@@ -53,7 +53,7 @@ func FuzzHost(f *testing.F) {
 			if fr.kind == typeBulk {
 				fr.recv, fr.seq, fr.limit = uint64(script[3]%3), near(script[2], lane.next), uint64(script[4])
 			}
-			h.obey(l, fr)
+			h.handle(l, fr)
 			if script[0] >= 128 { // now and then somebody reads
 				data, from, _, err := lane.take(at, 1+int(script[1])*100)
 				if err == nil && from < at {

@@ -96,7 +96,7 @@ func (l *Lane) take(offset uint64, max int) (data []byte, at uint64, end bool, e
 	at = l.next - uint64(len(l.data))
 	switch {
 	case len(l.data) > 0:
-		data, at, end = l.hand(max)
+		data, at, end = l.deliver(max)
 		return data, at, end, nil
 	case l.gone || l.over:
 		return nil, at, false, fmt.Errorf("read stream: guest has none: %w", errdefs.ErrNotFound)
@@ -112,8 +112,8 @@ func (l *Lane) take(offset uint64, max int) (data []byte, at uint64, end bool, e
 	return nil, at, false, nil
 }
 
-// hand gives the caller what there is.
-func (l *Lane) hand(max int) (data []byte, at uint64, end bool) {
+// deliver gives the caller what there is.
+func (l *Lane) deliver(max int) (data []byte, at uint64, end bool) {
 	at, data = l.next-uint64(len(l.data)), l.data
 	if len(data) > max {
 		l.data = data[max:]
@@ -146,11 +146,11 @@ func (l *Lane) Close() {
 	defer l.conn.mu.Unlock()
 	l.over, l.due = true, true
 	l.data, l.taken = nil, nil
-	l.tell()
+	l.notify()
 	l.conn.wake()
 }
 
-func (l *Lane) tell() {
+func (l *Lane) notify() {
 	select {
 	case l.ready <- struct{}{}:
 	default:
@@ -205,7 +205,7 @@ func (c *Conn) bulk(f frame) (gap bool) {
 	}
 	if f.limit&flagGone != 0 {
 		l.gone = true
-		l.tell()
+		l.notify()
 		return false
 	}
 	if f.limit&flagSkip != 0 && f.seq > l.next {
@@ -222,6 +222,6 @@ func (c *Conn) bulk(f frame) (gap bool) {
 		l.next = end
 		l.end = f.limit&flagEnd != 0
 	}
-	l.tell()
+	l.notify()
 	return false
 }

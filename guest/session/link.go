@@ -25,7 +25,7 @@ func newLink(ch io.ReadWriteCloser) *link {
 	return &link{ch: ch, poked: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// run moves frames until the channel fails or close is called. obey is called for
+// run moves frames until the channel fails or close is called. handle is called for
 // every frame that arrives.
 func (l *link) run(obey func(frame)) error {
 	var sender sync.WaitGroup

@@ -41,7 +41,7 @@ func (g *Listener) Serve(ch io.ReadWriteCloser) error {
 	}
 	g.link = l
 	g.mu.Unlock()
-	err := l.run(func(f frame) { g.obey(l, f) })
+	err := l.run(func(f frame) { g.handle(l, f) })
 	g.mu.Lock()
 	c := g.conn
 	g.mu.Unlock()
@@ -82,7 +82,7 @@ func (g *Listener) Close() error {
 // Addr implements net.Listener.
 func (g *Listener) Addr() net.Addr { return addr(0) }
 
-func (g *Listener) obey(l *link, f frame) {
+func (g *Listener) handle(l *link, f frame) {
 	if f.kind == typeHello {
 		g.greeted(l, f)
 		return
@@ -111,7 +111,7 @@ func (g *Listener) obey(l *link, f frame) {
 			c.accept(f) // after a gap the host says hello
 		}
 	case typeWant:
-		c.want(f, g.Open)
+		c.serveWant(f, g.Open)
 	}
 }
 
@@ -202,7 +202,7 @@ func (c *Conn) resume(l *link, f frame, answer *frame) (goesOn, replaced bool) {
 	}
 	if fresh {
 		c.epoch = f.seq
-		c.sources.hold() // until the host says from where it wants them
+		c.sources.silenceAll() // until the host says from where it wants them
 	}
 	features := answer.features
 	c.features = f.features & features

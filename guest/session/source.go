@@ -64,15 +64,15 @@ func (s *sources) remove(key uint64) {
 	s.order = slices.DeleteFunc(s.order, func(k uint64) bool { return k == key })
 }
 
-// hold keeps all of them silent until the host wants them again.
-func (s *sources) hold() {
+// silenceAll keeps all of them silent until the host wants them again.
+func (s *sources) silenceAll() {
 	for _, src := range s.byKey {
 		src.Want(Want{})
 	}
 }
 
-// want obeys the host.
-func (c *Conn) want(f frame, open func([]byte) Source) {
+// serveWant obeys the host.
+func (c *Conn) serveWant(f frame, open func([]byte) Source) {
 	if len(f.payload) < wantHeader || open == nil {
 		return
 	}

@@ -50,7 +50,7 @@ func run(kind string, pipe *Pipe) error {
 	if err != nil || m.Process == nil {
 		return fmt.Errorf("read process: %w", orUnexpected(err))
 	}
-	return m.Process.become(pipe, box)
+	return m.Process.exec(pipe, box)
 }
 
 func orUnexpected(err error) error {
@@ -60,8 +60,8 @@ func orUnexpected(err error) error {
 	return errdefs.ErrInternal
 }
 
-// become turns this process into the container's. box is nil for ArgExec.
-func (p *Process) become(pipe *Pipe, box *Container) error {
+// exec turns this process into the container's. box is nil for ArgExec.
+func (p *Process) exec(pipe *Pipe, box *Container) error {
 	if err := CheckProcess(p.Spec); err != nil {
 		return err
 	}

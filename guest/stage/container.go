@@ -93,7 +93,7 @@ func (c *Container) seal() error {
 		}
 	}
 	for i := range c.Copies {
-		if err := c.Copies[i].cover(); err != nil {
+		if err := c.Copies[i].remount(); err != nil {
 			return err
 		}
 	}

@@ -88,12 +88,12 @@ func (id *identity) assume() error {
 	if err := id.personality(); err != nil {
 		return err
 	}
-	if err := id.bound(); err != nil {
+	if err := id.dropBounding(); err != nil {
 		return err
 	}
 	// As root first: the user may not be allowed to enter, and after: only he may be.
 	first := unix.Chdir(p.Cwd)
-	if err := id.become(); err != nil {
+	if err := id.switchUser(); err != nil {
 		return err
 	}
 	if first != nil {
@@ -112,8 +112,8 @@ func (id *identity) assume() error {
 	return nil
 }
 
-// bound drops from the bounding set what the process may never have.
-func (id *identity) bound() error {
+// dropBounding drops from the bounding set what the process may never have.
+func (id *identity) dropBounding() error {
 	if id.spec.Capabilities == nil {
 		return nil
 	}
@@ -136,8 +136,8 @@ func (id *identity) bound() error {
 	return nil
 }
 
-// become switches groups, user and capabilities.
-func (id *identity) become() error {
+// switchUser switches groups, user and capabilities.
+func (id *identity) switchUser() error {
 	u := id.spec.User
 	if err := unix.Prctl(unix.PR_SET_KEEPCAPS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("keep capabilities: %w", err)
@@ -154,7 +154,7 @@ func (id *identity) become() error {
 	if err := unix.Prctl(unix.PR_SET_KEEPCAPS, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("keep capabilities: %w", err)
 	}
-	if id.spec.Capabilities == nil && !id.borrows() {
+	if id.spec.Capabilities == nil && !id.needsFilterCapability() {
 		return nil
 	}
 	var err error
@@ -162,7 +162,7 @@ func (id *identity) become() error {
 		return err
 	}
 	data := id.final
-	if id.borrows() {
+	if id.needsFilterCapability() {
 		data[0].Effective |= 1 << unix.CAP_SYS_ADMIN
 		data[0].Permitted |= 1 << unix.CAP_SYS_ADMIN
 	}

@@ -171,8 +171,8 @@ func (m *Mount) bind(root *inroot.Root, target string, o options) error {
 	return unix.Mount("", inroot.Path(made), "", unix.MS_BIND|unix.MS_REMOUNT|extra, "")
 }
 
-// cover makes a path that was copied in a mount with options of its own.
-func (m *Mount) cover() error {
+// remount makes a path that was copied in a mount with options of its own.
+func (m *Mount) remount() error {
 	o, err := m.options()
 	if err != nil {
 		return err

@@ -11,9 +11,9 @@ import (
 // instructionSize is that of struct sock_filter.
 const instructionSize = 8
 
-// borrows reports whether the process keeps a capability that it may not have until
+// needsFilterCapability reports whether the process keeps a capability that it may not have until
 // its filter is in place: without no_new_privileges the kernel asks for it.
-func (id *identity) borrows() bool { return id.filter != nil && !id.spec.NoNewPrivileges }
+func (id *identity) needsFilterCapability() bool { return id.filter != nil && !id.spec.NoNewPrivileges }
 
 // capabilities of the process. One whose spec names none has what its user has.
 func (id *identity) capabilities() (data [2]unix.CapUserData, err error) {
@@ -57,7 +57,7 @@ func (id *identity) confine() error {
 	if errno != 0 {
 		return fmt.Errorf("linux.seccomp: install filter: %w", errno)
 	}
-	if !id.borrows() {
+	if !id.needsFilterCapability() {
 		return nil
 	}
 	_, _, errno = unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&id.final[0])), 0)

@@ -156,7 +156,7 @@ func (s *rivalSide) make(ctx context.Context, o rivalOrder, dir string, i int) (
 		return err
 	}
 	name := fmt.Sprintf("rival%d", i)
-	tap, err := network.LooseTap(name)
+	tap, err := network.DetachedTap(name)
 	if err != nil {
 		return err
 	}

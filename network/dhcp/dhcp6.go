@@ -37,10 +37,10 @@ func (s *Server) Reply6(req *dhcpv6.Message) (answer *dhcpv6.Message, leases []L
 			dhcpv6.WithRapidCommit(answer)
 			answer.MessageType = dhcpv6.MessageTypeReply
 		}
-		s.give(req, answer)
+		s.assign(req, answer)
 	case dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind:
 		answer = answer6(req, s.with()...)
-		s.give(req, answer)
+		s.assign(req, answer)
 	case dhcpv6.MessageTypeConfirm:
 		answer = s.confirm(req)
 	case dhcpv6.MessageTypeInformationRequest:
@@ -89,9 +89,9 @@ func status(code iana.StatusCode, text string) dhcpv6.Modifier {
 	return dhcpv6.WithOption(&dhcpv6.OptStatusCode{StatusCode: code, StatusMessage: text})
 }
 
-// give puts all addresses into the first association that is asked for; others get none.
+// assign puts all addresses into the first association that is asked for; others get none.
 // An address that the guest has from elsewhere is taken from it.
-func (s *Server) give(req, answer *dhcpv6.Message) {
+func (s *Server) assign(req, answer *dhcpv6.Message) {
 	for i, ia := range req.Options.IANA() {
 		out := &dhcpv6.OptIANA{IaId: ia.IaId, T1: always, T2: always}
 		if i > 0 {
@@ -104,7 +104,7 @@ func (s *Server) give(req, answer *dhcpv6.Message) {
 			out.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: p.Addr().AsSlice(), PreferredLifetime: always, ValidLifetime: always})
 		}
 		for _, had := range ia.Options.Addresses() {
-			if !s.gives(had.IPv6Addr) {
+			if !s.assigns(had.IPv6Addr) {
 				out.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: had.IPv6Addr})
 			}
 		}
@@ -112,7 +112,7 @@ func (s *Server) give(req, answer *dhcpv6.Message) {
 	}
 }
 
-func (s *Server) gives(ip net.IP) bool {
+func (s *Server) assigns(ip net.IP) bool {
 	a, ok := netip.AddrFromSlice(ip)
 	return ok && slices.ContainsFunc(s.addresses6, func(p netip.Prefix) bool { return p.Addr() == a })
 }
@@ -123,7 +123,7 @@ func (s *Server) confirm(req *dhcpv6.Message) *dhcpv6.Message {
 	for _, ia := range req.Options.IANA() {
 		for _, a := range ia.Options.Addresses() {
 			asked++
-			if !s.gives(a.IPv6Addr) {
+			if !s.assigns(a.IPv6Addr) {
 				return answer6(req, status(iana.StatusNotOnLink, "another address is the guest's here"))
 			}
 		}

@@ -40,10 +40,10 @@ func (m *Machine) change(ctx context.Context, work func(context.Context, sender)
 		}
 		stop := context.AfterFunc(ctx, func() { over <- fmt.Errorf("no answer yet: %w", ctx.Err()) })
 		defer stop()
-		return m.see(ctx, call)
+		return m.callToEnd(ctx, call)
 	}
 	go func() {
-		err := m.known(ctx)
+		err := m.checkKnown(ctx)
 		if err == nil {
 			err = work(ctx, send)
 		}
@@ -54,8 +54,8 @@ func (m *Machine) change(ctx context.Context, work func(context.Context, sender)
 	return <-over
 }
 
-// see makes a call and waits for its end, which is not that of ctx; m.turn is held.
-func (m *Machine) see(ctx context.Context, call func(context.Context) error) error {
+// callToEnd makes a call and waits for its end, which is not that of ctx; m.turn is held.
+func (m *Machine) callToEnd(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := patience(ctx)
 	defer cancel()
 	err := call(ctx)
@@ -65,9 +65,9 @@ func (m *Machine) see(ctx context.Context, call func(context.Context) error) err
 	return err
 }
 
-// known fails after a call that was not answered, until the VMM answers again: it works on one call after the other, so
-// that it is through with that one then, and says what the VM does. m.turn is held.
-func (m *Machine) known(ctx context.Context) error {
+// checkKnown fails after a call that was not answered, until the VMM answers again: it works on one call after the
+// other, so that it is through with that one then, and says what the VM does. m.turn is held.
+func (m *Machine) checkKnown(ctx context.Context) error {
 	if !m.lost {
 		return nil
 	}

@@ -147,7 +147,7 @@ func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) 
 	p.Boot = proc.Boot
 	m := newMachine(d.Log, p, proc)
 	m.mtu = d.mtu
-	if err := errors.Join(m.meet(ctx), m.publish()); err != nil {
+	if err := errors.Join(m.identify(ctx), m.publish()); err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.Close())
 	}
 	events, err := openEvents(p.Dir)

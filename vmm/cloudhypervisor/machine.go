@@ -99,8 +99,8 @@ func (m *Machine) prepare(ctx context.Context) error {
 	})
 }
 
-// meet asks an adopted VMM who it is and which NICs it has.
-func (m *Machine) meet(ctx context.Context) error {
+// identify asks an adopted VMM who it is and which NICs it has.
+func (m *Machine) identify(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	if err := m.api.ping(ctx); err != nil {
@@ -176,7 +176,7 @@ func (m *Machine) booted() error {
 	if m.Process().Reboots {
 		return err
 	}
-	home, _ := m.home()
+	home, _ := m.workPaths()
 	return errors.Join(err, removePayload(home))
 }
 

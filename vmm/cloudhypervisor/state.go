@@ -51,7 +51,7 @@ func (m *Machine) save(ctx context.Context, send sender) (_ []byte, err error) {
 	if now != statePaused {
 		return nil, fmt.Errorf("VM is %q, not paused: %w", now, errdefs.ErrFailedPrecondition)
 	}
-	home, there := m.home()
+	home, there := m.workPaths()
 	if err := clearScratch(home); err != nil {
 		return nil, err
 	}
@@ -99,13 +99,13 @@ func (m *Machine) load(ctx context.Context, from *os.File, send sender) (err err
 	if err != nil {
 		return err
 	}
-	home, there := m.home()
+	home, there := m.workPaths()
 	if err := clearScratch(home); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, clearScratch(home)) }()
 	for name, data := range map[string][]byte{configFile: config, stateFile: state} {
-		if err := give(filepath.Join(home, name), data, m.plan.user); err != nil {
+		if err := writeInput(filepath.Join(home, name), data, m.plan.user); err != nil {
 			return err
 		}
 	}

@@ -38,9 +38,9 @@ func makeWork(dir string, u process.User) (*os.File, error) {
 	return process.Detached(f)
 }
 
-// home is where the VMM's files lie, and how it names that place itself. A VMM of an older
+// workPaths is where the VMM's files lie, and how it names that place itself. A VMM of an older
 // build of ours has the VM's directory.
-func (m *Machine) home() (here, there string) {
+func (m *Machine) workPaths() (here, there string) {
 	p := m.Process()
 	if p.Work == "" {
 		return p.Dir, p.Dir
@@ -90,8 +90,8 @@ func clearScratch(dir string) error {
 		filepath.Join(dir, ramFile))
 }
 
-// give writes a file that the VMM reads.
-func give(path string, data []byte, u process.User) error {
+// writeInput writes a file that the VMM reads.
+func writeInput(path string, data []byte, u process.User) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err

@@ -80,9 +80,9 @@ func newFS(kind string, attr int, options ...string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), kind), nil
 }
 
-// show answers the file as one of the user's: by a mount of it, mounted nowhere, that
+// mapOwner answers the file as one of the user's: by a mount of it, mounted nowhere, that
 // takes its owner for the user. The file itself stays as it is.
-func (u User) show(file *os.File, info *syscall.Stat_t) (*os.File, error) {
+func (u User) mapOwner(file *os.File, info *syscall.Stat_t) (*os.File, error) {
 	ids, err := idMap(info, u.ID)
 	if err != nil {
 		return nil, err

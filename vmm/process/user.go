@@ -51,7 +51,7 @@ func (u User) Private(file *os.File, write bool) (*os.File, error) {
 			return nil, fmt.Errorf("give %s to user %d: %w: %w", file.Name(), u.ID, errdefs.ErrInvalidArgument, err)
 		}
 	case !readable:
-		shown, err := u.show(file, info)
+		shown, err := u.mapOwner(file, info)
 		if err != nil {
 			return nil, fmt.Errorf("%s is not readable by everybody, and cannot be shown to user %d alone; allow it to be "+
 				"read: %w: %w",

@@ -163,7 +163,7 @@ func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Proces
 	}
 	if err == nil && cfg.Ahead {
 		if err = m.keepIncoming(ctx); err == nil {
-			err = m.warm(ctx)
+			err = m.warmAllocator(ctx)
 		}
 	}
 	if err == nil {

@@ -30,8 +30,8 @@ func noSpace(e qmp.Event) (device string, ok bool) {
 	return data.Device, data.Action == "stop" && data.Full
 }
 
-// stalled begins to wait for space, unless somebody does already; m.mu is held.
-func (m *Machine) stalled(device string) {
+// awaitSpaceOnce begins to wait for space, unless somebody does already; m.mu is held.
+func (m *Machine) awaitSpaceOnce(device string) {
 	m.stalls++
 	if m.waiting {
 		return
@@ -52,7 +52,7 @@ func (m *Machine) awaitSpace() {
 			return
 		case <-time.After(fullRetry):
 		}
-		status := m.tryOn()
+		status := m.retryStalled()
 		m.mu.Lock()
 		if status == "running" && m.stalls == seen || status != "running" && status != statusIOError {
 			m.waiting = false
@@ -65,8 +65,8 @@ func (m *Machine) awaitSpace() {
 	}
 }
 
-// tryOn lets a stalled VM go on if it is to run, and answers what it did before that.
-func (m *Machine) tryOn() string {
+// retryStalled lets a stalled VM go on if it is to run, and answers what it did before that.
+func (m *Machine) retryStalled() string {
 	m.order.Lock()
 	defer m.order.Unlock()
 	m.mu.Lock()

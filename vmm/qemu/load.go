@@ -30,7 +30,7 @@ func (m *Machine) openIncoming(ctx context.Context) (*os.File, error) {
 	if _, err = w.WriteString(stateMagic); err != nil {
 		return nil, errors.Join(err, r.Close(), w.Close())
 	}
-	if err := m.handOver(ctx, "migrate-incoming", r); err != nil {
+	if err := m.runWithEnd(ctx, "migrate-incoming", r); err != nil {
 		return nil, errors.Join(fmt.Errorf("await state: %w", err), w.Close())
 	}
 	return w, nil
@@ -48,11 +48,11 @@ func (m *Machine) keepIncoming(ctx context.Context) error {
 	return nil
 }
 
-// warm has QEMU get the memory that a load takes, 8 MiB in small pieces, before a VM stands still
+// warmAllocator has QEMU get the memory that a load takes, 8 MiB in small pieces, before a VM stands still
 // for it: to make a description of all its commands takes more, and what is freed then stays with
 // the process. Its allocator puts the pieces together when it is next asked for a large one, which
 // takes 5 ms: the list of its commands is one.
-func (m *Machine) warm(ctx context.Context) error {
+func (m *Machine) warmAllocator(ctx context.Context) error {
 	for _, command := range []string{"query-qmp-schema", "query-commands"} {
 		err := m.execute(ctx, command, nil, nil)
 		if refused := (*qmp.Error)(nil); err != nil && !errors.As(err, &refused) {
@@ -119,5 +119,5 @@ func (m *Machine) loadState(ctx context.Context, from *os.File) error {
 	if copyErr := <-copied; err != nil {
 		return fmt.Errorf("%w%s", errors.Join(err, copyErr), logTail(m.Process().Dir))
 	}
-	return m.settle(ctx, "inmigrate")
+	return m.awaitStatusChange(ctx, "inmigrate")
 }

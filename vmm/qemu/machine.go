@@ -87,7 +87,7 @@ func (m *Machine) status(ctx context.Context) (string, error) {
 func (m *Machine) Resume(ctx context.Context) error {
 	m.order.Lock()
 	defer m.order.Unlock()
-	status, err := m.standing(ctx)
+	status, err := m.settledStatus(ctx)
 	if err != nil {
 		return fmt.Errorf("resume VM: %w: %w", vmm.ErrNotResumed, err)
 	}

@@ -55,7 +55,7 @@ func (m *Machine) SaveState(ctx context.Context, to *os.File) error {
 func (m *Machine) state(ctx context.Context) ([]byte, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	status, err := m.standing(ctx)
+	status, err := m.settledStatus(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -83,7 +83,7 @@ func (m *Machine) state(ctx context.Context) ([]byte, error) {
 	}()
 	told := m.transfers()
 	defer told.Close()
-	if err = m.handOver(ctx, "migrate", w); err == nil {
+	if err = m.runWithEnd(ctx, "migrate", w); err == nil {
 		err = m.transferred(ctx, told)
 	}
 	if err != nil {
@@ -112,15 +112,15 @@ func (m *Machine) setState(state []byte) {
 // statusSaving is QEMU's word for a VM whose state is being saved.
 const statusSaving = "finish-migrate"
 
-// standing is the status of a VM, once a save that was given up, or whose shim died, is over.
-func (m *Machine) standing(ctx context.Context) (string, error) {
+// settledStatus is the status of a VM, once a save that was given up, or whose shim died, is over.
+func (m *Machine) settledStatus(ctx context.Context) (string, error) {
 	status, err := m.status(ctx)
 	if err != nil || status != statusSaving {
 		return status, err
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if err := m.settle(ctx, statusSaving); err != nil {
+	if err := m.awaitStatusChange(ctx, statusSaving); err != nil {
 		return "", err
 	}
 	return m.status(ctx)
@@ -129,9 +129,9 @@ func (m *Machine) standing(ctx context.Context) (string, error) {
 // settleInterval is between two looks: the VM stands still meanwhile.
 const settleInterval = time.Millisecond
 
-// settle waits until the VM has left a passing status: QEMU says completed a moment
+// awaitStatusChange waits until the VM has left a passing status: QEMU says completed a moment
 // before it has done so.
-func (m *Machine) settle(ctx context.Context, passing string) error {
+func (m *Machine) awaitStatusChange(ctx context.Context, passing string) error {
 	tick := time.NewTicker(settleInterval)
 	defer tick.Stop()
 	for {

@@ -20,8 +20,8 @@ const stateFile = "state"
 // pollInterval is how often QEMU is asked when no event has told.
 const pollInterval = 50 * time.Millisecond
 
-// handOver has QEMU run command on end, which is closed here.
-func (m *Machine) handOver(ctx context.Context, command string, end *os.File) error {
+// runWithEnd has QEMU run command on end, which is closed here.
+func (m *Machine) runWithEnd(ctx context.Context, command string, end *os.File) error {
 	err := m.qmp.SendFile(ctx, stateFile, end)
 	if err = errors.Join(err, end.Close()); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (m *Machine) handOver(ctx context.Context, command string, end *os.File) er
 
 // transfers hears how saves and loads end. It is made before the end can come.
 func (m *Machine) transfers() *process.Waiter[qmp.Event] {
-	return m.waiters.Expect(func(e qmp.Event) bool { return over(migration(e)) })
+	return m.waiters.Expect(func(e qmp.Event) bool { return isFinal(migration(e)) })
 }
 
 // transferred returns when QEMU is through with a transfer under way.
@@ -67,8 +67,8 @@ func (m *Machine) transferred(ctx context.Context, told *process.Waiter[qmp.Even
 // migrated is QEMU's word for a transfer that went well.
 const migrated = "completed"
 
-// over reports whether a transfer has ended in this status.
-func over(status string) bool {
+// isFinal reports whether a transfer has ended in this status.
+func isFinal(status string) bool {
 	return status == migrated || status == "failed" || status == "cancelled"
 }
 
@@ -92,10 +92,10 @@ func (m *Machine) askTransfer(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if over(info.Status) && info.Status != migrated {
+	if isFinal(info.Status) && info.Status != migrated {
 		err = fmt.Errorf("QEMU says %s: %s: %w", info.Status, info.Reason, errdefs.ErrFailedPrecondition)
 	}
-	return over(info.Status), err
+	return isFinal(info.Status), err
 }
 
 // closeFile drops what SendFile gave; QEMU has already if a command took it.

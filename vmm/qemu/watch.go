@@ -56,7 +56,7 @@ func (m *Machine) handle(e qmp.Event) {
 		_ = json.Unmarshal(e.Data, &m.shutdown)
 	}
 	if device, ok := noSpace(e); ok {
-		m.stalled(device)
+		m.awaitSpaceOnce(device)
 	}
 	event, ok := translate(e)
 	if !ok {

@@ -170,7 +170,7 @@ func makeOne(ctx context.Context, host *shim.Host, shape template.Shape, dir str
 	m := &template.Maker{
 		Store: *host.Templates, Driver: driver, Dir: dir, User: cfg.VMM.TemplateUser(), Kernel: cfg.Guest.Kernel,
 		Initrd: cfg.Guest.Initrd,
-		Tap:    network.LooseTap, MaxBytes: uint64(cfg.Template.Boot.MaxSize),
+		Tap:    network.DetachedTap, MaxBytes: uint64(cfg.Template.Boot.MaxSize),
 		Prepare: func(ctx context.Context, m vmm.Machine,
 			console string) (string, error) {
 			return prepare(ctx, host, m, console)

@@ -61,15 +61,15 @@ func (s *Server) handle(method, call string, body []byte, in *withFiles) (int, a
 		if s.vm.state == "" {
 			return 404, refusal("VM is not created")
 		}
-		status, out := s.turn("Created", "Running", "booting", "booted")
+		status, out := s.transition("Created", "Running", "booting", "booted")
 		if s.Then != "" {
 			_, _ = io.WriteString(s.Events, s.Then)
 		}
 		return status, out
 	case "vm.pause":
-		return s.turn("Running", "Paused", "pausing", "paused")
+		return s.transition("Running", "Paused", "pausing", "paused")
 	case "vm.resume":
-		return s.turn("Paused", "Running", "resuming", "resumed")
+		return s.transition("Paused", "Running", "resuming", "resumed")
 	case "vm.snapshot":
 		return s.snapshot(body)
 	case "vm.restore":
@@ -110,7 +110,7 @@ func (s *Server) create(body []byte) (int, any) {
 	return 204, nil
 }
 
-func (s *Server) turn(from, to string, events ...string) (int, any) {
+func (s *Server) transition(from, to string, events ...string) (int, any) {
 	if s.vm.state != from {
 		return 500, refusal("The VM could not change", fmt.Sprintf("InvalidStateTransition(%s, %s)", s.vm.state, to))
 	}

@@ -18,18 +18,18 @@ func (s *Server) execute(c call, file *os.File) (any, *refusal) {
 		s.save()
 		return map[string]any{"status": s.Status, "running": s.Status == "running"}, nil
 	case "stop":
-		s.turn("running", "paused", "STOP")
+		s.transition("running", "paused", "STOP")
 		return struct{}{}, nil
 	case "cont":
 		if s.saving != nil {
 			return nil, refuse("Migration is not finalized yet")
 		}
-		s.turn("", "running", "RESUME")
+		s.transition("", "running", "RESUME")
 		if s.Full > 0 {
 			s.Full--
 			s.event("BLOCK_IO_ERROR", map[string]any{"node-name": "disk-rw", "operation": "write", "action": "stop",
 				"nospace": true})
-			s.turn("running", "io-error", "STOP")
+			s.transition("running", "io-error", "STOP")
 		}
 		return struct{}{}, nil
 	case "getfd":
@@ -49,8 +49,8 @@ func (s *Server) execute(c call, file *os.File) (any, *refusal) {
 	return nil, &refusal{"CommandNotFound", "no command " + c.Execute}
 }
 
-// turn goes from one status to another; empty: from any.
-func (s *Server) turn(from, to, event string) {
+// transition goes from one status to another; empty: from any.
+func (s *Server) transition(from, to, event string) {
 	if s.Status == to || from != "" && s.Status != from {
 		return
 	}

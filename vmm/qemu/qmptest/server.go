@@ -84,7 +84,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 		if err != nil {
 			return err
 		}
-		s.talk(conn)
+		s.converse(conn)
 		conn.Close()
 	}
 }
@@ -94,14 +94,14 @@ func (s *Server) greet(conn *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.out = bufio.NewWriter(conn)
-	if !s.goOn() {
+	if !s.countCall() {
 		return false
 	}
 	s.send(map[string]any{"QMP": map[string]any{"version": map[string]any{}, "capabilities": []string{"oob"}}})
 	return true
 }
 
-func (s *Server) talk(conn *net.UnixConn) {
+func (s *Server) converse(conn *net.UnixConn) {
 	if !s.greet(conn) {
 		return
 	}
@@ -122,7 +122,7 @@ func (s *Server) talk(conn *net.UnixConn) {
 				break
 			}
 			pending = rest
-			if !s.obey(c, file, negotiated || c.Execute == "qmp_capabilities") {
+			if !s.handleCall(c, file, negotiated || c.Execute == "qmp_capabilities") {
 				return
 			}
 			negotiated = true
@@ -130,11 +130,11 @@ func (s *Server) talk(conn *net.UnixConn) {
 	}
 }
 
-// obey tells whether the server goes on afterwards.
-func (s *Server) obey(c call, file *os.File, negotiated bool) bool {
+// handleCall tells whether the server goes on afterwards.
+func (s *Server) handleCall(c call, file *os.File, negotiated bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.goOn() {
+	if !s.countCall() {
 		return false
 	}
 	s.answer(c, file, negotiated)
@@ -162,8 +162,8 @@ func received(oob []byte) *os.File {
 	return os.NewFile(uintptr(fds[0]), "received")
 }
 
-// goOn counts a call and tells whether the server goes on after it.
-func (s *Server) goOn() bool {
+// countCall counts a call and tells whether the server goes on after it.
+func (s *Server) countCall() bool {
 	number := s.calls
 	s.calls++
 	if s.How == "" || number != s.FailAt {

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LooseTap makes a tap in the caller's namespace that leads nowhere, for a NIC whose frames are not read. It goes with
-// its file.
-func LooseTap(name string) (*os.File, error) {
+// DetachedTap makes a tap in the caller's namespace that leads nowhere, for a NIC whose frames are not read. It goes
+// with its file.
+func DetachedTap(name string) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open /dev/net/tun: %w", err)

@@ -12,9 +12,9 @@ import (
 // client has given up, and no call is on its way for longer than so many others.
 const barredMax = 256
 
-// bar sees to it that nothing starts under id from now on. It returns when no Start of it is
+// forbidStart sees to it that nothing starts under id from now on. It returns when no Start of it is
 // under way.
-func (s *Service) bar(ctx context.Context, id string) error {
+func (s *Service) forbidStart(ctx context.Context, id string) error {
 	if id == "" {
 		return fmt.Errorf("kill for good: the container's init has no second start: %w", errdefs.ErrInvalidArgument)
 	}
