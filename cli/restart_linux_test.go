@@ -13,7 +13,7 @@ import (
 
 // Migrate follows its move over a restart of the daemon that drives it, to its end. An interrupt while there is none
 // says that the move goes on.
-func TestMigrateOutlivesRestarts(t *testing.T) {
+func TestMigrateFollowsOverRestarts(t *testing.T) {
 	f := newFleet(t)
 	const order = "migrate web --to b --operation m1"
 	c := runs(t, f.socket, order)
@@ -125,7 +125,7 @@ func (r drained) Drain(ctx context.Context, _ *nodev1.DrainRequest) (*nodev1.Dra
 }
 
 // Whatever follows what a daemon does, goes on when that is started again.
-func TestVerbsOutliveRestarts(t *testing.T) {
+func TestVerbsFollowOverRestarts(t *testing.T) {
 	for line, says := range map[string]string{"hibernate n/v": "n/v sleeps as sha256:1",
 		"rm --final-snapshot n/v": "n/v removed", "drain a": ""} {
 		socket, r := place(t), &restarted{}

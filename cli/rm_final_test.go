@@ -105,7 +105,7 @@ func TestFinalSnapshotIsFollowed(t *testing.T) {
 }
 
 // Interrupted, the command says that the order stands, and what ends it.
-func TestFinalSnapshotOutlivesItsCommand(t *testing.T) {
+func TestFinalSnapshotAfterItsCommandEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	cmd := &cobra.Command{}

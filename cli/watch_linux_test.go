@@ -10,7 +10,7 @@ import (
 
 // Watch goes on with a daemon that is started again, also where that happens while it tells: each event is printed
 // once, in order, and it says once each time that it waits. An interrupt ends it at once, while it waits too.
-func TestWatchOutlivesRestarts(t *testing.T) {
+func TestWatchFollowsOverRestarts(t *testing.T) {
 	socket, s := place(t), &tellers{}
 	stop := s.serve(t, socket)
 	c := runs(t, socket, "watch")

@@ -97,7 +97,7 @@ func TestShutdownDuringAFailingCreate(t *testing.T) {
 
 // A containerd that was killed in a Delete finds the shim when it starts again, perhaps still in
 // that Delete: it hears of no pids, so that it ends the shim.
-func TestPidsBesideADelete(t *testing.T) {
+func TestPidsDuringADelete(t *testing.T) {
 	w := newWorld(t)
 	w.must("create", w.create())
 	reached, open := make(chan struct{}), make(chan struct{})

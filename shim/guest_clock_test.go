@@ -47,7 +47,7 @@ func (w *world) toldTime(what string, now time.Time) {
 }
 
 // Whatever a VM stood still for, its guest is told the time when it goes on, and not before.
-func TestClockBehindAStop(t *testing.T) {
+func TestClockAfterAStop(t *testing.T) {
 	captured := func(w *world) {
 		_, err := w.capture()
 		w.must("capture", err)
@@ -136,7 +136,7 @@ func TestClockThatIsRight(t *testing.T) {
 }
 
 // No call waits for the clock: Resume does not, and an operation does not either: the clock is set after its abort.
-func TestClockHoldsUpNobody(t *testing.T) {
+func TestClockHoldsUpNoCall(t *testing.T) {
 	w := newWorld(t).running()
 	var asked atomic.Bool
 	w.at("set clock", func() error {

@@ -91,7 +91,7 @@ func TestCleanUpAfterAFencedShimThatHangs(t *testing.T) {
 
 // What a shim that hangs wrote before its end came, and who took its VM then, decides as it does where a shim has died:
 // a source that has voted keeps its VM for its successor (R2), and so does a VM that wakes.
-func TestCleanUpLooksBehindTheEndOfAShimThatHangs(t *testing.T) {
+func TestCleanUpLooksAfterTheEndOfAShimThatHangs(t *testing.T) {
 	held := func(phase journal.Phase) func(*journal.Journal) {
 		return func(j *journal.Journal) { j.Phase, j.Operation, j.Attempt = phase, "op1", 1 }
 	}

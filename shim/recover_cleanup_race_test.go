@@ -205,7 +205,7 @@ func TestCleanUpOnAFullDisk(t *testing.T) {
 }
 
 // godwitd may put the log of a successor into the directory while that is removed.
-func TestCleanUpBesideALog(t *testing.T) {
+func TestCleanUpWithALog(t *testing.T) {
 	w := newWorld(t).running()
 	removes := removeAll
 	t.Cleanup(func() { removeAll = removes })

@@ -42,7 +42,7 @@ func (w *world) gone() bool {
 
 // A wake that its shim opened is closed by the successor: the snapshot owns the VM, on
 // either side of the commit.
-func TestBuryClosesTheShimsOwnWake(t *testing.T) {
+func TestFenceClosesTheShimsOwnWake(t *testing.T) {
 	for name, commit := range map[string]func(*nodev1.Record){
 		"uncommitted": func(*nodev1.Record) {},
 		"committed": func(rec *nodev1.Record) {
@@ -64,7 +64,7 @@ func TestBuryClosesTheShimsOwnWake(t *testing.T) {
 
 // While the engine's operation is open the fence answers for the attempt; after it
 // nothing is left.
-func TestBuryAnswersWhileTheOperationIsOpen(t *testing.T) {
+func TestFenceAnswersWhileTheOperationIsOpen(t *testing.T) {
 	w := deadDestination(t, false)
 	done := make(chan error, 1)
 	go func() { done <- Adopt(t.Context(), w.host(), "ns", "vm") }()
@@ -112,7 +112,7 @@ func (w *world) nothingLeftButTheFence() {
 }
 
 // A successor that the records do not answer waits, and stops with its context.
-func TestBuryWaitsForTheRecord(t *testing.T) {
+func TestFenceWaitsForTheRecord(t *testing.T) {
 	w := deadDestination(t, true)
 	w.arm(1) // Get
 	if err := Adopt(t.Context(), w.host(), "ns", "vm"); !errdefs.IsUnavailable(err) {
@@ -201,7 +201,7 @@ func TestAbortOfAnEndedVM(t *testing.T) {
 }
 
 // A VMM that is gone before it was told to run has not run.
-func TestThawOfADeadVMM(t *testing.T) {
+func TestResumeOfADeadVMM(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()
 	w.must("kill", w.machine.Kill(t.Context()))

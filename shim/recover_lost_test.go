@@ -15,7 +15,7 @@ import (
 // A VM whose record has gone on without its node ends, and no other one: the shim reads the record itself, and what it
 // cannot read ends nothing (I1). Its interfaces stay silent, also when another process gives them back: its addresses
 // are in use.
-func TestEndOfAnOutlivedVM(t *testing.T) {
+func TestEndOfAVMWhoseRecordWentOn(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  func(w *world)
 		refused func(error) bool

@@ -97,7 +97,7 @@ func (h hears) WithAttrs([]slog.Attr) slog.Handler { return h }
 
 // A VM that is given back to a node without descriptors is not killed for that: it stands still until
 // there are some, and runs on.
-func TestThawWithoutDescriptors(t *testing.T) {
+func TestResumeWithoutDescriptors(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()
 	_, err := w.capture()

@@ -209,7 +209,7 @@ func TestShimDiesGivingUp(t *testing.T) {
 
 // A VM that wakes is no other task's: The tree that the guest lists is the tree that the snapshotter unpacked, with all
 // that an image can hold. Two VMs of an image share its block file.
-func TestNobodyTakesAVMThatWakes(t *testing.T) {
+func TestWakingVMIsNotTaken(t *testing.T) {
 	w := recycling(t).asleep()
 	old, _ := w.halfAwake(3)
 	w.must("forget shim", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))

@@ -182,7 +182,7 @@ func TestLazyRestoreEnds(t *testing.T) {
 }
 
 // A worker that dies once RAM is whole is the last one.
-func TestWorkerDiesBehindAFill(t *testing.T) {
+func TestWorkerDiesAfterAFill(t *testing.T) {
 	w, come := lazily(t)
 	w.store.spent = true
 	w.running()

@@ -15,7 +15,7 @@ import (
 
 // A capture that is given back to a node with a full disk runs on, and the journal says so once there is room. After
 // the vote, or where it was not ordered, the VM stays.
-func TestThawOnAFullDisk(t *testing.T) {
+func TestResumeOnAFullDisk(t *testing.T) {
 	abort := func(w *world) error {
 		_, err := w.machineService().Abort(w.t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		return err
@@ -63,7 +63,7 @@ func TestThawOnAFullDisk(t *testing.T) {
 
 // A VM whose taps stay down, or whose guest does not answer the successor, runs on, and
 // gets both when they work again.
-func TestThawMends(t *testing.T) {
+func TestResumeMends(t *testing.T) {
 	t.Run("links", func(t *testing.T) {
 		w := newWorld(t).running()
 		_, err := w.capture()

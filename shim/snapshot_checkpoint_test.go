@@ -160,7 +160,7 @@ func TestCheckpointIsCancelled(t *testing.T) {
 
 // A VMM that dies while its checkpoint is sent takes nothing of it along, and the task can
 // be deleted.
-func TestCheckpointOutlivesItsVM(t *testing.T) {
+func TestCheckpointAfterTheEndOfItsVM(t *testing.T) {
 	w := newWorld(t).running()
 	w.store.late = make(chan struct{})
 	done := make(chan error, 1)

@@ -14,7 +14,7 @@ import (
 
 // The deadline of a capture may fire while the vote is under way: from the vote on the
 // controller alone decides, whatever the deadline has seen before.
-func TestTheDeadlineDoesNotThawAVotedVM(t *testing.T) {
+func TestTheDeadlineDoesNotResumeAVotedVM(t *testing.T) {
 	w := newWorld(t).running()
 	vm, _ := w.service.current()
 	c := &capture{vm: vm, ref: w.ref(), done: make(chan struct{}), resp: &machinev1.CaptureResponse{Digest: "d"},

@@ -14,7 +14,7 @@ import (
 
 // A containerd that goes away in the middle of a wake's Start ends the Start before the record has committed the VM
 // here. After that it costs the VM nothing.
-func TestCallerGoesDuringThaw(t *testing.T) {
+func TestCallerGoesDuringResume(t *testing.T) {
 	for point, runs := range map[string]bool{"load state": false, "commit": true, "resume": true, "restored": true,
 		"finish": true} {
 		t.Run(point, func(t *testing.T) {

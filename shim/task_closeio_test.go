@@ -45,7 +45,7 @@ func TestEarlyCloseIO(t *testing.T) {
 
 // A client may close stdin when that has been written down for the next node. It is told that it came too late, however
 // long the upload takes that follows: success would be lost. A checkpoint's VM goes on here, and takes it.
-func TestCloseIOBehindTheSave(t *testing.T) {
+func TestCloseIOAfterTheSave(t *testing.T) {
 	for name, order := range map[string]func(*world) error{
 		"move":      func(w *world) error { _, err := w.send(); return err },
 		"hibernate": func(w *world) error { _, err := w.capture(); return err },

@@ -75,7 +75,7 @@ func TestStartFailsAtEachCall(t *testing.T) {
 
 // A thaw that fails before the guest ran gives the VM back to its snapshot. After that it is lost here, and never
 // silently asleep and running.
-func TestThawFailsAtEachCall(t *testing.T) {
+func TestResumeFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) {
 		w.asleep()
 		w.must("create", w.create())
@@ -322,7 +322,7 @@ func TestEventsOfALife(t *testing.T) {
 }
 
 // A restored task is CREATED until Start, and a second Start succeeds.
-func TestThawOnce(t *testing.T) {
+func TestResumeOnce(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
 	vm, _ := w.service.current()
@@ -337,7 +337,7 @@ func TestThawOnce(t *testing.T) {
 }
 
 // A restored task that is deleted before it ran gives the snapshot back.
-func TestDeleteOfAThawThatNeverCame(t *testing.T) {
+func TestDeleteOfAResumeThatNeverCame(t *testing.T) {
 	w := newWorld(t).asleep()
 	w.must("create", w.create())
 	w.must("delete", w.delete())

@@ -85,7 +85,7 @@ func (w *world) endsOnce(what string, status uint32) {
 
 // I3: a VMM that dies when its state is saved and the rest is on its way. The task's end is the operation's to tell: 0
 // after the hand-over, or, where that fails, 137 at once.
-func TestVMMDiesBehindItsSavedState(t *testing.T) {
+func TestVMMDiesAfterItsStateIsSaved(t *testing.T) {
 	for name, o := range operations {
 		for n := 0; ; n++ {
 			w := moving(t)
@@ -132,7 +132,7 @@ func TestVMMDiesBehindItsSavedState(t *testing.T) {
 }
 
 // .. and one whose operation is called off meanwhile, or whose controller says nothing.
-func TestVMMDiesBehindItsSavedStateInVain(t *testing.T) {
+func TestVMMDiesAfterItsStateIsSavedInVain(t *testing.T) {
 	for name, o := range operations {
 		for how, end := range map[string]func(*world, *VM) error{
 			"aborted": func(w *world, _ *VM) error { return w.abort() },

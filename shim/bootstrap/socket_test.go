@@ -60,7 +60,7 @@ func TestCleanUpWithoutDescriptors(t *testing.T) {
 }
 
 // A socket that a shim has left which is gone is made anew; one that is served on stays.
-func TestListenBesideAnotherShim(t *testing.T) {
+func TestListenWithAnotherShim(t *testing.T) {
 	dir, err := os.MkdirTemp("", "s") // a socket's path is short: unix(7)
 	if err != nil {
 		t.Fatal(err)

@@ -121,8 +121,8 @@ func TestSocketComesAndGoes(t *testing.T) {
 	<-p.Ended()
 }
 
-// TestNobodyReads: the guest is not held up, and of more than is kept the newest is had.
-func TestNobodyReads(t *testing.T) {
+// TestUnreadOutput: the guest is not held up, and of more than is kept the newest is had.
+func TestUnreadOutput(t *testing.T) {
 	path, gone := filepath.Join(t.TempDir(), "s"), make(chan struct{})
 	l := line(t, path)
 	p := Open(path, gone, 0, 0)

@@ -64,7 +64,7 @@ func TestLateReader(t *testing.T) {
 }
 
 // A client that never reads does not hold the rest for ever: what closes the streams ends it.
-func TestRestThatNobodyReads(t *testing.T) {
+func TestUnreadRest(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 )
 
 // A client that never opens its end of stdin delays nothing, and CloseIO ends it.
-func TestStdinThatNobodyOpens(t *testing.T) {
+func TestUnopenedStdin(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "in")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)

@@ -43,9 +43,9 @@ func TestAbortInSave(t *testing.T) {
 	}
 }
 
-// TestResumeBehindASave: a VM whose shim died while its state was saved is let go on when the save
+// TestResumeAfterASave: a VM whose shim died while its state was saved is let go on when the save
 // is over.
-func TestResumeBehindASave(t *testing.T) {
+func TestResumeAfterASave(t *testing.T) {
 	f := fakeQEMU(t, "works", 0, "FAKE_SAVES=1")
 	m := startFake(t, f, testConfig(t))
 	w, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)

@@ -41,9 +41,9 @@ func qemu(t *testing.T, name string, args ...string) {
 	}
 }
 
-// TestBesideQemuImg compares the reader with qemu-img, byte for byte: what it finds in
+// TestAgainstQemuImg compares the reader with qemu-img, byte for byte: what it finds in
 // images that qemu-img made and qemu-io wrote to is what "qemu-img convert" finds.
-func TestBesideQemuImg(t *testing.T) {
+func TestAgainstQemuImg(t *testing.T) {
 	const size = 5<<20 + 3*512
 	raw := filepath.Join(t.TempDir(), "raw")
 	if err := os.WriteFile(raw, oracleDisk(size), 0o600); err != nil {
