@@ -22,7 +22,7 @@ func newCheckpoint(opts *options) *cobra.Command {
 		Use:   "checkpoint VM",
 		Short: "Take a snapshot of a VM that goes on",
 		Long: "Push the VM's RAM and disks while it runs, pause it for the moment that it takes to read the rest, and\n" +
-			"let it go on; what was read is sent behind that. The snapshot is the VM of one instant. It is listed by\n" +
+			"let it go on; what was read is sent after that. The snapshot is the VM of one instant. It is listed by\n" +
 			"'godwit snapshot history VM' and restored by order only: godwit wake --from DIGEST VM.\n" +
 			"No rule deletes it: godwit snapshot rm does.\n" +
 			"With --every, nothing is taken now: the VM's node takes checkpoints by itself, as long as the VM runs.",

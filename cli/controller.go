@@ -62,7 +62,7 @@ func newControllerRestore(opts *options) *cobra.Command {
 	cmd.Flags().BoolVar(&atStart, "at-start", false,
 		"godwitd is stopped: have it do this as it starts, before it serves anybody")
 	cmd.Flags().StringSliceVar(&retire, "retire", nil,
-		"a node that is gone for good, and runs no VM any more: nobody waits for it")
+		"a node that is gone for good, and runs no VM any more: the others do not wait for it")
 	return cmd
 }
 

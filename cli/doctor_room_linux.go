@@ -59,8 +59,8 @@ func runDirFinding(dir string, st *unix.Statfs_t, tables, pool uint64) finding {
 		f.Remedy = "set run_dir to a directory on a tmpfs, such as /run/godwit"
 	case st.Type == unix.TMPFS_MAGIC && size > 0 && room < need: // a ramfs has no size, and so has a tmpfs of size 0
 		f.Detail = fmt.Sprintf("%s has %s for page tables, and those of %s in ram_dir may take %s, those of writable "+
-			"disks 1 or 2 %% of these beside: "+
-			"where there is no room an eager wake is refused, and the push behind a checkpoint looks at all pages again", dir,
+			"disks 1 or 2 %% of these in addition: "+
+			"where there is no room an eager wake is refused, and the push after a checkpoint looks at all pages again", dir,
 			mib(room), mib(pool), mib(need))
 		f.Remedy = fmt.Sprintf("make that tmpfs larger (mount -o remount,size=%dM, and the same where it is mounted at "+
 			"boot), or ram_size smaller", (size+need-room)>>20+1)

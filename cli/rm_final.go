@@ -104,7 +104,7 @@ func failure(rec *nodev1.Record, id string) error {
 func (*finalOrder) tell(out io.Writer, rec *nodev1.Record) error {
 	vm := rec.GetVm().GetNamespace() + "/" + rec.GetVm().GetId()
 	if rec.GetDeletion() != nil {
-		_, err := fmt.Fprintf(out, "%s: to be removed behind a final snapshot (godwit ps)\n", vm)
+		_, err := fmt.Fprintf(out, "%s: to be removed after a final snapshot (godwit ps)\n", vm)
 		return err
 	}
 	_, err := fmt.Fprintf(out, "%s removed; its last state is %s: godwit wake %s has it back, godwit rm --force %s "+

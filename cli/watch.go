@@ -19,7 +19,7 @@ func newWatch(opts *options) *cobra.Command {
 		Short: "Tell the events of moves as they come",
 		Long: "Tell the events of all moves, or of one until it is over, from the oldest that is remembered on, and go on " +
 			"as they come.\n" +
-			"While godwitd or the controller is started again it waits, and goes on behind the last one that it has told.",
+			"While godwitd or the controller is started again it waits, and goes on after the last one that it has told.",
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
 			f := &moves.Follower{
 				From: client, Patience: opts.waitForDaemon(cmd, func() {}),

@@ -103,8 +103,8 @@ func (c *guestClock) note(err error) {
 	switch {
 	case known || err == nil:
 	case errdefs.IsNotImplemented(err):
-		c.log.Info("the guest is of an earlier build: its clock stays behind by the time that it stands still")
+		c.log.Info("the guest is of an earlier build: its clock is late by the time that it stands still")
 	default:
-		c.log.Warn("set the guest's clock; it is tried again behind the next stop", "error", err)
+		c.log.Warn("set the guest's clock; it is tried again after the next stop", "error", err)
 	}
 }

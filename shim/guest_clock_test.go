@@ -38,7 +38,7 @@ func (w *world) toldTime(what string, now time.Time) {
 	w.t.Helper()
 	var got []int64
 	if !eventually(func() bool { got = w.agent.clock(); return len(got) > 0 }) {
-		w.t.Errorf("%s: the guest's clock stays behind", what)
+		w.t.Errorf("%s: the guest's clock is late", what)
 		return
 	}
 	if at := time.Unix(0, got[0]); at.Before(now) || at.After(time.Now()) {
@@ -147,7 +147,7 @@ func TestClockHoldsUpNoCall(t *testing.T) {
 	w.pause()
 	w.resume()
 	if !eventually(asked.Load) {
-		t.Fatal("the guest's clock stays behind")
+		t.Fatal("the guest's clock is late")
 	}
 	w.at("set clock", nil)
 	w.agent.clock()
@@ -170,7 +170,7 @@ func TestClockThatIsNotSet(t *testing.T) {
 		says   string
 	}{
 		"late":             {func() error { time.Sleep(2 * clockSlack); return nil }, clockTries, ""},
-		"fails":            {func() error { return errFake }, clockTries, "behind the next stop"},
+		"fails":            {func() error { return errFake }, clockTries, "after the next stop"},
 		"an earlier build": {func() error { return errdefs.ErrNotImplemented }, 1, "earlier build"},
 	} {
 		t.Run(name, func(t *testing.T) {

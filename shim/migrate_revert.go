@@ -55,7 +55,7 @@ func (h *handover) errEnded() error {
 func (h *handover) reverted(ctx context.Context, generation uint64) error {
 	vm, ref := h.vm, h.ref
 	if generation <= ref.GetGeneration()+1 {
-		return fmt.Errorf("revert VM %s: generation %d is not behind a commit of operation %s: %w", vm.id, generation,
+		return fmt.Errorf("revert VM %s: generation %d is not after a commit of operation %s: %w", vm.id, generation,
 			ref.GetOperation(), errdefs.ErrFailedPrecondition)
 	}
 	if vm.host.Records == nil {

@@ -205,7 +205,7 @@ func (f *filling) completeOnce(ctx context.Context, ram *os.File) error {
 	if err = errors.Join(err, goOn()); err != nil {
 		return err
 	}
-	vm.log.Info("nobody waits for RAM any more", "pause_ms", time.Since(begun).Milliseconds())
+	vm.log.Info("no page of RAM is missing any more", "pause_ms", time.Since(begun).Milliseconds())
 	return vm.write(func(j *journal.Journal) { j.Postcopy, j.Armed = nil, armed == nil })
 }
 
@@ -219,7 +219,7 @@ func (f *filling) resumeMachine(resume func(context.Context) error) error {
 		if err == nil || vm.life.Err() != nil || vm.vmmGone() {
 			return err
 		}
-		vm.log.Error("go on behind the fill of RAM: try again", "error", err)
+		vm.log.Error("go on after the fill of RAM: try again", "error", err)
 		retry.Sleep(vm.life, resumeRetry)
 	}
 }

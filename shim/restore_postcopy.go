@@ -71,7 +71,7 @@ func (p *postcopy) stop(ctx context.Context) {
 	select {
 	case <-f.over:
 	case <-ctx.Done():
-		p.vm.log.Warn("the fill of RAM does not end: the VMM is killed beside it")
+		p.vm.log.Warn("the fill of RAM does not end: the VMM is killed while it goes on")
 	}
 }
 

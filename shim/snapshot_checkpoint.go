@@ -95,7 +95,7 @@ func (c *capture) resumeVM() {
 		up, err = vm.wakeMachine(ctx)
 		c.gone = time.Now()
 		if err != nil {
-			vm.log.Error("let the VM go on behind its checkpoint", "error", err)
+			vm.log.Error("let the VM go on after its checkpoint", "error", err)
 			c.drop()
 			vm.ending.end(ctx, killed, time.Now())
 			return
@@ -104,7 +104,7 @@ func (c *capture) resumeVM() {
 	// SENDING lets the VM run, so that the journal need not come first.
 	noted := vm.write((*journal.Journal).EndOperation)
 	if err := c.finishResume(ctx, noted, up); err != nil {
-		vm.log.Error("let the VM go on behind its checkpoint", "error", err)
+		vm.log.Error("let the VM go on after its checkpoint", "error", err)
 	}
 }
 

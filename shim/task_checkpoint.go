@@ -223,6 +223,6 @@ func (t *Task) endUnknownExecs(all []*agentv1.Process) {
 		if err == nil {
 			_, err = agent.Remove(ctx, &agentv1.RemoveRequest{Id: p.GetId()})
 		}
-		vm.log.Info("ended a process of an exec that nobody knows any more", "process", p.GetId(), "error", err)
+		vm.log.Info("ended a process of an exec that no client knows any more", "process", p.GetId(), "error", err)
 	}
 }

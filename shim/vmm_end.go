@@ -93,7 +93,7 @@ func (e *ending) lastExit(ctx context.Context) vmm.Exit {
 	machine := e.vm.machine
 	e.vm.mu.Unlock()
 	if err := machine.Kill(ctx); err != nil {
-		e.vm.log.Error("clean up behind a VMM", "error", err)
+		e.vm.log.Error("clean up after a VMM", "error", err)
 	}
 	select {
 	case <-machine.Done():

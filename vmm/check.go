@@ -36,11 +36,11 @@ func (c Config) Check(control string, slots Slots) error {
 		}
 	}
 	if c.Serial != "" && (c.Console != nil || !filepath.IsAbs(c.Serial) || len(c.Serial) > maxSocketPath) {
-		return invalid("serial socket %q: need an absolute path of at most %d bytes, and no console file beside it", c.Serial,
+		return invalid("serial socket %q: need an absolute path of at most %d bytes, and no console file", c.Serial,
 			maxSocketPath)
 	}
 	if c.Firmware != nil && c.Kernel != "" || c.NVRAM != nil && c.Firmware == nil {
-		return invalid("firmware beside a kernel, or its variables without it")
+		return invalid("firmware in addition to a kernel, or its variables without it")
 	}
 	if c.VCPUs < 1 {
 		return invalid("%d vCPUs", c.VCPUs)

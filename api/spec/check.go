@@ -79,7 +79,7 @@ func (s *Spec) checkContainer() error {
 	c := s.Container
 	switch {
 	case c == nil && s.VMDisk != nil:
-		return invalid("container", "missing beside a VM disk")
+		return invalid("container", "missing; a VM with a VM disk needs it too")
 	case c == nil:
 		return nil
 	case c.OCI == nil:

@@ -85,7 +85,7 @@ func (s *Spec) checkSigns() error {
 				return fmt.Errorf("spec: annotations: %s: %w", key, err)
 			}
 			if !s.HasAgent() {
-				return invalid("annotations", "%s beside a VM disk", key)
+				return invalid("annotations", "%s in addition to a VM disk", key)
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func (s *Spec) checkVMDisk() error {
 	}
 	for kind, n := range count {
 		if n > 1 || !slices.Contains([]string{TypeRaw, TypeFirmware, TypeNVRAM, TypeKernel, TypeInitrd}, kind) {
-			return invalid("disks", "%d of type %q beside a VM disk", n, kind)
+			return invalid("disks", "%d of type %q in addition to a VM disk", n, kind)
 		}
 	}
 	// Before Create has made them there are none.

@@ -197,7 +197,7 @@ func memorySettings(m *specs.LinuxMemory, unified map[string]string) (list []set
 	if m.Swap != nil && *m.Swap != 0 {
 		swap := *m.Swap // v1 counts memory and swap together
 		if swap > 0 && (m.Limit == nil || *m.Limit <= 0) {
-			return nil, fmt.Errorf("linux.resources.memory.swap %d needs a limit beside it, which it includes: %w", *m.Swap,
+			return nil, fmt.Errorf("linux.resources.memory.swap %d needs a memory limit too, which it includes: %w", *m.Swap,
 				errdefs.ErrInvalidArgument)
 		}
 		if swap > 0 && m.Limit != nil {

@@ -106,7 +106,7 @@ func (g *guard) answered(m message) error {
 	case m.kind != typeResponse:
 		return fmt.Errorf("%w: a message of type %d", errNonsense, m.kind)
 	case !ok:
-		return fmt.Errorf("%w: an answer to call %d, which nobody made", errNonsense, m.stream)
+		return fmt.Errorf("%w: an answer to call %d, which was not made", errNonsense, m.stream)
 	case m.length > limit:
 		return fmt.Errorf("%w: an answer of %d bytes, where at most %d are in order", errNonsense, m.length, limit)
 	}

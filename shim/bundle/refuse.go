@@ -133,7 +133,7 @@ func refuseResources(oci *specs.Spec) error {
 	}
 	if b := r.BlockIO; b != nil {
 		const device, alone = "it names a device of the host",
-			"a VM's disks are shared with nobody that they could be weighed against"
+			"a VM's disks are its own: there is no other user to weigh them against"
 		rules = append(rules,
 			rule{positive(b.Weight), "linux.resources.blockIO.weight", alone},
 			rule{positive(b.LeafWeight), "linux.resources.blockIO.leafWeight", alone},

@@ -129,7 +129,7 @@ func Main(args []string) error {
 	}
 	ready.Close()
 	if word, err := io.ReadAll(stay); err != nil || len(word) == 0 {
-		return fmt.Errorf("nobody has written the sandbox process down: %w", errors.Join(err, io.ErrUnexpectedEOF))
+		return fmt.Errorf("the sandbox process was not written down: %w", errors.Join(err, io.ErrUnexpectedEOF))
 	}
 	stay.Close()
 	// Neither is worth a task if the host refuses it.

@@ -42,7 +42,7 @@ func inject(pid int, at uint64, held *signals, number uint64, args ...uint64) (i
 		return 0, fmt.Errorf("step: %w", stepErr)
 	}
 	if regs.Rip != at+uint64(len(syscallBytes)) {
-		return 0, fmt.Errorf("stopped at %#x, not behind %#x: %w", regs.Rip, at, errSpoiled)
+		return 0, fmt.Errorf("stopped at %#x, not after %#x: %w", regs.Rip, at, errSpoiled)
 	}
 	result := int64(regs.Rax)
 	if result < 0 {
