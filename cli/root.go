@@ -24,11 +24,15 @@ type options struct {
 	containerd string
 	namespace  string
 	output     string
+	// Streams of the process, which bytes of a VM go through as they are: of a command in it, or an archive.
+	stdin          io.Reader
+	rawOut, rawErr io.Writer
 }
 
 // verbs make the subcommands.
 var verbs = []func(*options) *cobra.Command{
 	newRun, newCreate, newStart, newStop, newRestart, newKill, newRename, newPort, newPull, newImages, newHook,
+	newCp,
 	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot,
 	newTemplate, newGolden,
 	newDashboard, newNode, newController, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,
@@ -36,7 +40,7 @@ var verbs = []func(*options) *cobra.Command{
 
 // Run is main without the process: it answers the exit code.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	opts := &options{}
+	opts := &options{stdin: os.Stdin, rawOut: stdout, rawErr: stderr}
 	stdout, stderr = visible.Writer(stdout), visible.Writer(stderr) // names, reasons and addresses are foreign text
 	root := newRoot(opts)
 	root.SetArgs(args)

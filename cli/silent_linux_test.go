@@ -24,6 +24,8 @@ var given = map[string]string{
 	"DIGEST": "sha256:" + strings.Repeat("0", 64), "FROM": "sha256:" + strings.Repeat("0", 64),
 	"TO":           "sha256:" + strings.Repeat("1", 64),
 	"TEMPLATE":     strings.Repeat("0", 32),
+	"SOURCE":       "x:/etc",
+	"DESTINATION":  "here",
 	"IMAGE|DIGEST": "sha256:" + strings.Repeat("0", 64),
 }
 

@@ -25,6 +25,8 @@ var arguments = map[string]string{
 	"COMMAND":      "what runs in the container instead of the image's own command",
 	"ARG":          "an argument of it",
 	"NAME":         "the name of the node that is to join",
+	"SOURCE":       "VM:PATH, a path of this host, or - for a tar stream on stdin",
+	"DESTINATION":  "VM:PATH, a path of this host, or - for a tar stream on stdout",
 	"TOKEN":        "what godwit node token has printed on the node with the CA",
 }
 

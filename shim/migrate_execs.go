@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/containerd/containerd/api/events"
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/guesttool"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/stdio"
 )
@@ -23,11 +25,12 @@ import (
 const movedStatus = 255
 
 // movedExecs are the execs that run, of a VM whose traffic stands still. One whose end the
-// guest has told, and containerd not yet, is among them.
+// guest has told, and containerd not yet, is among them. A tool is not: what it writes is for the
+// client that is here, and would go to the task's log there. The guest's is ended there as a stray.
 func (s *livePause) movedExecs() (all []journal.MovedExec) {
 	vm := s.vm
 	vm.mu.Lock()
-	live := slices.DeleteFunc(vm.processes(), func(p *process) bool { return p.id == "" || !p.runs() })
+	live := slices.DeleteFunc(vm.processes(), func(p *process) bool { return p.id == "" || !p.runs() || isTool(p) })
 	closed := map[*process]bool{}
 	for _, p := range live {
 		closed[p] = p.noStdin
@@ -40,6 +43,8 @@ func (s *livePause) movedExecs() (all []journal.MovedExec) {
 	}
 	return all
 }
+
+func isTool(p *process) bool { return strings.HasPrefix(p.id, guesttool.ExecPrefix) }
 
 // fixStdio says that from now on nothing that a client does to stdio goes along. The VM of a
 // checkpoint goes on here, and what comes in its pause reaches it.

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/guesttool"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/shim/journal"
@@ -358,5 +359,23 @@ func TestExecsGoAlongCold(t *testing.T) {
 	w.must("kill", w.kill("e", 15))
 	if status := w.wait("e"); status != 143 {
 		t.Errorf("it ended with %d", status)
+	}
+}
+
+// A tool that a client of this node runs does not move with its VM: its output is for that client alone.
+func TestToolsStay(t *testing.T) {
+	source, _ := accompanied(t, "")
+	r := execRequest(guesttool.ExecPrefix + "x")
+	r.Stdout = filepath.Join(t.TempDir(), "out")
+	source.must("make a file", os.WriteFile(r.GetStdout(), nil, 0o600))
+	_, err := source.service.Exec(ctxNS(t), r)
+	source.must("exec", err)
+	_, err = source.service.Start(ctxNS(t), &taskapi.StartRequest{ID: "vm", ExecID: r.GetExecID()})
+	source.must("start", err)
+	from(t, source)
+	var resume journal.Resume
+	source.must("read resume", json.Unmarshal(source.store.resume, &resume))
+	if len(resume.Execs) != 1 || resume.Execs[0].ID != "e" {
+		t.Errorf("what travels: %+v", resume.Execs)
 	}
 }

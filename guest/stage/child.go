@@ -9,6 +9,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/guesttool"
+	"godwit.dev/godwit/guest/tool"
 )
 
 // Main runs a child of the given kind. It does not return unless something failed, and
@@ -73,6 +76,9 @@ func (p *Process) exec(pipe *Pipe, box *Container) error {
 	if err := p.stdio(pipe, box != nil); err != nil {
 		return err
 	}
+	if box == nil && p.Spec.Args[0] == guesttool.Command {
+		return p.tool(pipe)
+	}
 	if box != nil {
 		if err := ensureCwd(p.Spec.Cwd); err != nil {
 			return err
@@ -92,13 +98,7 @@ func (p *Process) exec(pipe *Pipe, box *Container) error {
 	if err != nil {
 		return err
 	}
-	if err := pipe.send(message{Event: Exec}); err != nil {
-		return err
-	}
-	if m, err := pipe.receive(); err != nil || m.Event != Go {
-		return fmt.Errorf("wait for the agent: %w", orUnexpected(err))
-	}
-	if err := Schedule(0, Normal); err != nil {
+	if err := await(pipe); err != nil {
 		return err
 	}
 	if err := id.confine(); err != nil {
@@ -106,6 +106,30 @@ func (p *Process) exec(pipe *Pipe, box *Container) error {
 	}
 	err = syscall.Exec(path, p.Spec.Args, id.env)
 	return classify(fmt.Errorf("exec %s: %w", path, err))
+}
+
+// await tells the agent that the process is about to begin, and waits until it may.
+func await(pipe *Pipe) error {
+	if err := pipe.send(message{Event: Exec}); err != nil {
+		return err
+	}
+	if m, err := pipe.receive(); err != nil || m.Event != Go {
+		return fmt.Errorf("wait for the agent: %w", orUnexpected(err))
+	}
+	return Schedule(0, Normal)
+}
+
+// tool makes this process one of the agent's tools, in the place of a program of the image. It is
+// root, as the agent is, and sees what the container sees.
+func (p *Process) tool(pipe *Pipe) error {
+	if err := await(pipe); err != nil {
+		return err
+	}
+	if err := pipe.Close(); err != nil { // as exec would
+		return err
+	}
+	os.Exit(tool.Run(p.Spec.Args[1:]))
+	return nil
 }
 
 // classify gives errors of exec the class that a shell's 126 and 127 stand for.

@@ -32,6 +32,7 @@ var parsers = map[string]string{
 	"FuzzSameAsProtobuf": "the agent's messages",
 	"FuzzRead":           "qcow2",
 	"FuzzReceive":        "the stream of a live move",
+	"FuzzUnpack":         "archives of files that a guest sends",
 	"FuzzState":          "Cloud Hypervisor's device state",
 	"FuzzEvents":         "its events",
 }
