@@ -76,7 +76,8 @@ func TestPage(t *testing.T) {
 func TestVM(t *testing.T) {
 	p, _ := page(dashboardtest.Fixtures(time.Unix(1_800_000_000, 0)))
 	body, _ := get(t, p, "/vm?namespace=default&id=web")
-	wants(t, body, "the VM sleeps as this", "checkpoint", "120 MiB", "stood still for 84 ms", "pass 2", "vote", "9 ms")
+	wants(t, body, "the VM has gone on from it", "checkpoint by hand, pinned", "before-upgrade", "120 MiB",
+		">| *</span> 333333333333", ">*</span> 555555555555", "stood still for 84 ms", "pass 2", "vote", "9 ms")
 	if _, resp := get(t, p, "/vm?id=web"); resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("without a namespace: %s", resp.Status)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // maxRows bounds the VMs, and what is under way, on one page.
@@ -100,6 +101,7 @@ type detail struct {
 	VMs       list[*nodev1.VMsResponse]
 	Info      *nodev1.VMInfo // nil: the list has none
 	Snapshots list[*nodev1.SnapshotsResponse]
+	Tree      []record.Branch // of Snapshots, the oldest first
 	Moves     list[*nodev1.MovesResponse]
 }
 
@@ -114,9 +116,7 @@ func (p *Page) detail(r *http.Request, vm *nodev1.VM) detail {
 	}
 	snapshots, err := p.Source.Snapshots(ctx, &nodev1.SnapshotsRequest{Vm: vm})
 	d.Snapshots.take(snapshots, err, p.Now())
-	slices.SortFunc(d.Snapshots.Value.GetSnapshots(), func(a, b *nodev1.SnapshotInfo) int {
-		return cmp.Compare(b.GetCreatedUnixNano(), a.GetCreatedUnixNano())
-	})
+	d.Tree = record.Tree(d.Snapshots.Value.GetSnapshots())
 	moves, err := p.Source.Moves(ctx, &nodev1.MovesRequest{Vm: vm, Closed: true})
 	d.Moves.take(moves, err, p.Now())
 	slices.SortFunc(d.Moves.Value.GetMoves(), func(a, b *nodev1.StatusResponse) int {

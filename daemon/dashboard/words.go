@@ -7,6 +7,7 @@ import (
 	"time"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/visible"
 )
 
@@ -14,10 +15,17 @@ import (
 var functions = template.FuncMap{
 	"size": size, "ago": ago, "when": when, "owner": owner, "status": status, "kind": kind, "phase": phase,
 	"percent": percent, "ms": milliseconds, "text": visible.Line, "short": short, "list": addresses, "mark": mark,
+	"why": record.Why, "column": column,
 	"inc": func(i int) int { return i + 1 }, "steps": steps,
 	"doubt":  func(what string, l lister, now time.Time) doubt { return doubt{what, l, now} },
 	"moving": func(s *nodev1.StatusResponse) bool { return s.GetTransfer().GetSentBytes() > 0 },
 }
+
+// maxDepth bounds how far a line of snapshots is set in.
+const maxDepth = 8
+
+// column draws where in the tree a snapshot stands, as git log --graph does.
+func column(b record.Branch) string { return strings.Repeat("| ", min(b.Depth, maxDepth)) + "*" }
 
 // size is a number of bytes for a person; nothing is a dash.
 func size(n uint64) string {

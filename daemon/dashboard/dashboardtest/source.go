@@ -119,8 +119,24 @@ func Fixtures(now time.Time) *Source {
 				TotalMs: 9200, Passes: []*nodev1.Pass{{SentBytes: 800 << 20, Ms: 5100}, {SentBytes: 100 << 20, Ms: 900}}},
 		}},
 		Operation: &nodev1.StatusResponse{Operation: asleep, Step: "push", Done: 1 << 20, Total: 4 << 20},
-		Snapshot: []*nodev1.SnapshotInfo{
-			{Vm: VM("web"), Digest: digest, Bytes: 120 << 20, CreatedUnixNano: at, Owner: true},
-			{Vm: VM("web"), Digest: digest, Bytes: 20 << 20, CreatedUnixNano: at - 1, Checkpoint: true}},
+		Snapshot:  snapshots(now),
+	}
+}
+
+// snapshots are those of web: it went back to the one from before an upgrade, and on from there.
+func snapshots(now time.Time) []*nodev1.SnapshotInfo {
+	digest := func(digit string) string { return "sha256:" + strings.Repeat(digit, 64) }
+	at := func(ago time.Duration) int64 { return now.Add(-ago).UnixNano() }
+	const day = 24 * time.Hour
+	return []*nodev1.SnapshotInfo{
+		{Digest: digest("1"), Bytes: 120 << 20, NewBytes: 120 << 20, CreatedUnixNano: at(9 * day), Node: "a", Spent: true},
+		{Digest: digest("2"), Parent: digest("1"), Bytes: 124 << 20, NewBytes: 6 << 20, CreatedUnixNano: at(8 * day),
+			Node: "a", Checkpoint: true, Manual: true, Pinned: true, Name: "before-upgrade"},
+		{Digest: digest("3"), Parent: digest("2"), Bytes: 190 << 20, NewBytes: 71 << 20, CreatedUnixNano: at(7 * day),
+			Node: "b", Checkpoint: true},
+		{Digest: digest("4"), Parent: digest("3"), Bytes: 191 << 20, NewBytes: 3 << 20, CreatedUnixNano: at(6 * day),
+			Node: "b"},
+		{Digest: digest("5"), Parent: digest("2"), Bytes: 126 << 20, NewBytes: 4 << 20, CreatedUnixNano: at(time.Hour),
+			Node: "a", Base: true, Checkpoint: true, Manual: true},
 	}
 }
