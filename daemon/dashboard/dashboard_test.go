@@ -155,6 +155,31 @@ func TestMany(t *testing.T) {
 	}
 }
 
+// What sleepers freed is told of those of which it is known, and never as nothing: a list that fails proves none.
+func TestSaved(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	s := dashboardtest.Fixtures(now)
+	p, c := page(s)
+	body, _ := get(t, p, "/")
+	wants(t, body, "<dd>2.0 GiB</dd>", "72.0 GiB-hours<") // 2 GiB for 36 hours
+	s.VMList = append(s.VMList, &nodev1.VMInfo{Vm: dashboardtest.VM("old"), Status: "hibernated",
+		Owner: &nodev1.Owner{Digest: "sha256:old"}})
+	s.Away("snapshots")
+	c.pass(rare)
+	body, _ = get(t, p, "/")
+	wants(t, body, "<dd>2.0 GiB</dd>", "of 1 VMs it is not known")
+	p, _ = page(s)
+	body, _ = get(t, p, "/")
+	wants(t, body, "<dd>?</dd>", "it is not known")
+	sleeper := &nodev1.VMInfo{Vm: dashboardtest.VM("x"), Status: "hibernated", Owner: &nodev1.Owner{Digest: "d"}}
+	if got := savingOf([]*nodev1.VMInfo{sleeper},
+		[]*nodev1.SnapshotInfo{{Vm: dashboardtest.VM("y"), Digest: "d", Owner: true, RamBytes: 1, CreatedUnixNano: 1},
+			{Vm: dashboardtest.VM("x"), Digest: "d", Owner: true, RamBytes: 8,
+				CreatedUnixNano: now.Add(time.Hour).UnixNano()}}, now); got != (saving{RAM: 8, Known: 1}) {
+		t.Errorf("a clock that is ahead, and another VM's snapshot: %+v", got)
+	}
+}
+
 // A daemon without VMs says so.
 func TestNone(t *testing.T) {
 	p, _ := page(&dashboardtest.Source{})

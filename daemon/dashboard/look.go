@@ -29,6 +29,7 @@ type Cluster interface {
 const (
 	fresh   = time.Second
 	patient = 4 * time.Second
+	rare    = 30 * time.Second // for all snapshots of all VMs
 )
 
 // list is the last answer to one question. An error is no answer: the one before it stays, with its age.
@@ -59,7 +60,10 @@ type state struct {
 	Moves list[*nodev1.MovesResponse]
 	// Under are the operations of VMs that are under way and no moves, by id.
 	Under map[string]*nodev1.StatusResponse
-	tried time.Time
+	// Snapshots are those of all VMs, read rarely: they tell since when a VM sleeps.
+	Snapshots list[*nodev1.SnapshotsResponse]
+	rarely    time.Time // when Snapshots was tried
+	tried     time.Time
 }
 
 // looker reads each list once for all that look.
@@ -121,6 +125,14 @@ func (p *Page) read(ctx context.Context, next state) state {
 		next.Moves.take(moves, err, p.Now())
 		return nil
 	})
+	if p.Now().Sub(next.rarely) >= rare {
+		next.rarely = p.Now()
+		group.Go(func() error {
+			snapshots, err := p.Source.Snapshots(ctx, &nodev1.SnapshotsRequest{})
+			next.Snapshots.take(snapshots, err, p.Now())
+			return nil
+		})
+	}
 	_ = group.Wait() // an error is part of its list
 	next.tried = p.Now()
 	return next

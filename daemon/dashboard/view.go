@@ -24,6 +24,7 @@ type view struct {
 	Under []*nodev1.StatusResponse
 	Later int // of Under, left away
 	Count counts
+	Saved saving
 }
 
 // counts are the figures at the head of the page.
@@ -44,6 +45,7 @@ func (p *Page) viewOf(ctx context.Context) view {
 	for _, vm := range v.VMs {
 		v.Count.add(vm)
 	}
+	v.Saved = savingOf(v.VMs, s.Snapshots.Value.GetSnapshots(), v.Now)
 	if len(v.VMs) > maxRows {
 		v.VMs, v.More = v.VMs[:maxRows], len(v.VMs)-maxRows
 	}

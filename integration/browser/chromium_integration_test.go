@@ -21,6 +21,9 @@ type chromium struct {
 	calls int
 }
 
+// patience is what a browser may take for all that one test asks, on a host that has much else to do.
+const patience = 10 * time.Minute
+
 // tab is one page of it.
 type tab struct {
 	*chromium
@@ -57,7 +60,7 @@ func start(t *testing.T, args ...string) *chromium {
 	in.Close()
 	out.Close()
 	// A browser that hangs ends before the test's own timeout would take the whole package away.
-	hung := time.AfterFunc(2*time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	hung := time.AfterFunc(patience, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	c := &chromium{t: t, to: to, from: bufio.NewReader(from)}
 	t.Cleanup(func() {
 		hung.Stop()

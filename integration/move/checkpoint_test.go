@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -86,7 +87,7 @@ func TestCheckpoint(t *testing.T) {
 	t.Run("goes on", func(t *testing.T) {
 		a.Ctr(t, "task", "exec", "--detach", "--exec-id", "caught", vm, "/bin/busybox", "sleep", caught)
 		reached, open := holdManifest(h)
-		a.Godwit(t, "checkpoint", "--detach", "--operation", "c1", vm)
+		a.Godwit(t, "checkpoint", "--detach", "--operation", "c1", "--name", "before-upgrade", "--pin", vm)
 		<-reached // all of it has been read: its manifest is on the way
 		watch.Mark("sent")
 		after(t, watch, "sent")
@@ -100,7 +101,7 @@ func TestCheckpoint(t *testing.T) {
 		}
 		a.Ctr(t, "task", "kill", "--exec-id", "caught", "--signal", "KILL", vm)
 		if out := a.Godwit(t, "snapshot", "ls", vm); !strings.Contains(out, first.Operation.Digest) ||
-			!strings.Contains(out, "checkpoint") {
+			!strings.Contains(out, "before-upgrade") {
 			t.Errorf("snapshot ls: %s", out)
 		}
 		if doubles, back := watch.Twice(); doubles != 0 || back != 0 {
@@ -174,8 +175,12 @@ func TestCheckpoint(t *testing.T) {
 		if _, err := a.RunGodwit(t.Context(), "wake", "--on", a.Name, "--digest", first.Operation.Digest, vm); err == nil {
 			t.Error("an older state was restored without force")
 		}
+		if out, err := a.RunGodwit(t.Context(), "snapshot", "rm", "before-upgrade"); err == nil ||
+			!strings.Contains(err.Error(), "godwit snapshot unpin") {
+			t.Errorf("a pinned snapshot was deleted: %s, %v", out, err)
+		}
 		watch.Mark("back")
-		if out := a.Godwit(t, "wake", "--on", a.Name, "--digest", first.Operation.Digest, "--force", vm); !strings.Contains(
+		if out := a.Godwit(t, "wake", "--on", a.Name, "--from", "before-upgrade", vm); !strings.Contains(
 			out, newer.Operation.Digest) {
 			t.Errorf("it does not name the newer state: %s", out)
 		}
@@ -186,11 +191,43 @@ func TestCheckpoint(t *testing.T) {
 			t.Error("a process runs on that belongs to no exec: the checkpoint had caught it")
 		}
 		hears(t, a, "snapshotted "+first.Operation.Digest, "restored "+first.Operation.Digest)
+		next, _ := take(t, a, "checkpoint", vm)
+		history(t, a, map[string]string{first.Operation.Digest: "", slept.Operation.Digest: first.Operation.Digest,
+			second.Operation.Digest: slept.Operation.Digest, newer.Operation.Digest: second.Operation.Digest,
+			next.Operation.Digest: first.Operation.Digest})
 	})
 	t.Run("by themselves", func(t *testing.T) { scheduled(t, a, watch) })
 	t.Run("a final one", func(t *testing.T) { finalSnapshot(t, h, a, watch) })
 	remove(t, a, vm)
 	t.Run("containerd's own", func(t *testing.T) { ofContainerd(t, a) })
+}
+
+// history shows which snapshot came from which, with the line that was left set in.
+func history(t *testing.T, n *harness.Node, want map[string]string) {
+	t.Helper()
+	var all struct {
+		Snapshots []struct {
+			Digest, Parent string
+			NewBytes       string `json:"new_bytes"`
+		}
+	}
+	if err := json.Unmarshal([]byte(n.Godwit(t, "snapshot", "history", "-o", "json", vm)), &all); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, s := range all.Snapshots {
+		if got[s.Digest] = s.Parent; s.NewBytes == "" || s.NewBytes == "0" {
+			t.Errorf("%s has sent %q", s.Digest, s.NewBytes)
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("parents %v, want %v", got, want)
+	}
+	out := n.Godwit(t, "snapshot", "history", vm)
+	if !strings.Contains(out, "before-upgrade") || strings.Count(out, "| * ") != 3 || !strings.Contains(out, "pinned") {
+		t.Errorf("history:\n%s", out)
+	}
+	t.Log(out)
 }
 
 // caught is how long a process sleeps that a checkpoint catches: ps knows it by that.

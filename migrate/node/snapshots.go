@@ -30,6 +30,7 @@ func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (
 				Checkpoint: ref.GetCheckpoint(), Use: transition.InUse(rec, ref.GetDigest()),
 				Name: ref.GetName(), Pinned: ref.GetPinned(), Manual: ref.GetManual(), Parent: ref.GetParent(),
 				NewBytes: ref.GetNewBytes(), Node: ref.GetNode(), Base: rec.GetBase() == ref.GetDigest(),
+				RamBytes: ref.GetRamBytes(),
 			})
 		}
 	}

@@ -29,7 +29,7 @@ func captured(t *testing.T, rec *nodev1.Record, digest string, op *nodev1.Operat
 		if phase == nodev1.Phase_PHASE_SWITCHING {
 			req.Digest = digest
 			req.Receipt = record.Receipt{Operation: op.GetId(), Attempt: 1, Generation: gen, Digest: digest, PushedBytes: 5,
-				TotalBytes: 9}.String()
+				TotalBytes: 9, RAMBytes: 64}.String()
 		}
 		if c, err = transition.Advance(transition.State{Record: opened, Named: opened.Operation}, req, now); err != nil {
 			t.Fatal(err)
@@ -56,8 +56,11 @@ func TestTreeOfSnapshots(t *testing.T) {
 	rec = captured(t, rec, "sha256:b2", &nodev1.Operation{})
 	rec = captured(t, rec, "sha256:c3", &nodev1.Operation{Pinned: true})
 	a, c := rec.GetSnapshots()[0], rec.GetSnapshots()[2]
-	if a.GetName() != "before-upgrade" || !a.GetManual() || a.GetPinned() || a.GetParent() != "" || a.GetNewBytes() != 5 ||
-		a.GetBytes() != 9 || c.GetParent() != "sha256:b2" || !c.GetPinned() || rec.GetBase() != "sha256:c3" {
+	if a.GetName() != "before-upgrade" || !a.GetManual() || a.GetPinned() || a.GetParent() != "" || a.GetBytes() != 9 ||
+		a.GetNewBytes() != 5 || a.GetRamBytes() != 64 {
+		t.Fatalf("%v", a)
+	}
+	if c.GetParent() != "sha256:b2" || !c.GetPinned() || rec.GetBase() != "sha256:c3" {
 		t.Fatalf("%v", rec)
 	}
 	change, err := transition.Trim(transition.State{Record: rec}, &nodev1.TrimRequest{Vm: vm, Digest: "sha256:b2"}, now)

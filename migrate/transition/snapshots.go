@@ -47,7 +47,7 @@ func refOf(op *nodev1.Operation, checkpoint bool) *nodev1.SnapshotRef {
 	return &nodev1.SnapshotRef{
 		Digest: op.GetDigest(), Repository: op.GetRepository(), Tag: op.GetTag(), Generation: op.GetGeneration(),
 		Operation: op.GetId(), CreatedUnixNano: cmp.Or(r.StopAt, op.GetStartedUnixNano(), op.GetOpenedUnixNano()),
-		Bytes: r.TotalBytes, NewBytes: r.PushedBytes, Checkpoint: checkpoint, Node: op.GetSource(),
+		Bytes: r.TotalBytes, NewBytes: r.PushedBytes, RamBytes: r.RAMBytes, Checkpoint: checkpoint, Node: op.GetSource(),
 	}
 }
 

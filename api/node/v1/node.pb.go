@@ -1312,6 +1312,7 @@ type SnapshotRef struct {
 	// gives its children its own parent. Empty and 0: none, or nobody wrote that down.
 	Parent        string `protobuf:"bytes,14,opt,name=parent,proto3" json:"parent,omitempty"`
 	NewBytes      uint64 `protobuf:"varint,15,opt,name=new_bytes,json=newBytes,proto3" json:"new_bytes,omitempty"`
+	RamBytes      uint64 `protobuf:"varint,16,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"` // that its VM had; 0: nobody wrote that down
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1447,6 +1448,13 @@ func (x *SnapshotRef) GetParent() string {
 func (x *SnapshotRef) GetNewBytes() uint64 {
 	if x != nil {
 		return x.NewBytes
+	}
+	return 0
+}
+
+func (x *SnapshotRef) GetRamBytes() uint64 {
+	if x != nil {
+		return x.RamBytes
 	}
 	return 0
 }
@@ -4668,6 +4676,7 @@ type SnapshotInfo struct {
 	NewBytes        uint64                 `protobuf:"varint,18,opt,name=new_bytes,json=newBytes,proto3" json:"new_bytes,omitempty"`
 	Node            string                 `protobuf:"bytes,19,opt,name=node,proto3" json:"node,omitempty"`
 	Base            bool                   `protobuf:"varint,22,opt,name=base,proto3" json:"base,omitempty"` // the VM has gone on from it
+	RamBytes        uint64                 `protobuf:"varint,23,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -4847,6 +4856,13 @@ func (x *SnapshotInfo) GetBase() bool {
 		return x.Base
 	}
 	return false
+}
+
+func (x *SnapshotInfo) GetRamBytes() uint64 {
+	if x != nil {
+		return x.RamBytes
+	}
+	return 0
 }
 
 type SnapshotsRequest struct {
@@ -7952,7 +7968,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\treclaimed\x18\b \x01(\bR\treclaimed\"9\n" +
 	"\bSchedule\x12\x19\n" +
 	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
-	"\x04keep\x18\x02 \x01(\rR\x04keep\"\x9a\x03\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xb7\x03\n" +
 	"\vSnapshotRef\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1e\n" +
 	"\n" +
@@ -7975,7 +7991,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06pinned\x18\f \x01(\bR\x06pinned\x12\x16\n" +
 	"\x06manual\x18\r \x01(\bR\x06manual\x12\x16\n" +
 	"\x06parent\x18\x0e \x01(\tR\x06parent\x12\x1b\n" +
-	"\tnew_bytes\x18\x0f \x01(\x04R\bnewBytes\"\xc3\x01\n" +
+	"\tnew_bytes\x18\x0f \x01(\x04R\bnewBytes\x12\x1b\n" +
+	"\tram_bytes\x18\x10 \x01(\x04R\bramBytes\"\xc3\x01\n" +
 	"\x04Owed\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +
@@ -8279,7 +8296,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0ekeep_snapshots\x18\x03 \x01(\bR\rkeepSnapshots\x12\x1b\n" +
 	"\tlost_node\x18\x04 \x01(\tR\blostNode\"*\n" +
 	"\x0eForgetResponse\x12\x18\n" +
-	"\awarning\x18\x01 \x01(\tR\awarning\"\xa1\x04\n" +
+	"\awarning\x18\x01 \x01(\tR\awarning\"\xbe\x04\n" +
 	"\fSnapshotInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -8308,7 +8325,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06parent\x18\x11 \x01(\tR\x06parent\x12\x1b\n" +
 	"\tnew_bytes\x18\x12 \x01(\x04R\bnewBytes\x12\x12\n" +
 	"\x04node\x18\x13 \x01(\tR\x04node\x12\x12\n" +
-	"\x04base\x18\x16 \x01(\bR\x04base\"6\n" +
+	"\x04base\x18\x16 \x01(\bR\x04base\x12\x1b\n" +
+	"\tram_bytes\x18\x17 \x01(\x04R\bramBytes\"6\n" +
 	"\x10SnapshotsRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"i\n" +
 	"\x11SnapshotsResponse\x12:\n" +

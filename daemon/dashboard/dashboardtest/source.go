@@ -73,8 +73,14 @@ func (s *Source) Moves(context.Context, *nodev1.MovesRequest) (*nodev1.MovesResp
 }
 
 // Snapshots implements dashboard.Source.
-func (s *Source) Snapshots(context.Context, *nodev1.SnapshotsRequest) (*nodev1.SnapshotsResponse, error) {
-	return &nodev1.SnapshotsResponse{Snapshots: s.Snapshot}, s.fails("snapshots")
+func (s *Source) Snapshots(_ context.Context, req *nodev1.SnapshotsRequest) (*nodev1.SnapshotsResponse, error) {
+	resp := &nodev1.SnapshotsResponse{}
+	for _, snapshot := range s.Snapshot {
+		if req.GetVm() == nil || snapshot.GetVm().GetId() == req.GetVm().GetId() {
+			resp.Snapshots = append(resp.Snapshots, snapshot)
+		}
+	}
+	return resp, s.fails("snapshots")
 }
 
 // Status implements dashboard.Source.
@@ -119,7 +125,8 @@ func Fixtures(now time.Time) *Source {
 				TotalMs: 9200, Passes: []*nodev1.Pass{{SentBytes: 800 << 20, Ms: 5100}, {SentBytes: 100 << 20, Ms: 900}}},
 		}},
 		Operation: &nodev1.StatusResponse{Operation: asleep, Step: "push", Done: 1 << 20, Total: 4 << 20},
-		Snapshot:  snapshots(now),
+		Snapshot: append(snapshots(now), &nodev1.SnapshotInfo{Vm: VM("night"), Digest: digest, Owner: true,
+			CreatedUnixNano: now.Add(-36 * time.Hour).UnixNano(), RamBytes: 2 << 30, Bytes: 300 << 20}),
 	}
 }
 
@@ -128,7 +135,7 @@ func snapshots(now time.Time) []*nodev1.SnapshotInfo {
 	digest := func(digit string) string { return "sha256:" + strings.Repeat(digit, 64) }
 	at := func(ago time.Duration) int64 { return now.Add(-ago).UnixNano() }
 	const day = 24 * time.Hour
-	return []*nodev1.SnapshotInfo{
+	all := []*nodev1.SnapshotInfo{
 		{Digest: digest("1"), Bytes: 120 << 20, NewBytes: 120 << 20, CreatedUnixNano: at(9 * day), Node: "a", Spent: true},
 		{Digest: digest("2"), Parent: digest("1"), Bytes: 124 << 20, NewBytes: 6 << 20, CreatedUnixNano: at(8 * day),
 			Node: "a", Checkpoint: true, Manual: true, Pinned: true, Name: "before-upgrade"},
@@ -139,4 +146,8 @@ func snapshots(now time.Time) []*nodev1.SnapshotInfo {
 		{Digest: digest("5"), Parent: digest("2"), Bytes: 126 << 20, NewBytes: 4 << 20, CreatedUnixNano: at(time.Hour),
 			Node: "a", Base: true, Checkpoint: true, Manual: true},
 	}
+	for _, snapshot := range all {
+		snapshot.Vm = VM("web")
+	}
+	return all
 }
