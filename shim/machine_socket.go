@@ -64,7 +64,7 @@ func (s *machineSocket) serve(ctx context.Context, path string, record trace.Rec
 	s.server = server
 	s.mu.Unlock()
 	go func() {
-		if err := server.Serve(ctx, link.Steady(l)); err != nil && !errors.Is(err, ttrpc.ErrServerClosed) &&
+		if err := server.Serve(ctx, link.RetryAccept(l)); err != nil && !errors.Is(err, ttrpc.ErrServerClosed) &&
 			!errors.Is(err, net.ErrClosed) {
 			s.log.Error("serve machine socket", "error", err)
 		}

@@ -71,7 +71,7 @@ func (a *arrival) Complete(ctx context.Context) error {
 // Load gives the VMM its device state. The VM is complete then, and has not executed an
 // instruction.
 func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage) error {
-	go gcpause.Calm(gcDelay) // which waits for a collection that is under way
+	go gcpause.Defer(gcDelay) // which waits for a collection that is under way
 	var resume journal.Resume
 	if err := json.Unmarshal(data, &resume); err != nil {
 		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)

@@ -77,7 +77,7 @@ func (s *livePause) Pause(ctx context.Context) error {
 			return vm.ending.early()
 		}
 	}
-	gcpause.Calm(gcDelay)
+	gcpause.Defer(gcDelay)
 	s.begun = time.Now()
 	if err := vm.machine.Pause(ctx); err != nil {
 		return err

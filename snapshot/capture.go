@@ -27,14 +27,14 @@ type capture struct {
 	pre     *precopy.Precopy
 	marks   *precopy.Pages[mark]
 	packer  *packer
-	seen    *seen
+	seen    *knownPages
 	readers []*reader
 
 	finished *finished  // nil: nothing is kept for another push
 	table    *nextTable // nil: none is made
 	tallied  bool       // what tally finds out stands
 
-	late late
+	late deferredFrames
 	done atomic.Uint64 // bytes of this pass
 }
 
@@ -51,7 +51,7 @@ const mostPasses = 8
 func newCapture(p *push, g *errgroup.Group, ctx context.Context) *capture {
 	c := &capture{
 		push: p, ctx: ctx, finished: p.finished, packer: newPacker(p, g, ctx),
-		seen: newSeen(p.tables()), table: newNextTable(p.o.Next, p.tables()),
+		seen: newKnownPages(p.tables()), table: newNextTable(p.o.Next, p.tables()),
 	}
 	o := precopy.Options{Copy: c, Tracker: p.o.Tracker, Budget: p.o.Budget, Aim: p.o.Budget, Most: mostPasses,
 		Clones: true}

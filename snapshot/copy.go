@@ -118,7 +118,7 @@ func (c *copier) there(ctx context.Context, d v1.Descriptor) (bool, error) {
 // pack is in memory as a whole: its frames are decoded before it is sent.
 func (c *copier) pack(ctx context.Context, i int) error {
 	d := c.parts.packs[i]
-	data, err := store.ReadAgain(ctx, c.store, d.Digest, d.Size)
+	data, err := store.ReadRetried(ctx, c.store, d.Digest, d.Size)
 	if err != nil {
 		return store.Lost("pack", d, err)
 	}

@@ -151,7 +151,7 @@ func (s *Snapshot) hashes(ctx context.Context, pages map[uint64]spot) (map[uint6
 func (s *Snapshot) packHashes(ctx context.Context, pack int, byFrame map[uint32][]uint64,
 	pages map[uint64]spot) (map[uint64][32]byte, error) {
 	d := s.parts.packs[pack]
-	data, err := store.ReadAgain(ctx, s.store, d.Digest, d.Size)
+	data, err := store.ReadRetried(ctx, s.store, d.Digest, d.Size)
 	if err != nil {
 		return nil, store.Lost("pack", d, err)
 	}

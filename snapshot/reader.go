@@ -132,7 +132,7 @@ func (r *reader) flush() error {
 	if len(r.raw) == 0 {
 		return nil
 	}
-	if r.last && r.c.late.take(lateFrame{r.frame, r.raw}) {
+	if r.last && r.c.late.take(deferredFrame{r.frame, r.raw}) {
 		r.frame, r.raw = new(frame), make([]byte, 0, format.MaxFrame)
 		return nil
 	} else if r.last {

@@ -96,7 +96,7 @@ func (p *push) copyPack(ctx context.Context, from string, d v1.Descriptor) error
 	if err != nil {
 		return err
 	}
-	data, err := store.ReadAgain(ctx, st, d.Digest, d.Size)
+	data, err := store.ReadRetried(ctx, st, d.Digest, d.Size)
 	if err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ func (v *verifier) pack(ctx context.Context, i int) error {
 // fetch returns what the store has under the pack's digest, with DataLoss if it is not
 // the pack.
 func (v *verifier) fetch(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	data, err := store.ReadAgain(ctx, v.store, d.Digest, d.Size)
+	data, err := store.ReadRetried(ctx, v.store, d.Digest, d.Size)
 	if !errdefs.IsDataLoss(err) {
 		return data, err
 	}

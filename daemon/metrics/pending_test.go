@@ -11,22 +11,22 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-type owing struct {
+type pendingRecords struct {
 	nodev1.RecordsService
 	n   int
 	err error
 }
 
-func (o *owing) Owed(context.Context, *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
+func (o *pendingRecords) Owed(context.Context, *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
 	return &nodev1.OwedResponse{Owed: make([]*nodev1.Owed, o.n)}, o.err
 }
 
 // The gauge has what the controller says is owed, and NaN while it does not answer.
 func TestPendingGauge(t *testing.T) {
 	for _, tt := range []struct {
-		records owing
+		records pendingRecords
 		want    string
-	}{{owing{n: 3}, "3"}, {owing{err: errdefs.ErrUnavailable}, "NaN"}} {
+	}{{pendingRecords{n: 3}, "3"}, {pendingRecords{err: errdefs.ErrUnavailable}, "NaN"}} {
 		reg := prometheus.NewRegistry()
 		reg.MustRegister(PendingGauge(&tt.records))
 		got, err := reg.Gather()

@@ -12,18 +12,18 @@ import (
 // them away. A shortage that passes sooner costs no call.
 const acceptPatience = 2 * time.Second
 
-// Refusing is Steady for a process whose clients must not wait for ever. It keeps one file
+// Refusing is RetryAccept for a process whose clients must not wait for ever. It keeps one file
 // descriptor in reserve. When the process has had no free descriptor for longer than
 // acceptPatience, it accepts each connection with the reserve. It gives the connection to
 // refuse, which says so to the client, closes it, and does not take long.
 func Refusing(l net.Listener, refuse func(net.Conn)) net.Listener {
-	s := &steady{Listener: l, closed: make(chan struct{}), refuse: refuse}
+	s := &retryListener{Listener: l, closed: make(chan struct{}), refuse: refuse}
 	_ = s.fill()
 	return s
 }
 
 // fill has a descriptor in reserve again.
-func (s *steady) fill() error {
+func (s *retryListener) fill() error {
 	if s.reserve != nil || s.refuse == nil {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (s *steady) fill() error {
 }
 
 // spill lets go of the reserve.
-func (s *steady) spill() {
+func (s *retryListener) spill() {
 	if s.reserve != nil {
 		_ = s.reserve.Close()
 		s.reserve = nil
@@ -44,7 +44,7 @@ func (s *steady) spill() {
 
 // byReserve accepts a connection by the descriptor in reserve. It is an ordinary one if there are
 // descriptors again by the time it has come; else it is refused, and nil.
-func (s *steady) byReserve() net.Conn {
+func (s *retryListener) byReserve() net.Conn {
 	if s.refuse == nil || s.fill() != nil {
 		return nil
 	}

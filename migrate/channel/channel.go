@@ -40,7 +40,7 @@ type Listener struct {
 // stream of pages comes out of Accept, as it came in.
 func Listen(inner net.Listener, socket func(channel string) (string, error)) *Listener {
 	l := &Listener{
-		Listener: link.Steady(inner), socket: socket, others: make(chan net.Conn), done: make(chan struct{}),
+		Listener: link.RetryAccept(inner), socket: socket, others: make(chan net.Conn), done: make(chan struct{}),
 	}
 	l.all.Go(l.accept)
 	return l

@@ -88,7 +88,7 @@ type Incarnations struct {
 	Contradicts func(node, reason string)
 
 	settling sync.Mutex
-	raised   raised
+	raised   raisedDoubts
 	wait     wait
 
 	mu        sync.Mutex
@@ -106,7 +106,7 @@ func NewIncarnations(st store.Store, notes store.Notes, self string, known func(
 		now = time.Now
 	}
 	return &Incarnations{store: st, notes: notes, self: self, known: known, now: now, told: stateCache{store: st},
-		raised: raised{at: map[string][]time.Time{}}, reporting: map[string]bool{}, repeats: map[string]int{},
+		raised: raisedDoubts{at: map[string][]time.Time{}}, reporting: map[string]bool{}, repeats: map[string]int{},
 		named: map[string]bool{}}
 }
 

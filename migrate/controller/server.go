@@ -127,7 +127,7 @@ type authenticate func(context.Context, net.Conn) (context.Context, net.Conn, er
 // serve is ttrpc's accept loop with three differences: a slow handshake holds up no other connection. What it
 // learns reaches the calls, through their context. An Accept that fails ends the loop only with the listener.
 func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello authenticate) error {
-	l = link.Steady(l)
+	l = link.RetryAccept(l)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer func() { stop(); _ = l.Close() }() // who listens next has a socket that is not removed any more
 	var lines connlimit.LogLimit

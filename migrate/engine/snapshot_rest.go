@@ -12,10 +12,10 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// payRest deletes everything that stands in a repository and is of a VM whose record was removed: its
+// deleteRest deletes everything that stands in a repository and is of a VM whose record was removed: its
 // store was put back from a copy before that, so that the record may not have known of it. The store
 // lists what is there; each manifest has to name the VM's uid. As long as a record is of that uid nothing goes.
-func (r *retention) payRest(ctx context.Context, o *nodev1.Owed) error {
+func (r *retention) deleteRest(ctx context.Context, o *nodev1.Owed) error {
 	repository := o.GetSnapshot().GetRepository()
 	fail := func(err error) error {
 		return fmt.Errorf("what is left of VM %s (uid %s) stays in %s: %w", name(o.GetVm()), o.GetUid(), repository, err)

@@ -190,7 +190,7 @@ var ErrForeign = errors.New("it is not of that VM")
 func (r *retention) deletePending(ctx context.Context, o *nodev1.Owed) error {
 	ref := o.GetSnapshot()
 	if record.IsRest(ref.GetDigest()) {
-		return r.payRest(ctx, o)
+		return r.deleteRest(ctx, o)
 	}
 	err := r.Snapshots.Drop(ctx, ref.GetRepository(), ref.GetDigest(), ref.GetTag(), o.GetUid())
 	if errors.Is(err, ErrForeign) { // it stays, and its deletion is not pending any more

@@ -73,14 +73,14 @@ func Doubted(state *nodev1.StoreState, vm *nodev1.VM, rec *nodev1.Record) error 
 		case d.GetRefuted() || d.GetVm() != nil && !proto.Equal(d.GetVm(), vm) || d.GetVm() == nil &&
 			!ofNode(rec, d.GetNode()):
 		default:
-			return &DoubtedError{VM: vm, Node: d.GetNode(), Reason: d.GetReason(), asked: owing(d)}
+			return &DoubtedError{VM: vm, Node: d.GetNode(), Reason: d.GetReason(), asked: askedOwner(d)}
 		}
 	}
 	return nil
 }
 
-// owing is the node that is asked about a doubt, and has not answered; empty: none is.
-func owing(d *nodev1.Doubt) string {
+// askedOwner is the node that is asked about a doubt, and has not answered; empty: none is.
+func askedOwner(d *nodev1.Doubt) string {
 	if d.GetCredible() {
 		return ""
 	}

@@ -45,7 +45,7 @@ func (b *body) verified(ctx context.Context) ([]byte, error) {
 	defer b.mu.Unlock()
 	if b.again == nil {
 		p := b.f.src.Packs[b.number]
-		data, err := store.ReadAgain(ctx, b.f.src.Store, p.Digest, p.Size)
+		data, err := store.ReadRetried(ctx, b.f.src.Store, p.Digest, p.Size)
 		if err != nil {
 			return nil, store.Lost("pack", p, err)
 		}

@@ -189,7 +189,7 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request, h habits) {
 	case blob && h.noRange:
 		req.Header.Del("Range")
 	}
-	if h.apart && r.apart(w, req, blob) {
+	if h.apart && r.separateRepositories(w, req, blob) {
 		return
 	}
 	r.inner.ServeHTTP(w, req)

@@ -10,9 +10,9 @@ import (
 	"godwit.dev/godwit/snapshot/pagetable"
 )
 
-// seen finds pages that need no storing: those of tables, and those that this capture has
+// knownPages finds pages that need no storing: those of tables, and those that this capture has
 // met before.
-type seen struct {
+type knownPages struct {
 	seed   uint64 // secret: a guest must not be able to fill one bucket
 	tables []*Table
 	shards [64]shard
@@ -40,8 +40,8 @@ func (o origin) same(sum xxh3.Uint128, data []byte, buf *[format.PageSize]byte) 
 	return o.area.Same(int64(o.page)*format.PageSize, (*[format.PageSize]byte)(data), buf)
 }
 
-func newSeen(tables []*Table) *seen {
-	s := &seen{seed: rand.Uint64(), tables: tables}
+func newKnownPages(tables []*Table) *knownPages {
+	s := &knownPages{seed: rand.Uint64(), tables: tables}
 	if len(tables) > 0 {
 		s.seed = tables[0].seed
 	}
@@ -52,7 +52,7 @@ func newSeen(tables []*Table) *seen {
 }
 
 // hashers are those of one goroutine, one for each table.
-func (s *seen) hashers() []pagetable.Hasher {
+func (s *knownPages) hashers() []pagetable.Hasher {
 	list := make([]pagetable.Hasher, len(s.tables))
 	for i, t := range s.tables {
 		list[i] = pagetable.NewHasher(t.key)
@@ -62,7 +62,7 @@ func (s *seen) hashers() []pagetable.Hasher {
 
 // stored returns where a table has the page, or nil. Sum is by the seed of the first one:
 // what that has needs no second hash.
-func (s *seen) stored(h []pagetable.Hasher, sum uint64, data []byte) (*frame, uint8) {
+func (s *knownPages) stored(h []pagetable.Hasher, sum uint64, data []byte) (*frame, uint8) {
 	for i, t := range s.tables {
 		if t.seed != s.seed {
 			sum = xxh3.HashSeed(data, t.seed)
@@ -75,7 +75,7 @@ func (s *seen) stored(h []pagetable.Hasher, sum uint64, data []byte) (*frame, ui
 }
 
 // claim returns the origin of the first page with the sum of o, or makes o the first.
-func (s *seen) claim(o origin) (origin, bool) {
+func (s *knownPages) claim(o origin) (origin, bool) {
 	sh := &s.shards[o.sum.Lo>>58]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *seen) claim(o origin) (origin, bool) {
 }
 
 // replace makes o the first: the page that was is another by now.
-func (s *seen) replace(o origin) {
+func (s *knownPages) replace(o origin) {
 	sh := &s.shards[o.sum.Lo>>58]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

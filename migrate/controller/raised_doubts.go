@@ -10,14 +10,14 @@ import (
 // and raises others stops no more VMs than one whose doubts stand.
 const raisedWithin = 10 * time.Minute
 
-// raised are the doubts that nodes have raised lately about VMs that are not their own.
-type raised struct {
+// raisedDoubts are the doubts that nodes have raised lately about VMs that are not their own.
+type raisedDoubts struct {
 	mu sync.Mutex
 	at map[string][]time.Time // by node, the oldest first
 }
 
 // room is how many more a node may raise now.
-func (r *raised) room(node string, now time.Time) int {
+func (r *raisedDoubts) room(node string, now time.Time) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.at[node] = slices.DeleteFunc(r.at[node], func(t time.Time) bool { return now.Sub(t) >= raisedWithin })
@@ -27,7 +27,7 @@ func (r *raised) room(node string, now time.Time) int {
 	return max(0, maxOfNode-len(r.at[node]))
 }
 
-func (r *raised) add(node string, now time.Time, n int) {
+func (r *raisedDoubts) add(node string, now time.Time, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for range n {

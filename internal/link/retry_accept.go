@@ -18,12 +18,14 @@ const (
 	acceptSpell    = time.Minute
 )
 
-// Steady is l whose Accept ends with l alone. A process or host without descriptors or memory, a
+// RetryAccept is l whose Accept ends with l alone. A process or host without descriptors or memory, a
 // client that has gone and a network that is away pass: such an Accept is made again, and the log
 // has one line for a spell of them. One goroutine accepts at a time.
-func Steady(l net.Listener) net.Listener { return &steady{Listener: l, closed: make(chan struct{})} }
+func RetryAccept(l net.Listener) net.Listener {
+	return &retryListener{Listener: l, closed: make(chan struct{})}
+}
 
-type steady struct {
+type retryListener struct {
 	net.Listener
 	closed chan struct{}
 	once   sync.Once
@@ -34,7 +36,7 @@ type steady struct {
 }
 
 // Accept implements net.Listener.
-func (s *steady) Accept() (net.Conn, error) {
+func (s *retryListener) Accept() (net.Conn, error) {
 	since := time.Now()
 	for pause := acceptPause; ; pause = min(2*pause, acceptPauseMax) {
 		c, err := s.Listener.Accept()
@@ -62,7 +64,7 @@ func (s *steady) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener.
-func (s *steady) Close() error {
+func (s *retryListener) Close() error {
 	s.once.Do(func() { close(s.closed) })
 	return s.Listener.Close()
 }

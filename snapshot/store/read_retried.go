@@ -9,9 +9,9 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// ReadAgain is ReadBlob, three times at most: a connection may break, and a cache on the way may be
+// ReadRetried is ReadBlob, three times at most: a connection may break, and a cache on the way may be
 // wrong once.
-func ReadAgain(ctx context.Context, st Store, d digest.Digest, size int64) ([]byte, error) {
+func ReadRetried(ctx context.Context, st Store, d digest.Digest, size int64) ([]byte, error) {
 	for try := 1; ; try++ {
 		data, err := ReadBlob(ctx, st, d, size)
 		if err == nil || try == 3 || ctx.Err() != nil || !errdefs.IsUnavailable(err) && !errdefs.IsDataLoss(err) {

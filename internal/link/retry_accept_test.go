@@ -57,7 +57,7 @@ func TestSteady(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			out, begun := logged(t), time.Now()
 			inner := &ailing{err: fails(errno), times: 12}
-			l := Steady(inner)
+			l := RetryAccept(inner)
 			for n := range 3 {
 				if c, err := l.Accept(); err != nil || c == nil {
 					t.Fatalf("%v: connection %d: %v", errno, n, err)
@@ -82,7 +82,7 @@ func TestSteady(t *testing.T) {
 func TestSteadyEnds(t *testing.T) {
 	for _, err := range []error{fails(syscall.EBADF), fails(syscall.EINVAL), fails(syscall.ENOTSOCK),
 		&net.OpError{Op: "accept", Err: net.ErrClosed}, errors.New("else")} {
-		l := Steady(&ailing{err: err, times: 1})
+		l := RetryAccept(&ailing{err: err, times: 1})
 		if _, got := l.Accept(); !errors.Is(got, err) {
 			t.Errorf("%v: %v", err, got)
 		}
@@ -93,7 +93,7 @@ func TestSteadyEnds(t *testing.T) {
 func TestSteadyIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logged(t)
-		l, begun := Steady(&ailing{err: fails(syscall.EMFILE), times: 1 << 30}), time.Now()
+		l, begun := RetryAccept(&ailing{err: fails(syscall.EMFILE), times: 1 << 30}), time.Now()
 		go func() {
 			time.Sleep(time.Hour + time.Millisecond)
 			_ = l.Close()

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// apart answers what the inner registry, which has one heap of blobs, would answer
+// separateRepositories answers what the inner registry, which has one heap of blobs, would answer
 // otherwise.
-func (r *Registry) apart(w http.ResponseWriter, req *http.Request, blob bool) (answered bool) {
+func (r *Registry) separateRepositories(w http.ResponseWriter, req *http.Request, blob bool) (answered bool) {
 	repository, rest, ok := strings.Cut(strings.TrimPrefix(req.URL.Path, "/v2/"), "/blobs/")
 	if !ok {
 		return false

@@ -18,10 +18,10 @@ func TestCalm(t *testing.T) {
 	before := debug.SetGCPercent(70)
 	defer debug.SetGCPercent(before)
 	synctest.Test(t, func(t *testing.T) {
-		Calm(time.Second)
+		Defer(time.Second)
 		time.Sleep(800 * time.Millisecond)
-		Calm(time.Second) // until 1.8 s
-		Calm(time.Millisecond)
+		Defer(time.Second) // until 1.8 s
+		Defer(time.Millisecond)
 		time.Sleep(900 * time.Millisecond)
 		if now := percent(); now != -1 {
 			t.Errorf("garbage is collected at %d%% before the end of the latest call", now)
@@ -30,7 +30,7 @@ func TestCalm(t *testing.T) {
 		if now := percent(); now != 70 {
 			t.Errorf("garbage is collected at %d%% behind the end, at 70%% before", now)
 		}
-		Calm(time.Second)
+		Defer(time.Second)
 		if now := percent(); now != -1 {
 			t.Errorf("a later call: garbage is collected at %d%%", now)
 		}

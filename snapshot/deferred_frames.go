@@ -6,20 +6,20 @@ import (
 	"godwit.dev/godwit/snapshot/format"
 )
 
-// late holds the frames that wait to be encoded until the pause is over.
-type late struct {
+// deferredFrames holds the frames that wait to be encoded until the pause is over.
+type deferredFrames struct {
 	mu     sync.Mutex
 	room   int64 // bytes of frames that may still wait
-	frames []lateFrame
+	frames []deferredFrame
 }
 
-type lateFrame struct {
+type deferredFrame struct {
 	frame *frame
 	raw   []byte
 }
 
 // take reports whether there was room for a frame.
-func (l *late) take(f lateFrame) bool {
+func (l *deferredFrames) take(f deferredFrame) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.room < format.MaxFrame {
@@ -31,12 +31,12 @@ func (l *late) take(f lateFrame) bool {
 }
 
 // next gives a frame out, and its room back.
-func (l *late) next() (lateFrame, bool) {
+func (l *deferredFrames) next() (deferredFrame, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := len(l.frames)
 	if n == 0 {
-		return lateFrame{}, false
+		return deferredFrame{}, false
 	}
 	f := l.frames[n-1]
 	l.frames = l.frames[:n-1]
