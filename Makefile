@@ -58,6 +58,9 @@ setup: ## install the Debian packages that are missing (root)
 
 tools: $(tools)/.containerd $(tools)/.containerd23 $(tools)/.registry $(tools)/.cni $(tools)/.nerdctl $(tools)/.etcd $(tools)/docker-registry ## build containerd (two releases), ctr, nerdctl, the registries, etcd and the CNI plugins into bin/tools/
 
+$(tools)/sbom: tools/sbom/main.go tools/sbom/go.mod tools/sbom/go.sum
+	cd tools/sbom && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ .
+
 $(tools)/.%: tools/%/go.mod tools/%/go.sum
 	@mkdir -p $(tools)/cni $(tools)/containerd23 $(tools)/etcd
 	cd tools/$* && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/$(filter cni containerd23 etcd,$*) go install -trimpath -tags no_btrfs tool
@@ -176,7 +179,7 @@ fuzz-smoke: ## run every fuzz target for ten seconds from its seeds, as many at 
 kvmhost: setup tools build guest ## CASES (all, smoke, a VMM, names of integration/ring/cases.txt) with KVM, here or in a guest that offers it (root)
 	tools/kvmhost.sh $(CASES)
 
-package: setup build guest man $(tools)/.nfpm ## the Debian package into out/
+package: setup build guest man $(tools)/.nfpm $(tools)/sbom ## the Debian package, the RPM and their parts list (CycloneDX) into out/
 	tools/package.sh out
 
 man: build

@@ -33,6 +33,9 @@ portable() {
 	GOOS=darwin CGO_ENABLED=0 go build -o /dev/null "$@" && GOOS=darwin CGO_ENABLED=0 go vet "$@"
 }
 
+# Compiled alone: nothing of it was run on such a machine.
+arm64() { GOARCH=arm64 CGO_ENABLED=0 go build -o /dev/null ./cmd/...; }
+
 check gofmt formatted
 check vet go vet ./...
 check 'vet (integration)' go vet -tags integration ./...
@@ -43,6 +46,7 @@ check 'vet (kvmhost)' go vet -tags kvmhost ./vmm/...
 check golangci-lint bin/tools/golangci-lint run ./...
 check 'generated code' generated
 check 'macOS' portable "$@"
+check 'arm64' arm64
 check 'go.mod' go mod tidy -diff
 check docs make --no-print-directory docs
 

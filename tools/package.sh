@@ -1,5 +1,6 @@
 #!/bin/bash
-# Builds the Debian package from what make has built in bin/, into a directory:
+# Builds the packages (deb, rpm) from what make has built in bin/, into a directory, with the list
+# of all that they are made of:
 #   tools/package.sh DIR
 # The same tree gives the same bytes: every time in it is that of HEAD's commit.
 set -euo pipefail
@@ -7,9 +8,9 @@ cd "$(dirname "$0")/.."
 to=$(mkdir -p "$1" && cd "$1" && pwd)
 die() { echo "package: $*" >&2; exit 1; }
 
-# debian_version makes of what git says one that dpkg orders rightly: a commit after a
+# package_version makes of what git says one that dpkg and rpm order rightly: a commit after a
 # tag is newer than it, one before any tag older than every release.
-debian_version() {
+package_version() {
 	local said=${1/-rc/\~rc} # a candidate is older than its release
 	if [[ $said =~ ^v([0-9][0-9a-z.~]*)(-([0-9]+)-g([0-9a-f]+))?(-dirty)?$ ]]; then
 		echo "${BASH_REMATCH[1]}${BASH_REMATCH[3]:++${BASH_REMATCH[3]}.g${BASH_REMATCH[4]}}${BASH_REMATCH[5]:++dirty}"
@@ -20,8 +21,9 @@ debian_version() {
 	echo "0~$day.${said//-/+}"
 }
 
-# terms prints a licence, the long text that every Debian system has by its place there.
+# terms prints a licence. A Debian system has the long text: its place there is named.
 terms() {
+	[ "$kind" = deb ] || { sed 's/^/  /' "$1"; return; }
 	awk '/^ *Apache License$/ { print "  Apache License, Version 2.0: /usr/share/common-licenses/Apache-2.0"; cut = 1 }
 		!cut { print "  " $0 }
 		/END OF TERMS AND CONDITIONS/ { cut = 0 }' "$1"
@@ -31,13 +33,15 @@ terms() {
 # linked into the programs, the kernel.
 copyright() {
 	local module version dir file
-	echo 'godwit, https://godwit.dev: Apache-2.0, see /usr/share/common-licenses/Apache-2.0.'
+	echo 'godwit, https://godwit.dev: Apache-2.0. Its terms:'
+	terms LICENSE
 	echo
 	echo 'vmlinuz and the modules in initramfs are the Linux kernel, GPL-2.0, of the'
 	sed -n 's/^package \(.*\) \(.*\)/Debian package \1 (\2), unpacked, and less debug symbols./p' bin/guest/version
 	sed -n 's/^source \(.*\)/Its source is the Debian source package \1,/p' bin/guest/version
 	echo 'which `apt-get source` gives, and Debian keeps in its archive of snapshots for good. Its terms:'
 	sed 's/^/  /' bin/guest/copyright
+	[ "$kind" = deb ] || sed 's/^/  /' /usr/share/common-licenses/GPL-2 # which those terms name by its place in Debian
 	echo
 	echo 'The programs, godwit-init in the initramfs too, are linked with the Go standard library'
 	echo 'and with the modules below, each under the terms that follow its name.'
@@ -56,33 +60,59 @@ copyright() {
 	done
 }
 
+# stage lays out what the package holds, by `make install`.
+stage() {
+	local doc=$STAGE/usr/share/doc/godwit units=/usr/lib/systemd/system zsh=/usr/share/zsh/site-functions
+	[ "$kind" = rpm ] || { units=/lib/systemd/system; zsh=/usr/share/zsh/vendor-completions; }
+	make --no-print-directory -s install DESTDIR="$STAGE" VERSION="$said" PREFIX=/usr UNITDIR=$units \
+		ZSHDIR=$zsh FISHDIR=/usr/share/fish/vendor_completions.d
+	gzip -9n "$STAGE"/usr/share/man/man*/*
+	install -d "$doc"
+	install -m 644 README.md SECURITY.md "$doc/"
+	cp -r --no-preserve=mode docs "$doc/" # as README.md links to it
+	install -m 644 bin/guest/version "$doc/guest-version"
+	gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
+	copyright >"$doc/copyright"
+	install -m 644 "$sbom" "$doc/godwit.cdx.json"
+	[ "$kind" = rpm ] || debian "$doc"
+	find "$STAGE" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+}
+
+# debian adds what Debian's policy wants.
+debian() {
+	install -d "$STAGE/usr/share/lintian/overrides"
+	install -m 644 packaging/lintian-overrides "$STAGE/usr/share/lintian/overrides/godwit"
+	printf 'godwit (%s) unstable; urgency=medium\n\n  * Commit %s.\n  * changelog.gz says what is new.\n\n -- %s  %s\n' \
+		"$PACKAGE_VERSION" "$(git rev-parse HEAD)" "$(sed -n 's/^maintainer: //p' packaging/nfpm.yaml)" \
+		"$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9nc >"$1/changelog.Debian.gz"
+}
+
+# build makes the package of a kind in a file.
+build() {
+	local out
+	kind=$1 STAGE=$work/$1
+	export STAGE
+	stage
+	out=$(bin/tools/nfpm package --config packaging/nfpm.yaml --packager "$kind" --target "$2" 2>&1) || die "nfpm: $out"
+	echo "package: $2, $(stat -c %s "$2") bytes"
+}
+
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 said=${VERSION:-$(git describe --tags --dirty --always)}
-DEB_VERSION=$(debian_version "$said")-1
+version=$(package_version "$said")
 BUILT_USING=$(sed -n 's/^source //p' bin/guest/version)
 [ -n "$BUILT_USING" ] || die 'bin/guest/version names no source of the kernel: rm bin/guest/version, make guest'
-STAGE=$(mktemp -d)
-trap 'rm -rf "$STAGE"' EXIT
-export DEB_VERSION BUILT_USING STAGE
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export PACKAGE_VERSION BUILT_USING
 umask 022
 
-make --no-print-directory -s install DESTDIR="$STAGE" VERSION="$said" PREFIX=/usr UNITDIR=/lib/systemd/system \
-	ZSHDIR=/usr/share/zsh/vendor-completions FISHDIR=/usr/share/fish/vendor_completions.d
-gzip -9n "$STAGE"/usr/share/man/man*/*
-doc=$STAGE/usr/share/doc/godwit
-install -d "$doc" "$STAGE/usr/share/lintian/overrides"
-install -m 644 README.md SECURITY.md "$doc/"
-cp -r --no-preserve=mode docs "$doc/" # as README.md links to it
-install -m 644 bin/guest/version "$doc/guest-version"
-install -m 644 packaging/lintian-overrides "$STAGE/usr/share/lintian/overrides/godwit"
-gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
-printf 'godwit (%s) unstable; urgency=medium\n\n  * Commit %s.\n  * changelog.gz says what is new.\n\n -- %s  %s\n' \
-	"$DEB_VERSION" "$(git rev-parse HEAD)" "$(sed -n 's/^maintainer: //p' packaging/nfpm.yaml)" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")" |
-	gzip -9nc >"$doc/changelog.Debian.gz"
-copyright >"$doc/copyright"
-find "$STAGE" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-
-rm -f "$to"/godwit_*.deb
-deb=$to/godwit_${DEB_VERSION}_amd64.deb
-said=$(bin/tools/nfpm package --config packaging/nfpm.yaml --packager deb --target "$deb" 2>&1) || die "nfpm: $said"
-echo "package: $deb, $(stat -c %s "$deb") bytes"
+rm -f "$to"/godwit_*.deb "$to"/godwit-*.rpm "$to"/godwit_*.cdx.json
+sbom=$to/godwit_$version.cdx.json
+bin/tools/sbom -version "$version" -time "$SOURCE_DATE_EPOCH" -guest bin/guest/version \
+	bin/{containerd-shim-godwit-v1,godwit,godwit-init,godwitd} >"$sbom"
+echo "package: $sbom, $(grep -c '"bom-ref"' "$sbom") parts"
+PACKAGE_VERSION=$version-1
+build deb "$to/godwit_${PACKAGE_VERSION}_amd64.deb"
+PACKAGE_VERSION=$version # the release is a field of its own
+build rpm "$to/godwit-$version-1.x86_64.rpm"

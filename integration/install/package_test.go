@@ -31,24 +31,31 @@ func built(t *testing.T) (top, deb string) {
 	return top, all[0]
 }
 
-// The same tree gives the same bytes, whenever and wherever it is laid out.
+// The same tree gives the same bytes of each package and of the parts list, whenever and wherever it is
+// laid out.
 func TestPackageIsReproducible(t *testing.T) {
-	top, deb := built(t)
+	top, _ := built(t)
 	dir := t.TempDir()
 	command(t, top, "tools/package.sh", dir)
-	first, err := os.ReadFile(deb)
-	if err != nil {
-		t.Fatal(err)
+	all, err := os.ReadDir(dir)
+	if err != nil || len(all) != 3 {
+		t.Fatalf("tools/package.sh makes %d files, want a deb, an RPM and their parts list: %v", len(all), err)
 	}
-	second, err := os.ReadFile(filepath.Join(dir, filepath.Base(deb)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(first, second) {
-		diff, _ := exec.Command("bash", "-c",
-			`diff <(dpkg-deb -c "$1"; dpkg-deb -I "$1") <(dpkg-deb -c "$2"; dpkg-deb -I "$2")`, "-", deb,
-			filepath.Join(dir, filepath.Base(deb))).CombinedOutput()
-		t.Errorf("two packages of one tree differ (%d and %d bytes):\n%s", len(first), len(second), diff)
+	for _, file := range all {
+		first, err := os.ReadFile(filepath.Join(top, "out", file.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := os.ReadFile(filepath.Join(dir, file.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(first, second) {
+			diff, _ := exec.Command("bash", "-c",
+				`diff <(dpkg-deb -c "$1" || rpm -qplv "$1") <(dpkg-deb -c "$2" || rpm -qplv "$2")`, "-",
+				filepath.Join(top, "out", file.Name()), filepath.Join(dir, file.Name())).CombinedOutput()
+			t.Errorf("two of one tree differ, %s (%d and %d bytes):\n%s", file.Name(), len(first), len(second), diff)
+		}
 	}
 }
 

@@ -6,21 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os/signal"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
 
 // programName is the program's file in the sandbox process's root.
 const programName = "holder"
-
-// wait is what becomes of a sandbox process that has done all its work: x86-64 code that calls pause(2)
-// for ever.
-var wait = []byte{
-	0xb8, unix.SYS_PAUSE, 0, 0, 0, // again: mov eax, SYS_PAUSE
-	0x0f, 0x05, //                           syscall
-	0xeb, 0xf7, //                           jmp again
-}
 
 // program is an executable file (ELF, elf(5)) with that code: its header, two program headers and
 // the code, which the kernel maps as one page. The second program header says that the stack
@@ -50,7 +41,7 @@ func program() ([]byte, error) {
 // execProgram replaces this process by the program in its root. Pid, namespaces, root and arguments
 // stay; the memory of a Go program, some MiB, goes. It returns only if that is refused.
 func execProgram(args []string) error {
-	if runtime.GOARCH != "amd64" {
+	if len(wait) == 0 {
 		return errors.ErrUnsupported
 	}
 	signal.Ignore() // all: what is ignored stays so in the program, which handles none
