@@ -130,6 +130,8 @@ func (a *arena) attacks() map[string][]proto.Message {
 			Phase: nodev1.Phase_PHASE_FAILED}},
 		"Records.Disown": {&nodev1.DisownRequest{Vm: run, Node: "victim", Generation: g},
 			&nodev1.DisownRequest{Vm: run, Node: "rogue", Generation: g}},
+		"Records.Pin": {&nodev1.PinRequest{Vm: run, Digest: dig("run"), Pinned: proto.Bool(true)},
+			&nodev1.PinRequest{Vm: sleeps, Digest: dig("sleeps"), Name: proto.String("mine")}},
 		"Records.Schedule": {
 			&nodev1.ScheduleRequest{Vm: run, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}},
 			&nodev1.ScheduleRequest{Vm: sleeps, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}},
