@@ -47,7 +47,10 @@ func newCheckpoint(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			return follow(cmd, opts, node, status, detach)
+			if err := follow(cmd, opts, node, status, detach); err != nil {
+				return err
+			}
+			return promised(request, status.GetOperation())
 		}),
 	}
 	push.add(cmd)
@@ -60,6 +63,18 @@ func newCheckpoint(opts *options) *cobra.Command {
 	flags.Uint32Var(&keep, "keep", defaultKept, "with --every: so many of them stay")
 	flags.BoolVar(&stop, "stop", false, "take none by itself any more")
 	return cmd
+}
+
+// promised tells whether the operation has the name and the pin that were asked for. A godwitd of the release before
+// leaves them away unsaid, and so does an operation that was ordered before without them.
+func promised(request *nodev1.CheckpointRequest, op *nodev1.Operation) error {
+	if (request.GetName() == "" || request.GetName() == op.GetSnapshotName()) &&
+		(!request.GetPinned() || op.GetPinned()) {
+		return nil
+	}
+	return fmt.Errorf("the checkpoint of operation %s has no such name or pin: it was ordered before without them, or "+
+		"godwitd is of the release before. To give them to its snapshot: godwit snapshot pin --name NAME DIGEST: %w",
+		op.GetId(), errdefs.ErrFailedPrecondition)
 }
 
 // checkSchedule refuses flags that say nothing together: those of a schedule are not for the

@@ -31,6 +31,11 @@ func (k keeper) Pin(_ context.Context, req *nodev1.PinRequest) (*nodev1.Record, 
 		Digest: req.GetDigest(), Name: "before-upgrade", Pinned: req.GetPinned(), Manual: true}}}, nil
 }
 
+// Checkpoint is of a release that knows of no names.
+func (k keeper) Checkpoint(_ context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
+	return awake(req.GetOperation()), nil
+}
+
 func (k keeper) Recorded(_ context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
 	return &nodev1.Record{Vm: req.GetVm()}, nil
 }
@@ -80,7 +85,8 @@ func TestNamesOfSnapshots(t *testing.T) {
 			t.Errorf("%v: %v", tt.args, req)
 		}
 	}
-	for _, args := range [][]string{{"snapshot", "pin", "--name", "cafe", "aaaa"}, {"checkpoint", "--name", "a/b", "web"},
+	for _, args := range [][]string{{"snapshot", "pin", "--name", "cafe", "aaaa"},
+		{"checkpoint", "--name", "a/b", "web"},
 		{"checkpoint", "--name", "x", "--every", "1m", "web"}, {"wake", "--from", "x", "--digest", "aaaa", "web"},
 		{"wake", "--from", "", "web"}} {
 		if code, out := godwit(args...); code != 2 {
@@ -89,6 +95,15 @@ func TestNamesOfSnapshots(t *testing.T) {
 	}
 	if len(k.asked) > 0 {
 		t.Error("the daemon was asked")
+	}
+	for _, flags := range [][]string{{"--name", "x"}, {"--pin"}} {
+		code, out := godwit(append([]string{"checkpoint", "web", "--operation", "c"}, flags...)...)
+		if code != 4 || !strings.Contains(out, "release before") {
+			t.Errorf("a godwitd that gives no names: %v: exit code %d, %s", flags, code, out)
+		}
+	}
+	if code, out := godwit("checkpoint", "web"); code != 0 {
+		t.Errorf("without a name: exit code %d, %s", code, out)
 	}
 	if code, out := godwit("wake", "--from", "before-upgrade", "--lost-node", "c", "web"); code != 0 {
 		t.Fatalf("wake: exit code %d, %s", code, out)
