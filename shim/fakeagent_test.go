@@ -25,9 +25,11 @@ type fakeAgent struct {
 	said  []string // what it was asked of processes, in order
 	oom   bool     // of every exit
 	text  []byte   // what every process writes
-	open  bool     // and does not end with it
-	typed []byte   // to any stdin
-	times []int64  // that it was told after a stop
+	// What Processes lists in addition to init, and of processes that no Start has made.
+	started, others []*agentv1.Process
+	open            bool    // and does not end with it
+	typed           []byte  // to any stdin
+	times           []int64 // that it was told after a stop
 	// The commands that the shim itself runs in the container, and how the n-th of them ends: with 0 at once, unless the
 	// test sets another end. A negative status: not by itself.
 	ran     []string
@@ -241,7 +243,8 @@ func (a *fakeAgent) Shutdown(context.Context, *agentv1.ShutdownRequest) (*agentv
 	return &agentv1.ShutdownResponse{}, nil
 }
 func (a *fakeAgent) Processes(context.Context, *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
-	return &agentv1.ProcessesResponse{Processes: []*agentv1.Process{{}}}, a.call("processes")
+	return &agentv1.ProcessesResponse{Processes: append([]*agentv1.Process{{}}, a.started...), Others: a.others},
+		a.call("processes")
 }
 func (a *fakeAgent) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
 	a.note("remove %q", r.GetId())

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
-	"github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/pkg/protobuf"
 	"github.com/containerd/typeurl/v2"
@@ -77,29 +76,6 @@ func (t *Task) reportedStatus() tasktypes.Status {
 		return tasktypes.Status_PAUSED
 	}
 	return tasktypes.Status_RUNNING
-}
-
-// Pids lists the task's processes under the one pid that the host has for them. It is
-// never empty: containerd would take the shim for a leaked one.
-func (s *Service) Pids(ctx context.Context, r *taskapi.PidsRequest) (*taskapi.PidsResponse, error) {
-	s.afterDelete(ctx)
-	return on(s, r.GetID(), func(t *Task) (*taskapi.PidsResponse, error) {
-		vm := t.vm
-		vm.mu.Lock()
-		defer vm.mu.Unlock()
-		out := &taskapi.PidsResponse{Processes: []*tasktypes.ProcessInfo{{Pid: t.pid()}}}
-		for _, p := range t.execs {
-			if !p.started || p.exited {
-				continue
-			}
-			info, err := typeurl.MarshalAnyToProto(&options.ProcessDetails{ExecID: p.id})
-			if err != nil {
-				return nil, err
-			}
-			out.Processes = append(out.Processes, &tasktypes.ProcessInfo{Pid: t.pid(), Info: info})
-		}
-		return out, nil
-	})
 }
 
 // Wait returns when the process has ended and its output is where it belongs.

@@ -76,6 +76,33 @@ func members(path string) (pids []int, err error) {
 	return pids, nil
 }
 
+// maxPids bounds what one answer lists.
+const maxPids = 1 << 16
+
+// pids of the container's processes, also in cgroups that it has made. There are none before a container.
+func (c cgroup) pids() (map[uint32]bool, error) {
+	all := make(map[uint32]bool)
+	if c == "" {
+		return all, nil
+	}
+	return all, filepath.WalkDir(string(c), func(path string, d os.DirEntry, err error) error {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			return nil // a cgroup that went away meanwhile
+		}
+		if err != nil {
+			return fmt.Errorf("list processes: %w", err)
+		}
+		if d.Name() != "cgroup.procs" {
+			return nil
+		}
+		pids, err := members(path)
+		for _, pid := range pids[:min(len(pids), maxPids-len(all))] {
+			all[uint32(pid)] = true
+		}
+		return err
+	})
+}
+
 // signalMembers signals those that list answers. A pid may be another's as soon as it was read: one
 // that is listed still once a descriptor holds its process is no other one.
 func signalMembers(list func() ([]int, error), sig unix.Signal) error {

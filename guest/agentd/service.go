@@ -3,6 +3,7 @@ package agentd
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -220,7 +221,18 @@ func (s *Service) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv1.
 
 // Processes implements agentv1.AgentService.
 func (s *Service) Processes(context.Context, *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
-	return &agentv1.ProcessesResponse{Processes: s.list()}, nil
+	pids, err := s.cgroup.pids()
+	if err != nil {
+		return nil, err
+	}
+	r := &agentv1.ProcessesResponse{Processes: s.list()}
+	for _, p := range r.Processes {
+		delete(pids, p.Pid)
+	}
+	for _, pid := range slices.Sorted(maps.Keys(pids)) {
+		r.Others = append(r.Others, &agentv1.Process{Pid: pid})
+	}
+	return r, nil
 }
 
 func (s *Service) list() (list []*agentv1.Process) {

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -159,7 +161,28 @@ func testObserve(t *testing.T, n *harness.Node) {
 	if out := n.Ctr(t, "task", "ps", "vm"); !strings.Contains(out, pid) {
 		t.Errorf("ps does not name pid %s: %s", pid, out)
 	}
+	testPids(t, n, pid)
 	testMetrics(t, n)
+}
+
+// testPids: the task's own pid comes first. An exec, its child and nothing else follow, under ids that no
+// process of the host has.
+func testPids(t *testing.T, n *harness.Node, own string) {
+	t.Helper()
+	c := start(t, n, nil, execArgs("vm", "parent", "sleep 1000 & echo ready; wait")...)
+	c.stdout.says(t, "ready")
+	fields := strings.Fields(n.Ctr(t, "task", "ps", "vm")) // PID INFO, and a dash or the exec of each
+	fields = slices.DeleteFunc(fields, func(f string) bool { _, err := strconv.Atoi(f); return err != nil })
+	if len(fields) < 3 || fields[0] != own {
+		t.Errorf("ps lists %v, the task is %s", fields, own)
+	}
+	for _, f := range fields[1:] {
+		if pid, _ := strconv.Atoi(f); pid <= 4194304 {
+			t.Errorf("ps lists pid %s, which the host may have", f)
+		}
+	}
+	n.Ctr(t, "task", "kill", "-s", "SIGKILL", "--exec-id", "parent", "vm")
+	c.wait(t).want(t, result{"ready\n", "", 137})
 }
 
 // testMetrics reads what ctr prints, which has the shape of the host's version of cgroups.

@@ -1201,6 +1201,7 @@ func (m *ProcessesRequest) Unknown() bool { return m.unknown }
 // ProcessesResponse is a message of the protocol.
 type ProcessesResponse struct {
 	Processes []*Process
+	Others    []*Process
 	unknown   bool
 }
 
@@ -1208,6 +1209,9 @@ type ProcessesResponse struct {
 func (m *ProcessesResponse) AppendTo(b []byte) []byte {
 	for _, x := range m.Processes {
 		b = appendItem(b, 1, x.AppendTo(nil))
+	}
+	for _, x := range m.Others {
+		b = appendItem(b, 2, x.AppendTo(nil))
 	}
 	return b
 }
@@ -1223,6 +1227,13 @@ func (m *ProcessesResponse) Unmarshal(b []byte) error {
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Processes = append(m.Processes, x)
+		case 2<<TypeBits | Bytes:
+			x := new(Process)
+			if err := x.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || x.unknown
+			m.Others = append(m.Others, x)
 		default:
 			m.unknown = true
 		}

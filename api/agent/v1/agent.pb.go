@@ -1950,8 +1950,10 @@ func (*ProcessesRequest) Descriptor() ([]byte, []int) {
 }
 
 type ProcessesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Processes     []*Process             `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Processes []*Process             `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	// All others of the container, with nothing but the pid that the guest's kernel has for each. At most 65,536.
+	Others        []*Process `protobuf:"bytes,2,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1989,6 +1991,13 @@ func (*ProcessesResponse) Descriptor() ([]byte, []int) {
 func (x *ProcessesResponse) GetProcesses() []*Process {
 	if x != nil {
 		return x.Processes
+	}
+	return nil
+}
+
+func (x *ProcessesResponse) GetOthers() []*Process {
+	if x != nil {
+		return x.Others
 	}
 	return nil
 }
@@ -3041,9 +3050,10 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\fstdin_offset\x18\x06 \x01(\x04R\vstdinOffset\x12#\n" +
 	"\rstdout_offset\x18\a \x01(\x04R\fstdoutOffset\x12#\n" +
 	"\rstderr_offset\x18\b \x01(\x04R\fstderrOffset\"\x12\n" +
-	"\x10ProcessesRequest\"K\n" +
+	"\x10ProcessesRequest\"}\n" +
 	"\x11ProcessesResponse\x126\n" +
-	"\tprocesses\x18\x01 \x03(\v2\x18.godwit.agent.v1.ProcessR\tprocesses\"\x91\x01\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x18.godwit.agent.v1.ProcessR\tprocesses\x120\n" +
+	"\x06others\x18\x02 \x03(\v2\x18.godwit.agent.v1.ProcessR\x06others\"\x91\x01\n" +
 	"\vReadRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12/\n" +
 	"\x06stream\x18\x02 \x01(\x0e2\x17.godwit.agent.v1.StreamR\x06stream\x12\x16\n" +
@@ -3220,55 +3230,56 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	5,  // 11: godwit.agent.v1.RestoredRequest.files:type_name -> godwit.agent.v1.File
 	30, // 12: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
 	30, // 13: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
-	0,  // 14: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
-	51, // 15: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
-	52, // 16: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
-	43, // 17: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
-	1,  // 18: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
-	16, // 19: godwit.agent.v1.Agent.Prepare:input_type -> godwit.agent.v1.PrepareRequest
-	6,  // 20: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
-	9,  // 21: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
-	14, // 22: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
-	18, // 23: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
-	20, // 24: godwit.agent.v1.Agent.SetClock:input_type -> godwit.agent.v1.SetClockRequest
-	22, // 25: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
-	24, // 26: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
-	26, // 27: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
-	28, // 28: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
-	31, // 29: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
-	33, // 30: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
-	35, // 31: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
-	37, // 32: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
-	39, // 33: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
-	41, // 34: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
-	44, // 35: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
-	46, // 36: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
-	48, // 37: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
-	2,  // 38: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
-	17, // 39: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
-	8,  // 40: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
-	10, // 41: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
-	15, // 42: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
-	19, // 43: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
-	21, // 44: godwit.agent.v1.Agent.SetClock:output_type -> godwit.agent.v1.SetClockResponse
-	23, // 45: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
-	25, // 46: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
-	27, // 47: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
-	29, // 48: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
-	32, // 49: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
-	34, // 50: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
-	36, // 51: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
-	38, // 52: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
-	40, // 53: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
-	42, // 54: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
-	45, // 55: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
-	47, // 56: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
-	49, // 57: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
-	38, // [38:58] is the sub-list for method output_type
-	18, // [18:38] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	30, // 14: godwit.agent.v1.ProcessesResponse.others:type_name -> godwit.agent.v1.Process
+	0,  // 15: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
+	51, // 16: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
+	52, // 17: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
+	43, // 18: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
+	1,  // 19: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
+	16, // 20: godwit.agent.v1.Agent.Prepare:input_type -> godwit.agent.v1.PrepareRequest
+	6,  // 21: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
+	9,  // 22: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
+	14, // 23: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
+	18, // 24: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
+	20, // 25: godwit.agent.v1.Agent.SetClock:input_type -> godwit.agent.v1.SetClockRequest
+	22, // 26: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
+	24, // 27: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
+	26, // 28: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
+	28, // 29: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
+	31, // 30: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
+	33, // 31: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
+	35, // 32: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
+	37, // 33: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
+	39, // 34: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
+	41, // 35: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
+	44, // 36: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
+	46, // 37: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
+	48, // 38: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
+	2,  // 39: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
+	17, // 40: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
+	8,  // 41: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
+	10, // 42: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
+	15, // 43: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
+	19, // 44: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
+	21, // 45: godwit.agent.v1.Agent.SetClock:output_type -> godwit.agent.v1.SetClockResponse
+	23, // 46: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
+	25, // 47: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
+	27, // 48: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
+	29, // 49: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
+	32, // 50: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
+	34, // 51: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
+	36, // 52: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
+	38, // 53: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
+	40, // 54: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
+	42, // 55: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
+	45, // 56: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
+	47, // 57: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
+	49, // 58: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
+	39, // [39:59] is the sub-list for method output_type
+	19, // [19:39] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
