@@ -189,6 +189,7 @@ func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 	set, err := c.host.Disks.Prepare(ctx, DisksRequest{
 		Namespace: c.vm.namespace, ID: c.vm.id, Mounts: c.req.GetRootfs(),
 		Dir: dir, Bundle: c.req.GetBundle(), WritableSize: c.bundle.WritableSize, Room: c.bundle.CopyRoom(),
+		Program: c.bundle.Program(),
 	})
 	if err != nil {
 		return err

@@ -138,7 +138,8 @@ type DisksRequest struct {
 	Dir           string // for the files of this VM alone
 	Bundle        string
 	WritableSize  int64
-	Room          int64 // in addition to what the disk is asked to have
+	Room          int64          // in addition to what the disk is asked to have
+	Program       bundle.Program // looked for in the mounts
 }
 
 // VMDiskRequest of a fresh boot.

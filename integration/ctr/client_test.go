@@ -40,6 +40,7 @@ func TestClient(t *testing.T) {
 			testFeatures(ctx, t, c)
 			testOptions(ctx, t, c)
 			testMounts(ctx, t, n, c)
+			testMissing(ctx, t, c)
 		})
 	}
 }
@@ -125,5 +126,25 @@ func testMounts(ctx context.Context, t *testing.T, n *harness.Node, c *client.Cl
 		}))
 		_, err = task.Delete(ctx)
 		must(t, "delete task", err)
+	}
+}
+
+// testMissing: a program that the image does not have fails the Create of the task, as with runc, before
+// anything has started.
+func testMissing(ctx context.Context, t *testing.T, c *client.Client) {
+	t.Helper()
+	image, err := c.GetImage(ctx, images.Busybox)
+	must(t, "find image", err)
+	for program, want := range map[string]string{
+		"nosuch":      `exec: "nosuch": executable file not found in $PATH`,
+		"/bin/nosuch": "stat /bin/nosuch: no such file or directory",
+	} {
+		container, err := c.NewContainer(ctx, "missing", client.WithNewSnapshot("missing", image),
+			client.WithRuntime(runtimeName, nil), client.WithNewSpec(oci.WithImageConfig(image), oci.WithProcessArgs(program)))
+		must(t, "make container", err)
+		if task, err := container.NewTask(ctx, cio.NullIO); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a task of %s: %v, %v", program, task, err)
+		}
+		must(t, "delete container", container.Delete(ctx, client.WithSnapshotCleanup))
 	}
 }

@@ -169,7 +169,8 @@ func testObserve(t *testing.T, n *harness.Node) {
 // process of the host has.
 func testPids(t *testing.T, n *harness.Node, own string) {
 	t.Helper()
-	c := start(t, n, nil, execArgs("vm", "parent", "sleep 1000 & echo ready; wait")...)
+	c := start(t, n, nil, execArgs("vm", "parent",
+		`sleep 1000 & trap "kill $!; exit 3" TERM; echo ready; wait`)...)
 	c.stdout.says(t, "ready")
 	fields := strings.Fields(n.Ctr(t, "task", "ps", "vm")) // PID INFO, and a dash or the exec of each
 	fields = slices.DeleteFunc(fields, func(f string) bool { _, err := strconv.Atoi(f); return err != nil })
@@ -181,8 +182,8 @@ func testPids(t *testing.T, n *harness.Node, own string) {
 			t.Errorf("ps lists pid %s, which the host may have", f)
 		}
 	}
-	n.Ctr(t, "task", "kill", "-s", "SIGKILL", "--exec-id", "parent", "vm")
-	c.wait(t).want(t, result{"ready\n", "", 137})
+	n.Ctr(t, "task", "kill", "-s", "SIGTERM", "--exec-id", "parent", "vm")
+	c.wait(t).want(t, result{"ready\n", "", 3})
 }
 
 // testMetrics reads what ctr prints, which has the shape of the host's version of cgroups.

@@ -127,7 +127,7 @@ func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskS
 		return nil, err
 	}
 	l, err := rootfs.Prepare(ctx, req.Mounts, rootfs.Paths{Cache: cache, Dir: req.Dir, WritableSize: req.WritableSize,
-		Room: req.Room})
+		Room: req.Room, Program: rootfs.Program(req.Program)})
 	if err != nil {
 		return nil, err
 	}

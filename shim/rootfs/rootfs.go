@@ -46,6 +46,9 @@ type Paths struct {
 	WritableSize int64
 	// Room is added to the size, wherever that came from, of a writable disk that is made here.
 	Room int64
+	// Program is looked for, if its name is not empty. NotFound if it is proved to be missing: a writable
+	// disk that was written to may have it.
+	Program Program
 }
 
 // writableName is the file next to an overlay's upperdir: containerd removes it with the
@@ -79,6 +82,9 @@ func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, e
 		}
 		err = errors.Join(fmt.Errorf("prepare root file system: %w", err), undo)
 	}()
+	if dst.Program.Name != "" && p.fresh(statErr) && dst.Cache.lacks(ctx, mounts, dst.Program) {
+		return Layers{}, dst.Program.missing()
+	}
 	layers, err := p.build(ctx, dst.Cache, linked)
 	if err != nil {
 		return Layers{}, err
@@ -144,4 +150,17 @@ func Release(dir string) error {
 // invalid says that mounts do not make a root file system.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+}
+
+// fresh reports whether nothing was ever written above the images and directories. looked is how the look
+// at the writable disk has ended.
+func (p *plan) fresh(looked error) bool {
+	if !errors.Is(looked, fs.ErrNotExist) {
+		return false
+	}
+	if p.upper == "" {
+		return true
+	}
+	empty, err := checkUpper(p.upper)
+	return empty && err == nil
 }
