@@ -1,18 +1,18 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/cli/screen"
 )
 
 // note says on standard error, in addition to the results, what is no error: a line, or a document.
 func (o *options) note(cmd *cobra.Command, text string) {
-	if o.output == "json" {
-		_ = json.NewEncoder(cmd.ErrOrStderr()).Encode(map[string]string{"note": text})
+	if o.machine() {
+		_ = screen.Each(cmd.ErrOrStderr(), o.format(), map[string]string{"note": text})
 		return
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", text)

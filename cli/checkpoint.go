@@ -10,6 +10,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 )
 
 // defaultKept is how many checkpoints of a schedule stay.
@@ -109,13 +110,10 @@ func schedule(cmd *cobra.Command, opts *options, node nodev1.NodeService, vm *no
 	if err != nil {
 		return record.FromWire(err)
 	}
-	if opts.output == "json" {
-		return printJSON(cmd.OutOrStdout(), rec.GetSchedule())
-	}
 	text := fmt.Sprintf("a checkpoint every %v, the last %d are kept", every, keep)
 	if rec.GetSchedule() == nil {
 		text = "no checkpoints are taken by themselves"
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/%s: %s\n", vm.GetNamespace(), vm.GetId(), text)
-	return err
+	return opts.print(cmd, screen.Result{Value: rec.GetSchedule(), Names: []string{fullName(vm)},
+		Text: said("%s: %s", fullName(vm), text)})
 }

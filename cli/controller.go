@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/internal/visible"
 )
 
@@ -36,10 +36,7 @@ func (o *options) onStore(do func(context.Context, nodev1.StoreService, []string
 		if err != nil {
 			return err
 		}
-		if o.output == "json" {
-			return printJSON(cmd.OutOrStdout(), state)
-		}
-		return printStore(cmd.OutOrStdout(), state, true)
+		return o.print(cmd, screen.Result{Value: state, Text: func(w io.Writer) error { return printStore(w, state, true) }})
 	}
 }
 
@@ -54,7 +51,7 @@ func newControllerRestore(opts *options) *cobra.Command {
 		Short: "Say that the store of the records was put back from a copy: no record changes until all nodes have reported",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if atStart {
-				return opts.restoreAtStart(cmd.OutOrStdout(), retire)
+				return opts.restoreAtStart(cmd, retire)
 			}
 			return now(cmd, args)
 		},
@@ -66,8 +63,13 @@ func newControllerRestore(opts *options) *cobra.Command {
 	return cmd
 }
 
+// restoreOrder is where an order lies for a godwitd that does not run.
+type restoreOrder struct {
+	Order string `json:"order"`
+}
+
 // restoreAtStart leaves the order for the godwitd of this node.
-func (o *options) restoreAtStart(w io.Writer, retire []string) error {
+func (o *options) restoreAtStart(cmd *cobra.Command, retire []string) error {
 	cfg, err := config.Load(o.config)
 	if err != nil {
 		return err
@@ -80,11 +82,8 @@ func (o *options) restoreAtStart(w io.Writer, retire []string) error {
 	if err != nil {
 		return err
 	}
-	if o.output == "json" {
-		return json.NewEncoder(w).Encode(map[string]string{"order": path})
-	}
-	_, err = fmt.Fprintf(w, "the order lies in %s: godwitd gives the store a new incarnation as it starts\n", path)
-	return err
+	return o.print(cmd, screen.Result{Value: restoreOrder{Order: path}, Names: []string{path},
+		Text: said("the order lies in %s: godwitd gives the store a new incarnation as it starts", path)})
 }
 
 func newControllerRetire(opts *options) *cobra.Command {

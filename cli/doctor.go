@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 
@@ -12,6 +11,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 )
 
 // finding is one line of doctor. Remedy is empty when all is well. What is not OK and not
@@ -53,21 +53,24 @@ func verdict(findings []finding, strict bool) error {
 }
 
 func report(cmd *cobra.Command, opts *options, findings []finding) error {
-	if opts.output == "json" {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(findings)
+	l := screen.List{
+		Columns: screen.Columns("STATE", "CHECK", "DETAIL", "REMEDY"),
+		Whole:   func(left []screen.Item) any { return screen.Values[finding](left) },
 	}
-	rows := make([][]string, 0, len(findings))
 	for _, f := range findings {
-		mark := "ok"
-		switch {
-		case f.Fatal:
-			mark = "FAIL"
-		case !f.OK:
-			mark = "warn"
-		}
-		rows = append(rows, []string{mark, f.Check, f.Detail, f.Remedy})
+		l.Items = append(l.Items, screen.Item{Value: f, Name: f.Check, Row: []string{f.mark(), f.Check, f.Detail, f.Remedy}})
 	}
-	return table(cmd.OutOrStdout(), "STATE CHECK DETAIL REMEDY", rows)
+	return opts.list(cmd, l, screen.ListFlags{})
+}
+
+func (f finding) mark() string {
+	switch {
+	case f.Fatal:
+		return "FAIL"
+	case !f.OK:
+		return "warn"
+	}
+	return "ok"
 }
 
 // diagnose checks this host, then the daemon. Every check runs, whatever the others say.
@@ -95,7 +98,7 @@ func checkFile(check, path, key string) finding {
 		return finding{Check: check, Fatal: true, Detail: err.Error(),
 			Remedy: "run make guest and make install, or set " + key}
 	}
-	return finding{Check: check, OK: true, Detail: fmt.Sprintf("%s, %s", path, mib(uint64(info.Size())))}
+	return finding{Check: check, OK: true, Detail: fmt.Sprintf("%s, %s", path, screen.Bytes(uint64(info.Size())))}
 }
 
 // checkDaemon asks godwitd, and has it ask what it needs itself.

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
 	"godwit.dev/godwit/vmm/qemu"
@@ -70,7 +71,7 @@ func checkRAM(cfg *config.Config) finding {
 		return f
 	}
 	total, free := st.Blocks*uint64(st.Bsize), st.Bavail*uint64(st.Bsize)
-	f.OK, f.Detail = true, fmt.Sprintf("%s, %s free of %s", cfg.RAMDir, mib(free), mib(total))
+	f.OK, f.Detail = true, fmt.Sprintf("%s, %s free of %s", cfg.RAMDir, screen.Bytes(free), screen.Bytes(total))
 	return f
 }
 

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/shim/rampool"
 )
 
@@ -61,12 +62,12 @@ func runDirFinding(dir string, st *unix.Statfs_t, tables, pool uint64) finding {
 		f.Detail = fmt.Sprintf("%s has %s for page tables, and those of %s in ram_dir may take %s, those of writable "+
 			"disks 1 or 2 %% of these in addition: "+
 			"where there is no room an eager wake is refused, and the push after a checkpoint looks at all pages again", dir,
-			mib(room), mib(pool), mib(need))
+			screen.Bytes(room), screen.Bytes(pool), screen.Bytes(need))
 		f.Remedy = fmt.Sprintf("make that tmpfs larger (mount -o remount,size=%dM, and the same where it is mounted at "+
 			"boot), or ram_size smaller", (size+need-room)>>20+1)
 	default:
 		f.OK, f.Detail = true, fmt.Sprintf("%s, a tmpfs with %s for page tables; those of RAM may take %s", dir,
-			mib(room), mib(need))
+			screen.Bytes(room), screen.Bytes(need))
 	}
 	return f
 }

@@ -24,12 +24,12 @@ func TestRoomForTables(t *testing.T) {
 		tables, pool uint64
 		says, remedy string // a remedy: a warning
 	}{
-		{"room", tmpfs(1000, 900), 0, 10_000 * mb, "900.0MiB for page tables; those of RAM may take 200.0MiB", ""},
-		{"just enough", tmpfs(1000, 200), 0, 10_000 * mb, "200.0MiB", ""},
+		{"room", tmpfs(1000, 900), 0, 10_000 * mb, "900MiB for page tables; those of RAM may take 200MiB", ""},
+		{"just enough", tmpfs(1000, 200), 0, 10_000 * mb, "200MiB", ""},
 		{"too small", tmpfs(100, 99), 0, 10_000 * mb,
-			"has 99.0MiB for page tables, and those of 10000.0MiB in ram_dir may take 200.0MiB", "size=202M"},
-		{"tables are there", tmpfs(1000, 150), 50 * mb, 10_000 * mb, "200.0MiB", ""},
-		{"full of else", tmpfs(1000, 150), 49 * mb, 10_000 * mb, "has 199.0MiB", "size=1002M"},
+			"has 99MiB for page tables, and those of 9.8GiB in ram_dir may take 200MiB", "size=202M"},
+		{"tables are there", tmpfs(1000, 150), 50 * mb, 10_000 * mb, "200MiB", ""},
+		{"full of else", tmpfs(1000, 150), 49 * mb, 10_000 * mb, "has 199MiB", "size=1002M"},
 		{"no ram_dir yet", tmpfs(10, 0), 0, 0, "a tmpfs with - for", ""},
 		{"no bound", unix.Statfs_t{Type: unix.TMPFS_MAGIC, Bsize: 4096}, 0, 10_000 * mb, "a tmpfs", ""},
 		{"a disk", unix.Statfs_t{Type: unix.EXT4_SUPER_MAGIC, Bsize: 4096, Blocks: 1 << 30, Bavail: 1 << 30}, 0, 10_000 * mb,

@@ -2,13 +2,13 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/internal/errno"
 )
 
@@ -65,15 +65,15 @@ func exitCode(err error) int {
 }
 
 // printError writes the one shape that every error has.
-func printError(w io.Writer, output string, err error) {
+func printError(w io.Writer, output screen.Format, err error) {
 	if end, ok := errors.AsType[*exitError](err); ok && end.err == nil {
 		return
 	}
-	if output != "json" {
+	if !output.Machine() {
 		fmt.Fprintln(w, "godwit:", err)
 		return
 	}
 	class, code := classify(err)
 	shape := map[string]any{"error": map[string]any{"class": class, "message": err.Error(), "exit": code}}
-	_ = json.NewEncoder(w).Encode(shape)
+	_ = screen.Each(w, output, shape)
 }

@@ -15,6 +15,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/internal/visible"
 )
 
@@ -31,7 +32,7 @@ type statuses interface {
 // the daemon is started again both go on.
 func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.StatusResponse, detach bool) error {
 	ctx, id := cmd.Context(), status.GetOperation().GetId()
-	shown := newProgress(cmd.ErrOrStderr(), opts.output == "json")
+	shown := newProgress(cmd.ErrOrStderr(), opts.machine())
 	patience := opts.waitForDaemon(cmd, shown.finish)
 	for !detach && !status.GetSettled() {
 		shown.update(status)
@@ -60,10 +61,8 @@ func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.Sta
 	if err := outcome(status); err != nil {
 		return err
 	}
-	if opts.output == "json" {
-		return printJSON(cmd.OutOrStdout(), status)
-	}
-	return summary(cmd.OutOrStdout(), status)
+	return opts.print(cmd, screen.Result{Value: status, Names: []string{fullName(status.GetOperation().GetVm())},
+		Text: func(w io.Writer) error { return summary(w, status) }})
 }
 
 // outcome is nil for success and for an operation that is under way.
@@ -110,13 +109,15 @@ func summary(w io.Writer, status *nodev1.StatusResponse) error {
 	}
 	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
 		_, err := fmt.Fprintf(w, "%s sleeps as %s (pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n",
-			vm, op.GetDigest(), mib(f.GetPushedBytes()), mib(f.GetResidentBytes()), f.GetPauseMs(), f.GetDurableMs())
+			vm, op.GetDigest(), screen.Bytes(f.GetPushedBytes()), screen.Bytes(f.GetResidentBytes()), f.GetPauseMs(),
+			f.GetDurableMs())
 		return err
 	}
 	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT {
 		_, err := fmt.Fprintf(w, "%s goes on; its checkpoint is %s (pushed %s of %s resident, paused %.0f ms, durable "+
 			"after %.0f ms)\n%s",
-			vm, op.GetDigest(), mib(f.GetPushedBytes()), mib(f.GetResidentBytes()), f.GetPauseMs(), f.GetDurableMs(), inPause(f))
+			vm, op.GetDigest(), screen.Bytes(f.GetPushedBytes()), screen.Bytes(f.GetResidentBytes()), f.GetPauseMs(),
+			f.GetDurableMs(), inPause(f))
 		return err
 	}
 	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
@@ -134,7 +135,7 @@ func summary(w io.Writer, status *nodev1.StatusResponse) error {
 func inPause(f *nodev1.Figures) string {
 	var b strings.Builder
 	if n := f.GetInsideBytes(); n > 0 {
-		fmt.Fprintf(&b, "%s were sent in the pause: worker.memory did not hold them\n", mib(n))
+		fmt.Fprintf(&b, "%s were sent in the pause: worker.memory did not hold them\n", screen.Bytes(n))
 	}
 	for _, n := range f.GetNotes() {
 		b.WriteString(n + "\n")
@@ -190,7 +191,8 @@ func transfer(t *nodev1.Transfer) string {
 	}
 	text := fmt.Sprintf("pass %d", t.GetPass())
 	if t.GetDowntimeMs() > 0 {
-		text += fmt.Sprintf(", %s left, %s/s dirtied, %.0f ms to stand still", mib(t.GetLeftBytes()), mib(t.GetDirtyRate()),
+		text += fmt.Sprintf(", %s left, %s/s dirtied, %.0f ms to stand still", screen.Bytes(t.GetLeftBytes()),
+			screen.Bytes(t.GetDirtyRate()),
 			t.GetDowntimeMs())
 	}
 	return text

@@ -36,7 +36,7 @@ func TestBarTellsATransfer(t *testing.T) {
 	p.finish()
 	tty.Close()
 	shown, _ := io.ReadAll(pty) // ends with EIO
-	for _, want := range []string{"send pages", "50.00%", "pass 2, 3.0MiB left, 5.0MiB/s dirtied, 24 ms to stand still"} {
+	for _, want := range []string{"send pages", "50.00%", "pass 2, 3MiB left, 5MiB/s dirtied, 24 ms to stand still"} {
 		if !strings.Contains(string(shown), want) {
 			t.Errorf("%q does not show %q", shown, want)
 		}

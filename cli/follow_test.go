@@ -56,7 +56,7 @@ func TestFollowTellsATransfer(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"send pages", "send pages: pass 1",
-		"send pages: pass 2, 3.0MiB left, 5.0MiB/s dirtied, 24 ms to stand still", ""}
+		"send pages: pass 2, 3MiB left, 5MiB/s dirtied, 24 ms to stand still", ""}
 	if got := strings.Split(log.String(), "\n"); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -68,12 +68,13 @@ func TestFollowTellsATransfer(t *testing.T) {
 // The list of moves shows it where nothing is waited for.
 func TestMoveRowTellsATransfer(t *testing.T) {
 	m := sending(2, 3<<20, 5<<20, 24.4)
-	row := moveRow(m)
-	if note := row[len(row)-1]; !strings.HasPrefix(note, "pass 2, 3.0MiB left") || row[6] != "50%" {
-		t.Errorf("%q", row)
+	l := moveList(&nodev1.MovesResponse{Moves: []*nodev1.StatusResponse{m}})
+	if note := cell(t, l, "NOTE"); !strings.HasPrefix(note, "pass 2, 3MiB left") || cell(t, l, "DONE") != "50%" {
+		t.Errorf("%q", l.Items)
 	}
 	m.Waiting = "node b is silent"
-	if row := moveRow(m); row[len(row)-1] != m.Waiting {
-		t.Errorf("%q", row)
+	l = moveList(&nodev1.MovesResponse{Moves: []*nodev1.StatusResponse{m}})
+	if got := cell(t, l, "NOTE"); got != m.Waiting {
+		t.Errorf("%q", got)
 	}
 }

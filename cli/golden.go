@@ -2,13 +2,13 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 )
 
 // newGolden is the verb of the release before for templates of images. It goes with the next one.
@@ -29,14 +29,10 @@ func newGolden(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s golden snapshot of %s (ready after %v, %s stored of %s)\n",
-				resp.GetDigest(), request.GetImage(),
-				(time.Duration(resp.GetReadyMs()) * time.Millisecond).Round(100*time.Millisecond), mib(resp.GetPushedBytes()),
-				mib(resp.GetResidentBytes()))
-			return err
+			ready := (time.Duration(resp.GetReadyMs()) * time.Millisecond).Round(100 * time.Millisecond)
+			text := said("%s golden snapshot of %s (ready after %v, %s stored of %s)", resp.GetDigest(), request.GetImage(),
+				ready, screen.Bytes(resp.GetPushedBytes()), screen.Bytes(resp.GetResidentBytes()))
+			return opts.print(cmd, screen.Result{Value: resp, Names: []string{resp.GetDigest()}, Text: text})
 		}),
 	}
 	flags.add(cmd)
@@ -59,23 +55,24 @@ func newGoldenList(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
-			return printGolden(cmd.OutOrStdout(), resp.GetGolden())
+			return opts.list(cmd, goldenList(resp), screen.ListFlags{})
 		}),
 	}
 }
 
-func printGolden(w io.Writer, list []*nodev1.GoldenInfo) error {
-	rows := make([][]string, 0, len(list))
-	for _, g := range list {
-		rows = append(rows, []string{
-			g.GetName(), g.GetImage(), g.GetVmm(), mib(g.GetMemory()), fmt.Sprint(g.GetVcpus()), mib(g.GetBytes()),
-			time.Unix(0, g.GetCreatedUnixNano()).UTC().Format(time.RFC3339), g.GetDigest(),
-		})
+func goldenList(resp *nodev1.GoldenListResponse) screen.List {
+	l := screen.List{
+		Columns: screen.Columns("NAME", "IMAGE", "VMM", "MEMORY", "VCPUS", "SIZE", "AGE", "DIGEST"),
+		Whole:   func([]screen.Item) any { return resp },
 	}
-	return table(w, "NAME IMAGE VMM MEMORY VCPUS SIZE CREATED DIGEST", rows)
+	l.Columns[len(l.Columns)-1].Keep = true
+	for _, g := range resp.GetGolden() {
+		l.Items = append(l.Items, screen.Item{Value: g, Name: g.GetDigest(), Row: []string{
+			g.GetName(), g.GetImage(), g.GetVmm(), screen.Bytes(g.GetMemory()), fmt.Sprint(g.GetVcpus()),
+			screen.Bytes(g.GetBytes()), screen.Since(g.GetCreatedUnixNano()), g.GetDigest(),
+		}})
+	}
+	return l
 }
 
 func newGoldenRemove(opts *options) *cobra.Command {
@@ -88,15 +85,12 @@ func newGoldenRemove(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
+			var names, lines []string
 			for _, g := range resp.GetDropped() {
-				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s of %s deleted\n", g.GetDigest(), g.GetName()); err != nil {
-					return err
-				}
+				names = append(names, g.GetDigest())
+				lines = append(lines, fmt.Sprintf("%s of %s deleted", g.GetDigest(), g.GetName()))
 			}
-			return nil
+			return opts.print(cmd, screen.Result{Value: resp, Names: names, Text: saidLines(lines)})
 		}),
 	}
 }

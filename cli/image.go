@@ -1,15 +1,13 @@
 package cli
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
 )
 
@@ -23,7 +21,7 @@ func newPull(opts *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := opts.client()
 			defer c.Close()
-			shown := newProgress(cmd.ErrOrStderr(), opts.output == "json")
+			shown := newProgress(cmd.ErrOrStderr(), opts.machine())
 			o.Progress = func(p client.PullProgress) {
 				shown.update(&nodev1.StatusResponse{Step: p.Phase + " " + args[0], Done: uint64(p.Done), Total: uint64(p.Total)})
 			}
@@ -32,11 +30,8 @@ func newPull(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if opts.output == "json" {
-				return printDocument(cmd.OutOrStdout(), imageDocument(*img))
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), img.Name)
-			return err
+			return opts.print(cmd, screen.Result{Value: imageDocument(*img), Names: []string{img.Name},
+				Text: said("%s", img.Name)})
 		},
 	}
 	cmd.Flags().StringVar(&o.Snapshotter, "snapshotter", "", "of containerd (default: as the namespace says)")
@@ -46,7 +41,8 @@ func newPull(opts *options) *cobra.Command {
 }
 
 func newImages(opts *options) *cobra.Command {
-	return &cobra.Command{
+	flags := screen.ListFlags{}
+	cmd := &cobra.Command{
 		Use:   "images",
 		Short: "List the images of this node",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,22 +52,29 @@ func newImages(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if opts.output == "json" {
-				list := make([]map[string]any, 0, len(all))
-				for _, img := range all {
-					list = append(list, imageDocument(img))
-				}
-				return printDocument(cmd.OutOrStdout(), map[string]any{"images": list})
-			}
-			rows := make([][]string, 0, len(all))
-			for _, img := range all {
-				name, tag := splitTag(img.Name)
-				rows = append(rows, []string{name, dash(tag), short(img.Digest), mib(uint64(img.Size)),
-					img.Created.UTC().Format(time.RFC3339)})
-			}
-			return table(cmd.OutOrStdout(), "REPOSITORY TAG DIGEST SIZE CREATED", rows)
+			return opts.list(cmd, imageList(all), flags)
 		},
 	}
+	flags.Add(cmd.Flags())
+	return cmd
+}
+
+func imageList(all []client.Image) screen.List {
+	l := screen.List{
+		Columns: []screen.Column{{Title: "REPOSITORY", Least: 16}, {Title: "TAG"}, {Title: "DIGEST", Keep: true},
+			{Title: "SIZE", Right: true}, {Title: "AGE"}, {Title: "NAME", Wide: true}, {Title: "WHOLE-DIGEST", Wide: true}},
+		Whole: func(left []screen.Item) any {
+			return map[string]any{"images": screen.Values[map[string]any](left)}
+		},
+	}
+	for _, img := range all {
+		name, tag := splitTag(shortImage(img.Name))
+		l.Items = append(l.Items, screen.Item{Value: imageDocument(img), Name: img.Name, ID: img.Digest, Row: []string{
+			name, screen.Dash(tag), short(img.Digest), screen.Bytes(uint64(img.Size)), screen.Age(time.Since(img.Created)),
+			img.Name, img.Digest,
+		}})
+	}
+	return l
 }
 
 // splitTag takes the tag off an image's name. A digest in the name stays.
@@ -85,15 +88,5 @@ func splitTag(name string) (repository, tag string) {
 
 func imageDocument(img client.Image) map[string]any {
 	return map[string]any{"name": img.Name, "digest": img.Digest, "sizeBytes": img.Size,
-		"created": img.Created.UTC().Format(time.RFC3339Nano)}
-}
-
-// printDocument writes what is no message of the API as one JSON document.
-func printDocument(w io.Writer, v any) error {
-	data, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(w, string(data))
-	return err
+		"createdTime": img.Created.UTC().Format(time.RFC3339Nano)}
 }

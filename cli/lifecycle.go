@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
 )
 
@@ -182,21 +183,13 @@ func newPort(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list := make([]map[string]any, 0, len(ports))
+			list, lines := make([]map[string]any, 0, len(ports)), make([]string, 0, len(ports))
 			for _, p := range ports {
 				list = append(list, map[string]any{"port": p.ContainerPort, "protocol": p.Protocol, "hostPort": p.HostPort,
 					"hostIP": p.HostIP})
-				if opts.output != "json" {
-					if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%d/%s -> %s:%d\n", p.ContainerPort, p.Protocol, p.HostIP,
-						p.HostPort); err != nil {
-						return err
-					}
-				}
+				lines = append(lines, fmt.Sprintf("%d/%s -> %s:%d", p.ContainerPort, p.Protocol, p.HostIP, p.HostPort))
 			}
-			if opts.output == "json" {
-				return printDocument(cmd.OutOrStdout(), map[string]any{"ports": list})
-			}
-			return nil
+			return opts.print(cmd, screen.Result{Value: map[string]any{"ports": list}, Names: lines, Text: saidLines(lines)})
 		},
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 )
 
 // A mistake in the command line is InvalidArgument, in the one shape of errors, and
@@ -25,7 +26,7 @@ func TestMistakes(t *testing.T) {
 		"foo", "node", "node foo", "controller", "controller retire", "controller restore n", "snapshot", "snapshot foo",
 		"ps extra", "version extra", "snapshot ls a b", "snapshot inspect", "snapshot verify",
 		"hibernate", "hibernate a b", "wake a/b/c", "wake /b", "rm", "node token", "node join", "--nope", "ps --nope",
-		"-o yaml ps",
+		"-o toml ps",
 	} {
 		for _, output := range []string{"text", "json"} {
 			t.Run(output+" "+args, func(t *testing.T) {
@@ -87,7 +88,7 @@ func TestFlagsBeforeTheDaemon(t *testing.T) {
 		"template make --boot --layers 0": "--layers 0", "template ls --boot --image": "--boot and --image",
 		"template rm": "TEMPLATE is missing", "template push x": "TO is missing", "wake --force x": "--digest",
 		"wake --on= x": "--on", "wake --on n --lost-node m x": "godwit recover", "wake --wait --on n x": "--wait",
-		"wake --timeout 5s x": "--timeout", "wake --wait --timeout 0s x": "--timeout 0s", "-o yaml migrate x": "yaml",
+		"wake --timeout 5s x": "--timeout", "wake --wait --timeout 0s x": "--timeout 0s", "-o toml migrate x": "toml",
 		"migrate --bandwidth 0 x": "--bandwidth 0: at least", "migrate --downtime -1us x": "downtime -1ms",
 		"migrate --timeout 1us x": "timeout 1ms", "migrate --downtime 11m x": "downtime 11m",
 		"dashboard --address 0.0.0.0:0": "--address 0.0.0.0:0",
@@ -193,11 +194,11 @@ func TestFaultsOfTheHostHaveAnExitCode(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	for _, output := range []string{"text", "json"} {
 		var out bytes.Buffer
-		if err := printVerdict(&out, output, "sha256:1", &nodev1.VerifyResponse{Packs: 2, Frames: 9,
+		if err := printVerdict(&out, screen.Format(output), "sha256:1", &nodev1.VerifyResponse{Packs: 2, Frames: 9,
 			Bytes: 1 << 20}); err != nil {
 			t.Errorf("%s: a whole snapshot: %v", output, err)
 		}
-		err := printVerdict(&out, output, "sha256:1",
+		err := printVerdict(&out, screen.Format(output), "sha256:1",
 			&nodev1.VerifyResponse{Bad: []*nodev1.BadPart{{Part: "frame 3", Reason: "r"}}, More: 4})
 		if _, exit := classify(err); exit != 9 || !strings.Contains(err.Error(), "5 parts") ||
 			!strings.Contains(out.String(), "frame 3") {

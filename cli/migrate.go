@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/api/moves"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 )
 
 // movesClient is the daemon's service of moves; the caller closes it.
@@ -129,7 +130,7 @@ func moved(w io.Writer, status *nodev1.StatusResponse) error {
 }
 
 func newMigrations(opts *options) *cobra.Command {
-	request := &nodev1.MovesRequest{}
+	request, flags := &nodev1.MovesRequest{}, screen.ListFlags{}
 	cmd := &cobra.Command{
 		Use:   "migrations",
 		Short: "List the moves that are under way",
@@ -138,18 +139,30 @@ func newMigrations(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
-			rows := make([][]string, 0, len(resp.GetMoves()))
-			for _, m := range resp.GetMoves() {
-				rows = append(rows, moveRow(m))
-			}
-			return table(cmd.OutOrStdout(), "OPERATION VM FROM TO MODE PHASE DONE NOTE", rows)
+			return opts.list(cmd, moveList(resp), flags)
 		}),
 	}
+	flags.Add(cmd.Flags())
 	cmd.Flags().BoolVarP(&request.Closed, "all", "a", false, "also those that are over, as long as they are remembered")
 	return cmd
+}
+
+func moveList(resp *nodev1.MovesResponse) screen.List {
+	l := screen.List{
+		Columns: []screen.Column{{Title: "OPERATION", Keep: true}, {Title: "VM", Keep: true}, {Title: "FROM"}, {Title: "TO"},
+			{Title: "STATE"}, {Title: "DONE", Right: true}, {Title: "NOTE"}, {Title: "MODE", Wide: true},
+			{Title: "AGE", Wide: true},
+			{Title: "WHOLE-OPERATION", Wide: true}},
+		Whole: func(left []screen.Item) any {
+			resp.Moves = screen.Values[*nodev1.StatusResponse](left)
+			return resp
+		},
+	}
+	for _, m := range resp.GetMoves() {
+		id := m.GetOperation().GetId()
+		l.Items = append(l.Items, screen.Item{Value: m, Name: id, ID: id, Row: moveRow(m)})
+	}
+	return l
 }
 
 func moveRow(m *nodev1.StatusResponse) []string {
@@ -167,8 +180,9 @@ func moveRow(m *nodev1.StatusResponse) []string {
 		note = strings.TrimPrefix(note+", cleanup pending", ", ")
 	}
 	return []string{
-		op.GetId(), op.GetVm().GetNamespace() + "/" + op.GetVm().GetId(), op.GetSource(), op.GetDestination(), op.GetMode(),
-		lower(op.GetPhase().String(), "PHASE_"), done, dash(note),
+		shortOperation(op.GetId()), fullName(op.GetVm()), op.GetSource(), op.GetDestination(),
+		lower(op.GetPhase().String(), "PHASE_"), done, screen.Dash(note), op.GetMode(), screen.Since(op.GetOpenedUnixNano()),
+		op.GetId(),
 	}
 }
 
@@ -178,17 +192,16 @@ func newAbort(opts *options) *cobra.Command {
 		Use:   "abort OPERATION",
 		Short: "Call off a move that is not committed",
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, args []string) error {
-			request.Operation = args[0]
+			var err error
+			if request.Operation, err = operationOf(cmd.Context(), client, args[0]); err != nil {
+				return err
+			}
 			status, err := client.Abort(cmd.Context(), request)
 			if err != nil {
 				return err
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), status)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "operation %s: %s\n", args[0],
-				lower(status.GetOperation().GetPhase().String(), "PHASE_"))
-			return err
+			text := said("operation %s: %s", request.GetOperation(), lower(status.GetOperation().GetPhase().String(), "PHASE_"))
+			return opts.print(cmd, screen.Result{Value: status, Names: []string{request.GetOperation()}, Text: text})
 		}),
 	}
 	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, for the record")

@@ -215,7 +215,7 @@ func TestMigrateAndAbort(t *testing.T) {
 		t.Errorf("called off: %v", op)
 	}
 	f.says(0, "operation m1: aborted", "abort m1")
-	f.says(0, `"PHASE_ABORTED"`, "-o json abort m1")
+	f.says(0, `"phase": "aborted"`, "-o json abort m1")
 	f.says(0, moves.Aborted, "watch m1")
 	f.says(5, "later", "migrate web --operation m1")
 	if rec, err := f.records.Get(t.Context(), &nodev1.GetRequest{Vm: op.GetVm()}); err != nil ||

@@ -3,17 +3,18 @@ package cli
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"godwit.dev/godwit/api/moves"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 )
 
 func newNodes(opts *options) *cobra.Command {
-	return &cobra.Command{
+	flags := screen.ListFlags{}
+	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "List the nodes of the cluster",
 		RunE: opts.onMoves(func(cmd *cobra.Command, client *moves.Client, _ []string) error {
@@ -21,19 +22,30 @@ func newNodes(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
-			rows := make([][]string, 0, len(resp.GetNodes()))
-			for _, n := range resp.GetNodes() {
-				rows = append(rows, nodeRow(n, resp.GetStore()))
-			}
-			if err := table(cmd.OutOrStdout(), "NODE STATUS ADDRESS VMS FREE-RAM VERSION SEEN", rows); err != nil {
+			if err := opts.list(cmd, nodeList(resp), flags); err != nil || !opts.table(flags) {
 				return err
 			}
 			return printStore(cmd.OutOrStdout(), resp.GetStore(), false)
 		}),
 	}
+	flags.Add(cmd.Flags())
+	return cmd
+}
+
+func nodeList(resp *nodev1.NodesResponse) screen.List {
+	l := screen.List{
+		Columns: []screen.Column{{Title: "NODE", Keep: true}, {Title: "STATE"}, {Title: "VMS", Right: true},
+			{Title: "FREE", Right: true}, {Title: "RAM", Right: true}, {Title: "SEEN"}, {Title: "VERSION"},
+			{Title: "ADDRESS", Wide: true}},
+		Whole: func(left []screen.Item) any {
+			resp.Nodes = screen.Values[*nodev1.NodeInfo](left)
+			return resp
+		},
+	}
+	for _, n := range resp.GetNodes() {
+		l.Items = append(l.Items, screen.Item{Value: n, Name: n.GetName(), ID: n.GetName(), Row: nodeRow(n, resp.GetStore())})
+	}
+	return l
 }
 
 func nodeRow(n *nodev1.NodeInfo, store *nodev1.StoreState) []string {
@@ -53,9 +65,9 @@ func nodeRow(n *nodev1.NodeInfo, store *nodev1.StoreState) []string {
 	if slices.Contains(store.GetRetired(), n.GetName()) {
 		status += ", retired"
 	}
-	seen := time.Since(time.Unix(0, n.GetSeenUnixNano())).Round(time.Second)
-	return []string{n.GetName(), status, dash(n.GetAddress()), fmt.Sprint(n.GetVms()), mib(n.GetFreeBytes()),
-		n.GetVersion(), fmt.Sprintf("%v ago", max(0, seen))}
+	return []string{n.GetName(), status, fmt.Sprint(n.GetVms()), screen.Bytes(n.GetFreeBytes()),
+		screen.Bytes(n.GetRamBytes()), screen.Since(n.GetSeenUnixNano()) + " ago", n.GetVersion(),
+		screen.Dash(n.GetAddress())}
 }
 
 func newCordon(opts *options) *cobra.Command {
@@ -74,15 +86,11 @@ func cordon(opts *options, use, short string, undo bool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
 			word := "is cordoned"
 			if undo {
 				word = "takes VMs"
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s %s\n", args[0], word)
-			return err
+			return opts.print(cmd, screen.Result{Value: resp, Names: args[:1], Text: said("node %s %s", args[0], word)})
 		}),
 	}
 }

@@ -4,70 +4,57 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
+	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
-	"godwit.dev/godwit/internal/visible"
+	"godwit.dev/godwit/cli/screen"
 )
 
-// printJSON writes a message as one JSON document with all its fields.
-func printJSON(w io.Writer, m proto.Message) error {
-	data, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
-	if err != nil {
+// format is the value of --output.
+func (o *options) format() screen.Format { return screen.Format(o.output) }
+
+// machine reports whether a program reads the result.
+func (o *options) machine() bool { return o.format().Machine() }
+
+// print writes what a verb has done or found.
+func (o *options) print(cmd *cobra.Command, r screen.Result) error {
+	return r.Print(cmd.OutOrStdout(), o.format())
+}
+
+// list writes what a verb lists.
+func (o *options) list(cmd *cobra.Command, l screen.List, f screen.ListFlags) error {
+	return l.Print(cmd.OutOrStdout(), o.format(), f)
+}
+
+// said is a result in one sentence.
+func said(format string, args ...any) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, format+"\n", args...)
 		return err
 	}
-	_, err = fmt.Fprintln(w, string(data))
-	return err
 }
 
-// table writes rows under a header.
-func table(w io.Writer, header string, rows [][]string) error {
-	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(tw, strings.Join(strings.Fields(header), "\t"))
-	for _, row := range rows {
-		for i, cell := range row {
-			row[i] = visible.Line(cell)
-		}
-		fmt.Fprintln(tw, strings.Join(row, "\t"))
-	}
-	return tw.Flush()
-}
+// fullName is how a VM is named in every namespace.
+func fullName(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
 
-// mib writes bytes in MiB, and nothing for none.
-func mib(n uint64) string {
-	if n == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1fMiB", float64(n)/(1<<20))
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-// ownerName is the node or the digest that holds the VM, short.
-func ownerName(o *nodev1.Owner) string {
-	if d := o.GetDigest(); d != "" {
-		return short(d)
-	}
-	return dash(o.GetNode())
-}
-
-// short keeps 12 digits of a digest: enough to recognise, not enough to act on.
+// short is how docker shows an id: 12 digits. They name it, unless another begins with them.
 func short(digest string) string {
-	if len(digest) > 19 {
-		return digest[:19]
-	}
-	return digest
+	hex := strings.TrimPrefix(digest, "sha256:")
+	return hex[:min(len(hex), 12)]
 }
 
 // lower turns PHASE_SUCCEEDED into succeeded.
 func lower(enum, prefix string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(enum, prefix), "_", " "))
+}
+
+// saidLines is a result of several lines.
+func saidLines(lines []string) func(io.Writer) error {
+	return func(w io.Writer) error { return screen.Lines(w, lines) }
+}
+
+// table reports whether a list is shown as one: people read it, and what stands below it.
+func (o *options) table(f screen.ListFlags) bool {
+	return (o.format() == screen.Text || o.format() == screen.Wide) && !f.Quiet && f.Format == ""
 }

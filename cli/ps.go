@@ -5,48 +5,88 @@ import (
 	"io"
 	"strings"
 
+	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 )
 
 func newPs(opts *options) *cobra.Command {
-	var all bool
+	var every, all bool
+	flags := screen.ListFlags{}
 	cmd := &cobra.Command{
 		Use:   "ps",
-		Short: "List the VMs of the cluster, and what this node knows of its own",
+		Short: "List the VMs of the cluster",
+		Long: "List the VMs of the cluster that run, sleep or move. With -a also those that have ended.\n" +
+			"Names, images and ages are of the VMs whose containers this node has; RAM is of those that it runs.",
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, _ []string) error {
 			request := &nodev1.VMsRequest{Namespace: opts.namespace}
-			if all {
+			if every {
 				request.Namespace = ""
 			}
 			resp, err := node.VMs(cmd.Context(), request)
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
+			if resp.GetWarning() != "" && !opts.machine() {
+				opts.note(cmd, resp.GetWarning())
 			}
-			if resp.GetWarning() != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", resp.GetWarning())
+			l := vmList(resp, every, all)
+			if opts.table(flags) {
+				for _, i := range l.Items {
+					sayNote(cmd.ErrOrStderr(), i.Value.(*nodev1.VMInfo))
+				}
 			}
-			rows := make([][]string, 0, len(resp.GetVms()))
-			for _, vm := range resp.GetVms() {
-				rows = append(rows, vmRow(vm))
-				sayNote(cmd.ErrOrStderr(), vm)
-			}
-			return table(cmd.OutOrStdout(), "VM STATUS OWNER GEN RAM RESIDENT VCPUS VMM NETWORK ADDRESSES", rows)
+			return opts.list(cmd, l, flags)
 		}),
 	}
-	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "VMs of all namespaces")
+	cmd.Flags().BoolVarP(&every, "all-namespaces", "A", false, "VMs of all namespaces")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also VMs that have ended")
+	flags.Add(cmd.Flags())
 	return cmd
+}
+
+// vmList is what ps shows; names have the namespace with them if VMs of every one are asked for.
+func vmList(resp *nodev1.VMsResponse, every, all bool) screen.List {
+	l := screen.List{
+		Columns: []screen.Column{{Title: "NAME", Keep: true}, {Title: "IMAGE", Spare: true}, {Title: "AGE", Spare: true},
+			{Title: "STATE", Least: 10},
+			{Title: "NODE"}, {Title: "MEMORY", Right: true}, {Title: "USED", Right: true, Wide: true},
+			{Title: "VCPUS", Right: true, Wide: true}, {Title: "VMM", Wide: true}, {Title: "NETWORK", Wide: true},
+			{Title: "ADDRESSES", Wide: true}, {Title: "RESTORED", Wide: true}, {Title: "SNAPSHOT", Wide: true},
+			{Title: "ID", Wide: true}},
+		Whole: func(left []screen.Item) any {
+			resp.Vms = screen.Values[*nodev1.VMInfo](left)
+			return resp
+		},
+	}
+	for _, vm := range resp.GetVms() {
+		if !all && ended(vm) {
+			continue
+		}
+		id := vm.GetVm().GetId()
+		if every {
+			id = fullName(vm.GetVm())
+		}
+		l.Items = append(l.Items, screen.Item{Value: vm, Name: fullName(vm.GetVm()), ID: id, Row: vmRow(vm, every),
+			Keys: map[string]string{"name": vmName(vm), "id": vm.GetVm().GetId(), "namespace": vm.GetVm().GetNamespace(),
+				"state": stateWord(vm)}})
+	}
+	return l
+}
+
+// ended reports whether nothing of a VM is left but what is written down of it.
+func ended(vm *nodev1.VMInfo) bool {
+	s := vm.GetStatus()
+	return (s == "stopped" || s == "removed") && vm.GetDeletion() == nil
 }
 
 // sayNote tells why nothing is known of a VM, what to do about one that is lost, and what a
 // deletion waits for. Notes of others are for programs: they come and go with an operation.
 func sayNote(out io.Writer, vm *nodev1.VMInfo) {
-	name := vm.GetVm().GetNamespace() + "/" + vm.GetVm().GetId()
+	name := fullName(vm.GetVm())
 	if s := vm.GetStatus(); vm.GetNote() != "" && (s == "lost" || s == "unknown") {
 		fmt.Fprintf(out, "godwit: VM %s is %s: %s\n", name, s, vm.GetNote())
 	}
@@ -58,52 +98,47 @@ func sayNote(out io.Writer, vm *nodev1.VMInfo) {
 	}
 }
 
-func vmRow(vm *nodev1.VMInfo) []string {
-	status := vm.GetStatus()
-	if op := vm.GetOperation(); op != nil {
-		status = fmt.Sprintf("%s (%s)", status, lower(op.GetPhase().String(), "PHASE_"))
+func vmRow(vm *nodev1.VMInfo, every bool) []string {
+	name := vmName(vm)
+	if every {
+		name = vm.GetVm().GetNamespace() + "/" + name
 	}
-	if n := vm.GetCleanupPending(); n > 0 {
-		status += fmt.Sprintf(", cleanup pending (%d)", n)
-	}
-	status += deletionText(vm.GetDeletion()) + restoreText(vm)
 	return []string{
-		vm.GetVm().GetNamespace() + "/" + vm.GetVm().GetId(), status, ownerName(vm.GetOwner()),
-		fmt.Sprint(vm.GetGeneration()), mib(vm.GetMemory()), mib(vm.GetResident()), fmt.Sprint(vm.GetVcpus()),
-		dash(vm.GetVmm()), dash(vm.GetNetwork()), dash(strings.Join(vm.GetAddresses(), ",")),
+		name, screen.Dash(shortImage(vm.GetImage())), screen.Since(vm.GetCreatedUnixNano()), stateText(vm),
+		screen.Dash(vm.GetNode()), screen.Bytes(vm.GetMemory()), screen.Bytes(vm.GetResident()), count(vm.GetVcpus()),
+		screen.Dash(vm.GetVmm()), screen.Dash(vm.GetNetwork()), screen.Dash(strings.Join(vm.GetAddresses(), ",")),
+		restoreText(vm), screen.Dash(vm.GetOwner().GetDigest()), vm.GetVm().GetId(),
 	}
 }
 
-// deletionText says where a VM's deletion after a final snapshot stands.
-func deletionText(d *nodev1.Deletion) string {
+// vmName is the VM's name, or as much of an id that a program has drawn as docker shows.
+func vmName(vm *nodev1.VMInfo) string {
+	id := vm.GetVm().GetId()
 	switch {
-	case d == nil:
-		return ""
-	case record.Stuck(d):
-		return ", not removed"
-	case d.GetTries() > 0:
-		return fmt.Sprintf(", to be removed (failed tries: %d)", d.GetTries())
+	case vm.GetName() != "":
+		return vm.GetName()
+	case len(id) == 64 && strings.Trim(id, "0123456789abcdef") == "":
+		return id[:12]
 	}
-	return ", to be removed"
+	return id
 }
 
-// restoreText says how far the restore of a VM is, and once that is over how it was made.
-func restoreText(vm *nodev1.VMInfo) string {
-	if r := vm.GetRestore(); r != "" {
-		return ", restore: " + r
+// shortImage leaves out what docker does: the registry that everybody means, and the digest after a tag.
+func shortImage(image string) string {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return image
 	}
-	mode, reason := vm.GetRestoreMode(), strings.Join(strings.Fields(vm.GetRestoreReason()), " ")
-	if mode == "" {
-		return ""
+	if tagged, ok := named.(reference.Tagged); ok {
+		return reference.FamiliarName(named) + ":" + tagged.Tag()
 	}
-	if long := []rune(reason); len(long) > maxReason {
-		reason = string(long[:maxReason]) + "..."
-	}
-	if reason != "" {
-		mode += " (" + reason + ")"
-	}
-	return ", restored: " + mode
+	return reference.FamiliarString(named)
 }
 
-// maxReason bounds a column, in characters: -o json has all of a reason.
-const maxReason = 60
+// count is a number, and a dash for none.
+func count(n uint32) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}

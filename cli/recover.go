@@ -11,6 +11,7 @@ import (
 	"godwit.dev/godwit/api/moves"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 )
 
 func newRecover(opts *options) *cobra.Command {
@@ -43,10 +44,8 @@ func newRecover(opts *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if opts.output == "json" {
-					return printJSON(cmd.OutOrStdout(), resp)
-				}
-				if err := sayRecovered(cmd.OutOrStdout(), args[0], request, resp); err != nil || resp.GetWake() == nil {
+				r := screen.Result{Value: resp, Names: args[:1], Text: recoveredText(args[0], request, resp)}
+				if err := opts.print(cmd, r); err != nil || resp.GetWake() == nil || opts.machine() {
 					return err
 				}
 				return follow(cmd, opts, moving{client}, resp.GetWake(), detach)
@@ -77,18 +76,15 @@ func checkRecover(r *nodev1.RecoverRequest) error {
 	return nil
 }
 
-func sayRecovered(out io.Writer, vm string, req *nodev1.RecoverRequest, resp *nodev1.RecoverResponse) error {
+func recoveredText(vm string, req *nodev1.RecoverRequest, resp *nodev1.RecoverResponse) func(io.Writer) error {
 	age := time.Since(time.Unix(0, resp.GetCreatedUnixNano())).Round(time.Second)
 	would := "would be"
 	if req.GetFenced() {
 		would = "is"
 	}
 	if req.GetFromSource() {
-		_, err := fmt.Fprintf(out, "%s, lost at node %s, %s taken back by node %s as it was %v ago\n", vm, resp.GetLostNode(),
-			would, resp.GetSource(), age)
-		return err
+		return said("%s, lost at node %s, %s taken back by node %s as it was %v ago", vm, resp.GetLostNode(), would,
+			resp.GetSource(), age)
 	}
-	_, err := fmt.Fprintf(out, "%s of node %s %s restored from %s, %v old\n", vm, resp.GetLostNode(), would,
-		resp.GetDigest(), age)
-	return err
+	return said("%s of node %s %s restored from %s, %v old", vm, resp.GetLostNode(), would, resp.GetDigest(), age)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
 )
 
@@ -36,14 +37,11 @@ func newRm(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), &nodev1.ForgetResponse{Warning: warning})
+			if warning != "" && !opts.machine() {
+				opts.note(cmd, warning)
 			}
-			if warning != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", warning)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/%s removed\n", vm.GetNamespace(), vm.GetId())
-			return err
+			return opts.print(cmd, screen.Result{Value: &nodev1.ForgetResponse{Warning: warning},
+				Names: []string{fullName(vm)}, Text: said("%s removed", fullName(vm))})
 		}),
 	}
 	flags := cmd.Flags()

@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/api/record"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 )
 
 // finalOrder is what godwit rm was told about a final snapshot.
@@ -33,7 +34,7 @@ func (o *finalOrder) order(cmd *cobra.Command, opts *options, node nodev1.NodeSe
 	}
 	said, patience := uint32(0), opts.waitForDaemon(cmd, func() {})
 	for !o.detach && waits(rec, id) {
-		if d := rec.GetDeletion(); d.GetTries() > said && opts.output != "json" {
+		if d := rec.GetDeletion(); d.GetTries() > said && !opts.machine() {
 			said = d.GetTries()
 			fmt.Fprintf(cmd.ErrOrStderr(), "godwit: the VM runs on; its final snapshot is tried again (godwit rm --cancel "+
 				"calls it off); try %d: %s\n", said, d.GetReason())
@@ -45,10 +46,7 @@ func (o *finalOrder) order(cmd *cobra.Command, opts *options, node nodev1.NodeSe
 	if err := failure(rec, id); err != nil {
 		return err
 	}
-	if opts.output == "json" {
-		return printJSON(cmd.OutOrStdout(), rec)
-	}
-	return o.tell(cmd.OutOrStdout(), rec)
+	return opts.print(cmd, screen.Result{Value: rec, Names: []string{fullName(vm)}, Text: o.told(rec)})
 }
 
 // look is the next answer, some time later.
@@ -101,15 +99,13 @@ func failure(rec *nodev1.Record, id string) error {
 		rec.GetOwner().GetNode(), errdefs.ErrAborted)
 }
 
-func (*finalOrder) tell(out io.Writer, rec *nodev1.Record) error {
-	vm := rec.GetVm().GetNamespace() + "/" + rec.GetVm().GetId()
+func (*finalOrder) told(rec *nodev1.Record) func(io.Writer) error {
+	vm := fullName(rec.GetVm())
 	if rec.GetDeletion() != nil {
-		_, err := fmt.Fprintf(out, "%s: to be removed after a final snapshot (godwit ps)\n", vm)
-		return err
+		return said("%s: to be removed after a final snapshot (godwit ps)", vm)
 	}
-	_, err := fmt.Fprintf(out, "%s removed; its last state is %s: godwit wake %s has it back, godwit rm --force %s "+
-		"gives it up\n", vm, rec.GetOwner().GetDigest(), vm, vm)
-	return err
+	return said("%s removed; its last state is %s: godwit wake %s has it back, godwit rm --force %s gives it up", vm,
+		rec.GetOwner().GetDigest(), vm, vm)
 }
 
 func callOff(cmd *cobra.Command, opts *options, node nodev1.NodeService, vm *nodev1.VM) error {
@@ -117,9 +113,6 @@ func callOff(cmd *cobra.Command, opts *options, node nodev1.NodeService, vm *nod
 	if err != nil {
 		return record.FromWire(err)
 	}
-	if opts.output == "json" {
-		return printJSON(cmd.OutOrStdout(), rec)
-	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/%s: no deletion is ordered any more\n", vm.GetNamespace(), vm.GetId())
-	return err
+	return opts.print(cmd, screen.Result{Value: rec, Names: []string{fullName(vm)},
+		Text: said("%s: no deletion is ordered any more", fullName(vm))})
 }

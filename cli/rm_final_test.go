@@ -149,7 +149,7 @@ func TestDeletionInPs(t *testing.T) {
 		var log bytes.Buffer
 		vm := &nodev1.VMInfo{Vm: &nodev1.VM{Namespace: "n", Id: "v"}, Status: "running", Deletion: c.d}
 		sayNote(&log, vm)
-		if got := vmRow(vm)[1]; got != c.status || !strings.Contains(log.String(), c.log) ||
+		if got := stateText(vm); got != c.status || !strings.Contains(log.String(), c.log) ||
 			(c.log == "") != (log.Len() == 0) {
 			t.Errorf("%v: %q, %q", c.d, got, log.String())
 		}

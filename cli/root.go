@@ -4,15 +4,15 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
+	"strings"
 
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
 	"godwit.dev/godwit/internal/visible"
 )
@@ -51,23 +51,18 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = notRun(err)
 	}
 	if err != nil {
-		printError(stderr, opts.output, err)
+		printError(stderr, opts.format(), err)
 	}
 	return exitCode(err)
 }
 
 func newRoot(opts *options) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "godwit",
-		Short:         "Run VMs under containerd that sleep in a registry and wake on any node",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if opts.output != "text" && opts.output != "json" {
-				return fmt.Errorf("--output %q: text or json: %w", opts.output, errdefs.ErrInvalidArgument)
-			}
-			return nil
-		},
+		Use:               "godwit",
+		Short:             "Run VMs under containerd that sleep in a registry and wake on any node",
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return opts.format().Check() },
 	}
 	namespace := os.Getenv("CONTAINERD_NAMESPACE")
 	if namespace == "" {
@@ -80,7 +75,7 @@ func newRoot(opts *options) *cobra.Command {
 	flags.StringVar(&opts.containerd, "containerd", "",
 		"socket of containerd, which knows the names of this node's VMs (default: as the configuration says)")
 	flags.StringVarP(&opts.namespace, "namespace", "n", namespace, "containerd namespace of the VM")
-	flags.StringVarP(&opts.output, "output", "o", "text", "text or json")
+	flags.StringVarP(&opts.output, "output", "o", "text", strings.Join(screen.Formats, ", "))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return misuse(cmd, err.Error()) })
 	for _, verb := range verbs {
 		root.AddCommand(verb(opts))

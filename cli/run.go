@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
 	"godwit.dev/godwit/internal/visible"
 )
@@ -66,7 +67,7 @@ func (f *runFlags) check(cmd *cobra.Command) error {
 
 // pulling shows a pull until stop.
 func pulling(cmd *cobra.Command, opts *options, o *client.VMOptions) (stop func()) {
-	shown := newProgress(cmd.ErrOrStderr(), opts.output == "json")
+	shown := newProgress(cmd.ErrOrStderr(), opts.machine())
 	o.Progress = func(p client.PullProgress) {
 		shown.update(&nodev1.StatusResponse{Step: p.Phase + " " + o.Image, Done: uint64(p.Done), Total: uint64(p.Total)})
 	}
@@ -86,11 +87,7 @@ func (f *runFlags) detached(cmd *cobra.Command, opts *options, c *client.Client,
 
 // made prints the name of a VM.
 func made(cmd *cobra.Command, opts *options, vm *nodev1.VM) error {
-	if opts.output == "json" {
-		return printJSON(cmd.OutOrStdout(), vm)
-	}
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), vm.GetId())
-	return err
+	return opts.print(cmd, screen.Result{Value: vm, Names: []string{fullName(vm)}, Text: said("%s", vm.GetId())})
 }
 
 // attached runs a VM whose streams are this program's, and ends as its command does.

@@ -1,15 +1,16 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
 )
 
@@ -21,7 +22,8 @@ func newSnapshot(opts *options) *cobra.Command {
 }
 
 func newSnapshotLs(opts *options) *cobra.Command {
-	return &cobra.Command{
+	flags := screen.ListFlags{}
+	cmd := &cobra.Command{
 		Use:   "ls [VM]",
 		Short: "List the snapshots of a VM, or of all VMs that the controller knows",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,22 +44,36 @@ func newSnapshotLs(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
+			if resp.GetWarning() != "" && !opts.machine() {
+				opts.note(cmd, resp.GetWarning())
 			}
-			if resp.GetWarning() != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", resp.GetWarning())
-			}
-			rows := make([][]string, 0, len(resp.GetSnapshots()))
-			for _, s := range resp.GetSnapshots() {
-				rows = append(rows, snapshotRow(s))
-			}
-			return table(cmd.OutOrStdout(), "VM DIGEST NAME GEN OPERATION CREATED BYTES USE", rows)
+			return opts.list(cmd, snapshotList(resp), flags)
 		},
 	}
+	flags.Add(cmd.Flags())
+	return cmd
 }
 
-func snapshotRow(s *nodev1.SnapshotInfo) []string {
+// snapshotList shows as much of a digest as finds it.
+func snapshotList(resp *nodev1.SnapshotsResponse) screen.List {
+	l := screen.List{
+		Columns: []screen.Column{{Title: "VM", Keep: true}, {Title: "DIGEST", Keep: true}, {Title: "NAME"},
+			{Title: "AGE"}, {Title: "SIZE", Right: true}, {Title: "USE"}, {Title: "CREATED", Wide: true},
+			{Title: "GEN", Wide: true},
+			{Title: "OPERATION", Wide: true}, {Title: "WHOLE-DIGEST", Wide: true}},
+		Whole: func(left []screen.Item) any {
+			resp.Snapshots = screen.Values[*nodev1.SnapshotInfo](left)
+			return resp
+		},
+	}
+	for _, s := range resp.GetSnapshots() {
+		l.Items = append(l.Items, screen.Item{Value: s, Name: s.GetDigest(), ID: s.GetDigest(), Row: snapshotRow(s),
+			Keys: map[string]string{"use": useOf(s)}})
+	}
+	return l
+}
+
+func useOf(s *nodev1.SnapshotInfo) string {
 	use := "-"
 	switch {
 	case s.GetOwed():
@@ -75,10 +91,14 @@ func snapshotRow(s *nodev1.SnapshotInfo) []string {
 	case s.GetCheckpoint():
 		use = "checkpoint"
 	}
+	return use
+}
+
+func snapshotRow(s *nodev1.SnapshotInfo) []string {
 	return []string{
-		s.GetVm().GetNamespace() + "/" + s.GetVm().GetId(), s.GetDigest(), dash(s.GetName()),
-		fmt.Sprint(s.GetGeneration()), s.GetOperation(),
-		time.Unix(0, s.GetCreatedUnixNano()).UTC().Format(time.RFC3339), mib(s.GetBytes()), use,
+		fullName(s.GetVm()), short(s.GetDigest()), screen.Dash(s.GetName()), screen.Since(s.GetCreatedUnixNano()),
+		screen.Bytes(s.GetBytes()), useOf(s),
+		screen.Instant(s.GetCreatedUnixNano()), fmt.Sprint(s.GetGeneration()), s.GetOperation(), s.GetDigest(),
 	}
 }
 
@@ -97,8 +117,11 @@ func newSnapshotInspect(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), string(resp.GetJson()))
-			return err
+			text := func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, string(resp.GetJson()))
+				return err
+			}
+			return opts.print(cmd, screen.Result{Value: json.RawMessage(resp.GetJson()), Names: args[:1], Text: text})
 		}),
 	}
 	repositoryFlag(cmd, &request.Repository)
@@ -120,7 +143,7 @@ func newSnapshotVerify(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			return printVerdict(cmd.OutOrStdout(), opts.output, request.Digest, resp)
+			return printVerdict(cmd.OutOrStdout(), opts.format(), request.Digest, resp)
 		}),
 	}
 	repositoryFlag(cmd, &request.Repository)
@@ -129,16 +152,16 @@ func newSnapshotVerify(opts *options) *cobra.Command {
 
 // printVerdict says what was read, each bad part in a line, and ends with DataLoss if
 // there is one.
-func printVerdict(w io.Writer, output, digest string, v *nodev1.VerifyResponse) error {
-	if output == "json" {
-		if err := printJSON(w, v); err != nil {
-			return err
-		}
-	} else {
+func printVerdict(w io.Writer, output screen.Format, digest string, v *nodev1.VerifyResponse) error {
+	text := func(w io.Writer) error {
 		for _, b := range v.GetBad() {
 			fmt.Fprintf(w, "%s: %s\n", b.GetPart(), b.GetReason())
 		}
-		fmt.Fprintf(w, "%d packs, %d frames, %s read\n", v.GetPacks(), v.GetFrames(), mib(v.GetBytes()))
+		_, err := fmt.Fprintf(w, "%d packs, %d frames, %s read\n", v.GetPacks(), v.GetFrames(), screen.Bytes(v.GetBytes()))
+		return err
+	}
+	if err := (screen.Result{Value: v, Names: []string{digest}, Text: text}).Print(w, output); err != nil {
+		return err
 	}
 	if n := len(v.GetBad()) + int(v.GetMore()); n > 0 {
 		return fmt.Errorf("snapshot %s: %d parts are bad: %w", digest, n, errdefs.ErrDataLoss)

@@ -8,6 +8,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 )
 
 func newSnapshotRm(opts *options) *cobra.Command {
@@ -26,14 +27,10 @@ func newSnapshotRm(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if resp.GetWarning() != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", resp.GetWarning())
+			if resp.GetWarning() != "" && !opts.machine() {
+				opts.note(cmd, resp.GetWarning())
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s removed\n", args[0])
-			return err
+			return opts.print(cmd, screen.Result{Value: resp, Names: args[:1], Text: said("%s removed", args[0])})
 		}),
 	}
 }
@@ -69,32 +66,36 @@ func newSnapshotPrune(opts *options) *cobra.Command {
 
 // printPruned tells each; what could not be looked at is the command's error.
 func printPruned(cmd *cobra.Command, opts *options, resp *nodev1.PruneResponse, dry bool) error {
-	if opts.output == "json" {
-		if err := printJSON(cmd.OutOrStdout(), resp); err != nil {
-			return err
+	l := screen.List{
+		Columns: []screen.Column{{Title: "VM", Keep: true}, {Title: "DIGEST", Keep: true}, {Title: "SIZE", Right: true},
+			{Title: "WHY"}, {Title: "RESULT"}, {Title: "WHOLE-DIGEST", Wide: true}},
+		Whole: func([]screen.Item) any { return resp },
+	}
+	for _, p := range resp.GetPruned() {
+		vm := "-"
+		if p.GetVm() != nil {
+			vm = fullName(p.GetVm())
 		}
-	} else {
-		rows := make([][]string, 0, len(resp.GetPruned()))
-		for _, p := range resp.GetPruned() {
-			done := "deleted"
-			switch {
-			case p.GetError() != "":
-				done = "stays: " + p.GetError()
-			case dry:
-				done = "would be deleted"
-			}
-			vm := dash("")
-			if p.GetVm() != nil {
-				vm = p.GetVm().GetNamespace() + "/" + p.GetVm().GetId()
-			}
-			rows = append(rows, []string{vm, dash(p.GetDigest()), mib(p.GetBytes()), p.GetWhy(), done})
-		}
-		if err := table(cmd.OutOrStdout(), "VM DIGEST BYTES WHY RESULT", rows); err != nil {
-			return err
-		}
+		l.Items = append(l.Items, screen.Item{Value: p, Name: p.GetDigest(), Row: []string{
+			vm, screen.Dash(short(p.GetDigest())), screen.Bytes(p.GetBytes()), p.GetWhy(), prunedText(p, dry),
+			screen.Dash(p.GetDigest()),
+		}})
+	}
+	if err := opts.list(cmd, l, screen.ListFlags{}); err != nil {
+		return err
 	}
 	if resp.GetWarning() != "" {
 		return fmt.Errorf("prune: %s: %w", resp.GetWarning(), errdefs.ErrUnavailable)
 	}
 	return nil
+}
+
+func prunedText(p *nodev1.Pruned, dry bool) string {
+	switch {
+	case p.GetError() != "":
+		return "stays: " + p.GetError()
+	case dry:
+		return "would be deleted"
+	}
+	return "deleted"
 }

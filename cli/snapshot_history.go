@@ -1,15 +1,13 @@
 package cli
 
 import (
-	"fmt"
-	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 )
 
 func newSnapshotHistory(opts *options) *cobra.Command {
@@ -23,13 +21,10 @@ func newSnapshotHistory(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if resp.GetWarning() != "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "godwit: the list is not whole:", resp.GetWarning())
+			if resp.GetWarning() != "" && !opts.machine() {
+				opts.note(cmd, "the list is not whole: "+resp.GetWarning())
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
-			return printTree(cmd.OutOrStdout(), resp.GetSnapshots(), time.Now())
+			return opts.list(cmd, treeOf(resp), screen.ListFlags{})
 		}),
 	}
 }
@@ -37,15 +32,22 @@ func newSnapshotHistory(opts *options) *cobra.Command {
 // maxDepth bounds how far a line is set in.
 const maxDepth = 8
 
-// printTree draws a column for each line of descent, as git log --graph does.
-func printTree(w io.Writer, all []*nodev1.SnapshotInfo, now time.Time) error {
-	rows := make([][]string, 0, len(all))
-	for _, b := range record.Tree(all) {
-		rows = append(rows, []string{strings.Repeat("| ", min(b.Depth, maxDepth)) + "* " + shortDigest(b.GetDigest()),
-			dash(b.GetName()), age(b.GetCreatedUnixNano(), now), record.Why(b.SnapshotInfo), mib(b.GetBytes()),
-			mib(b.GetNewBytes()), dash(b.GetNode()), dash(marks(b.SnapshotInfo))})
+// treeOf draws a column for each line of descent, as git log --graph does.
+func treeOf(resp *nodev1.SnapshotsResponse) screen.List {
+	l := screen.List{
+		Columns: []screen.Column{{Title: "SNAPSHOT", Keep: true}, {Title: "NAME"}, {Title: "AGE"}, {Title: "WHY"},
+			{Title: "SIZE", Right: true}, {Title: "NEW", Right: true}, {Title: "NODE", Spare: true}, {Title: "STATE"},
+			{Title: "WHOLE-DIGEST", Wide: true}},
+		Whole: func([]screen.Item) any { return resp },
 	}
-	return table(w, "SNAPSHOT NAME AGE WHY SIZE NEW NODE STATE", rows)
+	for _, b := range record.Tree(resp.GetSnapshots()) {
+		l.Items = append(l.Items, screen.Item{Value: b.SnapshotInfo, Name: b.GetDigest(), Row: []string{
+			strings.Repeat("| ", min(b.Depth, maxDepth)) + "* " + short(b.GetDigest()), screen.Dash(b.GetName()),
+			screen.Since(b.GetCreatedUnixNano()), record.Why(b.SnapshotInfo), screen.Bytes(b.GetBytes()),
+			screen.Bytes(b.GetNewBytes()), screen.Dash(b.GetNode()), screen.Dash(marks(b.SnapshotInfo)), b.GetDigest(),
+		}})
+	}
+	return l
 }
 
 // marks are what else there is to know of a snapshot.
@@ -61,27 +63,4 @@ func marks(s *nodev1.SnapshotInfo) string {
 		}
 	}
 	return strings.Join(all, ", ")
-}
-
-// shortDigest is how docker shows an id: 12 digits.
-func shortDigest(digest string) string {
-	hex := strings.TrimPrefix(digest, "sha256:")
-	return hex[:min(len(hex), 12)]
-}
-
-// age is how long ago a snapshot was made, in its largest unit.
-func age(at int64, now time.Time) string {
-	d := now.Sub(time.Unix(0, at))
-	switch seconds, minutes, hours := int(d.Seconds()), int(d.Minutes()), int(d.Hours()); {
-	case at == 0:
-		return "-"
-	case minutes == 0:
-		return fmt.Sprintf("%d s", max(0, seconds))
-	case hours == 0:
-		return fmt.Sprintf("%d min", minutes)
-	case hours < 48:
-		return fmt.Sprintf("%d h", hours)
-	default:
-		return fmt.Sprintf("%d d", hours/24)
-	}
 }

@@ -2,12 +2,12 @@ package cli
 
 import (
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 )
 
 func newSnapshotDiff(opts *options) *cobra.Command {
@@ -30,10 +30,7 @@ func newSnapshotDiff(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
-			return printDiff(cmd.OutOrStdout(), resp)
+			return opts.list(cmd, diffList(resp), screen.ListFlags{})
 		}),
 	}
 	cmd.Flags().StringVar(&request.FromRepository, "from-repository", "",
@@ -45,16 +42,20 @@ func newSnapshotDiff(opts *options) *cobra.Command {
 
 const pageSize = 4096
 
-func printDiff(w io.Writer, resp *nodev1.DiffResponse) error {
-	rows := make([][]string, 0, len(resp.GetSpaces()))
-	for _, s := range resp.GetSpaces() {
-		rows = append(rows, []string{
-			s.GetName(), fmt.Sprint(s.GetSame()), fmt.Sprint(s.GetChanged()), fmt.Sprint(s.GetAdded()),
-			fmt.Sprint(s.GetRemoved()),
-			mib((s.GetChanged() + s.GetAdded()) * pageSize),
-		})
+func diffList(resp *nodev1.DiffResponse) screen.List {
+	l := screen.List{
+		Columns: []screen.Column{{Title: "SPACE", Keep: true}, {Title: "SAME", Right: true},
+			{Title: "CHANGED", Right: true}, {Title: "ADDED", Right: true}, {Title: "REMOVED", Right: true},
+			{Title: "NEW", Right: true}},
+		Whole: func([]screen.Item) any { return resp },
 	}
-	return table(w, "SPACE SAME CHANGED ADDED REMOVED NEW", rows)
+	for _, s := range resp.GetSpaces() {
+		l.Items = append(l.Items, screen.Item{Value: s, Name: s.GetName(), Row: []string{
+			s.GetName(), fmt.Sprint(s.GetSame()), fmt.Sprint(s.GetChanged()), fmt.Sprint(s.GetAdded()),
+			fmt.Sprint(s.GetRemoved()), screen.Bytes((s.GetChanged() + s.GetAdded()) * pageSize),
+		}})
+	}
+	return l
 }
 
 func newSnapshotCopy(opts *options) *cobra.Command {
@@ -75,12 +76,9 @@ func newSnapshotCopy(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s copied to %s:%s (%s sent of %s)\n",
-				request.GetDigest(), request.GetTo(), resp.GetTag(), mib(resp.GetBytes()), mib(resp.GetTotal()))
-			return err
+			text := said("%s copied to %s:%s (%s sent of %s)", request.GetDigest(), request.GetTo(), resp.GetTag(),
+				screen.Bytes(resp.GetBytes()), screen.Bytes(resp.GetTotal()))
+			return opts.print(cmd, screen.Result{Value: resp, Names: args[:1], Text: text})
 		}),
 	}
 	repositoryFlag(cmd, &request.Repository)

@@ -7,6 +7,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 )
 
 func newSnapshotPin(opts *options) *cobra.Command {
@@ -65,9 +66,6 @@ func pin(cmd *cobra.Command, opts *options, node nodev1.NodeService, snapshot st
 		if ref.GetDigest() != request.GetDigest() {
 			continue
 		}
-		if opts.output == "json" {
-			return printJSON(cmd.OutOrStdout(), ref)
-		}
 		text := "pinned"
 		switch {
 		case !pinned && ref.GetManual():
@@ -79,8 +77,8 @@ func pin(cmd *cobra.Command, opts *options, node nodev1.NodeService, snapshot st
 		if ref.GetName() != "" {
 			called = " (" + ref.GetName() + ")"
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s of VM %s/%s: %s\n", ref.GetDigest(), called, rec.GetVm().GetNamespace(),
-			rec.GetVm().GetId(), text)
+		return opts.print(cmd, screen.Result{Value: ref, Names: []string{ref.GetDigest()},
+			Text: said("%s%s of VM %s: %s", ref.GetDigest(), called, fullName(rec.GetVm()), text)})
 	}
-	return err
+	return nil
 }

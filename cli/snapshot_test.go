@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 )
 
 func TestHibernateLimits(t *testing.T) {
@@ -46,9 +46,9 @@ func TestNotesOfTheList(t *testing.T) {
 // Pending deletions show where people look.
 func TestCleanupPendingShows(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
-	if row := vmRow(&nodev1.VMInfo{Vm: vm, Status: "running", CleanupPending: 2}); row[1] != "running, cleanup pending "+
+	if got := stateText(&nodev1.VMInfo{Vm: vm, Status: "running", CleanupPending: 2}); got != "running, cleanup pending "+
 		"(2)" {
-		t.Errorf("ps: %q", row)
+		t.Errorf("ps: %q", got)
 	}
 	for use, s := range map[string]*nodev1.SnapshotInfo{
 		"cleanup pending": {Vm: vm, Owed: true, Spent: true}, "owner": {Vm: vm, Owner: true, Use: "it owns the VM"},
@@ -56,8 +56,9 @@ func TestCleanupPendingShows(t *testing.T) {
 		"checkpoint": {Vm: vm, Checkpoint: true}, "pinned": {Vm: vm, Checkpoint: true, Manual: true, Pinned: true},
 		"checkpoint by hand": {Vm: vm, Checkpoint: true, Manual: true},
 	} {
-		if row := snapshotRow(s); row[len(row)-1] != use {
-			t.Errorf("snapshot ls: %q, want %s", row, use)
+		l := snapshotList(&nodev1.SnapshotsResponse{Snapshots: []*nodev1.SnapshotInfo{s}})
+		if got := cell(t, l, "USE"); got != use {
+			t.Errorf("snapshot ls: %q, want %s", got, use)
 		}
 	}
 }
@@ -65,33 +66,33 @@ func TestCleanupPendingShows(t *testing.T) {
 // How a VM came to its RAM shows, and how far that is while it goes on.
 func TestRestoreShows(t *testing.T) {
 	for want, vm := range map[string]*nodev1.VMInfo{
-		"running":                  {},
-		"running, restored: clone": {RestoreMode: "clone"},
-		"running, restored: eager (auto: 90 MiB of RAM, fewer than 256)": {RestoreMode: "eager",
+		"running | -":     {},
+		"running | clone": {RestoreMode: "clone"},
+		"running | eager (auto: 90 MiB of RAM, fewer than 256)": {RestoreMode: "eager",
 			RestoreReason: "auto: 90 MiB of RAM, fewer than 256"},
-		"running, restore: lazy, 1 of 512 MiB": {Restore: "lazy, 1 of 512 MiB",
+		"running, restore: lazy, 1 of 512 MiB | lazy (auto: 300 MiB of RAM)": {Restore: "lazy, 1 of 512 MiB",
 			RestoreMode: "lazy", RestoreReason: "auto: 300 MiB of RAM"},
-		"running, restored: eager (" + strings.Repeat("why ", 15) + "...)": {RestoreMode: "eager",
+		"running | eager (" + strings.Repeat("why ", 15) + "...)": {RestoreMode: "eager",
 			RestoreReason: strings.Repeat("why\n", 20)},
 	} {
 		vm.Status = "running"
-		if row := vmRow(vm); row[1] != want {
-			t.Errorf("ps: %q, want %q", row[1], want)
+		l := vmList(&nodev1.VMsResponse{Vms: []*nodev1.VMInfo{vm}}, false, false)
+		if got := cell(t, l, "STATE") + " | " + cell(t, l, "RESTORED"); got != want {
+			t.Errorf("ps: %q, want %q", got, want)
 		}
 	}
-	var out bytes.Buffer
-	if err := printJSON(&out, &nodev1.VMInfo{RestoreMode: "eager", RestoreReason: "auto: because"}); err != nil {
-		t.Fatal(err)
+}
+
+// cell is one of the first row, under a title.
+func cell(t *testing.T, l screen.List, title string) string {
+	t.Helper()
+	for i, c := range l.Columns {
+		if c.Title == title {
+			return l.Items[0].Row[i]
+		}
 	}
-	var said struct {
-		Restore string
-		Mode    string `json:"restore_mode"`
-		Reason  string `json:"restore_reason"`
-	}
-	if err := json.Unmarshal(out.Bytes(), &said); err != nil || said.Restore != "" || said.Mode != "eager" ||
-		said.Reason != "auto: because" {
-		t.Errorf("ps -o json: %s, %v", &out, err)
-	}
+	t.Fatalf("no column %s", title)
+	return ""
 }
 
 func TestPrintPruned(t *testing.T) {
@@ -110,16 +111,17 @@ func TestPrintPruned(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	err := printDiff(&out,
+	diff := diffList(
 		&nodev1.DiffResponse{Spaces: []*nodev1.SpaceDiff{{Name: "ram0", Same: 5, Changed: 100, Added: 156, Removed: 3}}})
-	if err != nil || !strings.Contains(out.String(), "1.0MiB") {
+	err := diff.Print(&out, screen.Text, screen.ListFlags{})
+	if err != nil || !strings.Contains(out.String(), "1MiB") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }
 
 // The tree shows when, why, how much and where, what stays, and a line that was left; foreign text moves no cursor.
 func TestHistory(t *testing.T) {
-	now := time.Unix(1_800_000_000, 0)
+	now := time.Now()
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
 	digest := func(c string) string { return "sha256:" + strings.Repeat(c, 64) }
 	at := func(d time.Duration) int64 { return now.Add(-d).UnixNano() }
@@ -132,19 +134,20 @@ func TestHistory(t *testing.T) {
 			Base: true},
 	}
 	var out bytes.Buffer
-	if err := printTree(&out, all, now); err != nil {
+	tree := treeOf(&nodev1.SnapshotsResponse{Snapshots: all})
+	if err := tree.Print(&out, screen.Wide, screen.ListFlags{}); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	for i, want := range [][]string{{"SNAPSHOT", "NAME", "AGE", "WHY", "SIZE", "NEW", "NODE", "STATE"},
-		{"* aaaaaaaaaaaa ", "3 d", "sleep", "90.0MiB", "a"}, {"| * bbbbbbbbbbbb ", "5 h", "checkpoint ", "1.0MiB"},
-		{"* cccccccccccc ", "before-upgrade", "3 min", "checkpoint by hand", "the VM has gone on from it, pinned"}} {
+		{"* aaaaaaaaaaaa ", "3d", "sleep", "90MiB", "a"}, {"| * bbbbbbbbbbbb ", "5h", "checkpoint ", "1MiB"},
+		{"* cccccccccccc ", "before-upgrade", "3m", "checkpoint by hand", "the VM has gone on from it, pinned"}} {
 		for _, w := range want {
 			if !strings.Contains(lines[i], w) {
 				t.Errorf("line %d has no %q: %s", i, w, lines[i])
 			}
 		}
-		if len(lines[i]) > 130 || strings.ContainsRune(lines[i], '\x1b') {
+		if len(lines[i]) > 230 || strings.ContainsRune(lines[i], '\x1b') {
 			t.Errorf("line %d: %q", i, lines[i])
 		}
 	}

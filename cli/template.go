@@ -2,14 +2,14 @@ package cli
 
 import (
 	"fmt"
-	"io"
-	"time"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 )
 
 const (
@@ -61,7 +61,7 @@ func (o *options) onTemplates(k *kindFlags, do func(cmd *cobra.Command, node nod
 }
 
 func newTemplateLs(opts *options) *cobra.Command {
-	kinds := &kindFlags{}
+	kinds, flags := &kindFlags{}, screen.ListFlags{}
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List templates of both kinds, or of one",
 		RunE: opts.onTemplates(kinds, func(cmd *cobra.Command, node nodev1.NodeService, kind nodev1.TemplateKind,
@@ -73,40 +73,59 @@ func newTemplateLs(opts *options) *cobra.Command {
 			if resp.GetWarning() != "" {
 				opts.note(cmd, resp.GetWarning())
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
-			return printTemplates(cmd.OutOrStdout(), resp.GetTemplates())
+			return opts.list(cmd, templateList(resp), flags)
 		}),
 	}
 	kinds.add(cmd)
+	flags.Add(cmd.Flags())
 	return cmd
 }
 
-func printTemplates(w io.Writer, list []*nodev1.TemplateInfo) error {
-	rows := make([][]string, 0, len(list))
-	for _, t := range list {
-		devices := "-"
-		if t.GetKind() == bootKind {
-			devices = fmt.Sprintf("%d disks, %d NICs", t.GetDisks(), t.GetNics())
-		}
-		rows = append(rows, []string{
-			kindName(t), dash(t.GetImage()), t.GetVmm(), mib(t.GetMemory()), fmt.Sprint(t.GetVcpus()), devices,
-			mib(t.GetBytes()), instant(t.GetCreatedUnixNano()), instant(t.GetUsedUnixNano()), t.GetName(),
-		})
+func templateList(resp *nodev1.TemplatesResponse) screen.List {
+	l := screen.List{
+		Columns: []screen.Column{{Title: "NAME", Keep: true}, {Title: "KIND"}, {Title: "IMAGE"},
+			{Title: "MEMORY", Right: true}, {Title: "SIZE", Right: true}, {Title: "AGE", Spare: true},
+			{Title: "USED", Spare: true},
+			{Title: "VCPUS", Right: true, Wide: true}, {Title: "DEVICES", Wide: true}, {Title: "VMM", Wide: true},
+			{Title: "WHOLE-NAME", Wide: true}},
+		Whole: func(left []screen.Item) any {
+			resp.Templates = screen.Values[*nodev1.TemplateInfo](left)
+			return resp
+		},
 	}
-	return table(w, "KIND IMAGE VMM MEMORY VCPUS DEVICES SIZE CREATED USED NAME", rows)
+	for _, t := range resp.GetTemplates() {
+		l.Items = append(l.Items, screen.Item{Value: t, Name: t.GetName(), ID: t.GetName(), Row: templateRow(t),
+			Keys: map[string]string{"kind": kindName(t)}})
+	}
+	return l
+}
+
+func templateRow(t *nodev1.TemplateInfo) []string {
+	devices := "-"
+	if t.GetKind() == bootKind {
+		devices = fmt.Sprintf("%d disks, %d NICs", t.GetDisks(), t.GetNics())
+	}
+	used := "-"
+	if at := t.GetUsedUnixNano(); at != 0 {
+		used = screen.Since(at) + " ago"
+	}
+	return []string{
+		shortName(t.GetName()), kindName(t), screen.Dash(shortImage(t.GetImage())), screen.Bytes(t.GetMemory()),
+		screen.Bytes(t.GetBytes()), screen.Since(t.GetCreatedUnixNano()), used, fmt.Sprint(t.GetVcpus()), devices, t.GetVmm(),
+		t.GetName(),
+	}
+}
+
+// shortName is a digest's beginning, or a name that is none.
+func shortName(name string) string {
+	if strings.HasPrefix(name, "sha256:") {
+		return short(name)
+	}
+	return name
 }
 
 func kindName(t *nodev1.TemplateInfo) string {
 	return lower(t.GetKind().String(), "TEMPLATE_KIND_")
-}
-
-func instant(nano int64) string {
-	if nano == 0 {
-		return "-"
-	}
-	return time.Unix(0, nano).UTC().Format(time.RFC3339)
 }
 
 func newTemplateRm(opts *options) *cobra.Command {
@@ -121,15 +140,12 @@ func newTemplateRm(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
+			var names, lines []string
 			for _, t := range resp.GetRemoved() {
-				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s deleted (%s)\n", t.GetName(), about(t)); err != nil {
-					return err
-				}
+				names = append(names, t.GetName())
+				lines = append(lines, fmt.Sprintf("%s deleted (%s)", t.GetName(), about(t)))
 			}
-			return nil
+			return opts.print(cmd, screen.Result{Value: resp, Names: names, Text: saidLines(lines)})
 		}),
 	}
 	kinds.add(cmd)
@@ -139,9 +155,9 @@ func newTemplateRm(opts *options) *cobra.Command {
 // about says in a few words what a template is of.
 func about(t *nodev1.TemplateInfo) string {
 	if t.GetKind() == imageKind {
-		return "image " + dash(t.GetImage())
+		return "image " + screen.Dash(t.GetImage())
 	}
-	return fmt.Sprintf("boot, %s, %d vCPUs, %d disks, %d NICs", mib(t.GetMemory()), t.GetVcpus(), t.GetDisks(),
+	return fmt.Sprintf("boot, %s, %d vCPUs, %d disks, %d NICs", screen.Bytes(t.GetMemory()), t.GetVcpus(), t.GetDisks(),
 		t.GetNics())
 }
 
@@ -157,16 +173,13 @@ func newTemplatePush(opts *options) *cobra.Command {
 			if err != nil {
 				return record.FromWire(err)
 			}
-			if opts.output == "json" {
-				return printJSON(cmd.OutOrStdout(), resp)
-			}
+			var names, lines []string
 			for _, p := range resp.GetPushed() {
-				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is in %s (%s sent of %s)\n", p.GetTemplate().GetName(),
-					p.GetRepository(), mib(p.GetBytes()), mib(p.GetTotal())); err != nil {
-					return err
-				}
+				names = append(names, p.GetTemplate().GetName())
+				lines = append(lines, fmt.Sprintf("%s is in %s (%s sent of %s)", p.GetTemplate().GetName(),
+					p.GetRepository(), screen.Bytes(p.GetBytes()), screen.Bytes(p.GetTotal())))
 			}
-			return nil
+			return opts.print(cmd, screen.Result{Value: resp, Names: names, Text: saidLines(lines)})
 		}),
 	}
 	kinds.add(cmd)

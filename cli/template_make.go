@@ -12,6 +12,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 )
 
 // makeTimeout is how long it may take to make one, if nothing else is said.
@@ -110,10 +111,8 @@ func newTemplateMake(opts *options) *cobra.Command {
 				if err != nil {
 					return record.FromWire(err)
 				}
-				if opts.output == "json" {
-					return printJSON(cmd.OutOrStdout(), resp)
-				}
-				return printMade(cmd.OutOrStdout(), resp)
+				name := resp.GetTemplate().GetName()
+				return opts.print(cmd, screen.Result{Value: resp, Names: []string{name}, Text: madeText(resp)})
 			})(cmd, args)
 		},
 	}
@@ -157,19 +156,18 @@ func makeRequest(cmd *cobra.Command, namespace string, kinds *kindFlags, image *
 	return req, err
 }
 
-func printMade(w io.Writer, resp *nodev1.TemplateMakeResponse) error {
+func madeText(resp *nodev1.TemplateMakeResponse) func(io.Writer) error {
 	t := resp.GetTemplate()
 	round := func(ms uint64) time.Duration {
 		return (time.Duration(ms) * time.Millisecond).Round(100 * time.Millisecond)
 	}
-	how := fmt.Sprintf("made in %v, %s stored", round(resp.GetTookMs()), mib(t.GetBytes()))
+	how := fmt.Sprintf("made in %v, %s stored", round(resp.GetTookMs()), screen.Bytes(t.GetBytes()))
 	switch {
 	case resp.GetExisted():
 		how = "it was there"
 	case t.GetKind() == imageKind:
-		how = fmt.Sprintf("ready after %v, %s stored of %s", round(resp.GetReadyMs()), mib(resp.GetPushedBytes()),
-			mib(resp.GetResidentBytes()))
+		how = fmt.Sprintf("ready after %v, %s stored of %s", round(resp.GetReadyMs()), screen.Bytes(resp.GetPushedBytes()),
+			screen.Bytes(resp.GetResidentBytes()))
 	}
-	_, err := fmt.Fprintf(w, "%s template of %s (%s)\n", t.GetName(), about(t), how)
-	return err
+	return said("%s template of %s (%s)", t.GetName(), about(t), how)
 }

@@ -9,28 +9,31 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 )
 
 // The table of templates says of each kind what it is of, and no size or time that is not known.
 func TestPrintTemplates(t *testing.T) {
 	var out bytes.Buffer
-	err := printTemplates(&out, []*nodev1.TemplateInfo{
+	age := screen.Since(1e18)
+	list := templateList(&nodev1.TemplatesResponse{Templates: []*nodev1.TemplateInfo{
 		{Kind: bootKind, Name: "aa", Vmm: "qemu", Memory: 512 << 20, Vcpus: 2, Disks: 2, Nics: 1, Bytes: 74 << 20,
-			CreatedUnixNano: 1e18, UsedUnixNano: 2e18},
+			CreatedUnixNano: 1e18, UsedUnixNano: time.Now().Add(-time.Hour).UnixNano()},
 		{Kind: imageKind, Name: "sha256:1", Image: "web:1\x1b[2J", Vmm: "qemu", Memory: 512 << 20, Vcpus: 1, Bytes: 20 << 20,
 			CreatedUnixNano: 1e18},
-	})
-	if err != nil {
+	}})
+	if err := list.Print(&out, screen.Wide, screen.ListFlags{}); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []string{
-		"KIND IMAGE VMM MEMORY VCPUS DEVICES SIZE CREATED USED NAME",
-		"boot - qemu 512.0MiB 2 2 disks, 1 NICs 74.0MiB 2001-09-09T01:46:40Z 2033-05-18T03:33:20Z aa",
-		`image web:1\x1b[2J qemu 512.0MiB 1 - 20.0MiB 2001-09-09T01:46:40Z - sha256:1`,
+		"NAME KIND IMAGE MEMORY SIZE AGE USED VCPUS DEVICES VMM WHOLE-NAME",
+		"aa boot - 512MiB 74MiB " + age + " 60m ago 2 2 disks, 1 NICs qemu aa",
+		`1 image web:1\x1b[2J 512MiB 20MiB ` + age + ` - 1 - qemu sha256:1`,
 	} {
 		if got := strings.Join(strings.Fields(strings.Split(out.String(), "\n")[i]), " "); got != want {
 			t.Errorf("line %d is %q, want %q", i, got, want)
@@ -43,17 +46,17 @@ func TestPrintMade(t *testing.T) {
 	boot := &nodev1.TemplateInfo{Kind: bootKind, Name: "aa", Memory: 512 << 20, Vcpus: 1, Disks: 2, Nics: 1,
 		Bytes: 74 << 20}
 	for want, resp := range map[string]*nodev1.TemplateMakeResponse{
-		"aa template of boot, 512.0MiB, 1 vCPUs, 2 disks, 1 NICs (made in 4.5s, 74.0MiB stored)\n": {Template: boot,
+		"aa template of boot, 512MiB, 1 vCPUs, 2 disks, 1 NICs (made in 4.5s, 74MiB stored)\n": {Template: boot,
 			TookMs: 4510},
-		"aa template of boot, 512.0MiB, 1 vCPUs, 2 disks, 1 NICs (it was there)\n": {Template: boot,
+		"aa template of boot, 512MiB, 1 vCPUs, 2 disks, 1 NICs (it was there)\n": {Template: boot,
 			Existed: true},
-		"sha256:1 template of image web:1 (ready after 2s, 20.0MiB stored of 90.0MiB)\n": {
+		"sha256:1 template of image web:1 (ready after 2s, 20MiB stored of 90MiB)\n": {
 			Template: &nodev1.TemplateInfo{Kind: imageKind, Name: "sha256:1", Image: "web:1"}, ReadyMs: 2000,
 			PushedBytes: 20 << 20, ResidentBytes: 90 << 20,
 		},
 	} {
 		var out bytes.Buffer
-		if err := printMade(&out, resp); err != nil || out.String() != want {
+		if err := madeText(resp)(&out); err != nil || out.String() != want {
 			t.Errorf("%q, %v, want %q", out.String(), err, want)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"godwit.dev/godwit/api/moves"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 )
 
 func newWatch(opts *options) *cobra.Command {
@@ -28,10 +29,11 @@ func newWatch(opts *options) *cobra.Command {
 			}
 			f.Met = false // a daemon that is not there is no restart
 			if len(args) == 1 {
-				request.Operation, request.UntilSettled = args[0], true
-				if _, err := client.Get(cmd.Context(), &nodev1.StatusRequest{Operation: args[0]}); err != nil {
+				operation, err := operationOf(cmd.Context(), client, args[0])
+				if err != nil {
 					return err
 				}
+				request.Operation, request.UntilSettled = operation, true
 			}
 			return f.Follow(cmd.Context(), request)
 		}),
@@ -41,12 +43,13 @@ func newWatch(opts *options) *cobra.Command {
 }
 
 func (o *options) tellEvent(cmd *cobra.Command, ev *nodev1.MoveEvent) error {
-	if o.output == "json" {
-		return printJSON(cmd.OutOrStdout(), ev)
+	if o.machine() {
+		return screen.Each(cmd.OutOrStdout(), o.format(), ev)
 	}
 	line := fmt.Sprintf("%d %s %s %s/%s %s -> %s %s", ev.GetId(), time.Unix(0, ev.GetUnixNano()).UTC().
 		Format(time.RFC3339Nano), ev.GetType(),
-		ev.GetVm().GetNamespace(), ev.GetVm().GetId(), dash(ev.GetSource()), dash(ev.GetDestination()), ev.GetReason())
+		ev.GetVm().GetNamespace(), ev.GetVm().GetId(), screen.Dash(ev.GetSource()), screen.Dash(ev.GetDestination()),
+		ev.GetReason())
 	_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSpace(line))
 	return err
 }

@@ -53,16 +53,28 @@ func All() []Known {
 	}
 }
 
+// Document is what a program says of its build.
+type Document struct {
+	Program   string         `json:"program"`
+	Version   string         `json:"version"`
+	Commit    string         `json:"commit"`
+	Go        string         `json:"go"`
+	Protocols map[string]int `json:"protocols"` // and formats
+}
+
+// Of is the document of a program.
+func Of(program string) Document {
+	d := Document{Program: program, Version: Version, Commit: Commit, Go: runtime.Version(), Protocols: map[string]int{}}
+	for _, k := range All() {
+		d.Protocols[k.Name] = k.Version
+	}
+	return d
+}
+
 // Write prints what program it is, as text or as one JSON document.
 func Write(w io.Writer, program string, asJSON bool) error {
 	if asJSON {
-		numbers := map[string]int{}
-		for _, k := range All() {
-			numbers[k.Name] = k.Version
-		}
-		return json.NewEncoder(w).Encode(map[string]any{
-			"program": program, "version": Version, "commit": Commit, "go": runtime.Version(), "protocols": numbers,
-		})
+		return json.NewEncoder(w).Encode(Of(program))
 	}
 	var numbers []string
 	for _, k := range All() {

@@ -62,7 +62,8 @@ func looked(t *testing.T, g *guest, good string) {
 		list.Snapshots[0].Digest != good || !list.Snapshots[0].Owner {
 		t.Errorf("snapshot ls: %v: %+v", err, list)
 	}
-	if table := b.Godwit(t, "snapshot", "ls"); !strings.Contains(table, good) || !strings.Contains(table, "owner") {
+	if table := b.Godwit(t, "snapshot", "ls", "-o", "wide"); !strings.Contains(table, good) ||
+		!strings.Contains(table, "owner") {
 		t.Errorf("snapshot ls of all VMs: %s", table)
 	}
 	var found struct {

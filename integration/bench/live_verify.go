@@ -43,7 +43,7 @@ func (b *liveBench) verify(ctx context.Context, direct bool) error {
 		err = unix.Kill(daemon, unix.SIGSTOP)
 	}
 	if err == nil {
-		err = b.reach(ctx, func(phase string, _ bool) bool { return phase == "PHASE_COMMITTED" })
+		err = b.reach(ctx, func(phase string, _ bool) bool { return phase == "committed" })
 	}
 	if err == nil {
 		differ, err = differing(b.node, b.there)

@@ -31,18 +31,18 @@ func probeFlags(s shape, more ...string) []string {
 type moveWord struct {
 	Operation struct{ ID, Phase, Mode string }
 	Figures   struct {
-		Downtime float64 `json:"downtime_ms"`
-		Copy     float64 `json:"copy_ms"`
-		Vote     float64 `json:"vote_ms"`
-		Commit   float64 `json:"commit_ms"`
-		Run      float64 `json:"run_ms"`
-		Stop     float64 `json:"stop_ms"`
-		Save     float64 `json:"save_ms"`
+		Downtime float64 `json:"downtimeMs"`
+		Copy     float64 `json:"copyMs"`
+		Vote     float64 `json:"voteMs"`
+		Commit   float64 `json:"commitMs"`
+		Run      float64 `json:"runMs"`
+		Stop     float64 `json:"stopMs"`
+		Save     float64 `json:"saveMs"`
 		Tracking string
 		Passes   []struct {
-			Looked uint64 `json:"looked_bytes,string"`
-			Sent   uint64 `json:"sent_bytes,string"`
-			Left   uint64 `json:"left_bytes,string"`
+			Looked uint64 `json:"lookedBytes"`
+			Sent   uint64 `json:"sentBytes"`
+			Left   uint64 `json:"leftBytes"`
 			MS     float64
 		}
 	}

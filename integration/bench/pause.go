@@ -129,9 +129,9 @@ func (b *bench) pauseFigures(ctx context.Context, vm string, size int, figure, w
 	took := time.Since(begun)
 	var own struct {
 		Figures struct {
-			PauseMS  float64 `json:"pause_ms"`
-			StopMS   float64 `json:"stop_ms"`
-			SaveMS   float64 `json:"save_ms"`
+			PauseMS  float64 `json:"pauseMs"`
+			StopMS   float64 `json:"stopMs"`
+			SaveMS   float64 `json:"saveMs"`
 			Tracking string  `json:"tracking"`
 			Passes   []any   `json:"passes"`
 		} `json:"figures"`

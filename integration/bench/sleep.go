@@ -105,7 +105,7 @@ func (b *bench) hibernate(ctx context.Context, vm string, name func(string) stri
 	}
 	var own struct {
 		Figures struct {
-			PauseMS float64 `json:"pause_ms"`
+			PauseMS float64 `json:"pauseMs"`
 		} `json:"figures"`
 	}
 	if err := json.Unmarshal([]byte(out), &own); err != nil {

@@ -290,7 +290,7 @@ func (b *bench) sleepOnce(ctx context.Context, vm, name string) error {
 	}
 	var own struct {
 		Figures struct {
-			PauseMS  float64 `json:"pause_ms"`
+			PauseMS  float64 `json:"pauseMs"`
 			Tracking string  `json:"tracking"`
 			Passes   []any   `json:"passes"`
 		} `json:"figures"`

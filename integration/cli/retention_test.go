@@ -209,7 +209,7 @@ func TestRetention(t *testing.T) {
 		return harness.Fault{}
 	})
 	n.Godwit(t, "snapshot", "rm", first)
-	pending := func() bool { return strings.Contains(n.Godwit(t, "ps"), "cleanup pending (1)") }
+	pending := func() bool { return strings.Contains(n.Godwit(t, "ps", "-o", "wide"), "cleanup pending (1)") }
 	if !pending() || !k.there(first) || !strings.Contains(n.Godwit(t, "snapshot", "ls"), "cleanup pending") {
 		t.Errorf("ps: %s, snapshot ls: %s", n.Godwit(t, "ps"), n.Godwit(t, "snapshot", "ls"))
 	}
@@ -233,12 +233,13 @@ func TestRetention(t *testing.T) {
 	}
 	// A try that was under way when the right came may have dropped the tag alone, as with a
 	// registry that deletes no manifest: its collector takes the rest.
-	if list := n.Godwit(t, "snapshot", "ls"); strings.Contains(list, first) || !k.there(second) || !k.there(third) {
+	if list := n.Godwit(t, "snapshot", "ls", "-o", "wide"); strings.Contains(list, first) || !k.there(second) ||
+		!k.there(third) {
 		t.Errorf("second %v, third %v in the registry; %s", k.there(second), k.there(third), list)
 	}
 	refuses(t, n, "without force", "rm", "web")
 	n.Godwit(t, "rm", "--force", "web")
-	if out := n.Godwit(t, "ps"); strings.Contains(out, "web") || k.there(second) || k.there(third) {
+	if out := n.Godwit(t, "ps", "-a"); strings.Contains(out, "web") || k.there(second) || k.there(third) {
 		t.Errorf("after rm: %s, second %v, third %v in the registry", out, k.there(second), k.there(third))
 	}
 }

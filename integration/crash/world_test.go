@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
+	"github.com/containerd/ttrpc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/integration/harness"
@@ -204,12 +204,14 @@ func (w *world) clean(ctx context.Context) error {
 func (w *world) record(ctx context.Context) (*nodev1.VMInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, stopBound)
 	defer cancel()
-	out, err := w.a.RunGodwit(ctx, "ps", "-o", "json")
+	conn, err := net.Dial("unix", filepath.Join(w.a.Dir, "run", "godwitd.sock"))
 	if err != nil {
 		return nil, err
 	}
-	var all nodev1.VMsResponse
-	if err := protojson.Unmarshal([]byte(out), &all); err != nil {
+	client := ttrpc.NewClient(conn)
+	defer client.Close()
+	all, err := nodev1.NewNodeClient(client).VMs(ctx, &nodev1.VMsRequest{Namespace: "default"})
+	if err != nil {
 		return nil, err
 	}
 	for _, info := range all.GetVms() {
@@ -217,7 +219,7 @@ func (w *world) record(ctx context.Context) (*nodev1.VMInfo, error) {
 			return info, nil
 		}
 	}
-	return nil, fmt.Errorf("VM %s has no record: %s", w.vm, out)
+	return nil, fmt.Errorf("VM %s has no record: %v", w.vm, all)
 }
 
 // phase waits until the open operation is in want.

@@ -53,7 +53,7 @@ func TestStream(t *testing.T) {
 func testLoopback(t *testing.T, h *harness.Harness, n *harness.Node) {
 	got := ctr(t, n, nil, execArgs("vm", "links", "ls /sys/class/net; ping -c1 -W5 127.0.0.1 >/dev/null && echo up")...)
 	got.want(t, result{"lo\nup\n", "", 0})
-	if out := n.Godwit(t, "ps"); !strings.Contains(out, "loopback") {
+	if out := n.Godwit(t, "ps", "-o", "wide"); !strings.Contains(out, "loopback") {
 		t.Errorf("godwit ps does not say it: %s", out)
 	}
 	if log, err := os.ReadFile(filepath.Join(h.Dir, "log", n.Name+"-containerd.log")); err != nil ||

@@ -198,7 +198,7 @@ func (d *demo) looked(out string, resident uint64) error {
 		Figures struct {
 			Tracking string
 			Passes   []struct {
-				Looked uint64 `json:"looked_bytes,string"`
+				Looked uint64 `json:"lookedBytes"`
 			}
 		}
 	}

@@ -207,11 +207,11 @@ func known(ctx context.Context, nodes ...*harness.Node) error {
 type ownWord struct {
 	Operation struct{ Mode, Phase string }
 	Figures   struct {
-		Downtime float64 `json:"downtime_ms"`
-		Copy     float64 `json:"copy_ms"`
-		Vote     float64 `json:"vote_ms"`
-		Commit   float64 `json:"commit_ms"`
-		Run      float64 `json:"run_ms"`
+		Downtime float64 `json:"downtimeMs"`
+		Copy     float64 `json:"copyMs"`
+		Vote     float64 `json:"voteMs"`
+		Commit   float64 `json:"commitMs"`
+		Run      float64 `json:"runMs"`
 		Passes   []any
 	}
 	passes int
@@ -221,7 +221,7 @@ func readMove(text string) (w ownWord, err error) {
 	if err := json.Unmarshal([]byte(text), &w); err != nil {
 		return w, fmt.Errorf("read what godwit migrate says: %w: %s", err, text)
 	}
-	if w.passes = len(w.Figures.Passes); w.Operation.Phase != "PHASE_SUCCEEDED" {
+	if w.passes = len(w.Figures.Passes); w.Operation.Phase != "succeeded" {
 		return w, fmt.Errorf("godwit migrate came back with %s", w.Operation.Phase)
 	}
 	return w, nil

@@ -84,12 +84,12 @@ func TestLiveWriteKeys(t *testing.T) {
 
 // A move that did not succeed is no figure.
 func TestReadMove(t *testing.T) {
-	for _, text := range []string{"", "{}", `{"operation": {"phase": "PHASE_FAILED"}}`} {
+	for _, text := range []string{"", "{}", `{"operation": {"phase": "failed"}}`} {
 		if w, err := readMove(text); err == nil {
 			t.Errorf("%q: %+v", text, w)
 		}
 	}
-	w, err := readMove(`{"operation": {"phase": "PHASE_SUCCEEDED", "mode": "live"}, "figures": {"copy_ms": 2, "passes": [{}, {}]}}`)
+	w, err := readMove(`{"operation": {"phase": "succeeded", "mode": "live"}, "figures": {"copyMs": 2, "passes": [{}, {}]}}`)
 	if err != nil || w.passes != 2 || w.Figures.Copy != 2 || w.Operation.Mode != "live" {
 		t.Errorf("%+v, %v", w, err)
 	}

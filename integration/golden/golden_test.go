@@ -42,8 +42,8 @@ func between(t *testing.T) time.Duration {
 }
 
 type figures struct {
-	Resident uint64 `json:"resident_bytes,string"`
-	Pushed   uint64 `json:"pushed_bytes,string"`
+	Resident uint64 `json:"residentBytes"`
+	Pushed   uint64 `json:"pushedBytes"`
 }
 
 func hibernate(t *testing.T, n *harness.Node) figures {
@@ -111,8 +111,8 @@ func TestGolden(t *testing.T) {
 	}
 	var made struct {
 		Template struct{ Name string }
-		Resident uint64 `json:"resident_bytes,string"`
-		Pushed   uint64 `json:"pushed_bytes,string"`
+		Resident uint64 `json:"residentBytes"`
+		Pushed   uint64 `json:"pushedBytes"`
 	}
 	// The journal has its first lines a second after the program's start.
 	if err := json.Unmarshal([]byte(a.Godwit(t, "template", "make", "--image", "-o", "json", "--ready",
@@ -123,7 +123,7 @@ func TestGolden(t *testing.T) {
 	digest := made.Template.Name
 	t.Logf("golden snapshot: %d MiB resident, %d KiB stored", made.Resident>>20, made.Pushed>>10)
 	for _, verb := range []string{"template ls", "template ls --image", "golden ls"} { // the last is of the release before
-		if list := a.Godwit(t, strings.Fields(verb)...); !strings.Contains(list, digest) ||
+		if list := a.Godwit(t, append(strings.Fields(verb), "-o", "wide")...); !strings.Contains(list, digest) ||
 			!strings.Contains(list, images.Probe) {
 			t.Errorf("%s:\n%s", verb, list)
 		}
@@ -135,7 +135,7 @@ func TestGolden(t *testing.T) {
 		!strings.Contains(string(index), digest) {
 		t.Errorf("what was pushed: %s, %v", index, err)
 	}
-	if left := a.Ctr(t, "containers", "ls", "-q") + a.Godwit(t, "ps", "-A"); strings.Contains(left, "template-") {
+	if left := a.Ctr(t, "containers", "ls", "-q") + a.Godwit(t, "ps", "-a", "-A"); strings.Contains(left, "template-") {
 		t.Errorf("the VM of the golden snapshot is still known:\n%s", left)
 	}
 	// Nothing wakes from it, whatever is ordered.
@@ -156,7 +156,7 @@ func TestGolden(t *testing.T) {
 		t.Errorf("the first sleep sent %d bytes, the golden snapshot of the same image has %d", first.Pushed, made.Pushed)
 	}
 	t.Logf("\n%s", b.Godwit(t, "template", "rm", images.Probe))
-	if list := b.Godwit(t, "template", "ls", "--image"); strings.Contains(list, digest) {
+	if list := b.Godwit(t, "template", "ls", "--image", "-o", "wide"); strings.Contains(list, digest) {
 		t.Errorf("template ls after template rm:\n%s", list)
 	}
 

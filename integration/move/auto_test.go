@@ -33,7 +33,7 @@ func TestAutoRestore(t *testing.T) {
 	forget(t, n)
 	n.Godwit(t, "wake", vm)
 	awaitRestore(t, n, "RAM comes", func(s string) bool { return s == "" })
-	if out := n.Godwit(t, "ps"); !strings.Contains(out, "restored: lazy (auto: ") {
+	if out := n.Godwit(t, "ps", "-o", "wide"); !strings.Contains(out, "lazy (auto: ") {
 		t.Errorf("how it was restored: %s", out)
 	}
 	if got, now := shell("after", end), ask(t, h, address); got != want || now.Nonce != before.Nonce ||

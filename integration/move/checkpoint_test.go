@@ -30,8 +30,8 @@ import (
 type taken struct {
 	Operation struct{ Digest, Note string }
 	Figures   struct {
-		PauseMs     float64 `json:"pause_ms"`
-		PushedBytes string  `json:"pushed_bytes"`
+		PauseMs     float64 `json:"pauseMs"`
+		PushedBytes uint64  `json:"pushedBytes"`
 		Tracking    string  `json:"tracking"`
 		Notes       []string
 	}
@@ -43,7 +43,7 @@ func take(t *testing.T, n *harness.Node, args ...string) (r taken, pushed uint64
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	_, _ = fmt.Sscan(r.Figures.PushedBytes, &pushed)
+	pushed = r.Figures.PushedBytes
 	t.Logf("%v: paused %.1f ms (%s), pushed %d", args, r.Figures.PauseMs, r.Figures.Tracking, pushed)
 	return r, pushed
 }
@@ -100,7 +100,7 @@ func TestCheckpoint(t *testing.T) {
 			t.Error("a checkpoint ended a process of an exec")
 		}
 		a.Ctr(t, "task", "kill", "--exec-id", "caught", "--signal", "KILL", vm)
-		if out := a.Godwit(t, "snapshot", "ls", vm); !strings.Contains(out, first.Operation.Digest) ||
+		if out := a.Godwit(t, "snapshot", "ls", "-o", "wide", vm); !strings.Contains(out, first.Operation.Digest) ||
 			!strings.Contains(out, "before-upgrade") {
 			t.Errorf("snapshot ls: %s", out)
 		}

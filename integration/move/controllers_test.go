@@ -46,7 +46,7 @@ func TestControllers(t *testing.T) {
 	}
 	open()
 	err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
-		if m := migrations(t, a, "--all")[vm]; m.Operation.Phase != "PHASE_SUCCEEDED" {
+		if m := migrations(t, a, "--all")[vm]; m.Operation.Phase != "succeeded" {
 			return fmt.Errorf("the move is in %s: %s", m.Operation.Phase, m.Operation.Reason)
 		}
 		return nil
@@ -61,7 +61,7 @@ func TestControllers(t *testing.T) {
 	}
 	heard(t, c, "a", "b", "c")
 	if m := migrate(t, c, vm, "--to", "c", "--mode", "live", "--operation",
-		"second"); m.Operation.Phase != "PHASE_SUCCEEDED" {
+		"second"); m.Operation.Phase != "succeeded" {
 		t.Fatalf("the second move: %+v", m)
 	}
 	watch.Mark("c")

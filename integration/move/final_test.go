@@ -21,7 +21,7 @@ func finalSnapshot(t *testing.T, h *harness.Harness, n *harness.Node, watch *obs
 	ps := func(what string, ok func(string) bool) {
 		t.Helper()
 		err := harness.Poll(t.Context(), bound, func(context.Context) error {
-			if out := n.Godwit(t, "ps"); !ok(out) {
+			if out := n.Godwit(t, "ps", "-o", "wide"); !ok(out) {
 				return fmt.Errorf("ps: %s", out)
 			}
 			return nil
@@ -62,7 +62,7 @@ func finalSnapshot(t *testing.T, h *harness.Harness, n *harness.Node, watch *obs
 	after(t, watch, "away")
 	h.Door.SetFault(nil)
 	ps("it sleeps", func(out string) bool {
-		return strings.Contains(out, "hibernated") && !strings.Contains(out, "to be removed")
+		return strings.Contains(out, "asleep") && !strings.Contains(out, "to be removed")
 	})
 	if tasks, containers := n.Ctr(t, "task", "ls", "-q"), n.Ctr(t, "container", "ls", "-q"); strings.Contains(
 		tasks+containers, vm) {

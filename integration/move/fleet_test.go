@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/trace"
@@ -33,8 +34,8 @@ type listed struct {
 		ID, Phase, Source, Destination, Reason string
 
 		VM      struct{ ID string }
-		Started string `json:"started_unix_nano"`
-		Closed  string `json:"closed_unix_nano"`
+		Started time.Time `json:"startedTime"`
+		Closed  time.Time `json:"closedTime"`
 	}
 }
 
@@ -56,7 +57,7 @@ func migrations(t *testing.T, n *harness.Node, args ...string) map[string]listed
 func queued(all map[string]listed) map[string]string {
 	why := map[string]string{}
 	for id, m := range all {
-		if m.Operation.Phase == "PHASE_PENDING" {
+		if m.Operation.Phase == "pending" {
 			why[id] = cmp.Or(m.Waiting, "its turn")
 		} else {
 			why[id] = ""
@@ -74,9 +75,8 @@ func atOnce(t *testing.T, all map[string]listed, ok func(listed) bool) (most int
 	}
 	var edges []edge
 	for id, m := range all {
-		from, err1 := strconv.ParseInt(m.Operation.Started, 10, 64)
-		to, err2 := strconv.ParseInt(m.Operation.Closed, 10, 64)
-		if err1 != nil || err2 != nil || m.Operation.Phase != "PHASE_SUCCEEDED" {
+		from, to := m.Operation.Started.UnixNano(), m.Operation.Closed.UnixNano()
+		if m.Operation.Started.IsZero() || m.Operation.Closed.IsZero() || m.Operation.Phase != "succeeded" {
 			t.Fatalf("move of %s: %+v", id, m)
 		}
 		if ok(m) {

@@ -60,7 +60,7 @@ func sum(t *testing.T, n *harness.Node, id string) string {
 // restoring is what godwit ps says of the restore.
 func restoring(t *testing.T, n *harness.Node) string {
 	t.Helper()
-	_, rest, _ := strings.Cut(n.Godwit(t, "ps"), "restore: ")
+	_, rest, _ := strings.Cut(n.Godwit(t, "ps", "-o", "wide"), "restore: ")
 	line, _, _ := strings.Cut(rest, "\n")
 	return line
 }
@@ -197,7 +197,7 @@ func TestLazyRestore(t *testing.T) {
 		open()
 		awaitRestore(t, b, "the registry is back", func(s string) bool { return s == "" })
 		same(t, b, "lazily")
-		if out := b.Godwit(t, "ps"); !strings.Contains(out, "restored: lazy (worker.restore)") {
+		if out := b.Godwit(t, "ps", "-o", "wide"); !strings.Contains(out, "lazy (worker.restore)") {
 			t.Errorf("how it was restored is not told: %s", out)
 		}
 		if len(fillers(b)) > 0 {
@@ -212,7 +212,7 @@ func TestLazyRestore(t *testing.T) {
 		a.Godwit(t, "wake", "--on", a.Name, vm)
 		same(t, a, "eagerly")
 		// The VM has the 24 MiB of noise and its guest's own, less than what lazy is worth.
-		_, rest, _ := strings.Cut(a.Godwit(t, "ps"), "restored: eager (auto: ")
+		_, rest, _ := strings.Cut(a.Godwit(t, "ps", "-o", "wide"), "eager (auto: ")
 		var mib int
 		if _, err := fmt.Sscanf(rest, "%d MiB of RAM, fewer than 256)", &mib); err != nil || mib < 24 || mib >= 256 {
 			t.Errorf("by auto: %q: %d MiB, %v", rest, mib, err)

@@ -35,7 +35,7 @@ func TestMigrateLive(t *testing.T) {
 		}
 		m := migrate(t, a, order...)
 		watch.Mark(to)
-		if m.Operation.Phase != "PHASE_SUCCEEDED" || m.Operation.Mode != "live" {
+		if m.Operation.Phase != "succeeded" || m.Operation.Mode != "live" {
 			t.Fatalf("to %s: %+v", to, m)
 		}
 		t.Logf("to %s: stood still %.0f ms: copy %.0f, vote %.1f, commit %.1f, run %.0f", to, m.Figures.Downtime,
@@ -86,7 +86,7 @@ func tellTransfer(t *testing.T, n *harness.Node) <-chan error {
 				Moves []struct {
 					Transfer struct {
 						Pass int
-						Sent string `json:"sent_bytes"`
+						Sent uint64 `json:"sentBytes"`
 					}
 				}
 			}
@@ -94,7 +94,7 @@ func tellTransfer(t *testing.T, n *harness.Node) <-chan error {
 				return err
 			}
 			for _, m := range list.Moves {
-				if m.Transfer.Pass > 0 && m.Transfer.Sent != "0" {
+				if m.Transfer.Pass > 0 && m.Transfer.Sent != 0 {
 					return nil
 				}
 			}

@@ -25,11 +25,11 @@ type moveOf struct {
 		ID, Phase, Mode, Source, Destination, Digest, Reason string
 	}
 	Figures struct {
-		Downtime float64 `json:"downtime_ms"`
-		Copy     float64 `json:"copy_ms"`
-		Vote     float64 `json:"vote_ms"`
-		Commit   float64 `json:"commit_ms"`
-		Run      float64 `json:"run_ms"`
+		Downtime float64 `json:"downtimeMs"`
+		Copy     float64 `json:"copyMs"`
+		Vote     float64 `json:"voteMs"`
+		Commit   float64 `json:"commitMs"`
+		Run      float64 `json:"runMs"`
 	}
 }
 
@@ -176,7 +176,7 @@ func TestMigrateCold(t *testing.T) {
 		}
 		m := migrate(t, leg.on, vm, "--to", order.GetTo(), "--mode", order.GetMode(), "--operation", order.GetOperation())
 		watch.Mark(mark)
-		if m.Operation.Phase != "PHASE_SUCCEEDED" || m.Operation.Mode != "cold" || m.Figures.Downtime <= 0 ||
+		if m.Operation.Phase != "succeeded" || m.Operation.Mode != "cold" || m.Figures.Downtime <= 0 ||
 			m.Figures.Run <= 0 {
 			t.Fatalf("%s: %+v", mark, m)
 		}

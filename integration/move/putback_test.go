@@ -100,7 +100,7 @@ func TestStorePutBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	heard(t, a, "a", "b")
-	if m := migrate(t, a, vm, "--to", "b", "--mode", "cold"); m.Operation.Phase != "PHASE_SUCCEEDED" {
+	if m := migrate(t, a, vm, "--to", "b", "--mode", "cold"); m.Operation.Phase != "succeeded" {
 		t.Fatalf("%+v", m)
 	}
 	watch.Mark("moved")
@@ -126,7 +126,7 @@ func TestStorePutBack(t *testing.T) {
 		t.Fatalf("the VM at b is %+v", j)
 	}
 	// Its shim has the number of before: the move's commit lifts it, and the destination takes that.
-	if m := migrate(t, a, vm, "--to", "a", "--mode", "cold"); m.Operation.Phase != "PHASE_SUCCEEDED" {
+	if m := migrate(t, a, vm, "--to", "a", "--mode", "cold"); m.Operation.Phase != "succeeded" {
 		t.Fatalf("%+v", m)
 	}
 	a.Godwit(t, "hibernate", vm)
@@ -137,7 +137,7 @@ func TestStorePutBack(t *testing.T) {
 	if now.Nonce != before.Nonce || now.PID != before.PID || now.Counter <= before.Counter {
 		t.Errorf("the VM is another one: %+v, was %+v", now, before)
 	}
-	if out := a.Godwit(t, "ps"); !lifted.MatchString(out) {
+	if out := a.Godwit(t, "ps", "-o", "json"); !lifted.MatchString(out) {
 		t.Errorf("the next owner's generation is none of an incarnation: %s", out)
 	}
 	putBackAtStart(t, a, b, copied)

@@ -160,7 +160,7 @@ func (s *site) testRedis(t *testing.T) {
 			tried := s.count(t, "redis")
 			s.Godwit(t, "hibernate", id)
 			s.rounds(t)
-			if out := s.Godwit(t, "ps"); !strings.Contains(out, "hibernated") {
+			if out := s.Godwit(t, "ps"); !strings.Contains(out, "asleep") {
 				t.Fatalf("after the monitor's rounds: %s", out)
 			}
 			wake.do()

@@ -21,7 +21,7 @@ func TestOrdered(t *testing.T) {
 		if err := json.Unmarshal([]byte(n.Godwit(t, order...)), &made); err != nil {
 			t.Fatal(err)
 		}
-		if made.Existed != existed || made.Template.Kind != "TEMPLATE_KIND_BOOT" {
+		if made.Existed != existed || made.Template.Kind != "boot" {
 			t.Errorf("made: %+v", made)
 		}
 	}

@@ -107,7 +107,7 @@ func (s *site) leased(t *testing.T, n *harness.Node, vm string, of state) string
 		!strings.Contains(owner, "default-"+vm) {
 		t.Errorf("CNI gave %s to %q, %v", address, owner, err)
 	}
-	if out := n.Godwit(t, "ps"); !strings.Contains(out, address) {
+	if out := n.Godwit(t, "ps", "-o", "wide"); !strings.Contains(out, address) {
 		t.Errorf("godwit ps says %s, want %s", out, address)
 	}
 	if out, err := n.Run(t.Context(), "busybox", "ping", "-c1", "-W10", address); err != nil {

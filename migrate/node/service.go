@@ -72,6 +72,8 @@ type Service struct {
 	Checks    []Check                                              // made for an Info that asks for them
 	// Release frees what the source of an operation has of a VM; nil: it is not freed.
 	Release func(ctx context.Context, vm *nodev1.VM, req *machinev1.ReleaseRequest) error
+	// Containers tells what this node's containerd has of VMs: name, image and when it was made; nil: it is not asked.
+	Containers func(context.Context) ([]*nodev1.VMInfo, error)
 }
 
 // Check asks for one thing that the daemon needs, and says what it found.

@@ -211,18 +211,40 @@ func TestAShimsFieldsReachTheList(t *testing.T) {
 	rec := &nodev1.Record{Vm: vm("x"), Uid: "recorded", Owner: &nodev1.Owner{Node: "a"}, Generation: 7}
 	got := join(recorded(rec), local, "a").ProtoReflect()
 	want := proto.CloneOf(local)
-	want.Uid, want.Owner, want.Generation = rec.GetUid(), rec.GetOwner(), rec.GetGeneration()
+	want.Uid, want.Owner, want.Generation, want.Node = rec.GetUid(), rec.GetOwner(), rec.GetGeneration(), "a"
 	if diff := cmp.Diff(want, got.Interface(), protocmp.Transform()); diff != "" {
 		t.Errorf("joined (-want +got):\n%s", diff)
 	}
 	fields := got.Descriptor().Fields()
 	for i := range fields.Len() {
 		switch f := fields.Get(i); f.Name() {
-		case "operation", "cleanup_pending", "deletion": // the records' alone
+		case "operation", "cleanup_pending", "deletion", "slept_unix_nano": // the records' alone
+		case "name", "image", "created_unix_nano": // containerd's
 		default:
 			if !got.Has(f) {
 				t.Errorf("%s is empty", f.Name())
 			}
+		}
+	}
+}
+
+// The list has what containerd knows of a VM's container, the node that had a VM last, and since when it sleeps. A
+// containerd that does not answer costs the names alone, and is told.
+func TestNamesInTheList(t *testing.T) {
+	rec := &nodev1.Record{Vm: vm("x"), Uid: "u", Owner: &nodev1.Owner{Digest: "sha256:2"}, Home: "b",
+		Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1", CreatedUnixNano: 1}, {Digest: "sha256:2", CreatedUnixNano: 2}}}
+	for _, broken := range []error{nil, errdefs.ErrUnavailable} {
+		s := &Service{Config: &config.Config{Node: "a"}, Shims: shims{}, Records: &records{list: []*nodev1.Record{rec}},
+			Containers: func(context.Context) ([]*nodev1.VMInfo, error) {
+				return []*nodev1.VMInfo{{Vm: vm("x"), Name: "web", Image: "i", CreatedUnixNano: 9}, {Vm: vm("other")}}, broken
+			}}
+		resp, err := s.VMs(t.Context(), &nodev1.VMsRequest{})
+		if err != nil || len(resp.GetVms()) != 1 || (resp.GetWarning() != "") != (broken != nil) {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		if v := resp.GetVms()[0]; v.GetName() != "web" || v.GetImage() != "i" || v.GetCreatedUnixNano() != 9 ||
+			v.GetNode() != "b" || v.GetSleptUnixNano() != 2 || v.GetStatus() != "hibernated" {
+			t.Errorf("%v", v)
 		}
 	}
 }

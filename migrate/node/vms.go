@@ -40,6 +40,9 @@ func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsR
 		}
 		byName[name] = info
 	}
+	if err := s.describe(ctx, byName); err != nil {
+		resp.Warning = strings.TrimPrefix(resp.Warning+"; names and images: "+err.Error(), "; ")
+	}
 	if owed, err := s.pendingDeletions(ctx); err == nil { // the warning above says the rest
 		pending(byName, owed)
 	}
@@ -76,6 +79,7 @@ func (s *Service) local(ctx context.Context) (map[string]*nodev1.VMInfo, error) 
 	_ = group.Wait() // query has no error: a silent shim is a status
 	byName := make(map[string]*nodev1.VMInfo, len(vms))
 	for i, vm := range vms {
+		infos[i].Node = s.Config.Node
 		byName[key(vm)] = infos[i]
 	}
 	return byName, err
@@ -117,13 +121,21 @@ const owned = "owned"
 func recorded(rec *nodev1.Record) *nodev1.VMInfo {
 	info := &nodev1.VMInfo{
 		Vm: rec.GetVm(), Uid: rec.GetUid(), Owner: rec.GetOwner(), Generation: rec.GetGeneration(),
-		Operation: rec.GetOperation(), Deletion: rec.GetDeletion(),
+		Operation: rec.GetOperation(), Deletion: rec.GetDeletion(), Node: rec.GetOwner().GetNode(),
+	}
+	if info.GetNode() == "" {
+		info.Node = rec.GetHome()
 	}
 	switch {
 	case moves(rec):
 		info.Status = statuses[rec.GetOperation().GetKind()]
 	case rec.GetOwner().GetDigest() != "":
 		info.Status = "hibernated"
+		for _, s := range rec.GetSnapshots() {
+			if s.GetDigest() == rec.GetOwner().GetDigest() {
+				info.SleptUnixNano = s.GetCreatedUnixNano()
+			}
+		}
 	case record.IsLost(rec):
 		info.Status, info.Note = "lost", record.LostText(rec)
 	case rec.GetOwner().GetNode() != "":

@@ -3473,8 +3473,15 @@ type VMInfo struct {
 	RestoreMode    string     `protobuf:"bytes,17,opt,name=restore_mode,json=restoreMode,proto3" json:"restore_mode,omitempty"`           // of a VM that came from a snapshot: "eager", "lazy"; of a copy of a template: "clone"
 	RestoreReason  string     `protobuf:"bytes,18,opt,name=restore_reason,json=restoreReason,proto3" json:"restore_reason,omitempty"`     // why that one: whose order it was, or what "auto" found
 	Deletion       *Deletion  `protobuf:"bytes,19,opt,name=deletion,proto3" json:"deletion,omitempty"`                                    // of the record
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What the containerd of the node that answers has of the VM's container. Empty, 0: it has none, or
+	// it was not read.
+	Name            string `protobuf:"bytes,40,opt,name=name,proto3" json:"name,omitempty"`
+	Image           string `protobuf:"bytes,41,opt,name=image,proto3" json:"image,omitempty"`
+	CreatedUnixNano int64  `protobuf:"varint,42,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"`
+	Node            string `protobuf:"bytes,43,opt,name=node,proto3" json:"node,omitempty"`                                           // that has the VM, or had it last; empty: not known
+	SleptUnixNano   int64  `protobuf:"varint,44,opt,name=slept_unix_nano,json=sleptUnixNano,proto3" json:"slept_unix_nano,omitempty"` // of a VM that sleeps: when its snapshot was stored; 0: not known
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *VMInfo) Reset() {
@@ -3638,6 +3645,41 @@ func (x *VMInfo) GetDeletion() *Deletion {
 		return x.Deletion
 	}
 	return nil
+}
+
+func (x *VMInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *VMInfo) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *VMInfo) GetCreatedUnixNano() int64 {
+	if x != nil {
+		return x.CreatedUnixNano
+	}
+	return 0
+}
+
+func (x *VMInfo) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *VMInfo) GetSleptUnixNano() int64 {
+	if x != nil {
+		return x.SleptUnixNano
+	}
+	return 0
 }
 
 type VMsRequest struct {
@@ -8172,7 +8214,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xd9\x04\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xeb\x05\n" +
 	"\x06VMInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -8195,7 +8237,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\arestore\x18\x10 \x01(\tR\arestore\x12!\n" +
 	"\frestore_mode\x18\x11 \x01(\tR\vrestoreMode\x12%\n" +
 	"\x0erestore_reason\x18\x12 \x01(\tR\rrestoreReason\x124\n" +
-	"\bdeletion\x18\x13 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\"*\n" +
+	"\bdeletion\x18\x13 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12\x12\n" +
+	"\x04name\x18( \x01(\tR\x04name\x12\x14\n" +
+	"\x05image\x18) \x01(\tR\x05image\x12*\n" +
+	"\x11created_unix_nano\x18* \x01(\x03R\x0fcreatedUnixNano\x12\x12\n" +
+	"\x04node\x18+ \x01(\tR\x04node\x12&\n" +
+	"\x0fslept_unix_nano\x18, \x01(\x03R\rsleptUnixNano\"*\n" +
 	"\n" +
 	"VMsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"Q\n" +
