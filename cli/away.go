@@ -22,6 +22,6 @@ func (o *options) note(cmd *cobra.Command, text string) {
 func (o *options) waitForDaemon(cmd *cobra.Command, before func()) moves.Patience {
 	return moves.Patience{Met: true, Waits: func(cause error) {
 		before()
-		o.note(cmd, fmt.Sprintf("waiting for godwitd, and going on then: %v", cause))
+		o.note(cmd, "waiting for godwitd, and going on then: "+bare(cause))
 	}}
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
 )
 
@@ -100,18 +100,11 @@ func (f *copyFlags) say(cmd *cobra.Command, opts *options, dst string, done clie
 	switch {
 	case f.quiet || dst == "-":
 		return nil
-	case opts.output == "json":
-		return printValue(cmd.OutOrStdout(), done)
+	case opts.machine():
+		return screen.Document(cmd.OutOrStdout(), opts.format(), done)
 	}
 	_, err := fmt.Fprintf(errs, "Copied %d files, %s, to %s\n", done.Files, size(done.Bytes), dst)
 	return err
-}
-
-// printValue writes a value as one JSON document.
-func printValue(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }
 
 // size writes bytes in the unit that suits.

@@ -84,7 +84,7 @@ func (d *drain) round(cmd *cobra.Command, client *moves.Client) (over bool, err 
 		if cmd.Context().Err() != nil {
 			return false, err
 		}
-		fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", err)
+		d.opts.note(cmd, d.opts.explain(err).Error())
 		if leaves || known { // what comes to the node and fails has left nothing there
 			stay++
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -14,23 +15,24 @@ import (
 
 // classes gives each error class its name in JSON and its exit code (docs/reference/errors.md).
 var classes = []struct {
-	is   func(error) bool
-	name string
-	exit int
+	is    func(error) bool
+	class error // its text ends those of errors
+	name  string
+	exit  int
 }{
-	{errdefs.IsInvalidArgument, "InvalidArgument", 2},
-	{errdefs.IsNotFound, "NotFound", 3},
-	{errdefs.IsAlreadyExists, "AlreadyExists", 4},
-	{errdefs.IsFailedPrecondition, "FailedPrecondition", 4},
-	{errdefs.IsConflict, "Conflict", 4},
-	{errdefs.IsAborted, "Aborted", 5},
-	{errdefs.IsUnavailable, "Unavailable", 6},
-	{errdefs.IsDeadlineExceeded, "DeadlineExceeded", 6},
-	{errdefs.IsPermissionDenied, "PermissionDenied", 7},
-	{errdefs.IsUnauthorized, "Unauthenticated", 7},
-	{errdefs.IsResourceExhausted, "ResourceExhausted", 8},
-	{errdefs.IsDataLoss, "DataLoss", 9},
-	{errdefs.IsNotImplemented, "NotImplemented", 10},
+	{errdefs.IsInvalidArgument, errdefs.ErrInvalidArgument, "InvalidArgument", 2},
+	{errdefs.IsNotFound, errdefs.ErrNotFound, "NotFound", 3},
+	{errdefs.IsAlreadyExists, errdefs.ErrAlreadyExists, "AlreadyExists", 4},
+	{errdefs.IsFailedPrecondition, errdefs.ErrFailedPrecondition, "FailedPrecondition", 4},
+	{errdefs.IsConflict, errdefs.ErrConflict, "Conflict", 4},
+	{errdefs.IsAborted, errdefs.ErrAborted, "Aborted", 5},
+	{errdefs.IsUnavailable, errdefs.ErrUnavailable, "Unavailable", 6},
+	{errdefs.IsDeadlineExceeded, context.DeadlineExceeded, "DeadlineExceeded", 6},
+	{errdefs.IsPermissionDenied, errdefs.ErrPermissionDenied, "PermissionDenied", 7},
+	{errdefs.IsUnauthorized, errdefs.ErrUnauthenticated, "Unauthenticated", 7},
+	{errdefs.IsResourceExhausted, errdefs.ErrResourceExhausted, "ResourceExhausted", 8},
+	{errdefs.IsDataLoss, errdefs.ErrDataLoss, "DataLoss", 9},
+	{errdefs.IsNotImplemented, errdefs.ErrNotImplemented, "NotImplemented", 10},
 }
 
 // interrupted is the exit code of a client that was told to stop; the operation it had
@@ -64,16 +66,43 @@ func exitCode(err error) int {
 	return code
 }
 
-// printError writes the one shape that every error has.
-func printError(w io.Writer, output screen.Format, err error) {
+// printError writes the one shape that every error has. With --verbose all that is known of it comes after that.
+func (o *options) printError(w io.Writer, err error) {
 	if end, ok := errors.AsType[*exitError](err); ok && end.err == nil {
 		return
 	}
-	if !output.Machine() {
-		fmt.Fprintln(w, "godwit:", err)
+	class, code := classify(err)
+	p := o.explain(err)
+	if o.machine() {
+		_ = screen.Each(w, o.format(),
+			errorDocument{errorParts{class, code, p.Error(), p.what, p.why, p.remedy, err.Error()}})
 		return
 	}
-	class, code := classify(err)
-	shape := map[string]any{"error": map[string]any{"class": class, "message": err.Error(), "exit": code}}
-	_ = screen.Each(w, output, shape)
+	fmt.Fprintln(w, prefixed(p.Error()))
+	if o.verbose {
+		fmt.Fprintf(w, "godwit: %s (%s, exit code %d)\n", strings.TrimPrefix(err.Error(), "godwit: "), class, code)
+	}
+}
+
+// prefixed begins with the program that speaks, once.
+func prefixed(text string) string {
+	if strings.HasPrefix(text, "godwit: ") || strings.HasPrefix(text, "godwit ") {
+		return text
+	}
+	return "godwit: " + text
+}
+
+// errorDocument is the document of an error.
+type errorDocument struct {
+	Error errorParts `json:"error"`
+}
+
+type errorParts struct {
+	Class   string `json:"class"`
+	Exit    int    `json:"exit"`
+	Message string `json:"message"` // the next three, as a user reads them
+	What    string `json:"what"`
+	Why     string `json:"why,omitempty"`
+	Remedy  string `json:"remedy,omitempty"`
+	Details string `json:"details"` // as it was passed on
 }

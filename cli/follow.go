@@ -4,19 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
-	"github.com/cheggaaa/pb/v3"
 	"github.com/containerd/errdefs"
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/cli/screen"
-	"godwit.dev/godwit/internal/visible"
 )
 
 // pollInterval of an operation's status. A local call costs well under a millisecond.
@@ -49,7 +45,7 @@ func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.Sta
 		}
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("operation %s goes on in godwitd: %w", id, ctx.Err())
+			return goesOn(id, ctx.Err())
 		case err != nil:
 			return fmt.Errorf("follow operation %s: %w", id, err)
 		}
@@ -65,6 +61,12 @@ func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.Sta
 		Text: func(w io.Writer) error { return summary(w, status) }})
 }
 
+// goesOn is what a client says that was told to stop.
+func goesOn(operation string, cause error) error {
+	return &problem{what: "Interrupted.", why: fmt.Sprintf("Operation %s goes on in godwitd.", operation),
+		remedy: "To see how far it is: godwit ps.", cause: cause}
+}
+
 // outcome is nil for success and for an operation that is under way.
 func outcome(status *nodev1.StatusResponse) error {
 	op := status.GetOperation()
@@ -75,8 +77,22 @@ func outcome(status *nodev1.StatusResponse) error {
 	if class == nil || lost(op.GetPhase()) {
 		class = errdefs.ErrAborted
 	}
-	return fmt.Errorf("operation %s %s: %s; %s: %w", op.GetId(), lower(op.GetPhase().String(), "PHASE_"),
-		trimClass(op.GetReason(), class), after(op), class)
+	what := fmt.Sprintf("The %s of %s has failed.", lower(op.GetKind().String(), "KIND_"), fullName(op.GetVm()))
+	if op.GetPhase() == nodev1.Phase_PHASE_ABORTED {
+		what = fmt.Sprintf("The %s of %s was given up.", lower(op.GetKind().String(), "KIND_"), fullName(op.GetVm()))
+	}
+	return &problem{what: what, why: capital(sentence(trimClass(op.GetReason(), class))), remedy: after(op),
+		cause: fmt.Errorf("operation %s %s: %s: %w", op.GetId(), lower(op.GetPhase().String(), "PHASE_"), op.GetReason(),
+			class)}
+}
+
+// capital begins a sentence. Names of flags and keys stay as they are.
+func capital(text string) string {
+	first, _, _ := strings.Cut(text, " ")
+	if first == "" || strings.ContainsAny(first, "-_./:") {
+		return text
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
 }
 
 // trimClass is a reason without the class at its end, which what is made of it ends with.
@@ -88,11 +104,11 @@ func trimClass(reason string, class error) string {
 func after(op *nodev1.Operation) string {
 	switch {
 	case lost(op.GetPhase()):
-		return "the VM has ended; its last snapshot is kept (godwit snapshot ls)"
+		return "The VM has ended. Its last snapshot is kept: godwit snapshot ls " + fullName(op.GetVm()) + "."
 	case op.GetKind() != nodev1.Kind_KIND_WAKE:
-		return "node " + op.GetSource() + " owns the VM as before"
+		return "The VM stays at node " + op.GetSource() + " as before."
 	default:
-		return "its snapshot owns the VM as before"
+		return "The VM sleeps as before. To try again: godwit wake " + fullName(op.GetVm()) + "."
 	}
 }
 
@@ -143,44 +159,25 @@ func inPause(f *nodev1.Figures) string {
 	return b.String()
 }
 
-// progress is a bar on a terminal and a line a step elsewhere; in JSON mode, silent.
-type progress struct {
-	out  io.Writer
-	bar  *pb.ProgressBar
-	tty  bool
-	mute bool
-	step string // the last one shown, and its pass
-	pass uint32
-}
+// progress is how far an operation is; a program that reads the result gets none.
+type progress struct{ bar *screen.Bar }
 
 func newProgress(out io.Writer, mute bool) *progress {
-	out = visible.Under(out) // a bar moves the cursor
-	f, ok := out.(*os.File)
-	return &progress{out: out, mute: mute, tty: ok && isatty.IsTerminal(f.Fd())}
+	if mute {
+		return &progress{}
+	}
+	return &progress{bar: screen.NewBar(out)}
 }
 
 func (p *progress) update(status *nodev1.StatusResponse) {
-	if p.mute {
+	if p.bar == nil {
 		return
 	}
 	step := status.GetStep()
 	if w := status.GetWaiting(); w != "" {
 		step += " (waiting: " + w + ")"
 	}
-	step = visible.Line(step)
-	t := status.GetTransfer()
-	if !p.tty {
-		if pass := t.GetPass(); step != "" && (step != p.step || pass > p.pass) {
-			p.step, p.pass = step, pass
-			fmt.Fprintln(p.out, strings.TrimSuffix(step+": "+transfer(t), ": "))
-		}
-		return
-	}
-	if p.bar == nil {
-		p.bar = pb.New64(0).SetWriter(p.out).Set(pb.Bytes, true).Start()
-	}
-	p.bar.Set("prefix", step+" ").Set("suffix", transfer(t)).SetTotal(int64(status.GetTotal())).
-		SetCurrent(int64(status.GetDone()))
+	p.bar.Show(step, status.GetDone(), status.GetTotal(), transfer(status.GetTransfer()))
 }
 
 // transfer says how far a live move has come: what is left and how fast that grows is known
@@ -202,6 +199,5 @@ func transfer(t *nodev1.Transfer) string {
 func (p *progress) finish() {
 	if p.bar != nil {
 		p.bar.Finish()
-		p.bar = nil
 	}
 }

@@ -115,18 +115,46 @@ func milliseconds(d time.Duration) int64 {
 	return ms
 }
 
-// moved is the summary of a move that is done.
+// moved is the summary of a move that is done, with its timeline.
 func moved(w io.Writer, status *nodev1.StatusResponse) error {
 	op, f := status.GetOperation(), status.GetFigures()
-	vm := op.GetVm().GetNamespace() + "/" + op.GetVm().GetId()
-	_, err := fmt.Fprintf(w, "%s runs on %s, %s (stood still %.0f ms: copy %.0f, vote %.0f, commit %.0f, run %.0f; "+
-		"%.0f ms in all)\n",
-		vm, op.GetDestination(), op.GetMode(), f.GetDowntimeMs(), f.GetCopyMs(), f.GetVoteMs(), f.GetCommitMs(), f.GetRunMs(),
-		f.GetTotalMs())
-	if err == nil && op.GetCleanupPending() {
-		_, err = fmt.Fprintln(w, "cleanup is pending: it is tried until it is done")
+	if _, err := fmt.Fprintf(w, "%s runs on %s, %s (stood still %.0f ms, %.0f ms in all)\n", fullName(op.GetVm()),
+		op.GetDestination(), op.GetMode(), f.GetDowntimeMs(), f.GetTotalMs()); err != nil {
+		return err
 	}
-	return err
+	if err := timeline(f).Write(w, false); err != nil {
+		return err
+	}
+	if op.GetCleanupPending() {
+		_, err := fmt.Fprintln(w, "cleanup is pending: it is tried until it is done")
+		return err
+	}
+	return nil
+}
+
+// timeline is where the time of a move went: passes while the VM ran, then the parts of the time that it stood still.
+func timeline(f *nodev1.Figures) screen.Table {
+	t := screen.Table{Columns: []screen.Column{{Title: "STEP", Keep: true}, {Title: "MS", Right: true},
+		{Title: "SENT", Right: true}, {Title: "LEFT", Right: true}, {Title: "THE-VM"}}}
+	row := func(step string, ms float64, sent, left uint64, state string) {
+		t.Rows = append(t.Rows, []string{step, fmt.Sprintf("%.1f", ms), screen.Bytes(sent), screen.Bytes(left), state})
+	}
+	for i, p := range f.GetPasses() {
+		if i == len(f.GetPasses())-1 && i > 0 {
+			break // the last one is a part of the copy
+		}
+		row(fmt.Sprintf("pass %d", i+1), p.GetMs(), p.GetSentBytes(), p.GetLeftBytes(), "runs at the source")
+	}
+	row("pause", f.GetStopMs()+f.GetSaveMs(), 0, 0, "stands still")
+	last := uint64(0)
+	if n := len(f.GetPasses()); n > 1 {
+		last = f.GetPasses()[n-1].GetSentBytes()
+	}
+	row("copy", f.GetCopyMs(), last, 0, "stands still")
+	row("vote", f.GetVoteMs(), 0, 0, "stands still")
+	row("commit", f.GetCommitMs(), 0, 0, "stands still")
+	row("run", f.GetRunMs(), 0, 0, "runs at the destination")
+	return t
 }
 
 func newMigrations(opts *options) *cobra.Command {

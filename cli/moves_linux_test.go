@@ -250,7 +250,7 @@ func TestMigrateRefused(t *testing.T) {
 func TestMigrateTimeout(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
-	f.says(6, "node a owns the VM as before", "migrate web --to b --timeout 5s --operation m1")
+	f.says(6, "The VM stays at node a as before", "migrate web --to b --timeout 5s --operation m1")
 	if op := f.settles("m1"); op.GetPhase() != nodev1.Phase_PHASE_FAILED || op.GetTimeoutMs() != 5000 {
 		t.Errorf("operation %v", op)
 	}

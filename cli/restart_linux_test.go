@@ -26,12 +26,12 @@ func TestMigrateFollowsOverRestarts(t *testing.T) {
 		each.log.until(t, "waiting for godwitd", 1)
 	}
 	gone.interrupt()
-	if code := <-gone.code; code != 130 || !strings.Contains(gone.log.String(), "operation m1 goes on in godwitd") {
+	if code := <-gone.code; code != 130 || !strings.Contains(gone.log.String(), "Operation m1 goes on in godwitd") {
 		t.Errorf("exit code %d: %s", code, &gone.log)
 	}
 	f.start()
 	f.says(0, "operation m1: abort", "abort m1 --reason later")
-	if code := <-c.code; code != 5 || !strings.Contains(c.log.String(), "later; node a owns the VM as before") ||
+	if code := <-c.code; code != 5 || !strings.Contains(c.log.String(), "The VM stays at node a as before") ||
 		strings.Count(c.log.String(), "waiting for godwitd") != 1 {
 		t.Errorf("exit code %d: %s", code, &c.log)
 	}
@@ -51,7 +51,7 @@ func TestTimeoutOverARestart(t *testing.T) {
 	f.stop()
 	c.log.until(t, "waiting for godwitd", 1)
 	f.start()
-	if code := <-c.code; code != 6 || !strings.Contains(c.log.String(), "node a owns the VM as before") {
+	if code := <-c.code; code != 6 || !strings.Contains(c.log.String(), "The VM stays at node a as before") {
 		t.Errorf("exit code %d: %s", code, &c.log)
 	}
 }

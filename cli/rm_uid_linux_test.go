@@ -50,12 +50,12 @@ func TestRmByUID(t *testing.T) {
 			&stdout, &stderr)
 		return code, stdout.String(), stderr.String()
 	}
-	if code, _, said := rm(nil, "--uid", "u-none"); code == 0 || !strings.Contains(said, "u-none") ||
-		!strings.Contains(said, "not found") {
+	if code, _, said := rm(nil, "--uid", "u-none"); code != 3 ||
+		!strings.Contains(said, "no VM has it") {
 		t.Errorf("a uid that nobody has: %d, %s", code, said)
 	}
-	if code, _, said := rm(errdefs.ErrUnavailable, "--uid", "u-none"); code == 0 || strings.Contains(said, "not found") ||
-		!strings.Contains(said, "unavailable") {
+	if code, _, said := rm(errdefs.ErrUnavailable, "--uid", "u-none"); code != 6 ||
+		!strings.Contains(said, "not in what could be listed") {
 		t.Errorf("a list that is cut short: %d, %s", code, said)
 	}
 	if code, out, said := rm(nil, "--uid", "u-old"); code != 0 || !strings.Contains(out, "removed") ||

@@ -27,6 +27,7 @@ type options struct {
 	// Streams of the process, which bytes of a VM go through as they are: of a command in it, or an archive.
 	stdin          io.Reader
 	rawOut, rawErr io.Writer
+	verbose        bool
 }
 
 // verbs make the subcommands.
@@ -51,7 +52,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = notRun(err)
 	}
 	if err != nil {
-		printError(stderr, opts.format(), err)
+		opts.printError(stderr, err)
 	}
 	return exitCode(err)
 }
@@ -76,12 +77,13 @@ func newRoot(opts *options) *cobra.Command {
 		"socket of containerd, which knows the names of this node's VMs (default: as the configuration says)")
 	flags.StringVarP(&opts.namespace, "namespace", "n", namespace, "containerd namespace of the VM")
 	flags.StringVarP(&opts.output, "output", "o", "text", strings.Join(screen.Formats, ", "))
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return misuse(cmd, err.Error()) })
+	root.SetFlagErrorFunc(wrongFlag)
 	for _, verb := range verbs {
 		root.AddCommand(verb(opts))
 	}
 	root.InitDefaultCompletionCmd()
 	strict(root)
+	eachLeaf(root, opts.addVerbose)
 	return root
 }
 
@@ -122,7 +124,11 @@ func (o *options) vm(arg string) error {
 func (o *options) resolve(ctx context.Context, arg string) (*nodev1.VM, error) {
 	c := o.client()
 	defer c.Close()
-	return c.Resolve(ctx, arg)
+	vm, err := c.Resolve(ctx, arg)
+	if err != nil {
+		return nil, o.unknownVM(ctx, c, arg, err)
+	}
+	return vm, nil
 }
 
 // resolveDigests replaces each beginning of a digest by the digest; those of vm, or for nil of all VMs.
@@ -167,7 +173,7 @@ func (o *options) onVM(do func(*cobra.Command, nodev1.NodeService, *nodev1.VM) e
 		defer c.Close()
 		vm, err := c.Resolve(cmd.Context(), args[0])
 		if err != nil {
-			return err
+			return o.unknownVM(cmd.Context(), c, args[0], err)
 		}
 		node, err := c.Node(cmd.Context())
 		if err != nil {
@@ -182,4 +188,23 @@ func group(use, short string, verbs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short}
 	cmd.AddCommand(verbs...)
 	return cmd
+}
+
+// eachLeaf calls do for every command that does something.
+func eachLeaf(cmd *cobra.Command, do func(*cobra.Command)) {
+	for _, sub := range cmd.Commands() {
+		eachLeaf(sub, do)
+	}
+	if cmd.Runnable() && cmd.HasParent() {
+		do(cmd)
+	}
+}
+
+// addVerbose adds --verbose. Verbs whose -v is something else, as docker's, have the long name alone.
+func (o *options) addVerbose(cmd *cobra.Command) {
+	short := "v"
+	if cmd.Flags().ShorthandLookup(short) != nil {
+		short = ""
+	}
+	cmd.Flags().BoolVarP(&o.verbose, "verbose", short, false, "tell all that is known of an error")
 }

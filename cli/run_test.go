@@ -42,7 +42,7 @@ func TestExitCodesOfRun(t *testing.T) {
 		notRun(fmt.Errorf("x: %w", &client.CommandError{Code: 126, Err: errors.New("busy")})): 126} {
 		var errs bytes.Buffer
 		if err != nil {
-			printError(&errs, "text", err)
+			(&options{}).printError(&errs, err)
 		}
 		if got := exitCode(err); got != want || (want == 7 && errs.Len() > 0) || (want > 100 && errs.Len() == 0) {
 			t.Errorf("%v: exit code %d, want %d; said %q", err, got, want, &errs)

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/containerd/errdefs"
 	"go.yaml.in/yaml/v3"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -37,6 +38,10 @@ func (sights) VMs(context.Context, *nodev1.VMsRequest) (*nodev1.VMsResponse, err
 	sleeps.Owner, sleeps.SleptUnixNano = &nodev1.Owner{Digest: someDigest}, hour
 	over := vm("old", "stopped", "node-1")
 	return &nodev1.VMsResponse{Vms: []*nodev1.VMInfo{drawn, sleeps, over, vm("far", "owned", "node-3")}}, nil
+}
+
+func (sights) Recorded(context.Context, *nodev1.GetRequest) (*nodev1.Record, error) {
+	return nil, fmt.Errorf("that VM: %w", errdefs.ErrNotFound)
 }
 
 func (sights) Snapshots(context.Context, *nodev1.SnapshotsRequest) (*nodev1.SnapshotsResponse, error) {

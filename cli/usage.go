@@ -98,11 +98,14 @@ func chosen(cmd *cobra.Command) func(*cobra.Command, []string) error {
 		if !cmd.HasParent() && len(args) == 0 {
 			return cmd.Help()
 		}
-		wrong := "name one of " + names
-		if len(args) > 0 {
-			wrong = fmt.Sprintf("%q is none of its verbs: %s", args[0], wrong)
+		if len(args) == 0 {
+			return misuse(cmd, "name one of "+names)
 		}
-		return misuse(cmd, wrong)
+		advice := meant(closest(args[0], strings.Split(names, ", ")))
+		if advice == "" && cmd.HasParent() {
+			advice = sentence("Name one of " + names)
+		}
+		return misuse(cmd, fmt.Sprintf("%q is none of its verbs", args[0]), advice)
 	}
 }
 
@@ -117,12 +120,12 @@ func namesBelow(cmd *cobra.Command) string {
 	return strings.Join(names, ", ")
 }
 
-// misuse is the one shape of what is wrong with a command line.
-func misuse(cmd *cobra.Command, wrong string) error {
+// misuse is the one shape of what is wrong with a command line. advice is what may have been meant.
+func misuse(cmd *cobra.Command, wrong string, advice ...string) error {
 	line := cmd.UseLine()
 	if names := namesBelow(cmd); names != "" && len(argumentsOf(cmd.Use)) > 0 {
 		line += ", or one of its verbs (" + names + ")"
 	}
-	return fmt.Errorf("%s: %s; usage: %s (%s --help says more): %w", cmd.CommandPath(), wrong, line, cmd.CommandPath(),
-		errdefs.ErrInvalidArgument)
+	return &problem{what: sentence(cmd.CommandPath() + ": " + wrong), why: strings.Join(advice, " "),
+		remedy: fmt.Sprintf("Usage: %s. More: %s --help.", line, cmd.CommandPath()), cause: errdefs.ErrInvalidArgument}
 }

@@ -24,7 +24,7 @@ func refused(t *testing.T, words []string, says ...string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	code := Run(t.Context(), append([]string{"--socket", "/nowhere"}, words...), &stdout, &stderr)
-	for _, want := range append(says, "--help says more", "invalid argument") {
+	for _, want := range append(says, "More: godwit", "--help.") {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("godwit %q: stderr %q does not say %q", words, &stderr, want)
 		}
@@ -59,10 +59,10 @@ func TestUsage(t *testing.T) {
 	eachVerb(newRoot(&options{}), func(cmd *cobra.Command) {
 		path := strings.Fields(cmd.CommandPath())[1:]
 		want := argumentsOf(cmd.Use)
-		refused(t, append(slices.Clone(path), "--nope"), cmd.CommandPath()+":", "unknown flag: --nope")
+		refused(t, append(slices.Clone(path), "--nope"), cmd.CommandPath()+":", "it has no flag --nope")
 		if cmd.HasSubCommands() && len(want) == 0 {
 			refused(t, path, cmd.CommandPath()+":", "name one of")
-			refused(t, append(slices.Clone(path), "nope"), cmd.CommandPath()+":", `"nope"`, "name one of")
+			refused(t, append(slices.Clone(path), "nope"), cmd.CommandPath()+":", `"nope"`)
 			return
 		}
 		open := false
@@ -93,7 +93,9 @@ func TestUsage(t *testing.T) {
 			t.Errorf("no verb takes %s", name)
 		}
 	}
-	refused(t, []string{"nope"}, `"nope" is none of its verbs`, "drain")
+	refused(t, []string{"nope"}, `godwit: "nope" is none of its verbs. Did you mean node?`)
+	refused(t, []string{"frobnicate"}, `"frobnicate" is none of its verbs. Usage`)
+	refused(t, []string{"snapshot", "frobnicate"}, "Name one of", "verify")
 	refused(t, []string{"ps", "--output"}, "godwit ps: flag needs an argument: --output")
 	refused(t, []string{"golden"}, "or one of its verbs (ls, rm)")
 }
