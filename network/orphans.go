@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -69,7 +70,9 @@ func distinct(paths []string, own os.FileInfo) ([]string, error) {
 }
 
 // Orphans deletes the taps of owners that known denies, and the redirects that lead to them, and gives the owners it
-// found. The addresses come back only with Detach: they are known nowhere else.
+// found. The addresses come back only with Detach: they are known nowhere else. A tap that a process has open is no
+// orphan, whatever known says: another node of that name may have made it. One that cannot be opened is not proven
+// to be an orphan.
 func Orphans(ctx context.Context, netnsPath string, known func(Owner) bool) (removed []Owner, err error) {
 	s, err := lockedSession(ctx, netnsPath)
 	if err != nil {
@@ -86,7 +89,16 @@ func Orphans(ctx context.Context, netnsPath string, known func(Owner) bool) (rem
 			continue
 		}
 		name := l.Attrs().Name
-		e := s.step(ctx, "delete orphaned tap", name, func() error { return s.orphan(l, all) })
+		tap, e := s.openTap(name, tapFlags) // it has one queue: who has it open keeps others out
+		if errdefs.IsFailedPrecondition(e) {
+			continue
+		}
+		if e == nil {
+			e = s.step(ctx, "delete orphaned tap", name, func() error { return s.orphan(l, all) })
+			e = errors.Join(e, tap.Close())
+		} else {
+			e = fmt.Errorf("look whether tap %s is open: %w", name, e)
+		}
 		if e != nil {
 			err = errors.Join(err, e)
 			continue

@@ -3,16 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -69,12 +65,10 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 			d.close()
 		}
 	}()
-	for _, dir := range []string{cfg.StateDir, cfg.RunDir} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return nil, err
-		}
+	if err := makeDirs(cfg); err != nil {
+		return nil, err
 	}
-	if err := d.only(); err != nil {
+	if err := d.beOnly(); err != nil {
 		return nil, err
 	}
 	if err := rampool.Mount(cfg.RAMDir, uint64(cfg.RAMSize), uint64(cfg.RAMHugePages)); err != nil {
@@ -204,20 +198,6 @@ func (d *daemon) checks() []node.Check {
 		all = append(all, node.Check{Name: "who fetches VMs", Ask: node.PullFinding(d.config.Move.Pull)})
 	}
 	return all
-}
-
-// only refuses a second daemon on the same run_dir, which would unlink the first one's
-// socket.
-func (d *daemon) only() error {
-	lock, err := os.OpenFile(filepath.Join(d.config.RunDir, "godwitd.lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	d.undo = append(d.undo, lock.Close)
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("another godwitd runs on run_dir %s: %w", d.config.RunDir, err)
-	}
-	return nil
 }
 
 // close undoes newDaemon in reverse order.
