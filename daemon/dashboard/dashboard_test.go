@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -80,6 +82,42 @@ func TestVM(t *testing.T) {
 		">| *</span> 333333333333", ">*</span> 555555555555", "stood still for 84 ms", "pass 2", "vote", "9 ms")
 	if _, resp := get(t, p, "/vm?id=web"); resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("without a namespace: %s", resp.Status)
+	}
+}
+
+// A move is a bar of its passes and its pause, one after the other, as long as all of it. A pause that is a thousandth
+// of it can be seen. Figures that are no times make no bar.
+func TestTimeline(t *testing.T) {
+	figures := func(total, down float64, passes ...float64) *nodev1.Figures {
+		f := &nodev1.Figures{TotalMs: total, DowntimeMs: down}
+		for _, ms := range passes {
+			f.Passes = append(f.Passes, &nodev1.Pass{Ms: ms})
+		}
+		return f
+	}
+	bar := timeline(figures(10_000, 10, 8000, 1000))
+	classes, end := "", 0.0
+	for _, s := range bar {
+		x, _ := strconv.ParseFloat(s.X, 64)
+		width, _ := strconv.ParseFloat(s.Width, 64)
+		if math.Abs(x-end) > 0.02 || width < thin {
+			t.Errorf("%+v begins at %v, want %v", s, x, end)
+		}
+		end, classes = x+width, classes+s.Class+" "
+	}
+	if classes != "before pass pass pause " || math.Abs(end-100) > 0.1 || !strings.Contains(bar[3].Title, "10 ms") {
+		t.Errorf("%+v", bar)
+	}
+	if bar := timeline(figures(5, 10, 3)); len(bar) != 2 { // the parts are more than the whole: nothing came before
+		t.Errorf("%+v", bar)
+	}
+	for name, f := range map[string]*nodev1.Figures{"none": nil, "zero": figures(0, 0), "negative": figures(10, -1, 3),
+		"no number": figures(math.NaN(), 1, math.NaN()), "infinite": figures(math.Inf(1), 1),
+		"more than fits": figures(1, math.MaxFloat64, math.MaxFloat64), "very many": figures(1, 1, make([]float64, 400)...),
+	} {
+		if bar := timeline(f); bar != nil {
+			t.Errorf("%s: %+v", name, bar)
+		}
 	}
 }
 

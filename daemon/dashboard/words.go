@@ -15,7 +15,7 @@ import (
 var functions = template.FuncMap{
 	"size": size, "ago": ago, "when": when, "owner": owner, "status": status, "kind": kind, "phase": phase,
 	"percent": percent, "ms": milliseconds, "text": visible.Line, "short": short, "list": addresses, "mark": mark,
-	"gibHours": gibHours, "why": record.Why, "column": column,
+	"gibHours": gibHours, "timeline": timeline, "why": record.Why, "column": column,
 	"inc": func(i int) int { return i + 1 }, "steps": steps,
 	"doubt":  func(what string, l lister, now time.Time) doubt { return doubt{what, l, now} },
 	"moving": func(s *nodev1.StatusResponse) bool { return s.GetTransfer().GetSentBytes() > 0 },

@@ -82,7 +82,8 @@ func looked(t *testing.T, g *guest, good string) {
 func unknown(t *testing.T, g *guest, good string) {
 	b := g.Node(1)
 	godwitFails(t, b, "wake", "--digest", zeroes, g.id).want(t, "FailedPrecondition", g.id, zeroes, good)
-	godwitFails(t, b, "wake", "--digest", "g1-latest", g.id).want(t, "InvalidArgument", "--digest", "g1-latest", "sha256:")
+	godwitFails(t, b, "wake", "--digest", "g1:latest", g.id).want(t, "InvalidArgument", "--digest", "g1:latest", "sha256:")
+	godwitFails(t, b, "wake", "--from", "no-such-name", g.id).want(t, "NotFound", "no-such-name", "godwit snapshot ls")
 	godwitFails(t, b, "wake", "--force", "--digest", zeroes, g.id).want(t, "NotFound", g.id, zeroes, harness.Repository)
 	godwitFails(t, b, "wake", "--force", g.id).want(t, "InvalidArgument", "digest")
 	g.sleepsStill(t, good)
