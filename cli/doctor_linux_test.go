@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -75,6 +76,9 @@ func TestCgroupVersions(t *testing.T) {
 
 // The test binary is the process that doctor tracks when it is told so.
 func TestMain(m *testing.M) {
+	if os.Getenv("GODWIT_CLI") != "" { // the test is the program that a shell asks
+		os.Exit(Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	}
 	if Tracked(os.Args[1:]) {
 		return
 	}

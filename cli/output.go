@@ -38,10 +38,13 @@ func said(format string, args ...any) func(io.Writer) error {
 // fullName is how a VM is named in every namespace.
 func fullName(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
 
+// shownDigits of a digest are in tables.
+const shownDigits = 12
+
 // short is how docker shows an id: 12 digits. They name it, unless another begins with them.
 func short(digest string) string {
 	hex := strings.TrimPrefix(digest, "sha256:")
-	return hex[:min(len(hex), 12)]
+	return hex[:min(len(hex), shownDigits)]
 }
 
 // lower turns PHASE_SUCCEEDED into succeeded.

@@ -84,6 +84,7 @@ func newRoot(opts *options) *cobra.Command {
 	root.InitDefaultCompletionCmd()
 	strict(root)
 	eachLeaf(root, opts.addVerbose)
+	eachLeaf(root, opts.addCompletion)
 	return root
 }
 

@@ -18,6 +18,7 @@ packages=(
 	gcc libc6-dev # the race detector
 	protobuf-compiler # generated code
 	python3 python3-zstandard jq # readers of the formats that are not ours
+	bash-completion zsh fish # shells that complete names in a test
 	strace # slows the disk of a store that is measured
 	ca-certificates
 	"$@"

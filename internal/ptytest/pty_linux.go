@@ -16,6 +16,7 @@ import (
 type Terminal struct {
 	TTY *os.File // the program's end
 
+	far     io.Writer
 	reading sync.WaitGroup
 	mu      sync.Mutex
 	text    []byte
@@ -43,7 +44,7 @@ func Open(t testing.TB, columns int) *Terminal {
 	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, size); err != nil {
 		t.Fatal(err)
 	}
-	term := &Terminal{TTY: tty}
+	term := &Terminal{TTY: tty, far: far}
 	term.reading.Go(func() { term.read(far) })
 	t.Cleanup(func() { _ = tty.Close(); term.reading.Wait(); _ = far.Close() })
 	return term
@@ -68,6 +69,12 @@ func (t *Terminal) Shown() string {
 	_ = t.TTY.Close()
 	t.reading.Wait()
 	return strings.ReplaceAll(t.Now(), "\r\n", "\n")
+}
+
+// Type what a user types.
+func (t *Terminal) Type(text string) error {
+	_, err := io.WriteString(t.far, text)
+	return err
 }
 
 // Now is what was written until now.
