@@ -71,7 +71,7 @@ func (s *session) restore(ctx context.Context, link Link) error {
 	case !up: // as Leave does
 		errs = append(errs, s.step(ctx, "set up", name, func() error { return s.nl.LinkSetUp(l) }))
 	}
-	for _, q := range quiet {
+	for _, q := range silentSysctls {
 		value, ok := found.IPv6[q.name]
 		if !ok {
 			continue

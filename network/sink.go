@@ -159,9 +159,9 @@ func (a *Attachment) Serve(ctx context.Context, link Link, server *dhcp.Server, 
 	}
 	stop := context.AfterFunc(ctx, func() { _ = sink.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	beside, cancel := context.WithCancel(ctx)
+	routerCtx, cancel := context.WithCancel(ctx)
 	var router sync.WaitGroup
-	router.Go(func() { advertise(beside, sink, server) })
+	router.Go(func() { advertise(routerCtx, sink, server) })
 	defer router.Wait()
 	defer cancel()
 	buf := make([]byte, 1<<16)

@@ -118,6 +118,6 @@ func TestPidsDuringADelete(t *testing.T) {
 	close(open)
 	w.must("delete", <-deleted)
 	if err := errgrpc.ToNative(<-asked); !errdefs.IsNotFound(err) {
-		t.Errorf("behind it: %v", err)
+		t.Errorf("after it: %v", err)
 	}
 }

@@ -34,7 +34,7 @@ func TestFirstCheckpointFailsAtEachCall(t *testing.T) {
 		if vm, err := w.service.current(); name == "resume" && err == nil && vm.inState(Stopped) {
 			return // it cannot be resumed, and ends
 		}
-		w.goesOn(name + " failed")
+		w.wantFree(name + " failed")
 		ref := w.ref()
 		ref.Attempt = 2
 		_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: ref, Repository: "r",

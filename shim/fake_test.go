@@ -191,7 +191,7 @@ func (w *world) rest() {
 	select {
 	case <-over:
 	case <-time.After(10 * time.Second):
-		w.t.Log("something of the VM goes on behind the test's end")
+		w.t.Log("something of the VM goes on after the test's end")
 	}
 }
 

@@ -158,7 +158,7 @@ func TestClockHoldsUpNoCall(t *testing.T) {
 	}
 	now := time.Now()
 	giveBack(w)
-	w.toldTime("behind an operation that came between", now)
+	w.toldTime("after an operation that came between", now)
 }
 
 // A guest that answers late has a clock that is late by that, and is told again, a few times. What goes wrong is logged

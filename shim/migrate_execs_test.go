@@ -179,7 +179,7 @@ func TestClosedExecGoesAlong(t *testing.T) {
 		t.Errorf("it ended with %d", status)
 	}
 	_, err = w.service.Exec(ctxNS(t), execRequest("e"))
-	w.must("the same exec behind its end", err)
+	w.must("the same exec after its end", err)
 }
 
 // At its source an exec that has left ends after the hand-over, with the status for an end that is not known here.

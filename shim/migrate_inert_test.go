@@ -64,7 +64,7 @@ func TestArrivalIsInert(t *testing.T) {
 	w.commit()
 	w.must("start", w.start())
 	if !w.machine.running() {
-		t.Error("it does not run behind the commit")
+		t.Error("it does not run after the commit")
 	}
 }
 
@@ -189,7 +189,7 @@ func TestSilentController(t *testing.T) {
 			if votes {
 				w.must("vote", w.vote())
 				if c.deadline.Stop() {
-					t.Errorf("%s: its deadline goes on behind the vote", name)
+					t.Errorf("%s: its deadline goes on after the vote", name)
 				}
 				c.expire() // one that was about to fire
 				if !vm.inState(Prepared) || vm.journal.Load().Phase != journal.Prepared || w.machine.running() {

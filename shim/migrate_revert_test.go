@@ -74,6 +74,6 @@ func TestKillOfWhatEnds(t *testing.T) {
 	}
 	if _, err := w.service.Kill(t.Context(), &taskapi.KillRequest{ID: vm.id, Signal: 9}); !errdefs.IsNotFound(
 		errgrpc.ToNative(err)) {
-		t.Errorf("a kill behind the end: %v", err)
+		t.Errorf("a kill after the end: %v", err)
 	}
 }

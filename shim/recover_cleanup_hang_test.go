@@ -234,7 +234,7 @@ func TestCleanUpFailsAtEachStep(t *testing.T) {
 			w.net.attached = false // with the last process of the VM its network namespace goes
 		}
 		w.arm(0)
-		w.must("clean up again, behind "+at, cleanUpOf(w, w.host()))
+		w.must("clean up again, after "+at, cleanUpOf(w, w.host()))
 		w.nothingLeft()
 		kill = ends
 	}

@@ -34,7 +34,7 @@ func TestEndOfAVMWhoseRecordWentOn(t *testing.T) {
 		"another VM's": {func(w *world) {
 			w.records.rec.Owner, w.records.rec.Uid = &nodev1.Owner{Node: "b"}, "other"
 		}, errdefs.IsFailedPrecondition},
-		"settled behind a copy, under a lower number": {func(w *world) {
+		"settled after a copy, under a lower number": {func(w *world) {
 			w.records.rec.Owner, w.records.rec.Incarnation = &nodev1.Owner{Node: "b"}, 1_800_000_000
 			vm, _ := w.service.current()
 			w.must("claim", vm.write(func(j *journal.Journal) { j.Generation += 2 }))
@@ -74,7 +74,7 @@ func TestEndOfAVMWhoseRecordWentOn(t *testing.T) {
 				t.Errorf("delete: left in silence is %q, given back %q", w.net.left, w.net.detached)
 			}
 			w.net.left = ""
-			w.must("reclaim behind a dead shim", reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"),
+			w.must("reclaim after a dead shim", reclaim(t.Context(), w.host(), filepath.Join(t.TempDir(), "vm"),
 				&journal.Journal{Phase: j.Phase, Reassigned: j.Reassigned, Resources: journal.Resources{NetNS: "/run/netns/web",
 					Links: j.Links}}))
 			if w.net.left == "" || w.net.detached != "" {

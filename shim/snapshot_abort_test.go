@@ -131,7 +131,7 @@ func TestVMMDiesAfterTheCapture(t *testing.T) {
 			_, err = m.Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(), Digest: r.GetDigest()})
 			w.must("release", err)
 			if status := w.wait(""); status != 0 {
-				t.Errorf("the task ended with %d behind the hand-over", status)
+				t.Errorf("the task ended with %d after the hand-over", status)
 			}
 			w.must("delete", w.delete())
 			w.nothingLeft()

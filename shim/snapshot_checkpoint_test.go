@@ -22,8 +22,8 @@ func (w *world) checkpoint(paused bool) (*machinev1.CaptureResponse, error) {
 	})
 }
 
-// goesOn wants a VM that no operation holds.
-func (w *world) goesOn(what string) {
+// wantFree wants a VM that no operation holds.
+func (w *world) wantFree(what string) {
 	w.t.Helper()
 	vm, err := w.service.current()
 	w.must("find", err)
@@ -44,7 +44,7 @@ func TestCheckpoint(t *testing.T) {
 	if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return vm.op.upload != nil && vm.state == Running }) {
 		t.Fatal("the VM does not go on while its checkpoint is sent")
 	}
-	w.goesOn("while the checkpoint is sent")
+	w.wantFree("while the checkpoint is sent")
 	ctx := ctxNS(t)
 	if _, err := w.service.Pause(ctx, &taskapi.PauseRequest{ID: "vm"}); err != nil {
 		t.Errorf("pause while a checkpoint is sent: %v", err)
@@ -74,10 +74,10 @@ func TestCheckpoint(t *testing.T) {
 	if err != nil || again.GetDigest() != r.GetDigest() {
 		t.Errorf("the same order once more: %v, %v", again, err)
 	}
-	w.goesOn("in the end")
+	w.wantFree("in the end")
 	other.Operation = "op3"
 	_, err = w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: other, Repository: "r"})
-	w.must("hibernate behind it", err)
+	w.must("hibernate after it", err)
 }
 
 // A VM that was admitted to ram_dir may touch all of it: a page of a table there would be missing to some VM. A
@@ -109,7 +109,7 @@ func TestCheckpointFailsAtEachCall(t *testing.T) {
 		if vm, err := w.service.current(); name == "resume" && err == nil && vm.inState(Stopped) {
 			return // a VM that cannot be resumed is in an unknown state and ends; its checkpoint may stand
 		}
-		w.goesOn(name + " failed")
+		w.wantFree(name + " failed")
 		vm, _ := w.service.current()
 		if _, err := os.Stat(nextFile(vm.journal.Load())); err == nil {
 			t.Error("a page table is left over")
@@ -124,7 +124,7 @@ func TestCheckpointFailsAtEachCall(t *testing.T) {
 		_, err := w.machineService().Capture(t.Context(), &machinev1.CaptureRequest{Ref: ref, Repository: "r",
 			Checkpoint: true})
 		w.must("checkpoint again", err)
-		w.goesOn("again")
+		w.wantFree("again")
 	})
 }
 
@@ -133,7 +133,7 @@ func TestCheckpointIsCancelled(t *testing.T) {
 	for name, at := range map[string]func(*world) *chan struct{}{
 		"before the pause": func(w *world) *chan struct{} { return &w.store.early },
 		"in the pause":     func(w *world) *chan struct{} { return &w.store.block },
-		"behind it":        func(w *world) *chan struct{} { return &w.store.late },
+		"after it":         func(w *world) *chan struct{} { return &w.store.late },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).running()
@@ -153,7 +153,7 @@ func TestCheckpointIsCancelled(t *testing.T) {
 			if err := <-done; err == nil {
 				t.Error("a checkpoint that was aborted succeeded")
 			}
-			w.goesOn("aborted")
+			w.wantFree("aborted")
 		})
 	}
 }
@@ -225,7 +225,7 @@ func TestCheckpointOfAPausedTask(t *testing.T) {
 	}
 	_, err = w.service.Resume(ctxNS(t), &taskapi.ResumeRequest{ID: "vm"})
 	w.must("resume", err)
-	w.goesOn("resumed")
+	w.wantFree("resumed")
 }
 
 // A VM that sleeps without its NICs lacks them in its snapshot, and has them again
@@ -237,7 +237,7 @@ func TestCheckpointRecycles(t *testing.T) {
 	if !r.GetGoneOn() {
 		t.Errorf("answer %v", r)
 	}
-	w.goesOn("behind the checkpoint")
+	w.wantFree("after the checkpoint")
 	if got := w.machine.nics.list(); !slices.Equal(got, []string{"net0"}) {
 		t.Errorf("NICs %v", got)
 	}
@@ -263,5 +263,5 @@ func TestCheckpointSparesExecs(t *testing.T) {
 	w.must("exec", err)
 	_, err = w.checkpoint(false)
 	w.must("checkpoint", err)
-	w.goesOn("behind it")
+	w.wantFree("after it")
 }

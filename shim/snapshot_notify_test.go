@@ -78,7 +78,7 @@ func TestCheckpointIsToldFailsAtEachCall(t *testing.T) {
 		if name == "resume" && err == nil && vm.inState(Stopped) {
 			return
 		}
-		w.goesOn(name)
+		w.wantFree(name)
 		if name == "start process" && taken != nil {
 			t.Errorf("a workload that cannot be told fails the checkpoint: %v", taken)
 		}
@@ -99,7 +99,7 @@ func TestRestoredIsTold(t *testing.T) {
 	w.must("capture", err)
 	_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
-	w.goesOn("given up")
+	w.wantFree("given up")
 	w.hears(vm, "a hibernate that is given up")
 	w.aborted = 1
 	var want []string
@@ -169,9 +169,9 @@ func TestWordFails(t *testing.T) {
 				want = want[1:]
 			}
 			w.hears(vm, name, want...)
-			w.goesOn(name)
+			w.wantFree(name)
 			_, err := w.capture()
-			w.must("hibernate behind it", err)
+			w.must("hibernate after it", err)
 		})
 	}
 }
@@ -245,7 +245,7 @@ func TestShimDiesBeforeAWord(t *testing.T) {
 // A shim that dies while a word is being told, or after it and before that is noted: the successor waits for the same
 // command, and runs none twice. A wake that is taken to its end anew does not end it as an unknown one.
 func TestShimDiesInAWord(t *testing.T) {
-	for name, waking := range map[string]bool{"in the wake": true, "behind it": false} {
+	for name, waking := range map[string]bool{"in the wake": true, "after it": false} {
 		for _, ended := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, ended %t", name, ended), func(t *testing.T) {
 				w := told(t).asleep()

@@ -97,7 +97,7 @@ func TestNotReady(t *testing.T) {
 					!strings.Contains(err.Error(), "/bin/ready now")) {
 					t.Errorf("it does not say what to do: %v", err)
 				}
-				w.goesOn("not ready")
+				w.wantFree("not ready")
 				if c.starts == nil && !eventually(func() bool { return len(w.agent.kept()) == 0 }) {
 					t.Errorf("the guest keeps %v", w.agent.kept())
 				}
@@ -133,7 +133,7 @@ func TestAbortedBeforeItIsReady(t *testing.T) {
 	if err := <-done; !errdefs.IsAborted(err) {
 		t.Errorf("capture = %v", err)
 	}
-	w.goesOn("aborted")
+	w.wantFree("aborted")
 }
 
 // What somebody has paused cannot be asked, and is refused by name.

@@ -104,7 +104,7 @@ func (c *cloning) request() {
 		return
 	}
 	if err := c.start.vm.host.Templates.Request(*c.wanted); err != nil {
-		c.start.vm.log.Warn("wish for a template", "error", err)
+		c.start.vm.log.Warn("ask for a template", "error", err)
 	}
 }
 

@@ -70,7 +70,7 @@ func TestTaskCheckpoint(t *testing.T) {
 	w := ordering(t)
 	dir := t.TempDir()
 	w.must("checkpoint", w.taskCheckpoint(dir))
-	w.goesOn("behind it")
+	w.wantFree("after it")
 	var p pointer
 	data, err := os.ReadFile(filepath.Join(dir, pointerFile))
 	if err == nil {
@@ -104,7 +104,7 @@ func TestTaskCheckpointIsRefused(t *testing.T) {
 	if err := w.taskCheckpoint(t.TempDir()); err == nil || !strings.Contains(err.Error(), "failed on purpose") {
 		t.Errorf("a checkpoint that fails: %v", err)
 	}
-	w.goesOn("after all that")
+	w.wantFree("after all that")
 	w = newWorld(t).running()
 	if err := w.taskCheckpoint(t.TempDir()); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("without a daemon: %v", err)
@@ -143,7 +143,7 @@ func TestCreateFromACheckpoint(t *testing.T) {
 		t.Errorf("the wake forces %q", got)
 	}
 	w.must("start", w.start())
-	w.goesOn("restored")
+	w.wantFree("restored")
 	if rec := w.records.rec; rec.GetOwner().GetNode() != "a" || rec.GetGeneration() <= generation ||
 		rec.GetOperation() != nil {
 		t.Errorf("record %v", rec)

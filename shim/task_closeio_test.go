@@ -64,7 +64,7 @@ func TestCloseIOAfterTheSave(t *testing.T) {
 			})
 			w.must(name, order(w))
 			if late := errdefs.IsFailedPrecondition(errgrpc.ToNative(err)); late != (name != "checkpoint") {
-				t.Errorf("close of stdin behind the save = %v", err)
+				t.Errorf("close of stdin after the save = %v", err)
 			}
 		})
 	}

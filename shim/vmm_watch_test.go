@@ -249,9 +249,9 @@ func TestVMMIsToldToEnd(t *testing.T) {
 		unsure, exits bool
 		status        uint32
 	}{
-		"by the guest":        {status: 0},
-		"by somebody":         {unsure: true, status: killed},
-		"behind the init's 7": {unsure: true, exits: true, status: 7},
+		"by the guest":       {status: 0},
+		"by somebody":        {unsure: true, status: killed},
+		"after the init's 7": {unsure: true, exits: true, status: 7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).running()

@@ -23,14 +23,14 @@ func (s *Service) SetClock(_ context.Context, r *agentv1.SetClockRequest) (*agen
 	}
 	s.clockMu.Lock() // of two words at once, one of them perhaps of Restored, the older must not win
 	defer s.clockMu.Unlock()
-	behind := r.UnixNano - s.clock.now()
-	if behind < int64(clockStep) {
+	late := r.UnixNano - s.clock.now()
+	if late < int64(clockStep) {
 		return &agentv1.SetClockResponse{}, nil
 	}
 	if err := s.clock.set(r.UnixNano); err != nil {
 		return nil, fmt.Errorf("set clock: %w", err)
 	}
-	return &agentv1.SetClockResponse{BehindNano: behind}, nil
+	return &agentv1.SetClockResponse{BehindNano: late}, nil
 }
 
 // noteWake sets the clock of a guest that was restored to the host's time, also back: the time of

@@ -120,7 +120,7 @@ func RivalMain(ctx context.Context, text string, out io.Writer) (err error) {
 	if w.Own, w.Limit, err = migrate(ctx, &sides[0], &sides[1], o.Limit); err != nil {
 		return err
 	}
-	if err := await(ctx, "see a tick behind the move", func() (bool, error) { return ports.Arrived(1), nil }); err != nil {
+	if err := await(ctx, "see a tick after the move", func() (bool, error) { return ports.Arrived(1), nil }); err != nil {
 		return err
 	}
 	if err := observer.Pause(ctx, 100*time.Millisecond); err != nil {

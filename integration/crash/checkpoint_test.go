@@ -18,7 +18,7 @@ func checkpoints() []scene {
 		controller: runs}
 	return []scene{
 		{"checkpoint", "before the pause", (*operationRun).precopying, before},
-		{"checkpoint", "behind the pause", (*operationRun).sending, behind},
+		{"checkpoint", "after the pause", (*operationRun).sending, behind},
 		{"checkpoint", "manifest held", (*operationRun).naming, behind},
 		{"checkpoint", "manifest written", (*operationRun).pushed, behind},
 	}
@@ -28,7 +28,7 @@ func checkpoints() []scene {
 // processes die, and no snapshot is listed that is not whole.
 func TestCrashCheckpoint(t *testing.T) {
 	playAll(t, newWorld, checkpoints(), []string{
-		"checkpoint/before the pause/shim", "checkpoint/behind the pause/worker", "checkpoint/manifest written/godwitd",
+		"checkpoint/before the pause/shim", "checkpoint/after the pause/worker", "checkpoint/manifest written/godwitd",
 	})
 }
 

@@ -27,18 +27,18 @@ import (
 type moveWorld struct {
 	*harness.Harness
 	*pointed
-	keeper  *harness.Node
-	nodes   []*harness.Node // those with VMs
-	records *record.Client
-	moves   *moves.Client
-	watch   *watcher
-	vm      string
-	empty   map[*harness.Node]harness.Inventory
-	nonce   string // of the VM that is there; empty: none
-	orders  int
-	past    []string // VMs that were
-	owed    []remains
-	beside  map[*harness.Node]harness.Inventory // what a node holds of those
+	keeper   *harness.Node
+	nodes    []*harness.Node // those with VMs
+	records  *record.Client
+	moves    *moves.Client
+	watch    *watcher
+	vm       string
+	empty    map[*harness.Node]harness.Inventory
+	nonce    string // of the VM that is there; empty: none
+	orders   int
+	past     []string // VMs that were
+	owed     []remains
+	leftHere map[*harness.Node]harness.Inventory // what a node holds of those
 }
 
 // remains of a VM that was lost at its destination: its source keeps it, until its record has been gone for a minute or
@@ -65,7 +65,7 @@ func newMoveWorld(t *testing.T) *moveWorld {
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
 		Programs: p.programs, Config: plain})
 	w := &moveWorld{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[1:], vm: filepath.Base(h.Dir),
-		empty: map[*harness.Node]harness.Inventory{}, beside: map[*harness.Node]harness.Inventory{}}
+		empty: map[*harness.Node]harness.Inventory{}, leftHere: map[*harness.Node]harness.Inventory{}}
 	if err := p.forget(h.Nodes()...); err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func (w *moveWorld) clean(ctx context.Context, n *harness.Node) error {
 		more := slices.DeleteFunc(now.Since(w.empty[n]), func(item string) bool {
 			return strings.HasPrefix(item, "cgroup ") && filepath.Base(item) != w.vm
 		})
-		for _, item := range w.beside[n] { // once for each time that it is there
+		for _, item := range w.leftHere[n] { // once for each time that it is there
 			if i := slices.Index(more, item); i >= 0 {
 				more = slices.Delete(more, i, i+1)
 			}
@@ -292,7 +292,7 @@ func (w *moveWorld) remove(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		w.beside[n] = now.Since(w.empty[n])
+		w.leftHere[n] = now.Since(w.empty[n])
 	}
 	w.past = append(w.past, w.vm)
 	w.nonce, w.vm = "", fmt.Sprintf("%s-%d", filepath.Base(w.Dir), len(w.past))
@@ -337,7 +337,7 @@ func (w *moveWorld) forgotten(ctx context.Context) error {
 		}
 	}
 	w.owed = nil
-	clear(w.beside)
+	clear(w.leftHere)
 	for _, n := range w.nodes {
 		if err := w.clean(ctx, n); err != nil {
 			return err

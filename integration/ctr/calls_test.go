@@ -45,7 +45,7 @@ func TestCalls(t *testing.T) {
 		{"exec ids", testExecIDs},
 		{"signals of a pause", testPausedSignals},
 		{"start that is given up", testGivenUpStart},
-		{"clock behind a pause", testClock},
+		{"clock after a pause", testClock},
 		{"update", testUpdate},
 		{"stopped VMM", testStoppedVMM},
 		{"containerd down", testDaemonDown},

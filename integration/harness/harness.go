@@ -85,7 +85,7 @@ type Harness struct {
 	opts   Options
 	root   string // of the repository
 	nodes  []*Node
-	wire   *holder
+	wire   *nodeInit
 	plug   func() error // opens the registry's port
 	unplug func() error
 	undo   []func() error

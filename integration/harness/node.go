@@ -25,7 +25,7 @@ type Node struct {
 
 	index      int
 	harness    *Harness
-	holder     *holder
+	holder     *nodeInit
 	Containerd *Process // nil: not started
 	Godwitd    *Process
 }
@@ -37,7 +37,7 @@ func (h *Harness) startNodes(ctx context.Context) error {
 		if err := os.MkdirAll(filepath.Join(dir, "ram"), 0o755); err != nil {
 			return err
 		}
-		hold, err := startHolder(h.cgroup(name))
+		hold, err := startNodeInit(h.cgroup(name))
 		if err != nil {
 			return fmt.Errorf("make node %s: %w", name, err)
 		}

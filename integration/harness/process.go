@@ -19,7 +19,7 @@ type Process struct {
 }
 
 // spawn starts a daemon inside a holder's namespaces with its output in a log file.
-func (h *Harness) spawn(in *holder, logName string, cmd *exec.Cmd) (*Process, error) {
+func (h *Harness) spawn(in *nodeInit, logName string, cmd *exec.Cmd) (*Process, error) {
 	log, err := os.OpenFile(filepath.Join(h.Dir, "log", logName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err

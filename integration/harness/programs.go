@@ -15,14 +15,14 @@ import (
 
 // Journal is what the shim's durable word on its VM tells an observer.
 type Journal struct {
-	Phase     string
-	Unplugged bool
-	Waking    bool
-	Armed     bool
-	Filling   *struct{ Digest string }
-	Shim      struct{ PID int }
-	Holder    struct{ PID int }
-	Process   struct{ PID int }
+	Phase          string
+	Unplugged      bool
+	Waking         bool
+	Armed          bool
+	Filling        *struct{ Digest string }
+	Shim           struct{ PID int }
+	SandboxProcess struct{ PID int } `json:"holder"`
+	Process        struct{ PID int }
 }
 
 // Journal reads that of a VM in the namespace default; none is the zero one.

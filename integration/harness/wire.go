@@ -22,7 +22,7 @@ func nodeAddress(i int) string { return fmt.Sprintf("10.88.0.%d", i+2) }
 
 // startWire makes the namespace of the L2: a bridge that every node is joined to.
 func (h *Harness) startWire(ctx context.Context) error {
-	wire, err := startHolder(h.cgroup("wire"))
+	wire, err := startNodeInit(h.cgroup("wire"))
 	if err != nil {
 		return fmt.Errorf("make wire: %w", err)
 	}
@@ -98,7 +98,7 @@ func (n *Node) Unplug(ctx context.Context) (plug func() error, err error) {
 
 // ip runs ip(8) in the holder's network namespace alone: process ids in its arguments are
 // those of the host.
-func (h *holder) ip(ctx context.Context, commands ...string) error {
+func (h *nodeInit) ip(ctx context.Context, commands ...string) error {
 	for _, c := range commands {
 		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.proc("ns", "net"), "ip"},
 			strings.Fields(c)...)...)

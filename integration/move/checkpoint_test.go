@@ -116,7 +116,7 @@ func TestCheckpoint(t *testing.T) {
 	t.Run("the next ones are small", func(t *testing.T) {
 		var pushed uint64
 		if slept, pushed = take(t, a, "hibernate", vm); pushed*4 > full {
-			t.Errorf("a hibernate behind a checkpoint pushed %d bytes, the checkpoint %d", pushed, full)
+			t.Errorf("a hibernate after a checkpoint pushed %d bytes, the checkpoint %d", pushed, full)
 		}
 		b.Godwit(t, "wake", "--on", b.Name, vm)
 		hears(t, b, "snapshotted "+first.Operation.Digest, "snapshotted "+slept.Operation.Digest,
@@ -128,7 +128,7 @@ func TestCheckpoint(t *testing.T) {
 		}
 		then = ask(t, h, address)
 		if pushed*4 > full {
-			t.Errorf("a checkpoint behind a wake pushed %d bytes, the first %d", pushed, full)
+			t.Errorf("a checkpoint after a wake pushed %d bytes, the first %d", pushed, full)
 		}
 	})
 	t.Run("elsewhere, and paused", func(t *testing.T) {
@@ -306,7 +306,7 @@ func ofContainerd(t *testing.T, n *harness.Node) {
 	n.Ctr(t, "task", "checkpoint", id)
 	n.Ctr(t, "container", "checkpoint", "--image", "--task", id, ref)
 	if again := boot("boot2"); again != booted {
-		t.Errorf("boot %s behind the checkpoints, was %s", again, booted)
+		t.Errorf("boot %s after the checkpoints, was %s", again, booted)
 	}
 	if size := content(t, n, "containerd.container.criu.checkpoint.criu.tar"); size > 16<<10 {
 		t.Errorf("containerd holds %d bytes of it", size)

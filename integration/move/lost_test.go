@@ -89,8 +89,8 @@ func back(t *testing.T, n *harness.Node, plug func() error, empty harness.Invent
 	if err != nil {
 		t.Error(err)
 	}
-	watch.Mark("behind it")
-	after(t, watch, "behind it")
+	watch.Mark("after it")
+	after(t, watch, "after it")
 	if _, now := watch.Twice(); now != before {
 		t.Errorf("the VM went back %d times: it was heard from both nodes", now-before)
 	}

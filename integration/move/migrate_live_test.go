@@ -53,7 +53,7 @@ func TestMigrateLive(t *testing.T) {
 		}
 		if to == "b" {
 			if _, pushed := take(t, b, "checkpoint", vm); pushed*4 > full {
-				t.Errorf("a checkpoint behind a move pushed %d bytes, the one before it %d", pushed, full)
+				t.Errorf("a checkpoint after a move pushed %d bytes, the one before it %d", pushed, full)
 			}
 		}
 	}

@@ -57,7 +57,7 @@ func (w *world) ofVM(victim string, s Step) (met, error) {
 	for _, g := range w.guests {
 		for _, n := range w.Nodes() {
 			j := n.Journal(g.name)
-			pid := map[string]int{"shim": j.Shim.PID, "VMM": j.Process.PID, "holder": j.Holder.PID}[victim]
+			pid := map[string]int{"shim": j.Shim.PID, "VMM": j.Process.PID, "holder": j.SandboxProcess.PID}[victim]
 			if pid != 0 {
 				all = append(all, candidate{n, g, pid})
 			}

@@ -102,16 +102,16 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries fu
 	if err := b.readNamespaces(oci); err != nil {
 		return nil, err
 	}
-	beside := uint64(guestOverhead)
+	overhead := uint64(guestOverhead)
 	if b.VMDisk != nil {
-		beside, err = 0, b.readDiskMounts(oci)
+		overhead, err = 0, b.readDiskMounts(oci)
 	} else {
 		err = b.readMounts(oci, own.copyVolumes)
 	}
 	if err != nil {
 		return nil, err
 	}
-	memory, err := memorySize(own.memory, beside, oci, cfg)
+	memory, err := memorySize(own.memory, overhead, oci, cfg)
 	if err != nil {
 		return nil, err
 	}

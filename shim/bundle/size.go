@@ -16,16 +16,16 @@ const defaultPeriod = 100_000 // microseconds, the kernel's
 
 // memorySize is the RAM of the VM: annotation, else limit + what the guest's kernel and agent
 // need in addition, else config.
-func memorySize(annotated, beside uint64, oci *specs.Spec, cfg *config.Config) (uint64, error) {
+func memorySize(annotated, overhead uint64, oci *specs.Spec, cfg *config.Config) (uint64, error) {
 	size := annotated
 	if size == 0 {
 		size = uint64(cfg.VM.Memory)
 		if limit := memoryLimit(oci); limit > 0 {
-			if limit > uint64(config.MaxVM)-beside {
+			if limit > uint64(config.MaxVM)-overhead {
 				return 0, fmt.Errorf("linux.resources.memory.limit: %d bytes is more than a VM can have (%s): %w", limit,
 					config.MaxVM, errdefs.ErrInvalidArgument)
 			}
-			size = max(limit+beside, uint64(config.MinVM))
+			size = max(limit+overhead, uint64(config.MinVM))
 		}
 	}
 	page := uint64(config.PageSize)

@@ -187,7 +187,7 @@ func TestForwarderFrozen(t *testing.T) {
 	next := &fakeContainerd{path: c.path}
 	next.start(t)
 	if err := f.Publish(ctx, "/two", two); err != nil || len(next.topics) != 1 {
-		t.Errorf("behind a restart: %v, it got %q", err, next.topics)
+		t.Errorf("after a restart: %v, it got %q", err, next.topics)
 	}
 	close(c.frozen)
 }

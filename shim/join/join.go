@@ -177,8 +177,8 @@ func (d *disks) Forget(mounts []*types.Mount) error {
 	if err != nil || path == "" {
 		return nil // no task of ours has ever booted from such mounts
 	}
-	beside := filepath.Dir(path)
-	for _, stale := range []string{path, filepath.Join(beside, rootfs.DiskName), filepath.Join(beside, rootfs.NVRAMName)} {
+	dir := filepath.Dir(path)
+	for _, stale := range []string{path, filepath.Join(dir, rootfs.DiskName), filepath.Join(dir, rootfs.NVRAMName)} {
 		if err := os.Remove(stale); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove stale writable disk: %w", err)
 		}

@@ -58,7 +58,7 @@ func TestRootShowsNothingOfTheHost(t *testing.T) {
 
 // A sandbox process that is written down keeps its pid, arguments and namespace. It goes on
 // after the signals that others send to a task, and holds less than any Go program.
-func TestHolderIsSmall(t *testing.T) {
+func TestSandboxProcessIsSmall(t *testing.T) {
 	var held proc.ID
 	var before string
 	note := func(id proc.ID) (err error) {

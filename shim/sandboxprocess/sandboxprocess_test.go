@@ -44,7 +44,7 @@ func TestStart(t *testing.T) {
 }
 
 // A sandbox process whose starter is killed before it has written it down ends by itself.
-func TestUnknownHolderEnds(t *testing.T) {
+func TestUnknownSandboxProcessEnds(t *testing.T) {
 	ready, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

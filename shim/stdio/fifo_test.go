@@ -36,7 +36,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	if got, err := io.ReadAll(r); err != nil || len(got) == 0 || strings.Contains(string(got), "nobody") {
 		t.Errorf("read are %d bytes, %v", len(got), err)
 	}
-	f.write(t.Context(), []byte("behind its end"))
+	f.write(t.Context(), []byte("after its end"))
 	var none *clientFifo
 	none.write(t.Context(), []byte("x"))
 	none.close()

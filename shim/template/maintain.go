@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	refusedFor = time.Hour // a template that failed is not made again
-	wishedFor  = 7 * 24 * time.Hour
+	refusedFor    = time.Hour // a template that failed is not made again
+	requestExpiry = 7 * 24 * time.Hour
 )
 
 // Due answers the shapes that were asked for often enough and may be made.
 func (s Store) Due(after int) ([]Shape, error) {
-	entries, err := os.ReadDir(filepath.Join(s.Dir, wishesDir))
+	entries, err := os.ReadDir(filepath.Join(s.Dir, requestsDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list wishes for templates: %w", err)
+		return nil, fmt.Errorf("list requests for templates: %w", err)
 	}
 	var due []Shape
 	for _, e := range entries {
@@ -43,13 +43,13 @@ func (s Store) Due(after int) ([]Shape, error) {
 
 // requested answers what was asked for under the key, and how often.
 func (s Store) requested(key string) (shape Shape, times int, err error) {
-	data, err := os.ReadFile(filepath.Join(s.Dir, wishesDir, key))
+	data, err := os.ReadFile(filepath.Join(s.Dir, requestsDir, key))
 	if err != nil {
 		return shape, 0, err
 	}
 	first, _, _ := bytes.Cut(data, []byte("\n"))
 	if err := json.Unmarshal(first, &shape); err != nil || shape.Key() != key {
-		return shape, 0, errors.Join(damaged("wish "+key), s.forget(key))
+		return shape, 0, errors.Join(damaged("request "+key), s.forget(key))
 	}
 	return shape, bytes.Count(data, []byte("\n")), nil
 }
@@ -57,9 +57,9 @@ func (s Store) requested(key string) (shape Shape, times int, err error) {
 // Forget what was asked for: it is of no use any more.
 func (s Store) Forget(shape Shape) error { return s.forget(shape.Key()) }
 
-// forget a wish: it was fulfilled, or cannot be.
+// forget a request: it was fulfilled, or cannot be.
 func (s Store) forget(key string) error {
-	err := os.Remove(filepath.Join(s.Dir, wishesDir, key))
+	err := os.Remove(filepath.Join(s.Dir, requestsDir, key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (s Store) Sweep(bounds dircache.Bounds, current func(Shape) bool) error {
 		h, bad := readHead(s.cache().Path(key))
 		return bad == nil && current(h.Shape)
 	})
-	s.expire(wishesDir, wishedFor)
+	s.expire(requestsDir, requestExpiry)
 	s.expire(refusedDir, refusedFor)
 	if err != nil {
 		return fmt.Errorf("sweep templates: %w", err)

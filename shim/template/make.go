@@ -56,7 +56,7 @@ func (m *Maker) Make(ctx context.Context, shape Shape) error {
 	}
 	err = fmt.Errorf("make template %s: %w", key, err)
 	if ctx.Err() != nil {
-		return err // that it was interrupted says nothing about the shape: it is wished for still
+		return err // that it was interrupted says nothing about the shape: it is asked for still
 	}
 	return errors.Join(err, m.Store.refuse(key, err), m.Store.forget(key))
 }

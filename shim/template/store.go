@@ -25,15 +25,15 @@ const (
 	stateFile = "state"
 	ramFile   = "ram"
 
-	wishesDir  = "wishes"
-	refusedDir = "refused"
+	requestsDir = "wishes"
+	refusedDir  = "refused"
 )
 
 // maxHead bounds what is read of a head: a run of pages takes some 20 bytes.
 const maxHead = 64 << 20
 
-// maxWishes bounds the file of one shape's wishes.
-const maxWishes = 1 << 20
+// maxRequests bounds the file of one shape's requests.
+const maxRequests = 1 << 20
 
 // Store is the templates of a node, in a directory: a cache whose entries are called by the
 // keys of shapes.
@@ -169,21 +169,21 @@ func (s Store) refuse(key string, reason error) error {
 
 // Request notes that a VM of the shape was booted for want of a template.
 func (s Store) Request(shape Shape) error {
-	dir := filepath.Join(s.Dir, wishesDir)
+	dir := filepath.Join(s.Dir, requestsDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("wish for a template: %w", err)
+		return fmt.Errorf("ask for a template: %w", err)
 	}
 	line, err := json.Marshal(shape)
 	if err != nil {
 		return err
 	}
 	path := filepath.Join(dir, shape.Key())
-	if info, err := os.Stat(path); err == nil && info.Size() > maxWishes {
+	if info, err := os.Stat(path); err == nil && info.Size() > maxRequests {
 		return nil // no process takes them
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("wish for a template: %w", err)
+		return fmt.Errorf("ask for a template: %w", err)
 	}
 	_, err = f.Write(append(line, '\n')) // one call: two shims at once make two lines
 	return errors.Join(err, f.Close())

@@ -307,7 +307,7 @@ func TestReaddress(t *testing.T) {
 }
 
 // Wishes of many shims at once are all counted; a damaged one is dropped.
-func TestWishes(t *testing.T) {
+func TestRequests(t *testing.T) {
 	f := newFixture(t)
 	var all sync.WaitGroup
 	for range 20 {
@@ -321,7 +321,7 @@ func TestWishes(t *testing.T) {
 	if _, times, err := f.Store.requested(f.shape.Key()); err != nil || times != 20 {
 		t.Errorf("%d times, %v", times, err)
 	}
-	bad := filepath.Join(f.Store.Dir, wishesDir, strings.Repeat("0", 32))
+	bad := filepath.Join(f.Store.Dir, requestsDir, strings.Repeat("0", 32))
 	if err := os.WriteFile(bad, []byte("{}\n{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

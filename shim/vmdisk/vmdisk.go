@@ -67,18 +67,18 @@ const (
 // Prepare makes the files, or finds the disk of an earlier task of the same container.
 // On an error nothing is left that was not there before.
 func Prepare(ctx context.Context, cache *rootfs.Cache, r Request) (_ *Files, err error) {
-	beside, err := rootfs.WritableDir(r.Mounts, r.Dir)
+	dir, err := rootfs.WritableDir(r.Mounts, r.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("prepare VM disk: %w", err)
 	}
 	m := maker{request: r, cache: cache, files: new(Files)}
-	m.files.Disk.Path = filepath.Join(beside, rootfs.DiskName)
+	m.files.Disk.Path = filepath.Join(dir, rootfs.DiskName)
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("prepare VM disk: %w", classifyFull(err)), m.undo())
 		}
 	}()
-	if err := m.firmware(ctx, beside); err != nil {
+	if err := m.firmware(ctx, dir); err != nil {
 		return nil, err
 	}
 	if err := cache.Show(ctx, r.Mounts, func(t rootfs.Tree) error { return m.fromImage(ctx, t) }); err != nil {
@@ -115,7 +115,7 @@ func classifyFull(err error) error {
 
 // firmware copies the node's, so that an upgrade of its package changes nothing for a VM
 // that is there.
-func (m *maker) firmware(ctx context.Context, beside string) (err error) {
+func (m *maker) firmware(ctx context.Context, dir string) (err error) {
 	r := m.request
 	for _, f := range []struct {
 		from string
@@ -123,7 +123,7 @@ func (m *maker) firmware(ctx context.Context, beside string) (err error) {
 		path string
 	}{
 		{r.Firmware, &m.files.Firmware, filepath.Join(r.Dir, firmwareName)},
-		{r.NVRAM, &m.files.NVRAM, filepath.Join(beside, rootfs.NVRAMName)},
+		{r.NVRAM, &m.files.NVRAM, filepath.Join(dir, rootfs.NVRAMName)},
 	} {
 		if f.from == "" {
 			continue

@@ -57,7 +57,7 @@ func TestUserfault(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := state(t, p.PID); s == "t" || s == "T" {
-		t.Errorf("state %s behind the launch", s)
+		t.Errorf("state %s after the launch", s)
 	}
 	name, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", p.PID, p.Userfault))
 	switch {

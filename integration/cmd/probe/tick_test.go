@@ -24,7 +24,7 @@ func TestTickerCounts(t *testing.T) {
 	}
 	copy(k.digits, strings.Repeat(" ", 15)+"99999")
 	if k.next(); strings.TrimSpace(string(k.digits)) != "100000" {
-		t.Errorf("behind 99999 comes %s", k.digits)
+		t.Errorf("after 99999 comes %s", k.digits)
 	}
 }
 

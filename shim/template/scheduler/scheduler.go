@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	wishInterval = time.Second      // how often is looked for shapes that templates are wanted of
-	pause        = 15 * time.Second // after a maker that failed
+	requestInterval = time.Second      // how often is looked for shapes that templates are wanted of
+	pause           = 15 * time.Second // after a maker that failed
 )
 
 // Scheduler has templates made, one process at a time, which ends with this one.
@@ -48,7 +48,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 	if s.config.Template.Boot.Mode != "on" {
 		return
 	}
-	tick := time.NewTicker(wishInterval)
+	tick := time.NewTicker(requestInterval)
 	defer tick.Stop()
 	for first := true; ; first = false {
 		due, err := s.store().Due(s.config.Template.Boot.After)

@@ -86,8 +86,8 @@ func privateMounts() error {
 	return nil
 }
 
-// holder is a started first process and the namespaces it keeps.
-type holder struct {
+// nodeInit is a started first process and the namespaces it keeps.
+type nodeInit struct {
 	name  string // of its cgroups
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -95,7 +95,7 @@ type holder struct {
 }
 
 // Like: unshare --net --mount --pid --cgroup --fork
-func startHolder(name string) (_ *holder, err error) {
+func startNodeInit(name string) (_ *nodeInit, err error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), holderEnv+"="+name)
 	cmd.Stderr = os.Stderr
@@ -112,7 +112,7 @@ func startHolder(name string) (_ *holder, err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start holder (root needed): %w", err)
 	}
-	h := &holder{name: name, cmd: cmd, stdin: stdin}
+	h := &nodeInit{name: name, cmd: cmd, stdin: stdin}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.close())
@@ -131,16 +131,16 @@ func startHolder(name string) (_ *holder, err error) {
 	return h, nil
 }
 
-func (h *holder) pid() int { return h.cmd.Process.Pid }
+func (h *nodeInit) pid() int { return h.cmd.Process.Pid }
 
 // proc is a path below the holder's directory in this process' own /proc.
-func (h *holder) proc(elem ...string) string {
+func (h *nodeInit) proc(elem ...string) string {
 	return filepath.Join(append([]string{"/proc", fmt.Sprint(h.pid())}, elem...)...)
 }
 
 // enter calls f on a thread inside the node; processes started and sockets opened there
 // belong to it. The thread is thrown away after.
-func (h *holder) enter(f func() error) error {
+func (h *nodeInit) enter(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the runtime ends the thread
@@ -160,7 +160,7 @@ func (h *holder) enter(f func() error) error {
 }
 
 // close ends the node with all its processes.
-func (h *holder) close() error {
+func (h *nodeInit) close() error {
 	for _, f := range h.ns {
 		f.Close()
 	}
