@@ -101,13 +101,17 @@ func (w *walker) walk(name string) (at string, there bool) {
 			continue
 		}
 		next := path.Join(at, step)
-		if slices.ContainsFunc(w.covered, func(dir string) bool { return next == dir || strings.HasPrefix(next, dir+"/") }) {
+		if w.hidden(next) {
 			return "", false
 		}
 		target, err := w.readLink(next)
 		switch {
 		case err == unix.ENOENT || err == unix.ENOTDIR:
-			return path.Join(append([]string{next}, rest...)...), false
+			end := path.Join(append([]string{next}, rest...)...)
+			if w.hidden(end) { // the guest makes the directories that lead to a mount
+				return "", false
+			}
+			return end, false
 		case err != nil:
 			return "", false
 		case target == "":
@@ -123,6 +127,13 @@ func (w *walker) walk(name string) (at string, there bool) {
 		rest = append(strings.Split(target, "/"), rest...)
 	}
 	return at, true
+}
+
+// hidden reports whether something else may lie over a path.
+func (w *walker) hidden(name string) bool {
+	return slices.ContainsFunc(w.covered, func(dir string) bool {
+		return name == dir || strings.HasPrefix(name, dir+"/")
+	})
 }
 
 // readLink answers where a symbolic link points; empty: the path is something else.
