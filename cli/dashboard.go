@@ -12,9 +12,15 @@ import (
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client/dashboard"
 	"godwit.dev/godwit/internal/visible"
 )
+
+// dashboardDocument is what dashboard prints before it serves.
+type dashboardDocument struct {
+	URL string `json:"url"`
+}
 
 func newDashboard(opts *options) *cobra.Command {
 	var address string
@@ -39,7 +45,8 @@ func newDashboard(opts *options) *cobra.Command {
 				return err
 			}
 			proxy, url := dashboard.New(pages, l.Addr())
-			if _, err := fmt.Fprintln(cmd.OutOrStdout(), visible.Line(url)); err != nil {
+			r := screen.Result{Value: dashboardDocument{url}, Names: []string{url}, Text: said("%s", visible.Line(url))}
+			if err := opts.print(cmd, r); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.ErrOrStderr(), "Open this URL in a browser of this host. Ctrl-C ends it.")

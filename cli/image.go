@@ -30,7 +30,7 @@ func newPull(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return opts.print(cmd, screen.Result{Value: imageDocument(*img), Names: []string{img.Name},
+			return opts.print(cmd, screen.Result{Value: documentOf(*img), Names: []string{img.Name},
 				Text: said("%s", img.Name)})
 		},
 	}
@@ -64,12 +64,12 @@ func imageList(all []client.Image) screen.List {
 		Columns: []screen.Column{{Title: "REPOSITORY", Least: 16}, {Title: "TAG"}, {Title: "DIGEST", Keep: true},
 			{Title: "SIZE", Right: true}, {Title: "AGE"}, {Title: "NAME", Wide: true}, {Title: "WHOLE-DIGEST", Wide: true}},
 		Whole: func(left []screen.Item) any {
-			return map[string]any{"images": screen.Values[map[string]any](left)}
+			return imagesDocument{screen.Values[imageDocument](left)}
 		},
 	}
 	for _, img := range all {
 		name, tag := splitTag(shortImage(img.Name))
-		l.Items = append(l.Items, screen.Item{Value: imageDocument(img), Name: img.Name, ID: img.Digest, Row: []string{
+		l.Items = append(l.Items, screen.Item{Value: documentOf(img), Name: img.Name, ID: img.Digest, Row: []string{
 			name, screen.Dash(tag), short(img.Digest), screen.Bytes(uint64(img.Size)), screen.Age(time.Since(img.Created)),
 			img.Name, img.Digest,
 		}})
@@ -86,7 +86,18 @@ func splitTag(name string) (repository, tag string) {
 	return name[:i], name[i+1:]
 }
 
-func imageDocument(img client.Image) map[string]any {
-	return map[string]any{"name": img.Name, "digest": img.Digest, "sizeBytes": img.Size,
-		"createdTime": img.Created.UTC().Format(time.RFC3339Nano)}
+// imagesDocument is what images prints.
+type imagesDocument struct {
+	Images []imageDocument `json:"images"`
+}
+
+type imageDocument struct {
+	Name    string `json:"name"`
+	Digest  string `json:"digest"`
+	Size    int64  `json:"sizeBytes"`
+	Created string `json:"createdTime"` // RFC 3339
+}
+
+func documentOf(img client.Image) imageDocument {
+	return imageDocument{img.Name, img.Digest, img.Size, img.Created.UTC().Format(time.RFC3339Nano)}
 }

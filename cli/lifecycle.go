@@ -168,6 +168,18 @@ func newRename(opts *options) *cobra.Command {
 	}
 }
 
+// portsDocument is what port prints.
+type portsDocument struct {
+	Ports []portDocument `json:"ports"`
+}
+
+type portDocument struct {
+	Port     int    `json:"port"`
+	Protocol string `json:"protocol"`
+	HostPort int    `json:"hostPort"`
+	HostIP   string `json:"hostIP"`
+}
+
 func newPort(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "port VM",
@@ -183,13 +195,12 @@ func newPort(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, lines := make([]map[string]any, 0, len(ports)), make([]string, 0, len(ports))
+			list, lines := make([]portDocument, 0, len(ports)), make([]string, 0, len(ports))
 			for _, p := range ports {
-				list = append(list, map[string]any{"port": p.ContainerPort, "protocol": p.Protocol, "hostPort": p.HostPort,
-					"hostIP": p.HostIP})
+				list = append(list, portDocument{int(p.ContainerPort), p.Protocol, int(p.HostPort), p.HostIP})
 				lines = append(lines, fmt.Sprintf("%d/%s -> %s:%d", p.ContainerPort, p.Protocol, p.HostIP, p.HostPort))
 			}
-			return opts.print(cmd, screen.Result{Value: map[string]any{"ports": list}, Names: lines, Text: saidLines(lines)})
+			return opts.print(cmd, screen.Result{Value: portsDocument{list}, Names: lines, Text: saidLines(lines)})
 		},
 	}
 }

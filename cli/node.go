@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -9,11 +10,22 @@ import (
 	"github.com/spf13/cobra"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/migrate/pki"
 )
 
 func newNode(opts *options) *cobra.Command {
 	return group("node", "Make a cluster, and let nodes join it", newNodeInit(opts), newNodeToken(opts), newNodeJoin(opts))
+}
+
+// nodeDocument is what init and join print.
+type nodeDocument struct {
+	Node   string `json:"node"`
+	PKIDir string `json:"pkiDir"` // of the CA and the certificate
+}
+
+type tokenDocument struct {
+	Token string `json:"token"`
 }
 
 func newNodeInit(opts *options) *cobra.Command {
@@ -32,7 +44,8 @@ func newNodeInit(opts *options) *cobra.Command {
 			if err := pki.Init(cfg.PKIDir(), cfg.Node, addresses); err != nil {
 				return err
 			}
-			return introduce(cmd.OutOrStdout(), cfg, booted)
+			return opts.print(cmd, screen.Result{Value: nodeDocument{cfg.Node, cfg.PKIDir()}, Names: []string{cfg.Node},
+				Text: func(w io.Writer) error { return introduce(w, cfg, booted) }})
 		},
 	}
 	cmd.Flags().StringSliceVar(&addresses, "address", nil,
@@ -75,8 +88,7 @@ func newNodeToken(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
-			return err
+			return opts.print(cmd, screen.Result{Value: tokenDocument{token}, Names: []string{token}, Text: said("%s", token)})
 		},
 	}
 	cmd.Flags().DurationVar(&valid, "valid", tokenLife, "how long the token may be used")

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/migrate/pki"
 )
 
@@ -43,8 +44,8 @@ func newNodeJoin(opts *options) *cobra.Command {
 				return fmt.Errorf("the token is of node %s, this one is %s (node): %w", node, cfg.Node,
 					errdefs.ErrFailedPrecondition)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "node %s has joined; its certificate lies in %s\n", node, cfg.PKIDir())
-			return err
+			return opts.print(cmd, screen.Result{Value: nodeDocument{node, cfg.PKIDir()}, Names: []string{node},
+				Text: said("node %s has joined; its certificate lies in %s", node, cfg.PKIDir())})
 		},
 	}
 	cmd.Flags().StringVar(&file, "token-file", "", "file with the token, - for standard input")

@@ -44,6 +44,10 @@ func (sights) Recorded(context.Context, *nodev1.GetRequest) (*nodev1.Record, err
 	return nil, fmt.Errorf("that VM: %w", errdefs.ErrNotFound)
 }
 
+func (sights) Info(context.Context, *nodev1.InfoRequest) (*nodev1.InfoResponse, error) {
+	return &nodev1.InfoResponse{Version: "v1"}, nil
+}
+
 func (sights) Snapshots(context.Context, *nodev1.SnapshotsRequest) (*nodev1.SnapshotsResponse, error) {
 	return &nodev1.SnapshotsResponse{Snapshots: []*nodev1.SnapshotInfo{{Vm: &nodev1.VM{Namespace: "default", Id: "web"},
 		Digest: someDigest, Operation: someOperation, CreatedUnixNano: 1e18, Bytes: 300 << 20, Owner: true}}}, nil
