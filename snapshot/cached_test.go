@@ -58,7 +58,7 @@ func (w *world) through(t *testing.T, k store.Keeper, d digest.Digest) (asked in
 
 // What a node has pushed or fetched it restores without asking the store for anything, sealed and signed as it is.
 // What lies there is what lies in the store.
-func TestKeptSnapshotAsksNobody(t *testing.T) {
+func TestKeptSnapshotNeedsNoRequest(t *testing.T) {
 	private, public := keyFiles(t, newECDSA(t))
 	for name, prepare := range map[string]func(w *world){
 		"plain":  func(*world) {},
@@ -204,7 +204,7 @@ func TestKeptParts(t *testing.T) {
 		t.Errorf("%d requests for what is kept", n)
 	}
 	if n := lazyAsks(t, opened(t, r), k, s.Digest, want); n != 0 {
-		t.Errorf("%d calls of a restore beside the VM for what is kept", n)
+		t.Errorf("%d calls of a restore while the VM runs for what is kept", n)
 	}
 	parts, err := filepath.Glob(filepath.Join(pathOf(k), store.KeptParts+"*"))
 	if err != nil || len(parts) == 0 {

@@ -99,7 +99,7 @@ func TestReflink(t *testing.T) {
 				}
 			}
 			if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
-				t.Errorf("left behind: %v, %v", files, err)
+				t.Errorf("left: %v, %v", files, err)
 			}
 		})
 	}

@@ -26,7 +26,7 @@ func TestDropOfAnother(t *testing.T) {
 		for what, drop := range map[string]func() error{
 			"by digest": func() error { return Drop(t.Context(), st, victim.Digest, "", "rogue") },
 			"by tag":    func() error { return Drop(t.Context(), st, victim.Digest, victim.Tag, "rogue") },
-			"of nobody": func() error { return Drop(t.Context(), st, victim.Digest, victim.Tag, "") },
+			"of no VM":  func() error { return Drop(t.Context(), st, victim.Digest, victim.Tag, "") },
 			"as golden": func() error { return DropGolden(t.Context(), st, victim.Digest, victim.Tag) },
 		} {
 			if err := drop(); !errors.As(err, new(*ForeignError)) || !errdefs.IsFailedPrecondition(err) {

@@ -116,7 +116,7 @@ func TestProbe(t *testing.T) {
 		t.Error(r.Err())
 	}
 	if tags, err := at.Tags(t.Context()); err != nil || len(tags) != 0 {
-		t.Errorf("left behind: %v, %v", tags, err)
+		t.Errorf("left: %v, %v", tags, err)
 	}
 	for n, want := range []string{"push", "push", "pull", "delete"} {
 		r := Probe(t.Context(), &faulty{Store: at, fail: n + 1, err: errdefs.ErrPermissionDenied}, "n1")

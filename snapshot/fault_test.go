@@ -87,7 +87,7 @@ func noLeftovers(t *testing.T, dir string) {
 			name == ".lock" {
 			return nil
 		}
-		t.Errorf("left behind: %s", name)
+		t.Errorf("left: %s", name)
 		return nil
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -161,7 +161,7 @@ func TestCommitAsksForEveryBlob(t *testing.T) {
 		}
 		for _, d := range append(m.Layers, m.Config) {
 			if !all.asked[d.Digest.String()] {
-				t.Errorf("live %v: nobody asked for %s %s", live, d.MediaType, d.Digest)
+				t.Errorf("live %v: not asked for %s %s", live, d.MediaType, d.Digest)
 			}
 		}
 		for n := 1; n <= all.puts; n++ {

@@ -146,7 +146,7 @@ func TestGoesOnWithWhatIsThere(t *testing.T) {
 
 // With a parent the sums are by that one's seed. A checkpoint that goes on with a failed one has the pages of both
 // in its own table.
-func TestGoesOnBesideAParent(t *testing.T) {
+func TestGoesOnWithAParent(t *testing.T) {
 	w := noisy(t, 43)
 	w.opts.Next = emptyFile(t, "table")
 	w.pushed(t, 0)
@@ -298,7 +298,7 @@ func TestListOfFinishedPacksIsBounded(t *testing.T) {
 }
 
 // A page that is known at its own place alone is not found by its contents, and hides no page that is proved.
-func TestUnprovedPagesAreFoundByNobody(t *testing.T) {
+func TestUnprovedPagesAreNotFound(t *testing.T) {
 	page := bytes.Repeat([]byte{7}, format.PageSize)
 	table := &Table{key: [32]byte{1}}
 	h := pagetable.NewHasher(table.key)

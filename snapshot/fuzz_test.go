@@ -189,7 +189,7 @@ func FuzzSignatures(f *testing.F) {
 			t.Fatal("somebody vouches")
 		}
 		if trust.Verify(d, text, manifest) {
-			t.Fatal("nobody is trusted")
+			t.Fatal("no key is trusted")
 		}
 	})
 }

@@ -281,7 +281,7 @@ func TestFillWaitsForAnIdleVM(t *testing.T) {
 		<-st.asked
 		time.Sleep(20 * time.Millisecond)
 		if n := st.packs.Load(); n > 0 {
-			t.Errorf("%d packs are read beside a page that the VM waits for", n)
+			t.Errorf("%d packs are read during the wait for a page that the VM waits for", n)
 		}
 		close(st.goOn)
 	}()

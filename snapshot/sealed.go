@@ -120,7 +120,7 @@ func (c *Config) unseal(locks *seal.Locks) (*seal.Key, *sealedBody, error) {
 		return nil, nil, nil
 	}
 	if c.Spec != nil || c.Resume != nil {
-		return nil, nil, invalid("sealed", "beside a spec that is not")
+		return nil, nil, invalid("sealed", "together with a spec that is not")
 	}
 	key, err := locks.Unlock(c.Sealed.Locks)
 	if err != nil {

@@ -290,7 +290,7 @@ func TestSealedPartsAltered(t *testing.T) {
 		"lock":            alter(func(c *Config) { c.Sealed.Locks[0].Data[20] ^= 1 }),
 		"short lock":      alter(func(c *Config) { c.Sealed.Locks[0].Data = c.Sealed.Locks[0].Data[:30] }),
 		"no lock":         alter(func(c *Config) { c.Sealed.Locks = nil }),
-		"a spec beside":   alter(func(c *Config) { c.Spec = w.opts.Spec }),
+		"a spec with it":  alter(func(c *Config) { c.Spec = w.opts.Spec }),
 		"body of another": alter(func(c *Config) { c.Sealed.Body = append([]byte(nil), c.Sealed.Body[1:]...) }),
 	} {
 		s, err := OpenWith(t.Context(), w.st, d, nil, &w.opts.Keys)

@@ -43,7 +43,7 @@ func TestVerify(t *testing.T) {
 	}{
 		{"a bit in a frame", pack, func(b []byte) []byte { b[frame.Offset+1] ^= 1; return b }, []string{"frame 2 at "}},
 		{"a pack without its last byte", pack, func(b []byte) []byte { return b[:len(b)-1] }, []string{"frame "}},
-		{"a byte behind a pack", pack, func(b []byte) []byte { return append(b, 0) }, []string{"pack sha256:"}},
+		{"a byte after a pack", pack, func(b []byte) []byte { return append(b, 0) }, []string{"pack sha256:"}},
 		{"a bit in the state", s.parts.state.Digest, func(b []byte) []byte {
 			b[0] ^= 1
 			return b

@@ -21,7 +21,7 @@ import (
 // class that another layer gave is kept.
 func TestFaultsOfTheHostHaveAClass(t *testing.T) {
 	refused := func() error {
-		_, err := net.Dial("unix", filepath.Join(t.TempDir(), "nobody"))
+		_, err := net.Dial("unix", filepath.Join(t.TempDir(), "no-server"))
 		return err
 	}
 	for name, c := range map[string]struct{ err, want error }{
@@ -35,7 +35,7 @@ func TestFaultsOfTheHostHaveAClass(t *testing.T) {
 		"no memory":                {syscall.ENOMEM, errdefs.ErrResourceExhausted},
 		"a disk that is read-only": {syscall.EROFS, errdefs.ErrFailedPrecondition},
 		"not allowed":              {fs.ErrPermission, errdefs.ErrPermissionDenied},
-		"nobody listens": {&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		"not listening": {&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
 			errdefs.ErrUnavailable},
 		"a cut connection":       {syscall.ECONNRESET, errdefs.ErrUnavailable},
 		"a closed connection":    {ttrpc.ErrClosed, errdefs.ErrUnavailable},

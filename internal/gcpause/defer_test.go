@@ -28,7 +28,7 @@ func TestCalm(t *testing.T) {
 		}
 		time.Sleep(200 * time.Millisecond)
 		if now := percent(); now != 70 {
-			t.Errorf("garbage is collected at %d%% behind the end, at 70%% before", now)
+			t.Errorf("garbage is collected at %d%% after the end, at 70%% before", now)
 		}
 		Defer(time.Second)
 		if now := percent(); now != -1 {
@@ -36,7 +36,7 @@ func TestCalm(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		if now := percent(); now != 70 {
-			t.Errorf("a later call: garbage is collected at %d%% behind its end", now)
+			t.Errorf("a later call: garbage is collected at %d%% after its end", now)
 		}
 	})
 }

@@ -173,7 +173,7 @@ func shared(t *testing.T, n int) (states []*State) {
 
 // What one controller decides about a node stands while the node tells another one that it
 // lives.
-func TestCordonBesideAnnouncements(t *testing.T) {
+func TestCordonDuringAnnouncements(t *testing.T) {
 	states := shared(t, 2)
 	states[0].says(t, &nodev1.NodeInfo{Name: "n1"})
 	states[1].says(t, &nodev1.NodeInfo{Name: "n1"})

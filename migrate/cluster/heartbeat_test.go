@@ -148,7 +148,7 @@ func TestARestartIsNoSilence(t *testing.T) {
 }
 
 // A controller that heard no node for a while, because it stood still, calls none silent for that.
-func TestOneThatStoodStillCallsNobodySilent(t *testing.T) {
+func TestOneThatStoodStillCallsNoneSilent(t *testing.T) {
 	c := newClustered(t, 1, false)
 	c.pass(time.Minute, map[string]int{"c0": 0, "n": 0})
 	c.clock = c.clock.Add(time.Hour)
@@ -162,7 +162,7 @@ func TestOneThatStoodStillCallsNobodySilent(t *testing.T) {
 
 // While a controller of a build before is up, each sign of each node is written, and the index is not relied on.
 // Once that controller is gone, or new, neither is so any more.
-func TestBesideAControllerOfABuildBefore(t *testing.T) {
+func TestWithAControllerOfABuildBefore(t *testing.T) {
 	c := newClustered(t, 2, true)
 	says := map[string]int{"c0": 0, "c1": 1, "n": 0}
 	c.pass(time.Minute, says)

@@ -116,12 +116,12 @@ func TestBounds(t *testing.T) {
 	p.counted(1, 1, 3)
 	Known(first)
 	p.counted(1, 1, 2)
-	p.want(5, true, "behind one that is known")
+	p.want(5, true, "after one that is known")
 	if err := errors.Join(second.Close(), second.Close(), first.Close()); err != nil && !errors.Is(err, net.ErrClosed) {
 		t.Fatal(err)
 	}
 	p.counted(1, 1, 2) // each counts once, however it ends
-	p.want(6, true, "behind one that is gone")
+	p.want(6, true, "after one that is gone")
 	Known(third)
 	_ = third.Close()
 	p.counted(1, 1, 2)

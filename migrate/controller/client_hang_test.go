@@ -39,7 +39,7 @@ func TestMuteController(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if _, err := c.List(ctx, &nodev1.ListRequest{}); err != nil {
-			t.Fatalf("behind who never answers: %v", err)
+			t.Fatalf("after one that never answers: %v", err)
 		}
 	}
 }

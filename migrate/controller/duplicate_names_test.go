@@ -106,7 +106,7 @@ func TestTwoMachinesOfOneName(t *testing.T) {
 			t.Error("the older one's connection stays")
 		}
 		if _, ok := dial(older); ok {
-			t.Error("the older certificate is served beside the newer")
+			t.Error("the older certificate is served with the newer")
 		}
 		if names := doubles.Refused(time.Hour); len(names) != 1 || names[0] != "src" {
 			t.Errorf("refused: %v", names)
@@ -122,7 +122,7 @@ func TestTwoMachinesOfOneName(t *testing.T) {
 		_ = fresh.Close()
 		synctest.Wait()
 		if _, ok := dial(older); !ok {
-			t.Error("with nobody else of that name there the older certificate is refused")
+			t.Error("with no other of that name there the older certificate is refused")
 		}
 		for _, c := range opened {
 			_ = c.Close()

@@ -306,7 +306,7 @@ func TestRogueReport(t *testing.T) {
 	r.report("d")
 	r.settle()
 	if rec := r.get(web); rec.GetOwner().GetNode() != "a" || rec.GetConflict() != "" {
-		t.Errorf("behind the word of whoever runs the cluster: %v", rec)
+		t.Errorf("after the word of the operator: %v", rec)
 	}
 	r.boot(web, "a")
 	absurd := held(r.get(web), "OWN")
@@ -317,7 +317,7 @@ func TestRogueReport(t *testing.T) {
 	r.report("c")
 	r.report("d")
 	if r.settle(); r.get(web).GetConflict() != "" {
-		t.Errorf("a generation that nobody has given is in the way: %v", r.get(web))
+		t.Errorf("a generation that was not given is in the way: %v", r.get(web))
 	}
 }
 

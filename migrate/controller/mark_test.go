@@ -45,7 +45,7 @@ func TestControllerKnowsAnOldCopy(t *testing.T) {
 	}
 	r.refused(web, "a", "older than it was", "node c has seen revision", "godwit controller restore")
 	if _, err := r.whole.Retire(t.Context(), &nodev1.RetireRequest{Node: "b"}); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("nobody's word is in the way: %v", err)
+		t.Errorf("no word is in the way: %v", err)
 	}
 	r.restore()
 	if now := compare(seen, false); now.Incarnation == 0 {

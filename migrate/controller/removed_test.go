@@ -59,7 +59,7 @@ func TestRemovedIsRemembered(t *testing.T) {
 	}
 	next := r.boot(web, "b")
 	if got, err := ask(rec.GetUid()); err != nil || !got.GetRemoved() {
-		t.Errorf("beside a new one: %v, %v", got, err)
+		t.Errorf("with a new one: %v, %v", got, err)
 	}
 	if got, err := ask(next.GetUid()); err != nil || got.GetRemoved() {
 		t.Errorf("the new one: %v, %v", got, err)

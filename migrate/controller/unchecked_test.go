@@ -15,7 +15,7 @@ import (
 
 // While a controller that would admit claims is up, no store is restored. A controller that comes while the store
 // waits keeps it from being settled, and is named.
-func TestRestoreBesideAnOldController(t *testing.T) {
+func TestRestoreWithAnOldController(t *testing.T) {
 	r := newRestored(t)
 	onA := r.boot(web, "a")
 	old := []string{"b"}
@@ -23,7 +23,7 @@ func TestRestoreBesideAnOldController(t *testing.T) {
 	_, err := r.whole.Restore(t.Context(), &nodev1.RestoreRequest{})
 	if !errors.Is(err, controller.ErrUnchecked) || !errdefs.IsFailedPrecondition(err) ||
 		!strings.Contains(err.Error(), "nodes b") {
-		t.Fatalf("beside an old controller: %v", err)
+		t.Fatalf("with an old controller: %v", err)
 	}
 	r.boot(web, "a") // nothing has begun
 	old = nil
@@ -33,7 +33,7 @@ func TestRestoreBesideAnOldController(t *testing.T) {
 	r.report("b")
 	r.report("c")
 	if s := r.settle(); !s.GetWaiting() || !slices.Equal(s.GetMissing(), []string{"b"}) {
-		t.Fatalf("settled beside an old controller: %v", s)
+		t.Fatalf("settled with an old controller: %v", s)
 	}
 	old = nil
 	if s := r.settle(); s.GetWaiting() {

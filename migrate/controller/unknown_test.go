@@ -91,7 +91,7 @@ func TestReportedSnapshotIsListed(t *testing.T) {
 		t.Fatalf("listed: %v", now)
 	}
 	if now.GetConflict() == "" {
-		t.Fatalf("nobody has it: %v", now)
+		t.Fatalf("it has no owner: %v", now)
 	}
 	if _, err := r.records.Trim(r.t.Context(), &nodev1.TrimRequest{Vm: web, Digest: "sha256:new"}); err == nil {
 		t.Error("what may be all that is left of a lost VM is trimmed")

@@ -198,10 +198,10 @@ func TestDeletionWaits(t *testing.T) {
 		e.now = func() time.Time { return noted }
 		d := &nodev1.Deletion{Tries: tries, TriedUnixNano: noted.UnixNano()}
 		if got := e.deletions.untilNext(d); got != want {
-			t.Errorf("behind %d tries: %v, want %v", tries, got, want)
+			t.Errorf("after %d tries: %v, want %v", tries, got, want)
 		}
 		if d.TriedUnixNano += int64(time.Hour); e.deletions.untilNext(d) > want {
-			t.Errorf("behind %d tries, by a clock that is fast: %v", tries, e.deletions.untilNext(d))
+			t.Errorf("after %d tries, by a clock that is fast: %v", tries, e.deletions.untilNext(d))
 		}
 	}
 }
@@ -285,10 +285,10 @@ func TestDeletionIsCalledOff(t *testing.T) {
 	}
 	w.called("RemoveDeparted", 1)
 	if _, err := e.Delete(t.Context(), off); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("behind the commit: %v", err)
+		t.Errorf("after the commit: %v", err)
 	}
 	if err := w.remove(e, "another"); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("ordered behind the commit: %v", err)
+		t.Errorf("ordered after the commit: %v", err)
 	}
 }
 
@@ -341,7 +341,7 @@ func TestDeletionWaitsForAnOperation(t *testing.T) {
 	if _, err := e.Cancel(t.Context(), "h", "the test's"); err != nil {
 		t.Fatal(err)
 	}
-	if !w.deleted("behind another operation") {
+	if !w.deleted("after another operation") {
 		t.Errorf("record %v", w.record())
 	}
 	w = newWorld(t)

@@ -246,7 +246,7 @@ func TestOppositeOrdersWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	if op := w.settle("h"); op.Phase != nodev1.Phase_PHASE_SUCCEEDED {
-		t.Fatalf("hibernate behind the wake: %v", op)
+		t.Fatalf("hibernate after the wake: %v", op)
 	}
 	w.check("h")
 }
@@ -356,7 +356,7 @@ func TestSuccessorFinishesAWake(t *testing.T) {
 	}
 	for end := time.Now().Add(30 * time.Second); !waits(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("nobody waits for the successor")
+			t.Fatal("the successor is not waited for")
 		}
 	}
 	w.mu.Lock()

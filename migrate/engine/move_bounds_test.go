@@ -184,7 +184,7 @@ func TestOpenOperationIsLeftAlone(t *testing.T) {
 		} {
 			var held *record.HeldError
 			if !errors.As(err, &held) || !strings.Contains(err.Error(), "operation op ") {
-				t.Errorf("%s beside a %s: %v", name, o.name, err)
+				t.Errorf("%s during a %s: %v", name, o.name, err)
 			}
 		}
 		gen := before.GetGeneration()
@@ -194,7 +194,7 @@ func TestOpenOperationIsLeftAlone(t *testing.T) {
 		_, create := record.Decide(before, "n3", record.Intent{})
 		for name, err := range map[string]error{"own": own, "Disown": disown, "remove": remove, "create": create} {
 			if !errdefs.IsFailedPrecondition(err) {
-				t.Errorf("%s beside a %s: %v", name, o.name, err)
+				t.Errorf("%s during a %s: %v", name, o.name, err)
 			}
 		}
 		for _, node := range []string{"n1", "n2"} {

@@ -42,7 +42,7 @@ func (s skewed) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.List
 // An operation has the time that it may take, no more and no less. This holds also on a node whose clock is hours
 // away from the controller's. An operation that a restarted engine takes up has no more than that.
 func TestClocksOfNodesDiffer(t *testing.T) {
-	for name, by := range map[string]time.Duration{"ahead": -5 * time.Hour, "behind": 5 * time.Hour} {
+	for name, by := range map[string]time.Duration{"early": -5 * time.Hour, "late": 5 * time.Hour} {
 		for _, o := range orders[:3] {
 			t.Run(o.name+", the node's clock is "+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestClocksOfNodesDiffer(t *testing.T) {
 				op := w.settle("h")
 				if took := time.Since(begun); op.GetPhase() != nodev1.Phase_PHASE_FAILED || took > 2*boundOperation ||
 					!strings.Contains(op.GetReason(), "deadline") {
-					t.Errorf("%s behind %v: %s", op.GetPhase(), took, op.GetReason())
+					t.Errorf("%s after %v: %s", op.GetPhase(), took, op.GetReason())
 				}
 				w.check("h")
 			})

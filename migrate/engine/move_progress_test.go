@@ -39,7 +39,7 @@ func TestMoveTellsItsTransfer(t *testing.T) {
 		"has not begun":    {&machinev1.Ref{Operation: "m", Attempt: 1}, greeting, nil, 10},
 		"another attempt":  {&machinev1.Ref{Operation: "m", Attempt: 2}, said, nil, 0},
 		"another move":     {&machinev1.Ref{Operation: "o", Attempt: 1}, said, nil, 0},
-		"nobody's":         {nil, said, nil, 0},
+		"not owned":        {nil, said, nil, 0},
 		"nothing is known": {&machinev1.Ref{Operation: "m", Attempt: 1}, nil, nil, 0},
 	} {
 		w.says(&machinev1.QueryResponse{Ref: tt.ref, Progress: tt.said})

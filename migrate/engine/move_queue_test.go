@@ -141,7 +141,7 @@ func (c *crowd) operation(t *testing.T, id string) *nodev1.Operation {
 
 // Moves of a node that fell silent hold up no younger move. They end when the node was silent for as long as they
 // may take. They need no answer of that node, and no node was asked for anything.
-func TestSilentNodesHoldUpNobody(t *testing.T) {
+func TestSilentNodesHoldUpNoMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &crowd{records: controller.New(storetest.NewMemory()), nodes: []*nodev1.NodeInfo{
 			{Name: "a", Up: true}, {Name: "b", Up: true}, {Name: "c", Up: true}, {Name: "silent"},
@@ -163,7 +163,7 @@ func TestSilentNodesHoldUpNobody(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if op := c.operation(t, "young"); op.GetPhase() != nodev1.Phase_PHASE_PREPARING {
-			t.Errorf("behind moves that wait for a silent node: %v", op)
+			t.Errorf("after moves that wait for a silent node: %v", op)
 		}
 		if status, err := e.Status(t.Context(), "to-1"); err != nil ||
 			!strings.Contains(status.GetWaiting(), "node silent has not been heard") {

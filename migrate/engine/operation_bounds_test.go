@@ -67,7 +67,7 @@ func TestStallBeforeTheCommit(t *testing.T) {
 // After the commit, and in a rollback, a step that stalls is tried again for ever, each try within its bound.
 // Meanwhile the status names the step, and the VM never runs where it must not. After the step run the VM runs at
 // the destination. After a revert or a rollback it runs at its source.
-func TestStallBehindTheCommit(t *testing.T) {
+func TestStallAfterTheCommit(t *testing.T) {
 	for _, c := range []struct {
 		call, step string
 		bound      time.Duration

@@ -40,7 +40,7 @@ func TestSourceGoneAfterTheCommit(t *testing.T) {
 	reconcile := func() error { return back.Reconcile(t.Context(), at(true)) }
 	for range 2 {
 		if err := reconcile(); !errdefs.IsUnavailable(err) {
-			t.Fatalf("nobody says what waits: %v", err)
+			t.Fatalf("it is not said what waits: %v", err)
 		}
 	}
 	w.broke("CleanDeparted", nil)

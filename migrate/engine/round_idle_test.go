@@ -168,10 +168,10 @@ func TestWithdrawnDestination(t *testing.T) {
 	w.called("Run", 1)
 	w.silence("n1", true)
 	if _, err := c.Cancel(t.Context(), "m", "not there"); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("withdrawn behind the commit: %v", err)
+		t.Errorf("withdrawn after the commit: %v", err)
 	}
 	if err := w.moveTo(c, "m", "n3", "cold"); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("turned behind the commit: %v", err)
+		t.Errorf("turned after the commit: %v", err)
 	}
 	w.broke("Run", nil)
 	w.until("it runs at its destination", func() bool { return w.stateAt("n2") == runs })

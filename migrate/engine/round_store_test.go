@@ -56,7 +56,7 @@ func TestOldRecordsEndNothing(t *testing.T) {
 			r.Owner, r.Generation = &nodev1.Owner{Digest: "sha256:a"}, 0
 		}, nil, 1, false},
 		"the same, of another": {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 1 }, nil, 1, false},
-		"the same, of nobody":  {func(r *nodev1.Record) { r.Owner, r.Generation = nil, 1 }, nil, 1, false},
+		"the same, unowned":    {func(r *nodev1.Record) { r.Owner, r.Generation = nil, 1 }, nil, 1, false},
 		"the same, settled": {func(r *nodev1.Record) {
 			r.Owner, r.Generation, r.Incarnation = elsewhere, 1, n
 		}, nil, 0, true},

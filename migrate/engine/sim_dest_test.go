@@ -29,7 +29,7 @@ func (n *simNode) prepare(req *nodev1.PeerPrepareRequest) (*nodev1.PeerPrepareRe
 	case n.record == recordOwn && n.vmm != vmmDead, n.record == recordSending, n.record == recordPrepared, n.newer(ref):
 		return nil, refused(n, "prepare")
 	case !n.trusting && !n.open(ref):
-		return nil, refused(n, "prepare what nobody ordered")
+		return nil, refused(n, "prepare what was not ordered")
 	}
 	n.vmm, n.sent, n.made, n.task = vmmOff, req.GetDigest(), ref, true
 	n.write(recordIncoming, ref)

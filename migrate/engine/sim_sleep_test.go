@@ -129,7 +129,7 @@ func (k simTasks) Create(_ context.Context, _ *nodev1.VM, order Restore) error {
 		count, there := k.blobs[order.Intent.Digest]
 		switch {
 		case op.GetId() != order.Intent.Operation || op.GetAttempt() != order.Intent.Attempt || !abortable(op.GetPhase()):
-			return refused(k.simNode, "create what nobody ordered")
+			return refused(k.simNode, "create what was not ordered")
 		case k.headless, k.record != "" && k.record != recordFenced && k.record != recordReleased, k.record == recordFenced &&
 			k.holds(ref):
 			return refused(k.simNode, "create")

@@ -42,7 +42,7 @@ var ends = []struct {
 		w.removed = true
 		return w
 	}, (*world).wake},
-	{"task removed behind the look", "n2", "n2", func(t *testing.T) *world {
+	{"task removed after the look", "n2", "n2", func(t *testing.T) *world {
 		w := asleep(t)
 		w.startFails, w.deletes = &machinev1.QueryResponse{State: stateStopped, Record: recordOwn}, true
 		return w

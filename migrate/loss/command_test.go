@@ -48,7 +48,7 @@ func TestCommand(t *testing.T) {
 	for deadline := time.Now().Add(30 * time.Second); lives(strings.TrimSpace(string(text))); time.Sleep(
 		10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("process %s, which it has started, outlives it", text)
+			t.Fatalf("process %s, which it has started, is left", text)
 		}
 	}
 }

@@ -178,7 +178,7 @@ func (hanging) Append(ctx context.Context, _ *nodev1.MoveEvent) error {
 }
 
 // A node, or a store, that does not answer holds a look up for so long, not for ever.
-func TestNobodyAnswers(t *testing.T) {
+func TestWithoutAnswers(t *testing.T) {
 	for name, hang := range map[string]func(*Watcher, *world){
 		"the node":  func(watcher *Watcher, w *world) { watcher.Mover = hanging{w} },
 		"the store": func(watcher *Watcher, w *world) { watcher.Cluster = hanging{w} },

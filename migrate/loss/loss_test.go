@@ -298,7 +298,7 @@ func TestFewAtOnce(t *testing.T) {
 
 // What the source of a lost move still holds is newer than any snapshot: only who is asked may
 // give it up.
-func TestKeptIsNobodysToGiveUp(t *testing.T) {
+func TestKeptCannotBeGivenUp(t *testing.T) {
 	snapshots := []*nodev1.SnapshotRef{{Digest: "sha256:aa"}}
 	_, watcher := newWorld(t, "a")
 	ready, under := watcher.restorable([]*nodev1.Record{
@@ -350,7 +350,7 @@ func TestNoLookWithoutARead(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if !watcher.looked.IsZero() {
-			t.Error("nobody has read the nodes, and the watcher has looked at them")
+			t.Error("the nodes were not read, and the watcher has looked at them")
 		}
 		read <- struct{}{}
 		synctest.Wait()

@@ -42,7 +42,7 @@ func TestOneNodeFillsNoBoard(t *testing.T) {
 	}
 	if err := says("a", ended(&nodev1.VM{Namespace: "default", Id: "x"}, "it ran"),
 		ended(known, "it ran")); !errdefs.IsNotFound(err) {
-		t.Errorf("of a VM that nobody knows: %v", err)
+		t.Errorf("of a VM that is not known: %v", err)
 	}
 	if err := says("a", ended(&nodev1.VM{Namespace: "default"}, "it ran")); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("of no VM: %v", err)

@@ -124,7 +124,7 @@ func vmIn(m protoreflect.Message) {
 	}
 	vm := m.Mutable(f).Message()
 	vm.Set(vm.Descriptor().Fields().ByName("namespace"), protoreflect.ValueOfString("default"))
-	vm.Set(vm.Descriptor().Fields().ByName("id"), protoreflect.ValueOfString("nobody"))
+	vm.Set(vm.Descriptor().Fields().ByName("id"), protoreflect.ValueOfString("missing"))
 }
 
 // raw is the request on the wire.

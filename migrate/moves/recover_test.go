@@ -182,7 +182,7 @@ func TestRecoverFromSource(t *testing.T) {
 
 // A lost VM of which nothing is left has no owner: what the source holds is named first and can be taken back, and
 // without that the snapshot that is left is.
-func TestRecoverOfNobodys(t *testing.T) {
+func TestRecoverWithoutOwner(t *testing.T) {
 	c := newLost(t)
 	c.lose(t)
 	if _, err := c.Records.Disown(t.Context(), &nodev1.DisownRequest{Vm: c.vm, Node: "b", Generation: 2}); err != nil {
@@ -265,7 +265,7 @@ func TestRecoverOpensTheWake(t *testing.T) {
 	order := &nodev1.RecoverRequest{Vm: c.vm, To: "b", Fenced: true, Operation: "w"}
 	c.b.silent = true
 	if _, err := c.Recover(ctx, order); !errdefs.IsUnavailable(err) {
-		t.Fatalf("nobody would drive it: %v", err)
+		t.Fatalf("it would not be driven: %v", err)
 	}
 	c.b.silent = false
 	resp, err := c.Recover(controller.WithPeer(ctx, "b"), order)

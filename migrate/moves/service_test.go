@@ -128,7 +128,7 @@ func TestWhoMayOrder(t *testing.T) {
 
 // What a node that was called lost has ended is among the events, once, however often the node says so. It speaks
 // of itself only, and for no other node.
-func TestOutlivedIsTold(t *testing.T) {
+func TestEndAfterLossIsTold(t *testing.T) {
 	st, members := newCluster(t)
 	s, a := &Service{Cluster: members, Records: controller.New(st)}, controller.WithPeer(t.Context(), "a")
 	if _, err := s.Records.Ensure(t.Context(),

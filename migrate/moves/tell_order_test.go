@@ -28,8 +28,8 @@ func TestTellsWhatCameBefore(t *testing.T) {
 		"the commit is told": {nil, engine.Committed, whole[:2]},
 		"it comes to nothing": {[]engine.Type{engine.Switching}, engine.Aborted,
 			[]string{moves.Switching, moves.Aborted}},
-		"lost behind the commit":   {nil, engine.Lost, []string{moves.Switching, moves.Committed, moves.Lost}},
-		"said again behind itself": {[]engine.Type{engine.Succeeded}, engine.Succeeded, whole},
+		"lost after the commit":   {nil, engine.Lost, []string{moves.Switching, moves.Committed, moves.Lost}},
+		"said again after itself": {[]engine.Type{engine.Succeeded}, engine.Succeeded, whole},
 	} {
 		t.Run(name, func(t *testing.T) {
 			members, err := cluster.Open(t.Context(), storetest.NewMemory(), false)

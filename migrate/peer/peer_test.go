@@ -201,7 +201,7 @@ func TestWhoTalksToWhom(t *testing.T) {
 	}
 	_ = l.Close()
 	if _, err := ask(reach(first), "n1"); !errors.As(err, &link) || !errdefs.IsUnavailable(err) {
-		t.Errorf("nobody is there: %v", err)
+		t.Errorf("no server is there: %v", err)
 	}
 }
 

@@ -87,7 +87,7 @@ func TestOwnCARefused(t *testing.T) {
 		"a client of another CA": {a.Server(false), bare(foreign, 1), true,
 			[]string{`issued by "elsewhere"`, "leads to no CA in tls.ca"}},
 		"a server without its CA's": {bare(beta, 1), a.ClientOf("beta"), false, []string{`issued by "machines"`, "tls.ca",
-			"intermediate certificates behind the node's own in tls.cert"}},
+			"intermediate certificates after the node's own in tls.cert"}},
 		"a client without its CA's": {a.Server(false), bare(beta, 1), true,
 			[]string{`issued by "machines"`, "intermediate certificates"}},
 	} {
@@ -126,7 +126,7 @@ func TestOwnCAFiles(t *testing.T) {
 		"of another CA": {leaf("godwit://node/alpha"), other, nil, []string{"tls.cert", "leads to no CA in tls.ca"}},
 		"no intermediate": {leaf("godwit://node/alpha"), root, func(t *testing.T, f pki.Files) {
 			first(t, f.Cert)
-		}, []string{"tls.cert", "intermediate certificates behind"}},
+		}, []string{"tls.cert", "intermediate certificates after"}},
 		"half a bundle": {leaf("godwit://node/alpha"), root, func(t *testing.T, f pki.Files) {
 			put(t, f.CA, append(inPEM(root.cert), "-----BEGIN CERTIFICATE-----\nMIIB"...))
 		}, []string{"tls.ca", "1 readable", "of 2"}},
@@ -207,7 +207,7 @@ func TestRotation(t *testing.T) {
 	here, there = renew(alpha, "alpha", before, before, after), renew(beta, "beta", before, before, after)
 	same("a second CA is trusted")
 	here = renew(alpha, "alpha", between, before, after)
-	same("the server's is behind an intermediate one of the second CA")
+	same("the server's comes after an intermediate one of the second CA")
 	late, err := tls.LoadX509KeyPair(beta.Cert, beta.Key)
 	if err != nil {
 		t.Fatal(err)

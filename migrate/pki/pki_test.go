@@ -135,7 +135,7 @@ func TestJoinRefused(t *testing.T) {
 		{"no token", address, "hello", errdefs.ErrInvalidArgument},
 		{"cut", address, good[:len(good)/2], errdefs.ErrInvalidArgument},
 		{"for another node than it was made for", address, altered, errdefs.ErrUnauthenticated},
-		{"nobody there", "127.0.0.1:1", good, errdefs.ErrUnavailable},
+		{"no server there", "127.0.0.1:1", good, errdefs.ErrUnavailable},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestJoinRefused(t *testing.T) {
 				t.Fatalf("error %v, want %v", err, tt.want)
 			}
 			if left, _ := os.ReadDir(into); len(left) != 0 {
-				t.Fatalf("left behind: %v", left)
+				t.Fatalf("left: %v", left)
 			}
 		})
 	}

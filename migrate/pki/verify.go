@@ -34,7 +34,7 @@ func explained(leaf *x509.Certificate, err error) error {
 			"clientAuth for tls.cert: %w", leaf.Subject.CommonName, err)
 	case errors.As(err, &unknown):
 		return fmt.Errorf("the certificate of %q, issued by %q, leads to no CA in tls.ca: put that CA into tls.ca, and "+
-			"the intermediate certificates behind the node's own in tls.cert: %w",
+			"the intermediate certificates after the node's own in tls.cert: %w",
 			leaf.Subject.CommonName, leaf.Issuer.CommonName, err)
 	}
 	return fmt.Errorf("the certificate of %q: %w", leaf.Subject.CommonName, err)

@@ -160,7 +160,7 @@ func TestAnIndexThatABuildBeforeWrotePastIsMadeAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if reopen(); find("n1") != 0 || find("n2") != 1 || marked() {
-		t.Errorf("behind a build before: %d records of n1, %d of n2, index kept: %t", find("n1"), find("n2"), marked())
+		t.Errorf("after a build before: %d records of n1, %d of n2, index kept: %t", find("n1"), find("n2"), marked())
 	}
 	if owed, err := st.PendingDeletions(t.Context(), WhichDeletions{Deleter: "n3"}); err != nil || len(owed) != 1 {
 		t.Errorf("owed: %v, %v", owed, err)

@@ -20,7 +20,7 @@ import (
 
 // An index that a controller of a build before has written past is not read, and is made anew once
 // that controller is gone: what it moved, made and ended is found as it is.
-func TestEtcdIndexBehindABuildBefore(t *testing.T) {
+func TestEtcdIndexAfterABuildBefore(t *testing.T) {
 	st, raw := storeAndEtcd(t)
 	put := func(id, node string) {
 		t.Helper()

@@ -50,7 +50,7 @@ func (e *Etcd) space(ctx context.Context) (string, error) {
 		return used, fmt.Errorf("etcd has raised %v and refuses changes; %s: %w", alarms.Alarms[0].GetAlarm(), used,
 			errdefs.ErrResourceExhausted)
 	case !compacted && 2*status.DbSize > quota:
-		return used, fmt.Errorf("nobody compacts this etcd, and %s: %w", used, errdefs.ErrFailedPrecondition)
+		return used, fmt.Errorf("this etcd is not compacted, and %s: %w", used, errdefs.ErrFailedPrecondition)
 	case 5*status.DbSize > 4*quota:
 		return used, fmt.Errorf("etcd is nearly full: %s: %w", used, errdefs.ErrFailedPrecondition)
 	case !compacted:

@@ -122,7 +122,7 @@ func TestOrphanOfAWake(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := c.Orphans(t.Context()); err != nil || len(n.made()) != 1 {
-			t.Errorf("beside a wake: %v, left %v", err, n.made())
+			t.Errorf("during a wake: %v, left %v", err, n.made())
 		}
 		k.all["a/vm"] = true
 		begun := time.Now()
@@ -132,7 +132,7 @@ func TestOrphanOfAWake(t *testing.T) {
 		delete(k.all, "a/vm")
 		unlock()
 		if err := c.Orphans(t.Context()); err != nil || len(n.made()) != 0 {
-			t.Errorf("behind it: %v, left %v", err, n.made())
+			t.Errorf("after it: %v, left %v", err, n.made())
 		}
 	})
 }
@@ -213,7 +213,7 @@ func TestDeletedIsFreed(t *testing.T) {
 		time.Sleep(resubscribe + time.Second)
 		tell(&eventsapi.ContainerDelete{ID: "later"})
 		if diff := cmp.Diff([]string{"a/kept"}, n.made()); diff != "" || k.subs != 2 {
-			t.Errorf("behind a restart of containerd, subscribed %d times: left (-want +got):\n%s", k.subs, diff)
+			t.Errorf("after a restart of containerd, subscribed %d times: left (-want +got):\n%s", k.subs, diff)
 		}
 		cancel()
 		<-ended

@@ -26,7 +26,7 @@ func TestClear(t *testing.T) {
 		"waits for its start": {tasktypes.Status_CREATED, ours, false, true},
 		"of another order": {tasktypes.Status_STOPPED, map[string]string{labelOrder: "w/2", labelNew: "true"},
 			false, false},
-		"of nobody's order":     {tasktypes.Status_STOPPED, nil, false, false},
+		"of an unknown order":   {tasktypes.Status_STOPPED, nil, false, false},
 		"made before by others": {tasktypes.Status_STOPPED, map[string]string{labelOrder: "w/1"}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // opened no operation, or calls the order off.
 func Delete(s State, req *nodev1.DeleteRequest, now time.Time) (Change, error) {
 	rec, want := s.Record, req.GetDeletion()
-	call := fmt.Sprintf("delete VM %s behind a final snapshot", name(req.GetVm()))
+	call := fmt.Sprintf("delete VM %s after a final snapshot", name(req.GetVm()))
 	switch stands := rec.GetDeletion(); {
 	case rec == nil:
 		return Change{}, missing(req.GetVm())

@@ -145,7 +145,7 @@ func (h *history) lawful(t *rapid.T, before, after *nodev1.Record) {
 func TestAnyCallsInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := &history{rec: &nodev1.Record{Vm: vm, Uid: "uid"}, ops: map[string]*nodev1.Operation{},
-			owners: map[uint64]string{0: "nobody"}}
+			owners: map[uint64]string{0: "no owner"}}
 		t.Repeat(map[string]func(*rapid.T){
 			"own": func(t *rapid.T) {
 				c, err := transition.Own(h.state(""), &nodev1.OwnRequest{Vm: vm, Node: node(t), Generation: h.generation(t)})

@@ -69,7 +69,7 @@ func TestReclaim(t *testing.T) {
 	}{
 		"another move's":        {lose(live()), order(func(r *nodev1.ReclaimRequest) { r.Operation = "other" })},
 		"an older generation":   {lose(live()), order(func(r *nodev1.ReclaimRequest) { r.Generation = gen })},
-		"open, nobody is lost":  {live(), order(func(r *nodev1.ReclaimRequest) { r.LostNode = "" })},
+		"open, no node is lost": {live(), order(func(r *nodev1.ReclaimRequest) { r.LostNode = "" })},
 		"a cold move's":         {cold, order(same)},
 		"before the commit":     {under(nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_SWITCHING), order(same)},
 		"one that has VM going": {under(nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_CLEANING), order(same)},
@@ -81,7 +81,7 @@ func TestReclaim(t *testing.T) {
 }
 
 // A wake from an older snapshot that fails leaves the source its better copy.
-func TestKeptBesideAWake(t *testing.T) {
+func TestKeptDuringAWake(t *testing.T) {
 	s := under(nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_COMMITTED)
 	s.Named.Digest = record.StreamPrefix + "aa"
 	s.Record.Snapshots = []*nodev1.SnapshotRef{{Digest: digest}}

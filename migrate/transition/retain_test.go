@@ -61,7 +61,7 @@ func TestTrim(t *testing.T) {
 		{"asleep since", &nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}, Spent: []string{digest}}, ""},
 		{"cleaning up", &nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}, Operation: &nodev1.Operation{Id: "o",
 			Digest: "sha256:old", Phase: nodev1.Phase_PHASE_CLEANING}}, ""},
-		{"nobody's", &nodev1.Record{}, ""},
+		{"unowned", &nodev1.Record{}, ""},
 	} {
 		s := transition.State{Record: listed(tt.rec)}
 		before := proto.CloneOf(s.Record)

@@ -85,29 +85,29 @@ func TestSettle(t *testing.T) {
 			holder("b", 6, "OWN", nil)}, []string{"a"}, "b 6"},
 		"b lies and is retired": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
 			holder("b", 6, "OWN", nil)}, []string{"b"}, "a 5"},
-		"b claims what nobody has given": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
+		"b claims what was not given": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
 			holder("b", 1<<60, "OWN", nil)}, nil, "a 5"},
 		"b runs what the copy knows to be old": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
 			holder("b", 4, "OWN", nil)}, nil, "a 5"},
-		"a has it no more":        {copyOf(a, nil), nil, nil, "nobody 6+ ! had it when the copy"},
+		"a has it no more":        {copyOf(a, nil), nil, nil, "none 6+ ! had it when the copy"},
 		"a is retired":            {copyOf(a, nil), nil, []string{"a"}, "a 5"},
 		"a left it in a snapshot": {slept, []Holder{released}, nil, "sha256:f 6+"},
 		"a names a repository of its own": {copyOf(a, nil), []Holder{foreign}, nil,
-			"nobody 6+ ! had it when the copy"},
+			"none 6+ ! had it when the copy"},
 		"it sleeps":               {copyOf(sleeps, nil), nil, nil, "sha256:d 5+"},
 		"it slept, and b runs it": {copyOf(sleeps, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
 		"it slept, and b runs what is old": {copyOf(sleeps, nil), []Holder{holder("b", 5, "OWN", nil)}, nil,
 			"sha256:d 5+"},
 		"it slept, and two run it": {copyOf(sleeps, nil), []Holder{holder("a", 6, "OWN", nil),
 			holder("b", 8, "SENDING", nil)}, nil, "sha256:d 5+ ! both say"},
-		"nobody had it":                         {copyOf(nil, nil), nil, nil, "nobody 5+"},
-		"nobody had it, and b boots it":         {copyOf(nil, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
+		"it had no owner":                       {copyOf(nil, nil), nil, nil, "none 5+"},
+		"it had no owner, and b boots it":       {copyOf(nil, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
 		"another VM of that name":               {copyOf(a, nil), []Holder{other}, nil, "a 5 ! another VM of that name"},
 		"another VM of that name, and a has it": {copyOf(a, nil), []Holder{other, holder("a", 5, "OWN", nil)}, nil, "a 5"},
-		"made behind the copy":                  {nil, []Holder{holder("b", 2, "OWN", nil)}, nil, "b 2"},
-		"made behind the copy, and gone":        {nil, nil, nil, "none"},
-		"made behind the copy, and two have it": {nil, []Holder{holder("a", 1, "OWN", nil), holder("b", 2, "OWN", nil)}, nil,
-			"nobody 0 ! both say"},
+		"made after the copy":                   {nil, []Holder{holder("b", 2, "OWN", nil)}, nil, "b 2"},
+		"made after the copy, and gone":         {nil, nil, nil, "none"},
+		"made after the copy, and two have it": {nil, []Holder{holder("a", 1, "OWN", nil), holder("b", 2, "OWN", nil)}, nil,
+			"none 0 ! both say"},
 		"a hibernate goes on": {copyOf(a, hibernate), []Holder{holder("a", 5, "PREPARED", hibernate)}, nil,
 			"a 5 open PHASE_SWITCHING"},
 		"a hibernate is over": {copyOf(a, hibernate), []Holder{holder("a", 5, "OWN", nil)}, nil,
@@ -115,7 +115,7 @@ func TestSettle(t *testing.T) {
 		"a hibernate is over, and b runs it": {copyOf(a, hibernate), []Holder{holder("b", 7, "OWN", nil)}, nil,
 			"b 7 closed PHASE_FAILED"},
 		"a hibernate is over, and a has it not": {copyOf(a, hibernate), nil, nil,
-			"nobody 6+ ! had it when the copy lost sha256:e closed PHASE_FAILED"},
+			"none 6+ ! had it when the copy lost sha256:e closed PHASE_FAILED"},
 		"a wake goes on": {copyOf(sleeps, wake), []Holder{holder("b", 5, "READY", wake)}, nil,
 			"sha256:d 5 open PHASE_TRANSFERRING"},
 		"a wake is over": {copyOf(sleeps, wake), nil, nil, "sha256:d 5+ closed PHASE_FAILED"},
@@ -124,7 +124,7 @@ func TestSettle(t *testing.T) {
 		"a wake that is committed has run": {copyOf(b, woken), []Holder{holder("b", 5, "OWN", nil)}, nil,
 			"b 5 closed PHASE_SUCCEEDED"},
 		"a wake that is committed has lost it": {copyOf(b, woken), nil, nil,
-			"nobody 6+ ! had it when the copy closed PHASE_LOST_AT_DEST"},
+			"none 6+ ! had it when the copy closed PHASE_LOST_AT_DEST"},
 		"a wake that is committed is about to": {copyOf(b, woken), []Holder{holder("b", 4, "READY", woken)}, nil,
 			"b 5 open PHASE_COMMITTED"},
 		"a move that is committed, a not heard": {copyOf(b, move), []Holder{holder("a", 4, "PREPARED", move),
@@ -163,7 +163,7 @@ func told(rec *nodev1.Record, closed *nodev1.Operation) string {
 	}
 	owner, generation := rec.GetOwner().GetNode()+rec.GetOwner().GetDigest(), fmt.Sprint(rec.GetGeneration())
 	if owner == "" {
-		owner = "nobody"
+		owner = "none"
 	}
 	if floor := record.Floor(incarnation); rec.GetGeneration() >= floor {
 		generation = fmt.Sprint(rec.GetGeneration()-floor) + "+"
@@ -259,12 +259,12 @@ func TestSettleSaysWhoseHomeItIs(t *testing.T) {
 		holders []Holder
 		want    string
 	}{
-		"another node has it":    {copyOf(a, nil), []Holder{holder("b", 6, "OWN", nil)}, "b"},
-		"no record":              {nil, []Holder{holder("b", 6, "OWN", nil)}, "b"},
-		"its node had it":        {copyOf(a, nil), nil, "a"},
-		"it sleeps since":        {slept, []Holder{released}, "a"},
-		"as the copy says":       {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil)}, "a"},
-		"nobody has it, nor had": {copyOf(&nodev1.Owner{Digest: "sha256:d"}, nil), nil, "old"},
+		"another node has it":       {copyOf(a, nil), []Holder{holder("b", 6, "OWN", nil)}, "b"},
+		"no record":                 {nil, []Holder{holder("b", 6, "OWN", nil)}, "b"},
+		"its node had it":           {copyOf(a, nil), nil, "a"},
+		"it sleeps since":           {slept, []Holder{released}, "a"},
+		"as the copy says":          {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil)}, "a"},
+		"no owner, and none before": {copyOf(&nodev1.Owner{Digest: "sha256:d"}, nil), nil, "old"},
 	} {
 		if c.rec != nil {
 			c.rec.Home = "old"

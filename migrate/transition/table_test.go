@@ -181,12 +181,13 @@ func atRest() (names []string, states map[string]transition.State) {
 	waking.Named, given.Named = nil, nil
 	// n1 was called lost
 	given.Record.Owner, given.Record.Snapshots = &nodev1.Owner{Node: "n1"}, []*nodev1.SnapshotRef{{Digest: digest}}
-	return []string{"absent", "nobody", "nobody, lost", "node n1", "node n1, lost", "node n2", "digest", "operation open",
+	return []string{"absent", "no owner", "no owner, lost", "node n1", "node n1, lost", "node n2", "digest",
+			"operation open",
 			"hibernate of n1 committed", "wake to n2 open", "wake of n1's to n2 open"}, map[string]transition.State{
-			"absent": {}, "nobody": rec(nil), "node n1": rec(&nodev1.Owner{Node: "n1"}),
+			"absent": {}, "no owner": rec(nil), "node n1": rec(&nodev1.Owner{Node: "n1"}),
 			"node n2": rec(&nodev1.Owner{Node: "n2"}),
 			"digest":  rec(&nodev1.Owner{Digest: digest}), "operation open": held,
-			"nobody, lost": lost, "node n1, lost": lostAt, "hibernate of n1 committed": done,
+			"no owner, lost": lost, "node n1, lost": lostAt, "hibernate of n1 committed": done,
 			"wake to n2 open": waking, "wake of n1's to n2 open": given,
 		}
 }
@@ -241,7 +242,7 @@ func ownerName(o *nodev1.Owner) string {
 	case o.GetDigest() != "":
 		return "digest"
 	default:
-		return "nobody"
+		return "no owner"
 	}
 }
 

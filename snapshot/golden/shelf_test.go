@@ -53,7 +53,7 @@ func table(t *testing.T, s *Shelf, d digest.Digest, text string) {
 // A call that reads a golden snapshot delays no call whose table is there, nor one that wants
 // another snapshot. A call that waits for it leaves when its operation is aborted, and at a
 // bound.
-func TestReadHoldsUpNobody(t *testing.T) {
+func TestReadHoldsUpNoOther(t *testing.T) {
 	s := shelfIn(t, nil)
 	slow, there := digest.FromString("slow"), digest.FromString("there")
 	table(t, s, there, "")

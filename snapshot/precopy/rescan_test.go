@@ -63,8 +63,8 @@ func TestRescan(t *testing.T) {
 		"punched": {do: func(f *os.File) error {
 			return punch(f, 5)
 		}, told: []int64{5}, knows: true, lost: []int{5}},
-		"punched, untold":        {do: func(f *os.File) error { return punch(f, 5) }},
-		"punched beside another": {do: func(f *os.File) error { return punch(f, 6) }, told: []int64{5}},
+		"punched, untold":         {do: func(f *os.File) error { return punch(f, 5) }},
+		"punched next to another": {do: func(f *os.File) error { return punch(f, 6) }, told: []int64{5}},
 		"a run, one punched": {do: func(f *os.File) error {
 			return punch(f, 9)
 		}, told: []int64{7, 8, 9, 10, 11}, knows: true, lost: []int{9}},

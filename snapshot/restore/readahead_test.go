@@ -10,7 +10,7 @@ import (
 
 // What is read for pages that are waited for grows with each time that a pack is wanted. It
 // grows up to the pack's end or what is here. What is on its way already is read alone.
-func TestAhead(t *testing.T) {
+func TestReadAheadWindow(t *testing.T) {
 	frames := make([]format.Frame, 103)
 	for i := range frames {
 		if i >= 100 {

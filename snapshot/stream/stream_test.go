@@ -287,7 +287,7 @@ func TestEnds(t *testing.T) {
 		"another source":      {change(source, func(e *Ends) { e.Own = third }), destination, false},
 		"another destination": {source, change(destination, func(e *Ends) { e.Own = third }), false},
 		"another channel":     {change(source, func(e *Ends) { e.Channel = "d" }), destination, false},
-		"nobody was told":     {source, change(destination, func(e *Ends) { e.Peer = nil }), false},
+		"not told":            {source, change(destination, func(e *Ends) { e.Peer = nil }), false},
 		"not even the source": {change(source, func(e *Ends) { e.Peer = nil }), destination, false},
 	} {
 		t.Run(name, func(t *testing.T) {

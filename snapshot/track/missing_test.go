@@ -351,6 +351,6 @@ func TestMissingProcessIsGone(t *testing.T) {
 		t.Errorf("put into a process that is gone: %v", err)
 	}
 	if err := m.Put(ramPages*pageSize, noPage[:]); !errdefs.IsOutOfRange(err) {
-		t.Errorf("put behind the end: %v", err)
+		t.Errorf("put after the end: %v", err)
 	}
 }

@@ -140,7 +140,7 @@ func TestEachJobIsConfined(t *testing.T) {
 	for kind := range reflect.TypeFor[job]().Fields() {
 		do := jobs[kind.Name]
 		if do == nil {
-			t.Errorf("nobody knows whether %s is confined", kind.Name)
+			t.Errorf("it is not known whether %s is confined", kind.Name)
 			continue
 		}
 		if err := do(); err != nil {

@@ -38,7 +38,7 @@ func TestCores(t *testing.T) {
 		}
 	}
 	if none := (&cores{spare: true}); !none.Spare() {
-		t.Error("where nobody knows there is none to spare")
+		t.Error("where it is not known there is none to spare")
 	}
 	if c.looked = time.Now(); !c.Spare() {
 		t.Error("between two looks it is another")

@@ -219,7 +219,7 @@ func noLeftovers(t *testing.T, dir string) {
 		name, _ := filepath.Rel(dir, path)
 		hex, blob := strings.CutPrefix(name, "blobs/sha256/")
 		if (!blob || len(hex) != 64) && name != "oci-layout" && name != ".lock" {
-			t.Errorf("left behind: %s", name)
+			t.Errorf("left: %s", name)
 		}
 		return nil
 	})

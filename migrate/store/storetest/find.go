@@ -122,7 +122,7 @@ func pendingOf(t *testing.T, st store.Store, _ func() store.Store) {
 	check(store.WhichDeletions{Deleter: "n1"}, "d4")
 	check(store.WhichDeletions{Deleter: "n"})
 	if found, err := st.Find(t.Context(), store.Which{Node: "none"}); err != nil || found.HasDeletions != nil {
-		t.Errorf("whoever does not ask hears %v, %v", found.HasDeletions, err)
+		t.Errorf("a caller that does not ask hears %v, %v", found.HasDeletions, err)
 	}
 }
 
