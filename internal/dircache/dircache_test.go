@@ -221,7 +221,9 @@ func TestLeaseEndsWithItsProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		fmt.Println("leased")
-		select {}
+		for { // an empty select would end the process: a deadlock, as the runtime sees it
+			time.Sleep(time.Hour)
+		}
 	}
 	c := Cache{t.TempDir()}
 	add(t, c, 1)
