@@ -81,7 +81,8 @@ func relay(t *testing.T, front, back string, cut int64) {
 func TestWatchTellsOfGaps(t *testing.T) {
 	for output, says := range map[string]string{
 		"text": "godwit: events 3 to 9 are not kept any more: what became of the VMs, godwit ps and godwit migrations say\n",
-		"json": `{"note":"events 3 to 9 are not kept any more: what became of the VMs, godwit ps and godwit migrations say"}` + "\n",
+		"json": `{"note":"events 3 to 9 are not kept any more: what became of the VMs, ` +
+			`godwit ps and godwit migrations say"}` + "\n",
 	} {
 		socket, s := place(t), &tellers{}
 		s.add(1, 2)

@@ -88,7 +88,8 @@ func TestOutputNearTheChannel(t *testing.T) {
 	}
 	defer raw.Close()
 	if _, err := m.exec("mknod", process("sh", "-c", `for p in /sys/class/virtio-ports/*; do
-		if [ "$(cat $p/name)" = raw ]; then IFS=: read major minor <$p/dev; mknod /dev/raw c $major $minor; fi; done`), ""); err != nil {
+		if [ "$(cat $p/name)" = raw ]; then IFS=: read major minor <$p/dev
+		mknod /dev/raw c $major $minor; fi; done`), ""); err != nil {
 		t.Fatal(err)
 	}
 	m.program("relay")

@@ -220,12 +220,17 @@ func everything(t *testing.T, dir string) []oci.SpecOpts {
 
 // told is what the process says of itself, a line for each.
 const told = `echo cwd=$(pwd); echo adj=$(cat /proc/self/oom_score_adj); echo umask=$(umask); echo groups=$(id -G)
-echo nofile=$(ulimit -n) $(ulimit -Hn); echo core=$(ulimit -c); echo host=$(hostname); echo domain=$(cat /proc/sys/kernel/domainname)
-echo machine=$(uname -m); echo somaxconn=$(cat /proc/sys/net/core/somaxconn); echo shm=$(cat /proc/sys/kernel/shm_rmid_forced)
+echo nofile=$(ulimit -n) $(ulimit -Hn); echo core=$(ulimit -c); echo host=$(hostname)
+echo domain=$(cat /proc/sys/kernel/domainname)
+echo machine=$(uname -m); echo somaxconn=$(cat /proc/sys/net/core/somaxconn)
+echo shm=$(cat /proc/sys/kernel/shm_rmid_forced)
 echo masked=$(wc -c </proc/cmdline); touch /tmp/x 2>&1; touch /programs/x 2>&1
-awk '$2 == "/scratch" || $2 == "/programs" || $2 == "/noexec" || $2 == "/sys/fs/cgroup" {print "mount=" $2, $4}' /proc/mounts
+awk '$2 == "/scratch" || $2 == "/programs" || $2 == "/noexec" ||
+	$2 == "/sys/fs/cgroup" {print "mount=" $2, $4}' /proc/mounts
 /noexec 2>&1; awk '$5 == "/" || $5 == "/scratch" {print "peers=" $5, ($7 ~ /^shared:/)}' /proc/self/mountinfo
-cd /sys/fs/cgroup; for f in memory.max memory.low memory.swap.max memory.high pids.max cpu.max cpu.weight; do echo $f=$(cat $f); done
+cd /sys/fs/cgroup; for f in memory.max memory.low memory.swap.max memory.high pids.max cpu.max cpu.weight; do
+	echo $f=$(cat $f)
+done
 awk '/^(NoNewPrivs|Seccomp):/ {print $1 $2}' /proc/self/status; ls -l /dev/full | awk '{print "full=" $1, $5, $6}'`
 
 func testHonoured(t *testing.T, b *box, task client.Task, sh func(string) *specs.Process) {
@@ -267,7 +272,8 @@ func testHonoured(t *testing.T, b *box, task client.Task, sh func(string) *specs
 // S2: a filter holds for processes with and without no_new_privs, and a capability that was needed to install it is
 // gone after it.
 func testSeccomp(t *testing.T, b *box, task client.Task, sh func(string) *specs.Process) {
-	const try = `mkdir /x; busybox unshare -i true; touch /y && echo touched; awk '/^(CapEff|Seccomp|NoNewPrivs):/ {print $1 $2}' /proc/self/status`
+	const try = `mkdir /x; busybox unshare -i true; touch /y && echo touched; ` +
+		`awk '/^(CapEff|Seccomp|NoNewPrivs):/ {print $1 $2}' /proc/self/status`
 	for name, gained := range map[string]bool{"no new privileges": true, "new privileges": false} {
 		p := sh(try)
 		p.NoNewPrivileges = gained
@@ -307,7 +313,8 @@ func testExecFields(t *testing.T, b *box, task client.Task, sh func(string) *spe
 		t.Fatalf("exit code %d, %v: %s", code, err, out)
 	}
 	// Of the permitted set only what is ambient passes exec for one who is not root.
-	const want = "CapInh:0000000000000400\nCapPrm:0000000000000400\nCapEff:0000000000000400\nCapBnd:0000000000000401\nCapAmb:0000000000000400\n1000:1001\n31 97\n0077\n"
+	const want = "CapInh:0000000000000400\nCapPrm:0000000000000400\nCapEff:0000000000000400\n" +
+		"CapBnd:0000000000000401\nCapAmb:0000000000000400\n1000:1001\n31 97\n0077\n"
 	if out != want {
 		t.Errorf("the process says %q, want %q", out, want)
 	}

@@ -100,7 +100,8 @@ func (r *rival) push(ctx context.Context) (string, error) {
 	}
 	const manifestType = "application/vnd.oci.image.manifest.v1+json"
 	manifest, err := add(manifestType,
-		fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":%s,"layers":[{"mediaType":"application/vnd.godwit.bench.ram","digest":"sha256:%s","size":%d}]}`,
+		fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":%s,"layers":[`+
+			`{"mediaType":"application/vnd.godwit.bench.ram","digest":"sha256:%s","size":%d}]}`,
 			manifestType, config, ram.Digest, ram.Size))
 	if err != nil {
 		return "", err

@@ -89,7 +89,8 @@ func TestReadMove(t *testing.T) {
 			t.Errorf("%q: %+v", text, w)
 		}
 	}
-	w, err := readMove(`{"operation": {"phase": "succeeded", "mode": "live"}, "figures": {"copyMs": 2, "passes": [{}, {}]}}`)
+	w, err := readMove(`{"operation": {"phase": "succeeded", "mode": "live"}, ` +
+		`"figures": {"copyMs": 2, "passes": [{}, {}]}}`)
 	if err != nil || w.passes != 2 || w.Figures.Copy != 2 || w.Operation.Mode != "live" {
 		t.Errorf("%+v, %v", w, err)
 	}

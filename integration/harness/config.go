@@ -18,7 +18,8 @@ const peerPort = 7444
 const containerdConfig = `version = 3
 root = '%[1]s/root'
 state = '%[1]s/state'
-disabled_plugins = [%[2]s'io.containerd.nri.v1.nri', 'io.containerd.tracing.processor.v1.otlp', 'io.containerd.internal.v1.tracing']
+disabled_plugins = [%[2]s'io.containerd.nri.v1.nri', 'io.containerd.tracing.processor.v1.otlp',
+  'io.containerd.internal.v1.tracing']
 [grpc]
   address = '%[1]s/c.sock'
 [ttrpc]

@@ -34,7 +34,8 @@ func (s *site) get(ctx context.Context, port, path string) (string, error) {
 func (s *site) testImages(t *testing.T) {
 	t.Run("debian", func(t *testing.T) {
 		out := s.ok(t, "run", "--rm", "--runtime", runtimeName, images.Debian, "bash", "-ec",
-			`dpkg-query -W -f '${Package} ${Status}\n' bash; . /etc/os-release; echo $ID; (exit 3) || echo $?; printf '%s\n' {a,b}{1,2} | sort -r | head -n1; date -u -d @0 +%F`)
+			`dpkg-query -W -f '${Package} ${Status}\n' bash; . /etc/os-release; echo $ID; (exit 3) || echo $?; `+
+				`printf '%s\n' {a,b}{1,2} | sort -r | head -n1; date -u -d @0 +%F`)
 		if out != "bash install ok installed\ndebian\n3\nb2\n1970-01-01\n" {
 			t.Errorf("debian says %q", out)
 		}

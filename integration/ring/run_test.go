@@ -67,8 +67,10 @@ func TestRunner(t *testing.T) {
 		want   Result // without seconds
 		why    string
 	}{
-		"passes": {ctr, `printf -- '--- PASS: TestRun (1.2s)\n    --- PASS: TestRun/a (0.1s)\n    --- PASS: TestRun/b (0.1s)\nPASS\n'`, Result{Passed: 2}, ""},
-		"fails": {ctr, `echo log >"$GODWIT_ARTEFACTS/shim.log"; printf -- '--- FAIL: TestRun (1s)\n    --- FAIL: TestRun/a (0s)\n    --- PASS: TestRun/b (0s)\n'; exit 1`,
+		"passes": {ctr, `printf -- '--- PASS: TestRun (1.2s)\n` +
+			`    --- PASS: TestRun/a (0.1s)\n    --- PASS: TestRun/b (0.1s)\nPASS\n'`, Result{Passed: 2}, ""},
+		"fails": {ctr, `echo log >"$GODWIT_ARTEFACTS/shim.log"; ` +
+			`printf -- '--- FAIL: TestRun (1s)\n    --- FAIL: TestRun/a (0s)\n    --- PASS: TestRun/b (0s)\n'; exit 1`,
 			Result{Passed: 1, Failed: 1}, "exit status 1"},
 		"fails as a whole": {ctr, `printf -- '--- FAIL: TestRun (1s)\n    --- PASS: TestRun/b (0s)\n'; exit 1`,
 			Result{Passed: 1, Failed: 1}, "exit status 1"},

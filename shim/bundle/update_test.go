@@ -14,7 +14,8 @@ import (
 // What a VM can have of an Update is answered, the rest is refused by the name of its
 // field.
 func TestReadUpdate(t *testing.T) {
-	now := `{"devices":[{"allow":false}],"memory":{"limit":134217728},"cpu":{"shares":100,"quota":100000,"period":50000},"pids":{"limit":10},"unified":{"memory.high":"9"}}`
+	now := `{"devices":[{"allow":false}],"memory":{"limit":134217728},"cpu":{"shares":100,"quota":100000,` +
+		`"period":50000},"pids":{"limit":10},"unified":{"memory.high":"9"}}`
 	vm := &spec.Spec{Memory: 256 << 20, VCPUs: 2, Container: &spec.Container{OCI: &specs.Spec{Linux: &specs.Linux{}}}}
 	if err := json.Unmarshal([]byte(now), &vm.Container.OCI.Linux.Resources); err != nil {
 		t.Fatal(err)

@@ -91,7 +91,8 @@ func TestDerivedConfig(t *testing.T) {
 	_, body, _ := strings.Cut(string(got), "\r\n\r\n")
 	want := strings.ReplaceAll(strings.Join([]string{
 		`{"console":{"mode":"Off"},"cpus":{"boot_vcpus":2,"max_vcpus":2,"nested":false},`,
-		`"disks":[{"id":"disk-layer0","image_type":"Raw","path":"/proc/self/fd/6","pci_device_id":8,"readonly":true,"serial":"l0"},`,
+		`"disks":[{"id":"disk-layer0","image_type":"Raw","path":"/proc/self/fd/6","pci_device_id":8,` +
+			`"readonly":true,"serial":"l0"},`,
 		`{"id":"disk-rw","image_type":"Raw","path":"/proc/self/fd/7","pci_device_id":9,"serial":"rw"}],`,
 		`"landlock_enable":true,"landlock_rules":[{"access":"rw","path":"DIR"}],`,
 		`"memory":{"size":0,"zones":[{"file":"/proc/self/fd/5","id":"ram","shared":true,"size":2097152}]},`,

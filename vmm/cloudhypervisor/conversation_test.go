@@ -32,7 +32,8 @@ func get(call string) string { return "GET /api/v1/" + call + " HTTP/1.1\r\nHost
 // conversation is what the fake and the real one agree on; nothing in it runs a guest.
 // dir has room for a file of RAM.
 func conversation(dir string) []turn {
-	vm := fmt.Sprintf(`{"cpus":{"boot_vcpus":1,"max_vcpus":1},"memory":{"size":0,"zones":[{"id":"ram","size":67108864,"file":%q,"shared":true}]},`+
+	vm := fmt.Sprintf(`{"cpus":{"boot_vcpus":1,"max_vcpus":1},"memory":{"size":0,"zones":[`+
+		`{"id":"ram","size":67108864,"file":%q,"shared":true}]},`+
 		`"payload":{"kernel":"/nowhere"},"console":{"mode":"Off"},"serial":{"mode":"Null"}}`,
 		filepath.Join(dir, "conversation.ram"))
 	return []turn{
