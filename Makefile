@@ -56,6 +56,9 @@ bin/guest/version: tools/guest/build.sh go.mod $(shell find cmd/godwit-init gues
 setup: ## install the Debian packages that are missing (root)
 	tools/setup.sh
 
+# What the demos run: one containerd with ctr, the CNI plugins, and Debian's registry, which is not built here.
+demo_tools := $(tools)/.containerd $(tools)/.cni $(tools)/docker-registry
+
 tools: $(tools)/.containerd $(tools)/.containerd23 $(tools)/.registry $(tools)/.cni $(tools)/.nerdctl $(tools)/.etcd $(tools)/docker-registry ## build containerd (two releases), ctr, nerdctl, the registries, etcd and the CNI plugins into bin/tools/
 
 $(tools)/sbom: tools/sbom/main.go tools/sbom/go.mod tools/sbom/go.sum
@@ -102,12 +105,12 @@ test-all: ## make test and make integration, on a fresh machine too (root)
 	$(MAKE) --no-print-directory setup
 	status=0; for all in test integration; do $(MAKE) --no-print-directory $$all || status=1; done; exit $$status
 
-demo: setup tools build guest ## two nodes: a VM sleeps in a registry and wakes on the other node, in the VMM called VMM (root)
+demo: setup $(demo_tools) build guest ## two nodes: a VM sleeps in a registry and wakes on the other node, in the VMM called VMM (root)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
 	GODWIT_VMM=$(VMM) bin/integration/demo -out out/demo.json
 
-demo-live: setup tools build guest ## two nodes: a VM moves to the other one while it runs, in the VMM called VMM (root)
+demo-live: setup $(demo_tools) build guest ## two nodes: a VM moves to the other one while it runs, in the VMM called VMM (root)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
 	GODWIT_VMM=$(VMM) bin/integration/demo -live -out out/demo-live.json

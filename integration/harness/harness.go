@@ -29,6 +29,7 @@ import (
 type Options struct {
 	Nodes    int      // default 1
 	Registry Registry // default: none
+	Server   string   // the registry's program; default: registry
 	Godwitd  bool     // start godwitd on every node; the first one is the controller
 	Etcd     bool     // keep the records in an etcd on the wire; all nodes are controllers
 	Images   bool     // import the images of package images on the first node

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -98,7 +99,7 @@ func (h *Harness) startRegistry(ctx context.Context) error {
 
 // ServeRegistry starts the registry, also again after a Kill.
 func (h *Harness) ServeRegistry(ctx context.Context) (err error) {
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), h.lookPath("registry"), "serve",
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), h.lookPath(cmp.Or(h.opts.Server, "registry")), "serve",
 		filepath.Join(h.Dir, "registry.yml"))
 	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none")
 	if h.Registry, err = h.spawn(h.wire, "registry.log", cmd); err != nil {
