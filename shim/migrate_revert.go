@@ -50,7 +50,7 @@ func (h *handover) errEnded() error {
 	return fmt.Errorf("revert VM %s: it ended at its source: %w", h.vm.id, errdefs.ErrDataLoss)
 }
 
-// reverted asks the record, as a thaw without its word may make a second VM. A generation that
+// reverted asks the record, as a resume without its word may make a second VM. A generation that
 // does not come after the commit's is none of a revert.
 func (h *handover) reverted(ctx context.Context, generation uint64) error {
 	vm, ref := h.vm, h.ref

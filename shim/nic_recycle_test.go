@@ -215,7 +215,7 @@ func TestRecycleFailsAtEachCall(t *testing.T) {
 	}
 }
 
-// Of a thaw every call may fail too: the NIC comes back while the VM runs.
+// Of a resume every call may fail too: the NIC comes back while the VM runs.
 func TestReplugFailsAtEachCall(t *testing.T) {
 	for _, name := range []string{"look for NIC", "open tap", "add NIC", "configure network"} {
 		w := recycling(t).running()
@@ -249,7 +249,7 @@ func (w *world) mended(name string) <-chan struct{} {
 	return configured
 }
 
-// A guest's answer to an earlier thaw that comes when the next hibernate has taken its NIC
+// A guest's answer to an earlier resume that comes when the next hibernate has taken its NIC
 // out says nothing about that NIC: when this hibernate fails too, it comes back.
 func TestLateAnswerHidesNoEject(t *testing.T) {
 	w := recycling(t).running()

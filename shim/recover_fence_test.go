@@ -207,7 +207,7 @@ func TestResumeOfADeadVMM(t *testing.T) {
 	w.must("kill", w.machine.Kill(t.Context()))
 	s := &starting{vm: vm, task: vm.owner}
 	if err := s.resumeGuest(t.Context(), nil); !errdefs.IsAborted(err) || s.ran {
-		t.Errorf("thaw = %v, ran %t", err, s.ran)
+		t.Errorf("resume = %v, ran %t", err, s.ran)
 	}
 	<-vm.owner.init.done // the end notes itself in the bundle
 }

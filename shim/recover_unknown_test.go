@@ -105,7 +105,7 @@ func TestResumeWithoutDescriptors(t *testing.T) {
 	var restore func()
 	tries := 0
 	var again error
-	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "thaw: the host lacks descriptors or memory; it is " +
+	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "resume: the host lacks descriptors or memory; it is " +
 		"tried again", func() {
 		if tries++; tries == 2 {
 			_, again = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})

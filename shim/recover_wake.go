@@ -13,7 +13,7 @@ import (
 
 // A shim may die between the commit of a wake and the end of Start. The VM that it leaves is this node's, whole, and
 // perhaps runs: it has no snapshot to go back to any more. Its successor takes the wake to its end, from whichever step
-// it had come to. Each step may be taken again: to thaw what runs, to ask who the guest is, and to plug in what it
+// it had come to. Each step may be taken again: to resume what runs, to ask who the guest is, and to plug in what it
 // lacks.
 
 // wakeCommitted reports whether a wake is committed that has not come to an end, of a VM that is
@@ -92,7 +92,7 @@ func (s *starting) stepsAfterCommit() []steps.Step {
 		return []steps.Step{
 			steps.New("open stdio", s.reopen),
 			steps.New("open console", s.connect),
-			steps.New("thaw", s.resumeGuest),
+			steps.New("resume", s.resumeGuest),
 			steps.New("take up console", s.settleVMDisk),
 			steps.New("plug NICs in", s.plug),
 			steps.New("run", s.run),
@@ -100,7 +100,7 @@ func (s *starting) stepsAfterCommit() []steps.Step {
 	}
 	return []steps.Step{
 		steps.New("open stdio", s.reopen),
-		steps.New("thaw", s.resumeGuest),
+		steps.New("resume", s.resumeGuest),
 		steps.New("meet guest", s.connect),
 		steps.New("prove the guest", s.verifyGuest),
 		steps.New("plug NICs in", s.plug),

@@ -69,7 +69,7 @@ func (w *world) isAwake(vm *VM, when string) {
 	}
 }
 
-// Wherever after the commit the shim of a wake dies, the VM is not ended: its successor thaws it, plugs its NIC in,
+// Wherever after the commit the shim of a wake dies, the VM is not ended: its successor resumes it, plugs its NIC in,
 // once, and the wake has succeeded.
 func TestShimDiesInAWake(t *testing.T) {
 	for kind, asleep := range sleepers {

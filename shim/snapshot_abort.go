@@ -15,21 +15,21 @@ import (
 	"godwit.dev/godwit/shim/proc"
 )
 
-// resumeRetry lies between two tries at what a thaw could not do at once. A variable for
+// resumeRetry lies between two tries at what a resume could not do at once. A variable for
 // the tests.
 var resumeRetry = time.Second
 
-// expire thaws a VM whose controller has not come back in time. From the vote on it
+// expire resumes a VM whose controller has not come back in time. From the vote on it
 // does nothing: then the controller alone decides.
 func (c *capture) expire() {
 	vm := c.vm
 	if vm.life.Err() != nil { // the shim ends: what it held is its successor's
 		return
 	}
-	vm.log.Warn("the operation's controller is silent: thaw", "operation", c.ref.GetOperation())
+	vm.log.Warn("the operation's controller is silent: resume", "operation", c.ref.GetOperation())
 	vm.op.aborted.add(c.ref)
 	if err := c.abort(Captured); err != nil {
-		vm.log.Warn("thaw", "error", err)
+		vm.log.Warn("resume", "error", err)
 	}
 }
 
@@ -51,7 +51,7 @@ func (c *capture) abort(allowed ...State) error {
 	case from == Stopped:
 		vm.mu.Unlock()
 		return c.endDead(ordered)
-	case from == Aborting: // its host may lack what a thaw takes
+	case from == Aborting: // its host may lack what a resume takes
 		err = fmt.Errorf("abort operation %s: VM %s is being given back, ask again: %w", c.ref.GetOperation(), vm.id,
 			errdefs.ErrUnavailable)
 	default:
@@ -126,7 +126,7 @@ func (c *capture) resume(from State, ordered bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), bound)
 	defer cancel()
 	if err != nil {
-		err = fmt.Errorf("thaw VM %s: %w", vm.id, err)
+		err = fmt.Errorf("resume VM %s: %w", vm.id, err)
 		c.drop() // it may have run: its snapshot gets no vote any more
 		vm.ending.endUnusable(ctx)
 		return err
@@ -194,7 +194,7 @@ func (c *capture) retryWakeMachine() (up, err error) {
 		if !scarce(err) || !vm.inState(Aborting) || vm.life.Err() != nil {
 			return up, err
 		}
-		vm.log.Warn("thaw: the host lacks descriptors or memory; it is tried again", "error", err)
+		vm.log.Warn("resume: the host lacks descriptors or memory; it is tried again", "error", err)
 		retry.Sleep(vm.life, resumeRetry)
 	}
 }
@@ -205,7 +205,7 @@ func (vm *VM) retryWhileRunning(what string, err error, again func(context.Conte
 	if err == nil {
 		return
 	}
-	vm.log.Error("thaw: try again while the VM runs", "what", what, "error", err)
+	vm.log.Error("resume: try again while the VM runs", "what", what, "error", err)
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	ctx := vm.traffic.ctx
@@ -215,7 +215,7 @@ func (vm *VM) retryWhileRunning(what string, err error, again func(context.Conte
 	vm.traffic.watchers.Go(func() {
 		for retry.Sleep(ctx, resumeRetry); ctx.Err() == nil; retry.Sleep(ctx, resumeRetry) {
 			if err := again(ctx); err == nil {
-				vm.log.Info("thaw: done", "what", what)
+				vm.log.Info("resume: done", "what", what)
 				return
 			}
 		}

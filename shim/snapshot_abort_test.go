@@ -21,13 +21,13 @@ func TestResumeOnAFullDisk(t *testing.T) {
 		return err
 	}
 	for name, c := range map[string]struct {
-		vote  bool
-		thaw  func(*world) error
-		stays State
+		vote   bool
+		resume func(*world) error
+		stays  State
 	}{
-		"aborted": {thaw: abort, stays: Running},
-		"voted":   {vote: true, thaw: abort, stays: Prepared},
-		"silence": {thaw: func(w *world) error {
+		"aborted": {resume: abort, stays: Running},
+		"voted":   {vote: true, resume: abort, stays: Prepared},
+		"silence": {resume: func(w *world) error {
 			vm, _ := w.service.current()
 			vm.op.capture.expire()
 			return errFake
@@ -43,9 +43,9 @@ func TestResumeOnAFullDisk(t *testing.T) {
 				w.must("vote", err)
 			}
 			free := w.full()
-			err = c.thaw(w)
+			err = c.resume(w)
 			if !vm.inState(c.stays) || w.machine.running() != (c.stays == Running) || (err == nil) != (c.stays == Running) {
-				t.Fatalf("thaw = %v, VM is %s", err, vm.state)
+				t.Fatalf("resume = %v, VM is %s", err, vm.state)
 			}
 			free()
 			if c.stays != Running {

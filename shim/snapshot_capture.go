@@ -31,7 +31,7 @@ type capture struct {
 	reverted   atomic.Uint64   // the generation under which a revert gives the VM back
 	ctx        context.Context // of the work; Abort ends it
 	cancel     context.CancelFunc
-	deadline   *time.Timer   // after it the VM thaws itself, unless it has voted
+	deadline   *time.Timer   // after it the VM resumes itself, unless it has voted
 	done       chan struct{} // closed when what follows stands
 	digest     string        // of what was made; empty: nothing was
 	resp       *machinev1.CaptureResponse

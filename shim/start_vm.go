@@ -23,8 +23,8 @@ import (
 // undoBound is how long taking back a failed Start may take. A variable for the tests.
 var undoBound = 30 * time.Second
 
-// start boots the VM, or thaws a restored one, and lets init run. A restored VM
-// that runs already has been thawed: that is success. After a failure the task has
+// start boots the VM, or resumes a restored one, and lets init run. A restored VM
+// that runs already has been resumed: that is success. After a failure the task has
 // ended and holds nothing but its name.
 func (t *Task) start(caller context.Context) error {
 	vm := t.vm
@@ -145,7 +145,7 @@ func (s *starting) steps() []steps.Step {
 			steps.New("arm tracking", s.skipIfArrived(s.startTracking)),
 			steps.New("load state", s.skipIfArrived(s.load)),
 			steps.New("commit", s.commit),
-			steps.New("thaw", s.resumeGuest),
+			steps.New("resume", s.resumeGuest),
 			steps.New("leave it alone", s.deferAgent),
 			steps.New("meet guest", s.connect),
 			steps.New("prove the guest", s.verifyGuest),

@@ -87,7 +87,7 @@ func (s *starting) diskSteps() []steps.Step {
 			steps.New("load state", s.skipIfArrived(s.load)),
 			steps.New("open console", s.connect),
 			steps.New("commit", s.commit),
-			steps.New("thaw", s.resumeGuest),
+			steps.New("resume", s.resumeGuest),
 			steps.New("take up console", s.settleVMDisk),
 			steps.New("plug NICs in", s.plug),
 			steps.New("run", s.run),

@@ -109,7 +109,7 @@ func (vm *VM) releaseResources(ctx context.Context) error {
 	if err := reclaim(ctx, vm.host, vm.dir, j); err != nil {
 		return err
 	}
-	if j.Phase == journal.Own || j.Phase == journal.Sending { // the latter where a thaw could not be written
+	if j.Phase == journal.Own || j.Phase == journal.Sending { // the latter where a resume could not be written
 		if err := vm.record().endOwnership(ctx, j.Generation, j.Spec.UID); err != nil {
 			vm.log.Warn("give up ownership", "error", err)
 		}

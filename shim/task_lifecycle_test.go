@@ -73,7 +73,7 @@ func TestStartFailsAtEachCall(t *testing.T) {
 	})
 }
 
-// A thaw that fails before the guest ran gives the VM back to its snapshot. After that it is lost here, and never
+// A resume that fails before the guest ran gives the VM back to its snapshot. After that it is lost here, and never
 // silently asleep and running.
 func TestResumeFailsAtEachCall(t *testing.T) {
 	failEach(t, func(w *world) {

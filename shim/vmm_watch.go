@@ -28,7 +28,7 @@ func (vm *VM) watchVMM() {
 }
 
 // operationDecides reports whether an operation has all of the VM, which stands still: it may go on
-// elsewhere without its VMM here. Release ends the task then, with its own status, and a thaw
+// elsewhere without its VMM here. Release ends the task then, with its own status, and a resume
 // that finds no VMM ends it as any other. A checkpoint's VM goes on nowhere else.
 func (w *vmmWatch) operationDecides() (state State, open bool) {
 	w.vm.mu.Lock()

@@ -142,7 +142,7 @@ func TestCrashBeforeTheNIC(t *testing.T) {
 	}
 }
 
-// unplugged is thawing of a VM that sleeps without its NIC.
+// unplugged is resuming of a VM that sleeps without its NIC.
 func (a *operationRun) unplugged(ctx context.Context) error {
 	if err := a.resuming(ctx); err != nil {
 		return err

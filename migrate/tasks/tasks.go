@@ -181,7 +181,7 @@ func (c *Client) remains(ctx context.Context, vm *nodev1.VM) (remains, error) {
 	return remains{connects(s), labels[labelLogURI]}, nil
 }
 
-// Start thaws the task; started before, it succeeds.
+// Start resumes the task; started before, it succeeds.
 func (c *Client) Start(ctx context.Context, vm *nodev1.VM) error {
 	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
 	err := c.start(ctx, vm)

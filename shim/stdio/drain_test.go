@@ -54,7 +54,7 @@ func TestLateReader(t *testing.T) {
 			p.DrainGuest(t.Context(), g)
 			g.gone.Store(true)
 			p.closeAfterVM()
-			p.Start(t.Context(), g) // as a thaw that was too late
+			p.Start(t.Context(), g) // as a resume that was too late
 			rest, err := io.ReadAll(r)
 			if got = append(got, rest...); err != nil || !bytes.Equal(got, text) {
 				t.Errorf("%d bytes of %d, or others: %v", len(got), len(text), err)
