@@ -107,11 +107,10 @@ func (w *walker) walk(name string) (at string, there bool) {
 		target, err := w.readLink(next)
 		switch {
 		case err == unix.ENOENT || err == unix.ENOTDIR:
-			end := path.Join(append([]string{next}, rest...)...)
-			if w.hidden(end) { // the guest makes the directories that lead to a mount
+			if w.leads(next) { // the guest makes the directories that lead to a mount
 				return "", false
 			}
-			return end, false
+			return path.Join(append([]string{next}, rest...)...), false
 		case err != nil:
 			return "", false
 		case target == "":
@@ -134,6 +133,11 @@ func (w *walker) hidden(name string) bool {
 	return slices.ContainsFunc(w.covered, func(dir string) bool {
 		return name == dir || strings.HasPrefix(name, dir+"/")
 	})
+}
+
+// leads reports whether something else lies below a path.
+func (w *walker) leads(name string) bool {
+	return slices.ContainsFunc(w.covered, func(dir string) bool { return strings.HasPrefix(dir, name+"/") })
 }
 
 // readLink answers where a symbolic link points; empty: the path is something else.
