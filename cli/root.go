@@ -33,7 +33,7 @@ type options struct {
 // verbs make the subcommands.
 var verbs = []func(*options) *cobra.Command{
 	newRun, newCreate, newStart, newStop, newRestart, newKill, newRename, newPort, newPull, newImages, newHook,
-	newCp,
+	newCp, newExec, newAttach, newTop, newLogs, newStats, newInspect,
 	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot,
 	newTemplate, newGolden,
 	newDashboard, newNode, newController, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,

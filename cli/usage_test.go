@@ -30,7 +30,7 @@ func refused(t *testing.T, words []string, says ...string) {
 		}
 	}
 	want := 2
-	if words[0] == "run" {
+	if words[0] == "run" || words[0] == "exec" {
 		want = exitOwn
 	}
 	if code != want || stdout.Len() > 0 {

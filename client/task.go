@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,9 +30,12 @@ type Streams struct {
 type Process struct {
 	Terminal bool // it has one
 
-	vm   *nodev1.VM
-	task containerd.Task
-	exit <-chan containerd.ExitStatus
+	vm      *nodev1.VM
+	task    containerd.Process // or an exec of it
+	exit    <-chan containerd.ExitStatus
+	left    chan struct{} // closed by Leave; nil: there is no way to leave
+	leaving sync.Once
+	ended   func(context.Context, int) error // of an exec: tidies up, and says why it ended without a word
 }
 
 // CommandError says that the command of a VM could not be started. Code is docker's: 127 there is no such command, 126
@@ -81,26 +85,34 @@ func (c *Client) start(ctx context.Context, vm *nodev1.VM, container containerd.
 		return nil, err
 	}
 	p := &Process{vm: vm, Terminal: spec.Process != nil && spec.Process.Terminal}
-	creator, err := creatorOf(ctx, container, streams, p.Terminal)
+	var creator cio.Creator
+	var input *closing
+	if streams != nil {
+		creator, input = streamed(streams, p.Terminal)
+	} else if creator, err = logOf(ctx, container, p.Terminal); err != nil {
+		return nil, err
+	}
+	task, err := container.NewTask(ctx, creator)
 	if err != nil {
 		return nil, err
 	}
-	if p.task, err = container.NewTask(ctx, creator); err != nil {
-		return nil, err
-	}
+	p.task = task
 	waiting := context.WithoutCancel(ctx) // Wait has a context of its own
-	if p.exit, err = p.task.Wait(waiting); err == nil {
-		err = p.task.Start(ctx)
+	if p.exit, err = task.Wait(waiting); err == nil {
+		err = task.Start(ctx)
 	}
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err == nil {
+		if input != nil {
+			go input.tell(func() { _ = p.CloseInput(waiting) })
+		}
 		return p, restarts(ctx, container, false)
 	}
 	after, cancel := cleaning(ctx)
 	defer cancel()
-	if _, gone := p.task.Delete(after, containerd.WithProcessKill); gone != nil && !errdefs.IsNotFound(gone) {
+	if _, gone := task.Delete(after, containerd.WithProcessKill); gone != nil && !errdefs.IsNotFound(gone) {
 		err = errors.Join(err, fmt.Errorf("end the task: %w", gone))
 	}
 	return nil, err
@@ -181,15 +193,8 @@ func (c *Client) startable(ctx context.Context, vm *nodev1.VM, container contain
 	return nil
 }
 
-// creatorOf makes the streams of a task.
-func creatorOf(ctx context.Context, container containerd.Container, s *Streams, terminal bool) (cio.Creator, error) {
-	if s != nil {
-		opts := []cio.Opt{cio.WithStreams(s.Stdin, s.Stdout, s.Stderr)}
-		if terminal {
-			opts = []cio.Opt{cio.WithStreams(s.Stdin, s.Stdout, nil), cio.WithTerminal}
-		}
-		return cio.NewCreator(opts...), nil
-	}
+// logOf sends the output of a task to the log that a label names.
+func logOf(ctx context.Context, container containerd.Container, terminal bool) (cio.Creator, error) {
 	labels, err := container.Labels(ctx)
 	if err != nil {
 		return nil, err
@@ -232,12 +237,17 @@ func (p *Process) Wait(ctx context.Context) (int, error) {
 	select {
 	case <-ctx.Done():
 		return 0, ctx.Err()
+	case <-p.left:
+		return 0, nil
 	case status := <-p.exit:
 		code, _, err := status.Result()
 		if err != nil {
 			return 0, fmt.Errorf("wait for VM %s: %w", p.vm.GetId(), unwrapped(err))
 		}
 		p.task.IO().Wait()
+		if p.ended != nil {
+			return int(code), p.ended(ctx, int(code))
+		}
 		return int(code), nil
 	}
 }

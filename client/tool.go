@@ -13,7 +13,6 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -88,22 +87,13 @@ type execution struct {
 	process        *specs.Process
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	started        func(containerd.Process) (over func())
 }
 
 // do runs it to its end, and answers its exit code. A context that ends has it ended.
 func (e *execution) do(ctx context.Context) (uint32, error) {
 	ctx = within(ctx, e.task.VM)
-	stdin := &closing{r: e.stdin, closed: make(chan struct{})}
-	streams := []io.Reader{nil}
-	if e.stdin != nil {
-		streams[0] = stdin
-	}
-	opts := []cio.Opt{cio.WithStreams(streams[0], e.stdout, e.stderr)}
-	if e.process.Terminal {
-		opts = append(opts, cio.WithTerminal)
-	}
-	p, err := e.task.Task.Exec(ctx, e.id, e.process, cio.NewCreator(opts...))
+	creator, input := streamed(&Streams{Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr}, false)
+	p, err := e.task.Task.Exec(ctx, e.id, e.process, creator)
 	if err != nil {
 		return 0, fmt.Errorf("exec in %s: %w", e.task.VM.GetId(), err)
 	}
@@ -115,15 +105,8 @@ func (e *execution) do(ctx context.Context) (uint32, error) {
 	if err := p.Start(ctx); err != nil {
 		return 0, err
 	}
-	go func() {
-		select {
-		case <-stdin.closed:
-			_ = p.CloseIO(ctx, containerd.WithStdinCloser)
-		case <-ctx.Done():
-		}
-	}()
-	if e.started != nil {
-		defer e.started(p)()
+	if input != nil {
+		go input.tell(func() { _ = p.CloseIO(ctx, containerd.WithStdinCloser) })
 	}
 	select {
 	case status := <-exited:

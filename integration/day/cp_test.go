@@ -17,8 +17,6 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-const runtimeName = "io.containerd.godwit.v1"
-
 // site is a node with one VM, which is called web.
 type site struct {
 	*testing.T
@@ -30,15 +28,9 @@ type site struct {
 func newSite(t *testing.T) *site {
 	h := harness.New(t, harness.Options{Images: true, Godwitd: true, Registry: harness.PlainHTTP})
 	s := &site{T: t, Node: h.Node(0), dir: t.TempDir()}
-	s.Ctr(t, "run", "-d", "--runtime", runtimeName, "--label", "nerdctl/name=web", "--log-uri",
-		"file://"+filepath.Join(s.dir, "log"), images.Busybox, "0web", "sh", "-c",
+	s.Godwit(t, "run", "-d", "--name", "web", images.Busybox, "sh", "-c",
 		"i=0; while :; do echo line $i; i=$((i+1)); sleep 1; done")
-	t.Cleanup(func() {
-		for _, args := range [][]string{{"task", "kill", "-s", "KILL", "0web"}, {"task", "rm", "-f", "0web"},
-			{"container", "rm", "0web"}} {
-			_, _ = s.RunCtr(context.Background(), args...)
-		}
-	})
+	t.Cleanup(func() { _, _ = s.RunGodwit(context.Background(), "rm", "-f", "web") })
 	return s
 }
 
@@ -81,7 +73,7 @@ func (s *site) fails(code int, text string, args ...string) {
 func (s *site) sh(script string) string {
 	s.Helper()
 	s.execs++
-	return s.Ctr(s.T, "task", "exec", "--exec-id", fmt.Sprintf("e%d", s.execs), "0web", "sh", "-c", script)
+	return s.Ctr(s.T, "task", "exec", "--exec-id", fmt.Sprintf("e%d", s.execs), "web", "sh", "-c", script)
 }
 
 // Files and directories go into a running VM and out of it, by docker's rules and as streams. Links that lead out are
@@ -113,12 +105,12 @@ func TestCopy(t *testing.T) {
 		t.Errorf("there and back: %v: %s", err, diff)
 	}
 	s.ok("cp", filepath.Join(in, "a"), "web:srv/b")
-	s.ok("cp", "default/0web:/srv/b", filepath.Join(out, "c"))
+	s.ok("cp", "default/web:/srv/b", filepath.Join(out, "c"))
 	if data, err := os.ReadFile(filepath.Join(out, "c")); err != nil || string(data) != "one\n" {
 		t.Errorf("%q, %v", data, err)
 	}
 	stream := s.ok("cp", "web:/srv/sub", "-")
-	if r := s.run(stream, "cp", "-", "0we:/tmp"); r.code != 0 || s.sh("cat /tmp/sub/run") != "two\n" {
+	if r := s.run(stream, "cp", "-", "we:/tmp"); r.code != 0 || s.sh("cat /tmp/sub/run") != "two\n" {
 		t.Errorf("streams: %+v", r)
 	}
 	t.Run("links", func(t *testing.T) { s.testLinks(t, in, out) })
@@ -134,6 +126,7 @@ func TestCopy(t *testing.T) {
 }
 
 func (s *site) testLinks(t *testing.T, in, out string) {
+	s = s.within(t)
 	secret := filepath.Join(s.dir, "secret")
 	if err := os.WriteFile(secret, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)

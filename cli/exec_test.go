@@ -1,0 +1,29 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+	"testing/iotest"
+
+	"godwit.dev/godwit/client"
+)
+
+// What is typed at a terminal reaches the VM, up to Ctrl-P Ctrl-Q, which leave it, however the keys arrive.
+func TestLeaveKeys(t *testing.T) {
+	for typed, want := range map[string]string{
+		"abc": "abc", "a\x10b": "a\x10b", "a\x10\x10b": "a\x10\x10b",
+		"a\x10\x11rest": "a", "\x11": "\x11", "a\x10\x10\x11": "a\x10",
+	} {
+		for name, in := range map[string]io.Reader{"whole": bytes.NewBufferString(typed),
+			"byte by byte": iotest.OneByteReader(bytes.NewBufferString(typed))} {
+			k := &leaveKeys{Reader: in, attached: make(chan *client.Process, 1)}
+			k.attached <- &client.Process{}
+			got, err := io.ReadAll(k)
+			if err != nil && !errors.Is(err, io.EOF) || string(got) != want {
+				t.Errorf("%q, %s: %q, %v; want %q", typed, name, got, err, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
+	"godwit.dev/godwit/client"
+)
+
+// Pauses between two looks.
+const (
+	statsFirst = time.Second     // the first figure of the CPU is of so long
+	statsPause = 2 * time.Second // of the live table
+)
+
+// watched are the VMs whose figures are shown, and their last figures.
+type watched struct {
+	client *client.Client
+	named  []*nodev1.VM // empty: all that run
+	last   map[string]*client.Stats
+}
+
+// shownStats is a row.
+type shownStats struct {
+	*client.Stats
+	Percent float64 `json:"cpuPercent"` // of one CPU, since the look before
+}
+
+func newStats(opts *options) *cobra.Command {
+	once, flags := false, screen.ListFlags{}
+	cmd := &cobra.Command{
+		Use:   "stats [VM...]",
+		Short: "Show what VMs of this node use: CPU, memory, network, disks",
+		Long: "Show what the VMs of this node use, or those that are named. At a terminal the table stays and is renewed.\n" +
+			"HOST is what the host's memory holds of the VM's RAM: the rest is in the balloon, or was never used.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := opts.client()
+			defer c.Close()
+			w := &watched{client: c, last: map[string]*client.Stats{}}
+			for _, arg := range args {
+				vm, err := c.Resolve(cmd.Context(), arg)
+				if err != nil {
+					return err
+				}
+				w.named = append(w.named, vm)
+			}
+			if _, err := w.look(cmd.Context()); err != nil {
+				return err
+			}
+			file, ok := opts.rawOut.(*os.File)
+			live := !once && opts.table(flags) && ok && term.IsTerminal(int(file.Fd()))
+			for pause := statsFirst; ; pause = statsPause {
+				select {
+				case <-cmd.Context().Done():
+					return cmd.Context().Err()
+				case <-time.After(pause):
+				}
+				rows, err := w.look(cmd.Context())
+				if err != nil {
+					return err
+				}
+				if !live {
+					return opts.list(cmd, statsList(rows), flags)
+				}
+				var frame bytes.Buffer
+				if err := statsList(rows).Print(&frame, opts.format(), flags); err != nil {
+					return err
+				}
+				if _, err := fmt.Fprintf(file, "\x1b[H\x1b[J%s", frame.String()); err != nil {
+					return err
+				}
+			}
+		},
+	}
+	flags.Add(cmd.Flags())
+	cmd.Flags().BoolVar(&once, "no-stream", false, "print the table once")
+	return cmd
+}
+
+// look takes the figures. Of all VMs, one that has gone meanwhile is left out.
+func (w *watched) look(ctx context.Context) ([]shownStats, error) {
+	vms, err := w.named, error(nil)
+	if len(vms) == 0 {
+		if vms, err = w.client.Running(ctx); err != nil {
+			return nil, err
+		}
+	}
+	rows := []shownStats{}
+	for _, vm := range vms {
+		now, err := w.client.Stats(ctx, vm)
+		if err != nil && len(w.named) == 0 && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			return nil, errors.Join(err, ctx.Err())
+		}
+		row := shownStats{Stats: now}
+		if old := w.last[now.VM]; old != nil && now.CPU > old.CPU {
+			row.Percent = 100 * float64(now.CPU-old.CPU) / float64(max(1, now.Time.Sub(old.Time).Microseconds()))
+		}
+		w.last[now.VM], rows = now, append(rows, row)
+	}
+	return rows, nil
+}
+
+// statsList is the table.
+func statsList(rows []shownStats) screen.List {
+	l := screen.List{
+		Columns: []screen.Column{{Title: "VM", Keep: true}, {Title: "CPU", Right: true}, {Title: "MEMORY/LIMIT", Right: true},
+			{Title: "HOST/RAM", Right: true}, {Title: "NET IN/OUT", Right: true}, {Title: "DISK READ/WRITTEN", Right: true},
+			{Title: "PIDS", Right: true}},
+		Whole: func(left []screen.Item) any { return map[string]any{"vms": screen.Values[shownStats](left)} },
+	}
+	both := func(a, b uint64) string { return screen.Bytes(a) + "/" + screen.Bytes(b) }
+	for _, r := range rows {
+		network, host := "-", "-"
+		if r.Received != nil && r.Sent != nil {
+			network = both(*r.Received, *r.Sent)
+		}
+		if r.RAM > 0 {
+			host = both(r.Resident, r.RAM)
+		}
+		l.Items = append(l.Items, screen.Item{Value: r, Name: r.VM, ID: r.VM, Row: []string{r.VM,
+			fmt.Sprintf("%.1f%%", r.Percent), both(r.Memory, r.Limit), host, network, both(r.Read, r.Written),
+			fmt.Sprint(r.Pids)}})
+	}
+	return l
+}

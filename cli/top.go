@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"godwit.dev/godwit/cli/screen"
+	"godwit.dev/godwit/client"
+)
+
+func newTop(opts *options) *cobra.Command {
+	flags := screen.ListFlags{}
+	cmd := &cobra.Command{
+		Use:   "top VM",
+		Short: "List the processes of a VM that runs",
+		Long: "List the processes of the container in a VM of this node, whatever its image has. Their ids are those that\n" +
+			"they have in the VM. CPU is the time that a process has used since its start.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := opts.client()
+			defer c.Close()
+			vm, err := c.Resolve(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			all, err := c.Top(cmd.Context(), vm)
+			if err != nil {
+				return fmt.Errorf("list the processes of %s: %w", vm.GetId(), err)
+			}
+			l := screen.List{
+				Columns: []screen.Column{{Title: "PID", Right: true}, {Title: "PPID", Right: true}, {Title: "USER"},
+					{Title: "STATE"}, {Title: "CPU", Right: true}, {Title: "MEMORY", Right: true}, {Title: "AGE"},
+					{Title: "COMMAND", Keep: true}},
+				Whole: func(left []screen.Item) any {
+					return map[string]any{"processes": screen.Values[client.GuestProcess](left)}
+				},
+			}
+			for _, p := range all {
+				pid := fmt.Sprint(p.PID)
+				l.Items = append(l.Items, screen.Item{Value: p, Name: pid, ID: pid, Row: []string{pid, fmt.Sprint(p.Parent),
+					p.User, p.State, (time.Duration(p.CPU) * time.Millisecond).String(), screen.Bytes(p.Memory),
+					screen.Age(p.Age(time.Now())), p.Command}})
+			}
+			return opts.list(cmd, l, flags)
+		},
+	}
+	flags.Add(cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,192 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"strings"
+	"time"
+
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// LogOptions of Logs.
+type LogOptions struct {
+	Tail   int          // only so many lines of the end; below 0: all
+	Follow bool         // go on with what comes, until the VM ends or is another node's
+	Note   func(string) // what is to be known of the log; may be nil
+}
+
+// Logs writes what a VM that runs detached has written, as this node has it: the files of its log, the oldest first.
+// Following goes on over sleeps and wakes on this node.
+func (c *Client) Logs(ctx context.Context, vm *nodev1.VM, w io.Writer, o LogOptions) error {
+	path, err := c.logPath(ctx, vm)
+	if err != nil {
+		return err
+	}
+	l := &logReader{path: path, out: w}
+	defer l.close()
+	switch err := l.begin(o.Tail); {
+	case errors.Is(err, fs.ErrNotExist) && !o.Follow:
+		return c.noLog(ctx, vm, path)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("read the log of %s: %w", vm.GetId(), err)
+	}
+	if o.Note != nil {
+		c.noteArrival(ctx, vm, o.Note)
+	}
+	if !o.Follow {
+		return nil
+	}
+	return c.followLog(ctx, vm, l, o)
+}
+
+// logPath finds the file: where the task's output goes now, else where its label or the configuration says.
+func (c *Client) logPath(ctx context.Context, vm *nodev1.VM) (string, error) {
+	ctr, err := c.Containerd()
+	if err != nil {
+		return "", err
+	}
+	ctx = within(ctx, vm)
+	uri := ""
+	state, err := ctr.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: vm.GetId()})
+	if err == nil {
+		uri = state.GetProcess().GetStdout()
+	}
+	container, err := ctr.LoadContainer(ctx, vm.GetId())
+	switch {
+	case err == nil:
+		labels, err := container.Labels(ctx)
+		if err != nil {
+			return "", fmt.Errorf("read the labels of VM %s: %w", vm.GetId(), unwrapped(err))
+		}
+		if l := labels[LabelLogURI]; l != "" && !strings.HasPrefix(uri, "file://") {
+			uri = l
+		}
+	case errdefs.IsNotFound(err):
+		if _, owner, _ := c.whereabouts(ctx, vm); owner.GetNode() != "" {
+			if here, _ := c.self(); here != "" && here != owner.GetNode() {
+				return "", c.absent(ctx, vm, err)
+			}
+		}
+	default:
+		return "", fmt.Errorf("ask containerd for VM %s: %w", vm.GetId(), unwrapped(err))
+	}
+	if uri == "" {
+		if uri, err = c.logURI(vm.GetId()); err != nil {
+			return "", err
+		}
+	}
+	return logFile(vm, uri)
+}
+
+func logFile(vm *nodev1.VM, uri string) (string, error) {
+	u, err := url.Parse(uri)
+	switch {
+	case err == nil && u.Scheme == "file":
+		return u.Path, nil
+	case err == nil && u.Scheme == "binary":
+		return "", fmt.Errorf("a program keeps the log of %s: %s. If nerdctl made the VM: nerdctl logs %s: %w", vm.GetId(),
+			u.Path, vm.GetId(), errdefs.ErrFailedPrecondition)
+	case err == nil && u.Scheme == "null":
+		return "", fmt.Errorf("%s has no log: its output goes nowhere (stdio_uri, --stdio): %w", vm.GetId(),
+			errdefs.ErrFailedPrecondition)
+	}
+	return "", fmt.Errorf("%s has no log: its output goes to a client. To see it: godwit attach %s: %w", vm.GetId(),
+		vm.GetId(), errdefs.ErrFailedPrecondition)
+}
+
+// noLog says why there is no file.
+func (c *Client) noLog(ctx context.Context, vm *nodev1.VM, path string) error {
+	status, owner, found := c.whereabouts(ctx, vm)
+	here, _ := c.self()
+	if found && owner.GetNode() != "" && here != "" && owner.GetNode() != here {
+		return c.absent(ctx, vm, fmt.Errorf("it is %s: %w", status, errdefs.ErrNotFound))
+	}
+	return fmt.Errorf("%s has written nothing on this node: there is no %s: %w", vm.GetId(), path, errdefs.ErrNotFound)
+}
+
+// noteArrival says where the earlier part of a log may be.
+func (c *Client) noteArrival(ctx context.Context, vm *nodev1.VM, note func(string)) {
+	node, err := c.Node(ctx)
+	if err != nil {
+		return
+	}
+	resp, err := node.VMs(ctx, &nodev1.VMsRequest{Namespace: vm.GetNamespace()})
+	if err != nil {
+		return
+	}
+	for _, info := range resp.GetVms() {
+		if key(info.GetVm()) == key(vm) && info.GetRestoreMode() != "" && info.GetRestoreMode() != "clone" {
+			note(fmt.Sprintf("%s was restored on this node. What it wrote on other nodes is in their logs: "+
+				"godwit logs %s, there", vm.GetId(), vm.GetId()))
+		}
+	}
+}
+
+// Pauses of a reader that follows a log.
+const (
+	logPause  = 200 * time.Millisecond // between two looks at the file
+	aliveLook = 10                     // looks at the file between two at the VM
+)
+
+// followLog copies what comes, until the VM has ended or is another node's.
+func (c *Client) followLog(ctx context.Context, vm *nodev1.VM, l *logReader, o LogOptions) error {
+	tick := time.NewTicker(logPause)
+	defer tick.Stop()
+	for i := 1; ; i++ {
+		over := i%aliveLook == 0 && c.over(ctx, vm, o.Note)
+		if err := l.more(); err != nil {
+			return fmt.Errorf("read the log of %s: %w", vm.GetId(), err)
+		}
+		if over {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// over reports whether nothing more comes here: the VM has ended, was removed, or runs on another node. An answer that
+// does not come says nothing.
+func (c *Client) over(ctx context.Context, vm *nodev1.VM, note func(string)) bool {
+	if c.alive(within(ctx, vm), vm.GetId()) {
+		return false
+	}
+	node, err := c.Node(ctx)
+	if err != nil {
+		return false
+	}
+	resp, err := node.VMs(ctx, &nodev1.VMsRequest{Namespace: vm.GetNamespace()})
+	if err != nil || resp.GetWarning() != "" {
+		return false
+	}
+	here, err := c.self()
+	if err != nil {
+		return false
+	}
+	for _, info := range resp.GetVms() {
+		if key(info.GetVm()) != key(vm) {
+			continue
+		}
+		owner := info.GetOwner()
+		if owner.GetNode() != "" && owner.GetNode() != here {
+			if note != nil {
+				note(fmt.Sprintf("%s runs on node %s now. Its log goes on there: godwit logs -f %s", vm.GetId(),
+					owner.GetNode(), vm.GetId()))
+			}
+			return true
+		}
+		return info.GetStatus() == "stopped" || info.GetStatus() == "removed"
+	}
+	return true
+}

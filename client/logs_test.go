@@ -1,0 +1,93 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A log that is rotated is read in its order, whole and once, also while it is being followed.
+func TestLogReader(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	var out strings.Builder
+	l := &logReader{path: path, out: &out}
+	defer l.close()
+	if err := l.begin(-1); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no log: %v", err)
+	}
+	write := func(name, text string) {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, err = f.WriteString(text)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rotate := func() {
+		for i := 8; i > 0; i-- {
+			_ = os.Rename(fmt.Sprintf("%s.%d", path, i), fmt.Sprintf("%s.%d", path, i+1))
+		}
+		if err := os.Rename(path, path+".1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func(what, want string) {
+		t.Helper()
+		out.Reset()
+		if err := l.more(); err != nil || out.String() != want {
+			t.Errorf("%s: %q, %v; want %q", what, out.String(), err, want)
+		}
+	}
+	look("none yet", "")
+	write(path+".2", "1\n")
+	write(path+".1", "2\n")
+	write(path, "3\n")
+	look("all", "1\n2\n3\n")
+	write(path, "4\n")
+	look("more", "4\n")
+	write(path, "5\n")
+	rotate()
+	look("between rename and write", "")
+	write(path, "6\n")
+	rotate()
+	write(path, "7\n")
+	look("two rotations", "5\n6\n7\n")
+	look("nothing", "")
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	look("emptied", "")
+	write(path, "8\n")
+	look("after", "8\n")
+}
+
+// The last lines are found over files, with and without a line's end, and in blocks of any length.
+func TestLogTail(t *testing.T) {
+	long := strings.Repeat("x", tailBlock-1)
+	for _, c := range []struct {
+		old, text string
+		tail      int
+		want      string
+	}{
+		{"", "1\n2\n3\n", 2, "2\n3\n"}, {"", "1\n2\n3", 2, "2\n3"}, {"", "1\n2\n", 0, ""}, {"", "1\n2\n", 9, "1\n2\n"},
+		{"0\n1\n", "2\n3\n", 3, "1\n2\n3\n"}, {"0\n1\n", "2\n3\n", 2, "2\n3\n"}, {"0\n1\n", "", 1, "1\n"},
+		{"", "\n\n\n", 2, "\n\n"}, {"", "a\n" + long + "\n" + long + "\n", 2, long + "\n" + long + "\n"},
+	} {
+		path := filepath.Join(t.TempDir(), "log")
+		if err := errors.Join(os.WriteFile(path, []byte(c.text), 0o600),
+			os.WriteFile(path+".1", []byte(c.old), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		l := &logReader{path: path, out: &out}
+		if err := l.begin(c.tail); err != nil || out.String() != c.want {
+			t.Errorf("%q %.20q, last %d: %.40q, %v; want %.40q", c.old, c.text, c.tail, out.String(), err, c.want)
+		}
+		l.close()
+	}
+}

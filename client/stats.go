@@ -1,0 +1,149 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/containerd/cgroups/v3/cgroup1/stats"
+	v2 "github.com/containerd/cgroups/v3/cgroup2/stats"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Stats are the figures of a VM at one moment. Sizes are bytes.
+type Stats struct {
+	VM     string    `json:"vm"` // NAMESPACE/ID
+	Time   time.Time `json:"time"`
+	CPU    uint64    `json:"cpuUsec"`     // used since its start, by guest and VMM, microseconds
+	Memory uint64    `json:"memory"`      // of the container, and of what runs the VM
+	Limit  uint64    `json:"memoryLimit"` // the container's, else the VM's RAM
+	RAM    uint64    `json:"ram"`         // of the VM
+	// Of RAM, what the host's memory holds: the rest is free in the balloon, or was never used.
+	Resident uint64  `json:"resident"`
+	Pids     uint64  `json:"pids"`                           // processes and threads of the container
+	Read     uint64  `json:"blockReadBytes"`                 // from disks
+	Written  uint64  `json:"blockWriteBytes"`                // to disks
+	Received *uint64 `json:"networkReceivedBytes,omitempty"` // nil: not known
+	Sent     *uint64 `json:"networkSentBytes,omitempty"`
+}
+
+// Running lists the VMs of this node that run in the client's namespace, by id.
+func (c *Client) Running(ctx context.Context) ([]*nodev1.VM, error) {
+	all, err := c.containers(ctx, c.namespace)
+	if err != nil {
+		return nil, err
+	}
+	var vms []*nodev1.VM
+	for _, container := range all {
+		if container.isVM() && c.alive(within(ctx, container.VM), container.VM.GetId()) {
+			vms = append(vms, container.VM)
+		}
+	}
+	slices.SortFunc(vms, func(a, b *nodev1.VM) int { return strings.Compare(a.GetId(), b.GetId()) })
+	return vms, nil
+}
+
+// Stats takes the figures of a VM that runs on this node.
+func (c *Client) Stats(ctx context.Context, vm *nodev1.VM) (*Stats, error) {
+	t, err := c.Task(ctx, vm)
+	if err != nil {
+		return nil, err
+	}
+	metric, err := t.Task.Metrics(within(ctx, vm))
+	if err != nil {
+		return nil, fmt.Errorf("ask for the figures of VM %s: %w", vm.GetId(), err)
+	}
+	s := &Stats{VM: key(vm), Time: time.Now()}
+	if err := s.read(metric); err != nil {
+		return nil, err
+	}
+	if in, out, err := traffic(t.Task.Pid()); err == nil {
+		s.Received, s.Sent = &in, &out
+	}
+	if info := c.known(ctx, vm); info != nil {
+		s.RAM, s.Resident = info.GetMemory(), info.GetResident()
+	}
+	return s, nil
+}
+
+// known is what the daemon knows of a VM; nil: nothing.
+func (c *Client) known(ctx context.Context, vm *nodev1.VM) *nodev1.VMInfo {
+	node, err := c.Node(ctx)
+	if err != nil {
+		return nil
+	}
+	resp, err := node.VMs(ctx, &nodev1.VMsRequest{Namespace: vm.GetNamespace()})
+	if err != nil {
+		return nil
+	}
+	for _, info := range resp.GetVms() {
+		if key(info.GetVm()) == key(vm) {
+			return info
+		}
+	}
+	return nil
+}
+
+// read takes what a host with cgroups of either version is told.
+func (s *Stats) read(metric *types.Metric) error {
+	data, err := typeurl.UnmarshalAny(metric.GetData())
+	if err != nil {
+		return fmt.Errorf("read the figures of VM %s: %w: %w", s.VM, err, errdefs.ErrNotImplemented)
+	}
+	switch m := data.(type) {
+	case *v1.Metrics:
+		s.CPU = m.GetCPU().GetUsage().GetTotal() / 1000 // it is in nanoseconds
+		s.Memory, s.Limit = m.GetMemory().GetUsage().GetUsage(), m.GetMemory().GetUsage().GetLimit()
+		s.Pids = m.GetPids().GetCurrent()
+		for _, e := range m.GetBlkio().GetIoServiceBytesRecursive() {
+			switch e.GetOp() {
+			case "Read":
+				s.Read += e.GetValue()
+			case "Write":
+				s.Written += e.GetValue()
+			}
+		}
+	case *v2.Metrics:
+		s.CPU = m.GetCPU().GetUsageUsec()
+		s.Memory, s.Limit, s.Pids = m.GetMemory().GetUsage(), m.GetMemory().GetUsageLimit(), m.GetPids().GetCurrent()
+		for _, e := range m.GetIo().GetUsage() {
+			s.Read, s.Written = s.Read+e.GetRbytes(), s.Written+e.GetWbytes()
+		}
+	default:
+		return fmt.Errorf("the figures of VM %s are of type %T, which is not known: %w", s.VM, data,
+			errdefs.ErrNotImplemented)
+	}
+	return nil
+}
+
+// traffic is what has come into and gone out of the network namespace of a process of this host (proc(5), net/dev), by
+// its interfaces eth*: a VM's own tap in it counts the same bytes again.
+func traffic(pid uint32) (in, out uint64, err error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	const received, sent = 0, 8
+	for line := range strings.Lines(string(data)) {
+		name, rest, found := strings.Cut(strings.TrimSpace(line), ":")
+		f := strings.Fields(rest)
+		if !found || !strings.HasPrefix(name, "eth") || len(f) <= sent {
+			continue
+		}
+		r, err1 := strconv.ParseUint(f[received], 10, 64)
+		s, err2 := strconv.ParseUint(f[sent], 10, 64)
+		if err1 != nil || err2 != nil {
+			return 0, 0, fmt.Errorf("read the traffic of %s: %q: %w", name, rest, errdefs.ErrDataLoss)
+		}
+		in, out = in+r, out+s
+	}
+	return in, out, nil
+}
