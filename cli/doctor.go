@@ -52,7 +52,71 @@ func verdict(findings []finding, strict bool) error {
 	return nil
 }
 
+// report prints what was found. On a screen it is what matters, unless all is asked for, and a verdict.
 func report(cmd *cobra.Command, opts *options, findings []finding) error {
+	if opts.format() != screen.Text {
+		return listFindings(cmd, opts, findings)
+	}
+	shown, more := findings, 0
+	if !opts.verbose {
+		shown, more = important(findings)
+	}
+	if err := listFindings(cmd, opts, shown); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), judged(findings, more))
+	return err
+}
+
+// shownFindings fit a screen of 24 lines, with a title and the verdict.
+const shownFindings = 21
+
+// important are the findings that are not well, the worst first, and where VMs sleep. more is how many of them
+// found no room.
+func important(findings []finding) (shown []finding, more int) {
+	for _, wanted := range []func(finding) bool{
+		func(f finding) bool { return f.Fatal },
+		func(f finding) bool { return !f.Fatal && !f.OK },
+		func(f finding) bool { return f.OK && (f.Check == storeCheck || f.Check == "configuration") },
+	} {
+		for _, f := range findings {
+			if wanted(f) {
+				shown = append(shown, f)
+			}
+		}
+	}
+	keep := min(len(shown), shownFindings)
+	return shown[:keep], len(shown) - keep
+}
+
+// storeCheck is godwitd's word on where VMs sleep.
+const storeCheck = "store"
+
+// judged is the one line that says what all findings come to.
+func judged(findings []finding, more int) string {
+	well, warnings, fatal := 0, 0, 0
+	for _, f := range findings {
+		switch {
+		case f.Fatal:
+			fatal++
+		case f.OK:
+			well++
+		default:
+			warnings++
+		}
+	}
+	text := "verdict: this node runs VMs"
+	if fatal > 0 {
+		text = fmt.Sprintf("verdict: no VM can run here: mend what is marked FAIL (%d)", fatal)
+	}
+	text += fmt.Sprintf("; %d checks are well, %d have a warning", well, warnings)
+	if more > 0 {
+		text += fmt.Sprintf(", %d are not shown", more)
+	}
+	return text + " (godwit doctor -v tells all)"
+}
+
+func listFindings(cmd *cobra.Command, opts *options, findings []finding) error {
 	l := screen.List{
 		Columns: screen.Columns("STATE", "CHECK", "DETAIL", "REMEDY"),
 		Whole:   func(left []screen.Item) any { return screen.Values[finding](left) },
@@ -60,7 +124,11 @@ func report(cmd *cobra.Command, opts *options, findings []finding) error {
 	for _, f := range findings {
 		l.Items = append(l.Items, screen.Item{Value: f, Name: f.Check, Row: []string{f.mark(), f.Check, f.Detail, f.Remedy}})
 	}
-	return opts.list(cmd, l, screen.ListFlags{})
+	format := opts.format()
+	if format == screen.Text && opts.verbose {
+		format = screen.Wide // remedies are not cut
+	}
+	return l.Print(cmd.OutOrStdout(), format, screen.ListFlags{})
 }
 
 func (f finding) mark() string {

@@ -29,7 +29,7 @@ func TestVMWithoutARecordSleeps(t *testing.T) {
 	}
 	n.Godwit(t, "checkpoint", "early")
 	n.Godwit(t, "hibernate", "early")
-	if out := n.Godwit(t, "doctor"); !strings.Contains(out, "of this node alone") {
+	if out := n.Godwit(t, "doctor", "-v"); !strings.Contains(out, "of this node alone") {
 		t.Errorf("godwit doctor does not say whose store it is:\n%s", out)
 	}
 	n.Godwit(t, "wake", "early")

@@ -110,7 +110,7 @@ func TestStorePutBack(t *testing.T) {
 	says(t, a, []string{"controller", "status"}, "node b says", "default/"+vm, "nobody claims it",
 		"godwit controller restore")
 	says(t, a, []string{"nodes"}, "node b says")
-	says(t, a, []string{"doctor"}, "contradicted by nodes [b]")
+	says(t, a, []string{"doctor", "-v"}, "contradicted by nodes [b]")
 	refused(t, a, "godwit controller restore", "hibernate", vm)
 	if _, err := a.RunCtr(t.Context(), "task", "start", "-d", vm); err == nil {
 		t.Error("a started the VM that b runs")
