@@ -157,6 +157,7 @@ func diagnose(ctx context.Context, opts *options) []finding {
 		checkFile("guest initramfs", cfg.Guest.Initrd, "guest.initrd"))
 	findings = append(findings, checkHost(ctx, cfg)...)
 	findings = append(findings, checkKernel(ctx, cfg)...)
+	findings = append(findings, checkRuntimePath(containerdConfig, cfg.Containerd.Runtime))
 	return append(findings, checkDaemon(ctx, opts, cfg)...)
 }
 
