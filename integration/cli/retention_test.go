@@ -237,7 +237,7 @@ func TestRetention(t *testing.T) {
 		!k.there(third) {
 		t.Errorf("second %v, third %v in the registry; %s", k.there(second), k.there(third), list)
 	}
-	refuses(t, n, "without force", "rm", "web")
+	refuses(t, n, "godwit rm --force web", "rm", "web")
 	n.Godwit(t, "rm", "--force", "web")
 	if out := n.Godwit(t, "ps", "-a"); strings.Contains(out, "web") || k.there(second) || k.there(third) {
 		t.Errorf("after rm: %s, second %v, third %v in the registry", out, k.there(second), k.there(third))
