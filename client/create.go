@@ -193,8 +193,11 @@ func (c *Client) runtime() (name string, options any, err error) {
 // optionsURL is the type under which a runtime's own config file is named.
 const optionsURL = "godwit.dev/config"
 
-// free refuses a name that a container of this node has.
+// free refuses a name that a container of this node has, or a VM that sleeps or runs elsewhere.
 func (c *Client) free(ctx context.Context, name string) error {
+	if err := c.away(ctx, &nodev1.VM{Namespace: c.namespace, Id: name}); err != nil {
+		return err
+	}
 	found, err := c.matching(ctx, &nodev1.VM{Namespace: c.namespace, Id: name})
 	if err != nil {
 		return err

@@ -178,7 +178,8 @@ func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 		return err
 	}
 	if c.snapshot != nil {
-		if err := c.host.Disks.Forget(c.req.GetRootfs()); err != nil {
+		if err := c.host.Disks.Forget(DisksRequest{Namespace: c.vm.namespace, ID: c.vm.id, Mounts: c.req.GetRootfs(),
+			Dir: dir}); err != nil {
 			return err
 		}
 		return c.vm.write(func(j *journal.Journal) { j.Disks = restoredDisks(j.Spec, dir) })

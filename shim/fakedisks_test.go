@@ -59,8 +59,12 @@ func (d *fakeDisks) PrepareVMDisk(_ context.Context, r VMDiskRequest) (*DiskSet,
 	return set, nil
 }
 
-func (d *fakeDisks) Forget(mounts []*types.Mount) error {
-	for _, m := range mounts {
+func (d *fakeDisks) KeepWoken(string, string, string, string) error { return nil }
+
+func (d *fakeDisks) ForgetKept(string, string) error { return nil }
+
+func (d *fakeDisks) Forget(req DisksRequest) error {
+	for _, m := range req.Mounts {
 		if err := os.Remove(m.GetSource()); err != nil {
 			return err
 		}

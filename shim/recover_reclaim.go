@@ -134,6 +134,9 @@ func releaseResources(ctx context.Context, host *Host, dir string, j *journal.Jo
 	try("end holder", sandboxOf(j).Kill(ctx))
 	try("free RAM", removeFile(j.RAM))
 	try("free page table", removeTables(j))
+	if j.Phase == journal.Released && j.Spec != nil { // a snapshot or another node has what it wrote
+		try("forget its writable disk", host.Disks.ForgetKept(j.Spec.Namespace, j.Spec.ID))
+	}
 	try("free disks", host.Disks.Cleanup(ctx, filepath.Join(dir, "disks")))
 	if j.RunDir != "" {
 		try("remove sockets", os.RemoveAll(j.RunDir))

@@ -69,6 +69,7 @@ func (t *Task) start(caller context.Context) error {
 		return err
 	}
 	r.startTraffic(ctx)
+	r.keepDisk()
 	r.cloning.request()
 	if err := t.bundle.Hooks.Run(ctx, bundle.Poststart, t.hookState(specs.StateRunning)); err != nil {
 		vm.log.Warn("run hooks", "error", err)

@@ -128,7 +128,11 @@ type Disks interface {
 	Cleanup(ctx context.Context, dir string) error
 	// Forget removes the writable disk that an earlier task left next to these mounts: the VM has its own from the
 	// snapshot, and the next fresh task would boot from the old.
-	Forget(mounts []*types.Mount) error
+	Forget(req DisksRequest) error
+	// KeepWoken has the next task of the container find the writable disk of a VM that woke. dir is that of Forget.
+	KeepWoken(namespace, id, dir, disk string) error
+	// ForgetKept removes what a task of the container has left for the next one.
+	ForgetKept(namespace, id string) error
 }
 
 // DisksRequest of a fresh boot.

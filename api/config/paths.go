@@ -60,6 +60,15 @@ func (c *Config) OldGoldenDir() string { return filepath.Join(c.RunDir, "golden"
 // TemplatesDir holds the VMs that others are started as copies of.
 func (c *Config) TemplatesDir() string { return filepath.Join(c.StateDir, "templates") }
 
+// DisksDir holds the writable disks of containers whose snapshots have no place for them: a directory for each of
+// containerd's namespaces, and in it one for each container.
+func (c *Config) DisksDir() string { return filepath.Join(c.StateDir, "disks") }
+
+// DiskDir is that of one container.
+func (c *Config) DiskDir(namespace, id string) string {
+	return filepath.Join(c.DisksDir(), namespace, id)
+}
+
 // VMsDir holds one directory per containerd namespace, and in it one per VM.
 func (c *Config) VMsDir() string { return filepath.Join(c.StateDir, "vms") }
 

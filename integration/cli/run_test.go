@@ -94,6 +94,7 @@ func TestDayOfAVM(t *testing.T) {
 	t.Run("foreground", func(t *testing.T) { (&day{t, d.n, h}).foreground() })
 	t.Run("detached", func(t *testing.T) { (&day{t, d.n, h}).detached() })
 	t.Run("rotation", func(t *testing.T) { (&day{t, d.n, h}).rotation() })
+	t.Run("kept disk", func(t *testing.T) { (&day{t, d.n, h}).keptDisk() })
 	t.Run("interrupted", func(t *testing.T) { (&day{t, d.n, h}).interrupted() })
 	d.empty()
 }
@@ -175,6 +176,29 @@ func (d *day) rotation() {
 		}
 	}
 	d.says("removed", "rm", "-f", "talks")
+}
+
+// keptDisk: what a VM has written is there after stop and start, whatever the snapshotter, and after a wake before.
+func (d *day) keptDisk() {
+	const script = "test -e /kept && echo kept || echo fresh; touch /kept; sync; echo up; trap 'exit 0' TERM; " +
+		"while :; do sleep 1; done"
+	ends := func(name, words string) { d.log(name, func(s string) bool { return strings.HasSuffix(s, words) }) }
+	d.says("native\n", "run", "-d", "--name", "native", "--snapshotter", "native", images.Busybox, "sh", "-c", script)
+	ends("native", "fresh\nup\n")
+	d.says("native\n", "stop", "native")
+	d.says("native\n", "start", "native")
+	ends("native", "kept\nup\n")
+	d.says("removed", "rm", "-f", "native")
+	d.says("woken\n", "run", "-d", "--name", "woken", images.Busybox, "sh", "-c", script)
+	ends("woken", "fresh\nup\n")
+	d.says("sleeps", "hibernate", "woken")
+	d.fails(4, "godwit wake woken", "start", "woken")
+	d.fails(125, "godwit wake woken", "run", "--name", "woken", images.Busybox)
+	d.says("runs on", "wake", "woken")
+	d.says("woken\n", "stop", "woken")
+	d.says("woken\n", "start", "woken")
+	ends("woken", "fresh\nup\nkept\nup\n")
+	d.says("removed", "rm", "-f", "woken")
 }
 
 // interrupted: Ctrl-C in a pull from a registry that stalls, and before a VM runs, leaves nothing.

@@ -126,8 +126,9 @@ func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskS
 	if err != nil {
 		return nil, err
 	}
+	rootfs.SweepKept(d.cfg.DisksDir())
 	l, err := rootfs.Prepare(ctx, req.Mounts, rootfs.Paths{Cache: cache, Dir: req.Dir, WritableSize: req.WritableSize,
-		Room: req.Room, Program: rootfs.Program(req.Program)})
+		Room: req.Room, Program: rootfs.Program(req.Program), Kept: d.kept(req.Namespace, req.ID)})
 	if err != nil {
 		return nil, err
 	}
@@ -172,8 +173,18 @@ func (d *disks) Keep(ctx context.Context, digest string, from io.Reader, path st
 	return cache.Keep(ctx, digest, from, path)
 }
 
-func (d *disks) Forget(mounts []*types.Mount) error {
-	path, err := rootfs.Writable(mounts)
+func (d *disks) kept(namespace, id string) rootfs.Kept {
+	return rootfs.Kept{Dir: d.cfg.DiskDir(namespace, id)}
+}
+
+func (d *disks) Forget(req shim.DisksRequest) error {
+	if err := d.kept(req.Namespace, req.ID).Remove(); err != nil {
+		return fmt.Errorf("remove stale writable disk: %w", err)
+	}
+	if err := rootfs.Note(req.Mounts, req.Dir); err != nil {
+		return err
+	}
+	path, err := rootfs.Writable(req.Mounts)
 	if err != nil || path == "" {
 		return nil // no task of ours has ever booted from such mounts
 	}
@@ -185,6 +196,12 @@ func (d *disks) Forget(mounts []*types.Mount) error {
 	}
 	return nil
 }
+
+func (d *disks) KeepWoken(namespace, id, dir, disk string) error {
+	return d.kept(namespace, id).Link(dir, disk)
+}
+
+func (d *disks) ForgetKept(namespace, id string) error { return d.kept(namespace, id).Remove() }
 
 func (d *disks) Cleanup(_ context.Context, dir string) error {
 	if err := rootfs.Release(dir); err != nil {

@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/containerd/containerd/api/types"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/shim"
 )
 
 // The writable disk next to an overlay's upperdir is forgotten, the layers are not; mounts that
@@ -23,11 +26,14 @@ func TestForget(t *testing.T) {
 	if err := os.WriteFile(stale, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := &disks{}
+	d := &disks{cfg: &config.Config{StateDir: t.TempDir()}}
+	forget := func(mounts ...*types.Mount) error {
+		return d.Forget(shim.DisksRequest{Namespace: "ns", ID: "vm", Mounts: mounts, Dir: t.TempDir()})
+	}
 	for range 2 {
-		err := d.Forget([]*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{
+		err := forget(&types.Mount{Type: "overlay", Source: "overlay", Options: []string{
 			"workdir=" + filepath.Join(dir, "1", "work"), "upperdir=" + upper, "lowerdir=" + lower,
-		}}})
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,10 +44,10 @@ func TestForget(t *testing.T) {
 	if _, err := os.Stat(lower); err != nil {
 		t.Error(err)
 	}
-	if err := d.Forget([]*types.Mount{{Type: "other", Source: lower}}); err != nil {
+	if err := forget(&types.Mount{Type: "other", Source: lower}); err != nil {
 		t.Error(err)
 	}
-	if err := d.Forget(nil); err != nil {
+	if err := forget(); err != nil {
 		t.Error(err)
 	}
 }

@@ -34,6 +34,8 @@ type plan struct {
 	dirs  []string
 	// unique: dirs is one directory that may change, so that its image is not looked up.
 	unique bool
+	// own: the one mount is a snapshot that the container alone has, and may write.
+	own bool
 	// bound: a bind mount has named one of dirs, which may change in the same way.
 	bound bool
 	// files are images that are used as they are, topmost first.
@@ -98,6 +100,11 @@ func (e entry) isBind() bool {
 	return e.fsType == "bind" || slices.Contains(e.options, "bind") || slices.Contains(e.options, "rbind")
 }
 
+// written reports whether an entry is an active snapshot: what containerd mounts to be written, where it has snapshots.
+func (e entry) written() bool {
+	return slices.Contains(e.options, "rw") && filepath.Base(filepath.Dir(e.source)) == "snapshots"
+}
+
 // directory is what a bind mount names.
 func (e entry) directory() (string, error) {
 	if !filepath.IsAbs(e.source) {
@@ -114,13 +121,13 @@ func readSingle(e entry) (*plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &plan{dirs: []string{dir}, unique: true}, nil
+		return &plan{dirs: []string{dir}, unique: true, own: e.written()}, nil
 	case e.fsType == "erofs" || e.fsType == "ext4":
 		img, err := readImage(e)
 		if err != nil {
 			return nil, err
 		}
-		return &plan{files: []image{img}}, nil
+		return &plan{files: []image{img}, own: img.fsType == "ext4" && e.written()}, nil
 	}
 	return nil, fmt.Errorf("mount of type %q cannot become a disk of a VM: use the snapshotter overlayfs, erofs, "+
 		"native or blockfile: %w", e.fsType, errdefs.ErrNotImplemented)

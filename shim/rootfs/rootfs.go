@@ -42,6 +42,8 @@ type Paths struct {
 	// Dir is the VM's own durable directory, on the file system of the cache. The links
 	// in it keep the disks of the cache; removing it frees them.
 	Dir string
+	// Kept is where the writable disk is that the snapshot has no place for.
+	Kept Kept
 	// WritableSize of a writable disk that the mounts do not size themselves.
 	WritableSize int64
 	// Room is added to the size, wherever that came from, of a writable disk that is made here.
@@ -66,8 +68,8 @@ func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, e
 	if err := os.MkdirAll(linked, 0o700); err != nil {
 		return Layers{}, fmt.Errorf("prepare root file system: %w", err)
 	}
-	if p.writable == "" {
-		p.writable = filepath.Join(dst.Dir, writableName)
+	if err := p.placeWritable(dst); err != nil {
+		return Layers{}, fmt.Errorf("prepare root file system: %w", err)
 	}
 	_, statErr := os.Lstat(p.writable)
 	defer func() {
@@ -98,6 +100,24 @@ func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, e
 	}
 	layers.Writable = p.writable
 	return layers, nil
+}
+
+// placeWritable decides where the writable disk is: next to upperdir, where a task before this one has left it, or in
+// the VM's own directory.
+func (p *plan) placeWritable(dst Paths) (err error) {
+	r, known := p.rootOf()
+	switch {
+	case p.writable == "" && known && dst.Kept.Dir != "":
+		p.writable, err = dst.Kept.place(r)
+	case p.writable == "":
+		p.writable = filepath.Join(dst.Dir, writableName)
+	case known:
+		info, serr := os.Lstat(p.writable)
+		if kept := dst.Kept.find(r); kept != "" && (errors.Is(serr, fs.ErrNotExist) || serr == nil && info.Size() == 0) {
+			p.writable = kept
+		}
+	}
+	return err
 }
 
 // withRoom adds room to the size of a disk; what has some ends with a whole group of blocks.
