@@ -141,7 +141,8 @@ func TestQuickstart(t *testing.T) {
 	log := filepath.Join(n.Dir, "web.log")
 	p := &player{T: t, n: n, replace: strings.NewReplacer(
 		"/var/lib/godwit/store", filepath.Join(n.Dir, "store"), "/tmp/web.log", log,
-		"IMAGE", images.Busybox, "alpha", n.Name,
+		"pull IMAGE", "pull "+images.Busybox, "v1 IMAGE", "v1 "+images.Busybox, "alpine:3.20", images.Busybox,
+		"alpha", n.Name,
 	)}
 	for _, b := range blocks(t, "quickstart.md") {
 		p.play(b)
