@@ -27,3 +27,18 @@ func TestLeaveKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestCommandThatCannotRun shows that a user reads why a command was not started, without the steps on the way to it.
+func TestCommandThatCannotRun(t *testing.T) {
+	long := errors.New(`start VM web: failed to create shim task: exec: "/no": stat /no: no such file`)
+	for code, want := range map[int]string{
+		client.NoCommand: `There is no such command in the VM. "/no": stat /no: no such file. ` +
+			`Name one that the image has, or its whole path.`,
+		client.NotRunnable: `The command cannot be run. "/no": stat /no: no such file.`,
+	} {
+		err := notRun(&client.CommandError{Code: code, Err: long})
+		if p := new(options).explain(err); p.Error() != want || exitCode(err) != code {
+			t.Errorf("exit code %d: %q, want %d: %q", exitCode(err), p.Error(), code, want)
+		}
+	}
+}

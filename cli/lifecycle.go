@@ -33,7 +33,7 @@ func (o *options) each(do func(context.Context, *client.Client, *nodev1.VM) erro
 				err = do(cmd.Context(), c, vm)
 			}
 			if err == nil {
-				err = made(cmd, o, vm)
+				err = named(cmd, o, vm, arg)
 			}
 			if err != nil {
 				failed = append(failed, err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/client"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -30,6 +31,7 @@ func (p *problem) Unwrap() error { return p.cause }
 func (o *options) explain(err error) *problem {
 	var own *problem
 	var held *record.HeldError
+	var command *client.CommandError
 	switch {
 	case errors.As(err, &own):
 		return own
@@ -37,10 +39,26 @@ func (o *options) explain(err error) *problem {
 		p := o.heldBy(held.Record)
 		p.cause = err
 		return p
+	case errors.As(err, &command):
+		return notStarted(command)
 	case errors.Is(err, context.Canceled):
 		return &problem{what: "Interrupted.", why: sentence(bare(err)), cause: err}
 	}
 	return &problem{what: sentence(bare(err)), cause: err}
+}
+
+// notStarted says why a command could not be run. The reason is what comes after "exec: ", as runtimes write it. The
+// steps on the way to it are for --verbose.
+func notStarted(err *client.CommandError) *problem {
+	why := bare(err)
+	if i := strings.Index(why, "exec: "); i >= 0 {
+		why = why[i+len("exec: "):]
+	}
+	p := &problem{what: "The command cannot be run.", why: sentence(why), cause: err}
+	if err.Code == client.NoCommand {
+		p.what, p.remedy = "There is no such command in the VM.", "Name one that the image has, or its whole path."
+	}
+	return p
 }
 
 // bare is the text of an error without the classes at its end: the exit code and -o json tell those.

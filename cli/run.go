@@ -87,7 +87,12 @@ func (f *runFlags) detached(cmd *cobra.Command, opts *options, c *client.Client,
 
 // made prints the name of a VM.
 func made(cmd *cobra.Command, opts *options, vm *nodev1.VM) error {
-	return opts.print(cmd, screen.Result{Value: vm, Names: []string{fullName(vm)}, Text: said("%s", vm.GetId())})
+	return named(cmd, opts, vm, vm.GetId())
+}
+
+// named prints a VM by the name that the user gave.
+func named(cmd *cobra.Command, opts *options, vm *nodev1.VM, name string) error {
+	return opts.print(cmd, screen.Result{Value: vm, Names: []string{fullName(vm)}, Text: said("%s", name)})
 }
 
 // attached runs a VM whose streams are this program's, and ends as its command does.

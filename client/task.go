@@ -38,8 +38,13 @@ type Process struct {
 	ended   func(context.Context, int) error // of an exec: tidies up, and says why it ended without a word
 }
 
-// CommandError says that the command of a VM could not be started. Code is docker's: 127 there is no such command, 126
-// it cannot be run.
+// Codes of a CommandError, which are docker's and the shell's.
+const (
+	NotRunnable = 126 // such as a directory, or a file without the right to run
+	NoCommand   = 127
+)
+
+// CommandError says that the command of a VM could not be started. Code is NotRunnable or NoCommand.
 type CommandError struct {
 	Code int
 	Err  error
@@ -54,9 +59,9 @@ func commandError(err error) error {
 	case !strings.Contains(text, `exec: "`):
 		return err
 	case strings.Contains(text, "not found") || strings.Contains(text, "no such file"):
-		return &CommandError{Code: 127, Err: err}
+		return &CommandError{Code: NoCommand, Err: err}
 	default:
-		return &CommandError{Code: 126, Err: err}
+		return &CommandError{Code: NotRunnable, Err: err}
 	}
 }
 

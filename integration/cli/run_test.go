@@ -145,10 +145,10 @@ func (d *day) detached() {
 	d.empty()
 }
 
-// reached wants a text from a port that the node publishes.
+// reached wants a text from a port that the node publishes, as soon as the VM's program listens.
 func (d *day) reached(port, want string) {
 	d.Helper()
-	err := d.n.Enter(func() error {
+	dial := func() error {
 		conn, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", port), time.Minute)
 		if err != nil {
 			return err
@@ -159,7 +159,8 @@ func (d *day) reached(port, want string) {
 			return fmt.Errorf("it says %q: %w", got, err)
 		}
 		return nil
-	})
+	}
+	err := harness.Poll(d.Context(), time.Minute, func(context.Context) error { return d.n.Enter(dial) })
 	if err != nil {
 		d.Errorf("port %s: %v", port, err)
 	}
