@@ -36,7 +36,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
+.PHONY: usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
 	shimtest crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
@@ -181,6 +181,10 @@ fuzz-smoke: ## run every fuzz target for ten seconds from its seeds, as many at 
 
 kvmhost: setup tools build guest ## CASES (all, smoke, a VMM, names of integration/ring/cases.txt) with KVM, here or in a guest that offers it (root)
 	tools/kvmhost.sh $(CASES)
+
+usability: setup tools build guest ## a docker user's day, each screen compared with the reviewed one (root; UPDATE=1 writes them)
+	@mkdir -p out
+	go test -tags integration,usability -count=1 -timeout 10m -v -run TestUsability ./integration/usability $(if $(UPDATE),-update)
 
 package: setup build guest man $(tools)/.nfpm $(tools)/sbom ## the Debian package, the RPM and their parts list (CycloneDX) into out/
 	tools/package.sh out

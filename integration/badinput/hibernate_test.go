@@ -33,7 +33,7 @@ func TestHibernateRefused(t *testing.T) {
 		}
 	}
 	g.remove(t, n)
-	godwitFails(t, n, "hibernate", g.id).want(t, "NotFound", "default/refused")
+	godwitFails(t, n, "hibernate", g.id).want(t, "NotFound", `no VM "refused" in namespace default`)
 }
 
 // paused: the user stopped the VM, and must say that it may go on.
@@ -84,12 +84,12 @@ func both(t *testing.T, g *guest, n *harness.Node) {
 		t.Fatalf("hibernate ended without a push: %v", err)
 	}
 	godwitFails(t, n, "hibernate", "--operation", "second", g.id).want(t, "FailedPrecondition", "refused",
-		"operation first", "HIBERNATE", "node a")
+		"is busy", "Node a puts it to sleep")
 	ctrFails(t, n, "task", "exec", "--exec-id", "late", g.id, "true").want(t, "FailedPrecondition", "operation first",
 		"refused")
 	ctrFails(t, n, "task", "pause", g.id).want(t, "FailedPrecondition", "operation first", "refused")
 	ctrFails(t, n, "task", "kill", "--signal", "SIGKILL", g.id).want(t, "FailedPrecondition", "operation first", "refused")
-	godwitFails(t, n, "rm", "--force", g.id).want(t, "FailedPrecondition", "operation first", "refused")
+	godwitFails(t, n, "rm", "--force", g.id).want(t, "FailedPrecondition", "refused is busy", "Node a puts it to sleep")
 	open()
 	if err := <-first; err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func TestWakeRefused(t *testing.T) {
 	}
 	g.remove(t, a)
 	b.Ctr(t, "container", "rm", g.id)
-	godwitFails(t, a, "wake", g.id).want(t, "NotFound", "default/sleeper")
+	godwitFails(t, a, "wake", g.id).want(t, "NotFound", `no VM "sleeper" in namespace default`)
 }
 
 // looked: the verbs that look at a snapshot agree about the one that owns the VM.
@@ -169,7 +169,7 @@ func race(t *testing.T, g *guest) {
 		if winner == nil {
 			t.Fatalf("round %d: neither node woke it: %+v", i, lost)
 		}
-		lost.want(t, "FailedPrecondition", g.id, "node "+winner.Name)
+		lost.want(t, "FailedPrecondition", g.id, "ode "+winner.Name) // Node b wakes it, or: it runs on node b
 		g.heard(t, "race")
 		g.runsOn(t, winner)
 		for _, n := range g.Nodes() {

@@ -195,7 +195,7 @@ func TestRetention(t *testing.T) {
 	second := k.asleep("op3")
 	k.awake("op4")
 	third := k.asleep("op5")
-	if out := n.Godwit(t, "snapshot", "prune", "--dry-run"); !strings.Contains(out, first) ||
+	if out := n.Godwit(t, "snapshot", "prune", "--dry-run", "-o", "wide"); !strings.Contains(out, first) ||
 		strings.Contains(out, second) || !strings.Contains(out, "would be deleted") {
 		t.Errorf("dry run: %s", out)
 	}

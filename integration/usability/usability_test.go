@@ -1,0 +1,115 @@
+//go:build usability
+
+// Package usability tries what a docker user would try, step by step on one node, and compares each screen
+// with the one that was looked at (testdata/*.golden). `make usability` runs it; docs/dev/usability.md explains.
+package usability
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"godwit.dev/godwit/integration/harness"
+)
+
+var update = flag.Bool("update", false, "write the screens as they are now")
+
+// result is out/usability.json: how many steps there are and how many printed the screen that is expected, the
+// commands from the first to the VM that slept and woke, and the seconds that those took.
+type result struct {
+	Steps    int     `json:"steps"`
+	Passed   int     `json:"passed"`
+	Commands int     `json:"commands"`
+	Seconds  float64 `json:"seconds"`
+}
+
+// TestUsability shows that each step of a docker user's day prints the screen that was reviewed.
+func TestUsability(t *testing.T) {
+	steps, err := readSteps("testdata/steps.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// No registry is configured: VMs sleep in the store that a node has by itself.
+	h := harness.New(t, harness.Options{Images: true, Godwitd: true})
+	n := h.Node(0)
+	r := result{Steps: len(steps)}
+	var begun time.Time
+	for _, s := range steps {
+		if s.first && begun.IsZero() {
+			begun = time.Now()
+		}
+		ok := t.Run(s.name, func(t *testing.T) { s.compare(t, s.run(t, n)) })
+		if ok {
+			r.Passed++
+		}
+		if s.first {
+			r.Commands++
+			r.Seconds = time.Since(begun).Seconds()
+		}
+	}
+	if err := r.write(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("usability: %d of %d steps, %d commands to a VM that slept and woke, %.1f s", r.Passed, r.Steps,
+		r.Commands, r.Seconds)
+}
+
+func (r result) write() error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	top, err := harness.Root()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(top, "out", "usability.json"), append(data, '\n'), 0o644)
+}
+
+// run types the command at a shell of the node and answers the screen: what it printed, in the order of stdout and
+// stderr as a user sees it, and its exit code.
+func (s step) run(t *testing.T, n *harness.Node) string {
+	t.Helper()
+	cmd := n.Command(t.Context(), "sh", "-c", s.command)
+	cmd.Env = append(cmd.Env, "GODWIT_CONFIG="+n.Config, "NO_COLOR=1", "COLUMNS=100")
+	var screen bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &screen, &screen
+	if err := n.Enter(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	code, err := 0, cmd.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		code = exit.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("$ %s\n%s[exit code %d]\n", s.command, normal(screen.String()), code)
+}
+
+// compare wants the screen that was reviewed.
+func (s step) compare(t *testing.T, screen string) {
+	t.Helper()
+	file := filepath.Join("testdata", s.file())
+	if *update {
+		if err := os.WriteFile(file, []byte(screen), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("no screen was reviewed for this step: %v; it is now:\n%s", err, screen)
+	}
+	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(screen, "\n")); d != "" {
+		t.Errorf("%s (-reviewed +now):\n%s", s.command, d)
+	}
+}
