@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -152,7 +153,7 @@ func (s *site) testTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	slave.Close()
-	defer cmd.Process.Kill()
+	defer end(cmd)
 	heard := make(chan string, 1)
 	says := make(chan string, 1024)
 	go read(master, says)
@@ -176,7 +177,7 @@ func (s *site) testTerminal(t *testing.T) {
 	types("stty size\n", "31 77\r")
 	size(20, 50)
 	types("while ! stty size | grep '20 50'; do sleep 0.1; done; echo resi''zed\n", "resized")
-	types("sleep 1000; echo went''on $?\n", "sleep")
+	types("echo beg''un; sleep 1000; echo went''on $?\n", "begun") // else Ctrl-C may come while the shell edits the line
 	types("\x03", "/ #")
 	go func() {
 		all := ""
@@ -192,6 +193,12 @@ func (s *site) testTerminal(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != 9 {
 		t.Errorf("exit code %d, %q", code, <-heard)
 	}
+}
+
+// end kills a command of the node and waits for it: the node is gone only after all its processes.
+func end(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
 }
 
 func read(from *os.File, says chan<- string) {
@@ -229,7 +236,7 @@ func (s *site) testLogs(t *testing.T) {
 	}
 	lines := make(chan string, 1024)
 	go read(pipe.(*os.File), lines)
-	defer follow.Process.Kill()
+	defer end(follow)
 	s.ok("hibernate", "web")
 	s.fails(4, "godwit wake", "cp", "web:/etc", s.dir+"/x")
 	s.fails(125, "godwit wake", "exec", "web", "true")

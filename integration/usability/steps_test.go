@@ -51,6 +51,8 @@ var changing = []struct {
 	pattern *regexp.Regexp
 	as      string
 }{
+	// Which phases are long enough to be told, and what a host's file system lacks, is not the verb's.
+	{regexp.MustCompile(`(?m)^(begin|capture|precopy|upload|commit|clean up|find snapshot|restore|fill|disk .*)\n`), ""},
 	{regexp.MustCompile(`/tmp/gw[0-9]+-[0-9]+`), "/DIR"},
 	{regexp.MustCompile(`sha256:[0-9a-f]{64}`), "sha256:DIGEST"},
 	{regexp.MustCompile(`\b[0-9a-f]{12}\b`), "SHORTDIGEST"},

@@ -1,7 +1,5 @@
 //go:build usability
 
-// Package usability tries what a docker user would try, step by step on one node, and compares each screen
-// with the one that was looked at (testdata/*.golden). `make usability` runs it; docs/dev/usability.md explains.
 package usability
 
 import (
@@ -24,8 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "write the screens as they are now")
 
-// result is out/usability.json: how many steps there are and how many printed the screen that is expected, the
-// commands from the first to the VM that slept and woke, and the seconds that those took.
+// result is out/usability.json: how many steps there are, and how many printed the screen that is expected. The
+// commands are those to the first VM that slept and woke, and the seconds are theirs.
 type result struct {
 	Steps    int     `json:"steps"`
 	Passed   int     `json:"passed"`
