@@ -135,8 +135,8 @@ func (d *day) detached() {
 	d.log("web", func(s string) bool { return strings.HasSuffix(s, "kept\nup\n") })
 	d.says("", "rename", "web", "shop")
 	d.fails(4, "godwit rm --force", "rm", "shop")
-	d.says("web\n", "kill", "-s", "KILL", "shop")
-	d.says("web\n", "restart", "shop")
+	d.says("shop\n", "kill", "-s", "KILL", "shop")
+	d.says("shop\n", "restart", "shop")
 	d.says("removed", "rm", "-f", "shop")
 	d.fails(3, "no VM", "start", "shop")
 	if err := os.Remove(conf); err != nil {
