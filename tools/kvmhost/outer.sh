@@ -57,7 +57,7 @@ disk() {
 	touch "$to/go.mod" "$to/Makefile"
 	cp bin/{containerd-shim-godwit-v1,godwitd,godwit} "$to/bin/"
 	cp bin/integration/{ring,probe,treelist} "$to/bin/integration/"
-	cp bin/tools/{containerd,ctr,registry} "$to/bin/tools/"
+	cp bin/tools/{containerd,ctr,registry,docker-registry} "$to/bin/tools/"
 	cp bin/tools/cni/{bridge,host-local,loopback} "$to/bin/tools/cni/"
 	cp bin/guest/{vmlinuz,initramfs} "$to/bin/guest/"
 	mkdir -p "$to/bin/guest/modules"
