@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
+	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/client"
 )
 
@@ -91,13 +92,7 @@ func newAttach(opts *options) *cobra.Command {
 		Short: "Connect this terminal to the command of a VM that runs",
 		Long: "Connect standard input and output to the command of a VM of this node. The exit code is the command's.\n" +
 			"At a terminal, Ctrl-P Ctrl-Q leaves the VM, which goes on. A VM that runs detached has a log instead.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := opts.client()
-			defer c.Close()
-			vm, err := c.Resolve(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		RunE: opts.resolved(func(cmd *cobra.Command, _ []string, c *client.Client, vm *nodev1.VM) error {
 			streams, keys := streamsOf(cmd, !noStdin), &leaveKeys{attached: make(chan *client.Process, 1)}
 			if streams.Stdin != nil && terminalOf(streams.Stdin) != nil {
 				keys.Reader, streams.Stdin = streams.Stdin, keys
@@ -115,7 +110,7 @@ func newAttach(opts *options) *cobra.Command {
 				opts.note(cmd, fmt.Sprintf("left %s, which goes on. To return: godwit attach %s", vm.GetId(), vm.GetId()))
 			}
 			return ran(code)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "look only: standard input is not the command's")
 	return cmd

@@ -49,6 +49,20 @@ func (o *options) each(do func(context.Context, *client.Client, *nodev1.VM) erro
 	}
 }
 
+// resolved is the body of a verb whose first argument is a VM of this node.
+func (o *options) resolved(do func(*cobra.Command, []string, *client.Client, *nodev1.VM) error) func(*cobra.Command,
+	[]string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c := o.client()
+		defer c.Close()
+		vm, err := c.Resolve(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return do(cmd, args, c, vm)
+	}
+}
+
 func newStart(opts *options) *cobra.Command {
 	attach := false
 	cmd := &cobra.Command{
@@ -156,15 +170,9 @@ func newRename(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rename VM NEW",
 		Short: "Give a VM of this node another name; its id stays",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := opts.client()
-			defer c.Close()
-			vm, err := c.Resolve(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		RunE: opts.resolved(func(cmd *cobra.Command, args []string, c *client.Client, vm *nodev1.VM) error {
 			return c.Rename(cmd.Context(), vm, args[1])
-		},
+		}),
 	}
 }
 
@@ -184,13 +192,7 @@ func newPort(opts *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "port VM",
 		Short: "List the ports of a VM that the host publishes",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := opts.client()
-			defer c.Close()
-			vm, err := c.Resolve(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		RunE: opts.resolved(func(cmd *cobra.Command, _ []string, c *client.Client, vm *nodev1.VM) error {
 			ports, err := c.Ports(cmd.Context(), vm)
 			if err != nil {
 				return err
@@ -201,7 +203,7 @@ func newPort(opts *options) *cobra.Command {
 				lines = append(lines, fmt.Sprintf("%d/%s -> %s:%d", p.ContainerPort, p.Protocol, p.HostIP, p.HostPort))
 			}
 			return opts.print(cmd, screen.Result{Value: portsDocument{list}, Names: lines, Text: saidLines(lines)})
-		},
+		}),
 	}
 }
 

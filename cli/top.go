@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
 )
@@ -17,13 +18,7 @@ func newTop(opts *options) *cobra.Command {
 		Short: "List the processes of a VM that runs",
 		Long: "List the processes of the container in a VM of this node, whatever its image has. Their ids are those that\n" +
 			"they have in the VM. CPU is the time that a process has used since its start.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c := opts.client()
-			defer c.Close()
-			vm, err := c.Resolve(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
+		RunE: opts.resolved(func(cmd *cobra.Command, _ []string, c *client.Client, vm *nodev1.VM) error {
 			all, err := c.Top(cmd.Context(), vm)
 			if err != nil {
 				return fmt.Errorf("list the processes of %s: %w", vm.GetId(), err)
@@ -43,7 +38,7 @@ func newTop(opts *options) *cobra.Command {
 					screen.Age(p.Age(time.Now())), p.Command}})
 			}
 			return opts.list(cmd, l, flags)
-		},
+		}),
 	}
 	flags.Add(cmd.Flags())
 	return cmd
