@@ -7,9 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/containerd/containerd/api/types"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/internal/durable"
 )
@@ -34,7 +34,7 @@ type root struct {
 }
 
 // rootOf names what containerd has made for one container; false: the mounts are a view, or are gone.
-func (p *plan) rootOf() (root, bool) {
+func (p *plan) rootOf() (_ root, known bool, err error) {
 	path := ""
 	switch {
 	case p.writable != "":
@@ -43,36 +43,52 @@ func (p *plan) rootOf() (root, bool) {
 		path = p.dirs[0]
 	case p.own && len(p.files) == 1:
 		path = p.files[0].path
+	default:
+		return root{}, false, nil
 	}
-	info, err := os.Lstat(path)
+	var st unix.Stat_t
+	err = unix.Lstat(path, &st)
+	if errors.Is(err, fs.ErrNotExist) {
+		return root{}, false, nil
+	}
 	if err != nil {
-		return root{}, false
+		return root{}, false, fmt.Errorf("look at the root file system %s: %w", path, err)
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return root{}, false
-	}
-	return root{path, st.Ino}, true
+	return root{path, st.Ino}, true, nil
 }
 
-// find is the disk that is kept for a root file system; empty: there is none.
-func (k Kept) find(r root) string {
-	var kept root
+// find is the disk that is kept for a root file system; empty: there is none. What cannot be read may be it: an error.
+func (k Kept) find(r root) (string, error) {
+	if k.Dir == "" {
+		return "", nil
+	}
 	data, err := os.ReadFile(filepath.Join(k.Dir, keptRoot))
-	if k.Dir == "" || err != nil || json.Unmarshal(data, &kept) != nil || kept != r {
-		return ""
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	var kept root
+	if err == nil {
+		err = json.Unmarshal(data, &kept)
+	}
+	if err != nil {
+		return "", fmt.Errorf("look for the container's writable disk in %s, which stays. If it is not needed, remove that "+
+			"directory: %w", k.Dir, err)
+	}
+	if kept != r {
+		return "", nil
 	}
 	path := filepath.Join(k.Dir, keptDisk)
-	if _, err := os.Lstat(path); err != nil {
-		return ""
+	_, err = os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
 	}
-	return path
+	return path, err
 }
 
 // place is where the disk of a root file system is, or will be: another one's goes.
 func (k Kept) place(r root) (string, error) {
-	if path := k.find(r); path != "" {
-		return path, nil
+	if path, err := k.find(r); path != "" || err != nil {
+		return path, err
 	}
 	if err := k.begin(r); err != nil {
 		return "", fmt.Errorf("keep writable disk: %w", err)
@@ -111,9 +127,9 @@ func Note(mounts []*types.Mount, dir string) error {
 	if err != nil {
 		return nil //nolint:nilerr // no task of ours boots from such mounts
 	}
-	r, ok := p.rootOf()
-	if !ok {
-		return nil
+	r, known, err := p.rootOf()
+	if !known || err != nil {
+		return err
 	}
 	data, err := json.Marshal(r)
 	if err != nil {

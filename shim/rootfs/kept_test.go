@@ -104,3 +104,39 @@ func TestDiskOfAWokenVMIsKept(t *testing.T) {
 		t.Errorf("it is %s, %v", p.writable, err)
 	}
 }
+
+// A disk whose note cannot be read stays, and no task starts with another one: it may be the container's own.
+func TestDiskWhoseNoteCannotBeReadStays(t *testing.T) {
+	top := t.TempDir()
+	dst := Paths{Dir: t.TempDir(), Kept: Kept{Dir: filepath.Join(t.TempDir(), "ns", "vm")}}
+	bound := func() *plan {
+		return &plan{own: true, dirs: []string{top}}
+	}
+	if err := bound().placeWritable(dst); err != nil {
+		t.Fatal(err)
+	}
+	disk, note := filepath.Join(dst.Kept.Dir, keptDisk), filepath.Join(dst.Kept.Dir, keptRoot)
+	if err := os.WriteFile(disk, []byte("written"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func() error{
+		"it is a directory": func() error { return os.Mkdir(note, 0o700) },
+		"it is cut off":     func() error { return os.WriteFile(note, []byte(`{"path":`), 0o600) },
+	} {
+		if err := os.RemoveAll(note); err != nil {
+			t.Fatal(err)
+		}
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		upper := &plan{writable: filepath.Join(top, writableName)}
+		for mounts, p := range map[string]*plan{"without a place": bound(), "with upperdir": upper} {
+			if err := p.placeWritable(dst); err == nil {
+				t.Errorf("%s, mounts %s: the disk is %s", name, mounts, p.writable)
+			}
+		}
+		if data, err := os.ReadFile(disk); string(data) != "written" {
+			t.Errorf("%s: the disk has %q, %v", name, data, err)
+		}
+	}
+}

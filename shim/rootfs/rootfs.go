@@ -105,16 +105,20 @@ func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, e
 // placeWritable decides where the writable disk is: next to upperdir, where a task before this one has left it, or in
 // the VM's own directory.
 func (p *plan) placeWritable(dst Paths) (err error) {
-	r, known := p.rootOf()
+	r, known, err := p.rootOf()
 	switch {
+	case err != nil:
 	case p.writable == "" && known && dst.Kept.Dir != "":
 		p.writable, err = dst.Kept.place(r)
 	case p.writable == "":
 		p.writable = filepath.Join(dst.Dir, writableName)
 	case known:
 		info, serr := os.Lstat(p.writable)
-		if kept := dst.Kept.find(r); kept != "" && (errors.Is(serr, fs.ErrNotExist) || serr == nil && info.Size() == 0) {
-			p.writable = kept
+		if errors.Is(serr, fs.ErrNotExist) || serr == nil && info.Size() == 0 {
+			var kept string
+			if kept, err = dst.Kept.find(r); kept != "" {
+				p.writable = kept
+			}
 		}
 	}
 	return err
