@@ -198,13 +198,18 @@ func (c *Client) free(ctx context.Context, name string) error {
 	if err := c.away(ctx, &nodev1.VM{Namespace: c.namespace, Id: name}); err != nil {
 		return err
 	}
-	found, err := c.matching(ctx, &nodev1.VM{Namespace: c.namespace, Id: name})
+	return c.untaken(ctx, &nodev1.VM{Namespace: c.namespace, Id: name}, "")
+}
+
+// untaken refuses a name that a container of this node has, as its name or its id. The one with the id own may.
+func (c *Client) untaken(ctx context.Context, name *nodev1.VM, own string) error {
+	found, err := c.matching(ctx, name)
 	if err != nil {
 		return err
 	}
 	for _, f := range found {
-		if f.Name == name || f.VM.GetId() == name {
-			return taken(name)
+		if id := f.VM.GetId(); id != own && (f.Name == name.GetId() || id == name.GetId()) {
+			return taken(name.GetId())
 		}
 	}
 	return nil
@@ -247,10 +252,9 @@ func (c *Client) logURI(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if cfg.StdioURI == "" {
-		cfg.StdioURI = config.Default().StdioURI
-	}
-	u, err := cfg.TaskOutput(c.namespace, name)
+	own := *cfg
+	own.StdioURI = cmp.Or(own.StdioURI, config.Default().StdioURI)
+	u, err := own.TaskOutput(c.namespace, name)
 	if err != nil {
 		return "", fmt.Errorf("stdio_uri: %w: %w", err, errdefs.ErrInvalidArgument)
 	}

@@ -69,17 +69,15 @@ func (i *Inspection) daemon(ctx context.Context, c *Client, vm *nodev1.VM) (foun
 		i.Unread = append(i.Unread, err.Error())
 		return false
 	}
-	resp, err := node.VMs(ctx, &nodev1.VMsRequest{Namespace: vm.GetNamespace()})
+	info, warning, err := c.listed(ctx, vm)
 	if err != nil {
-		i.Unread = append(i.Unread, "list of VMs: "+record.FromWire(err).Error())
+		i.Unread = append(i.Unread, "list of VMs: "+err.Error())
 	}
-	if w := resp.GetWarning(); w != "" {
-		i.Unread = append(i.Unread, w)
+	if warning != "" {
+		i.Unread = append(i.Unread, warning)
 	}
-	for _, info := range resp.GetVms() {
-		if key(info.GetVm()) == key(vm) {
-			i.VM, found = document(info), true
-		}
+	if info != nil {
+		i.VM, found = document(info), true
 	}
 	rec, err := node.Recorded(ctx, &nodev1.GetRequest{Vm: vm})
 	switch err = record.FromWire(err); {

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // Task is containerd's view of a VM of this node: its container, and the task that runs it.
@@ -78,22 +78,29 @@ func (c *Client) absent(ctx context.Context, vm *nodev1.VM, err error) error {
 	return fmt.Errorf("%s does not run. To see its state: godwit ps: %w", name, errdefs.ErrFailedPrecondition)
 }
 
-// whereabouts is what the daemon knows of the VM.
+// whereabouts is what the daemon knows of the VM. A daemon that does not answer has not found it.
 func (c *Client) whereabouts(ctx context.Context, vm *nodev1.VM) (status string, owner *nodev1.Owner, found bool) {
+	info, _, err := c.listed(ctx, vm)
+	return info.GetStatus(), info.GetOwner(), info != nil && err == nil
+}
+
+// listed finds the VM in godwitd's list of the cluster; nil: it is not in the list. A warning says why the list is
+// not whole.
+func (c *Client) listed(ctx context.Context, vm *nodev1.VM) (info *nodev1.VMInfo, warning string, err error) {
 	node, err := c.Node(ctx)
 	if err != nil {
-		return "", nil, false
+		return nil, "", err
 	}
 	resp, err := node.VMs(ctx, &nodev1.VMsRequest{Namespace: vm.GetNamespace()})
 	if err != nil {
-		return "", nil, false
+		return nil, "", record.FromWire(err)
 	}
 	for _, info := range resp.GetVms() {
 		if key(info.GetVm()) == key(vm) {
-			return info.GetStatus(), info.GetOwner(), true
+			return info, resp.GetWarning(), nil
 		}
 	}
-	return "", nil, false
+	return nil, resp.GetWarning(), nil
 }
 
 // self is the name of this node.
@@ -112,5 +119,5 @@ func (c *Client) gone(ctx context.Context, vm *nodev1.VM) error {
 		return nil
 	}
 	text := strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error())
-	return fmt.Errorf("the VM went away meanwhile. %s: %w", text, errors.Join(errdefs.ErrAborted))
+	return fmt.Errorf("the VM went away meanwhile. %s: %w", text, errdefs.ErrAborted)
 }

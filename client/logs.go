@@ -114,19 +114,10 @@ func (c *Client) noLog(ctx context.Context, vm *nodev1.VM, path string) error {
 
 // noteArrival says where the earlier part of a log may be.
 func (c *Client) noteArrival(ctx context.Context, vm *nodev1.VM, note func(string)) {
-	node, err := c.Node(ctx)
-	if err != nil {
-		return
-	}
-	resp, err := node.VMs(ctx, &nodev1.VMsRequest{Namespace: vm.GetNamespace()})
-	if err != nil {
-		return
-	}
-	for _, info := range resp.GetVms() {
-		if key(info.GetVm()) == key(vm) && info.GetRestoreMode() != "" && info.GetRestoreMode() != "clone" {
-			note(fmt.Sprintf("%s was restored on this node. What it wrote on other nodes is in their logs: "+
-				"godwit logs %s, there", vm.GetId(), vm.GetId()))
-		}
+	info, _, err := c.listed(ctx, vm)
+	if mode := info.GetRestoreMode(); err == nil && mode != "" && mode != "clone" {
+		note(fmt.Sprintf("%s was restored on this node. What it wrote on other nodes is in their logs: "+
+			"godwit logs %s, there", vm.GetId(), vm.GetId()))
 	}
 }
 
@@ -162,31 +153,22 @@ func (c *Client) over(ctx context.Context, vm *nodev1.VM, note func(string)) boo
 	if c.alive(within(ctx, vm), vm.GetId()) {
 		return false
 	}
-	node, err := c.Node(ctx)
-	if err != nil {
-		return false
-	}
-	resp, err := node.VMs(ctx, &nodev1.VMsRequest{Namespace: vm.GetNamespace()})
-	if err != nil || resp.GetWarning() != "" {
+	info, warning, err := c.listed(ctx, vm)
+	if err != nil || warning != "" {
 		return false
 	}
 	here, err := c.self()
 	if err != nil {
 		return false
 	}
-	for _, info := range resp.GetVms() {
-		if key(info.GetVm()) != key(vm) {
-			continue
-		}
-		owner := info.GetOwner()
-		if owner.GetNode() != "" && owner.GetNode() != here {
-			if note != nil {
-				note(fmt.Sprintf("%s runs on node %s now. Its log goes on there: godwit logs -f %s", vm.GetId(),
-					owner.GetNode(), vm.GetId()))
-			}
-			return true
-		}
-		return info.GetStatus() == "stopped" || info.GetStatus() == "removed"
+	if info == nil {
+		return true
 	}
-	return true
+	if owner := info.GetOwner().GetNode(); owner != "" && owner != here {
+		if note != nil {
+			note(fmt.Sprintf("%s runs on node %s now. Its log goes on there: godwit logs -f %s", vm.GetId(), owner, vm.GetId()))
+		}
+		return true
+	}
+	return info.GetStatus() == "stopped" || info.GetStatus() == "removed"
 }

@@ -8,7 +8,6 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -29,7 +28,7 @@ func (c *Client) Remove(ctx context.Context, vm *nodev1.VM, o RemoveOptions) (wa
 	if err != nil {
 		return "", err
 	}
-	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	ctx = within(ctx, vm)
 	container, stays, err := c.removable(ctx, vm)
 	if err != nil {
 		return "", err
@@ -85,21 +84,14 @@ func (c *Client) removable(ctx context.Context, vm *nodev1.VM) (_ containerd.Con
 
 // end deletes the task of a VM. One that runs is killed with force only.
 func (c *Client) end(ctx context.Context, vm *nodev1.VM, container containerd.Container, force bool) error {
-	task, err := container.Task(ctx, nil)
-	if errdefs.IsNotFound(err) {
-		return nil
+	task, status, err := c.taskOf(ctx, vm, container)
+	if task == nil || err != nil {
+		return err
 	}
-	if err != nil {
-		return c.containerdError("look for the task of VM "+key(vm), err)
-	}
-	status, err := task.Status(ctx)
-	if err != nil {
-		return c.containerdError("ask for the status of VM "+key(vm), err)
-	}
-	if status.Status != containerd.Stopped {
+	if status != containerd.Stopped {
 		if !force {
 			return fmt.Errorf("VM %s is %s. To end it: godwit stop %s. To end and remove it: godwit rm --force %s: %w",
-				vm.GetId(), status.Status, vm.GetId(), vm.GetId(), errdefs.ErrFailedPrecondition)
+				vm.GetId(), status, vm.GetId(), vm.GetId(), errdefs.ErrFailedPrecondition)
 		}
 		exit, err := task.Wait(ctx)
 		if err != nil {
@@ -120,7 +112,7 @@ func (c *Client) Rename(ctx context.Context, vm *nodev1.VM, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	ctx = within(ctx, vm)
 	container, err := c.loaded(ctx, vm)
 	if err != nil {
 		return err
@@ -133,14 +125,8 @@ func (c *Client) Rename(ctx context.Context, vm *nodev1.VM, name string) error {
 		return fmt.Errorf("VM %s was made by nerdctl, which keeps its name in files of its own. Rename it there: "+
 			"nerdctl rename %s %s: %w", vm.GetId(), vm.GetId(), name, errdefs.ErrFailedPrecondition)
 	}
-	found, err := c.matching(ctx, &nodev1.VM{Namespace: vm.GetNamespace(), Id: name})
-	if err != nil {
+	if err := c.untaken(ctx, &nodev1.VM{Namespace: vm.GetNamespace(), Id: name}, vm.GetId()); err != nil {
 		return err
-	}
-	for _, f := range found {
-		if f.VM.GetId() != vm.GetId() && (f.Name == name || f.VM.GetId() == name) {
-			return taken(name)
-		}
 	}
 	err = container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
 		if obj.Labels == nil {
@@ -157,7 +143,7 @@ func (c *Client) Rename(ctx context.Context, vm *nodev1.VM, name string) error {
 
 // Ports lists the ports of a VM that the host publishes.
 func (c *Client) Ports(ctx context.Context, vm *nodev1.VM) ([]Port, error) {
-	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	ctx = within(ctx, vm)
 	container, err := c.loaded(ctx, vm)
 	if err != nil {
 		return nil, err

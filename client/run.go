@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -31,7 +30,7 @@ func (c *Client) Run(ctx context.Context, o VMOptions, streams *Streams) (*nodev
 
 // discard removes a VM that never ran: its container and disk, and its record.
 func (c *Client) discard(ctx context.Context, vm *nodev1.VM) error {
-	ctx, cancel := cleaning(namespaces.WithNamespace(ctx, vm.GetNamespace()))
+	ctx, cancel := cleaning(within(ctx, vm))
 	defer cancel()
 	ctr, err := c.Containerd()
 	if err != nil {

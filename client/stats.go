@@ -68,28 +68,10 @@ func (c *Client) Stats(ctx context.Context, vm *nodev1.VM) (*Stats, error) {
 	if in, out, err := traffic(t.Task.Pid()); err == nil {
 		s.Received, s.Sent = &in, &out
 	}
-	if info := c.known(ctx, vm); info != nil {
+	if info, _, err := c.listed(ctx, vm); err == nil {
 		s.RAM, s.Resident = info.GetMemory(), info.GetResident()
 	}
 	return s, nil
-}
-
-// known is what the daemon knows of a VM; nil: nothing.
-func (c *Client) known(ctx context.Context, vm *nodev1.VM) *nodev1.VMInfo {
-	node, err := c.Node(ctx)
-	if err != nil {
-		return nil
-	}
-	resp, err := node.VMs(ctx, &nodev1.VMsRequest{Namespace: vm.GetNamespace()})
-	if err != nil {
-		return nil
-	}
-	for _, info := range resp.GetVms() {
-		if key(info.GetVm()) == key(vm) {
-			return info
-		}
-	}
-	return nil
 }
 
 // read takes what a host with cgroups of either version is told.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/signal"
 
@@ -27,7 +26,7 @@ func ParseSignal(said string) (syscall.Signal, error) {
 // Stop asks the process of a VM to end by its stop signal, and kills it after so long. Its disk stays. Negative: as the
 // VM was made, else 10 seconds. One that does not run is left as it is.
 func (c *Client) Stop(ctx context.Context, vm *nodev1.VM, after time.Duration) error {
-	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	ctx = within(ctx, vm)
 	container, task, err := c.task(ctx, vm)
 	if task == nil || err != nil {
 		return err
@@ -86,7 +85,7 @@ const killTimeout = time.Minute
 
 // Kill sends a signal to the process of a VM that runs.
 func (c *Client) Kill(ctx context.Context, vm *nodev1.VM, s syscall.Signal) error {
-	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	ctx = within(ctx, vm)
 	_, task, err := c.task(ctx, vm)
 	if err != nil {
 		return err
@@ -107,19 +106,31 @@ func (c *Client) task(ctx context.Context, vm *nodev1.VM) (containerd.Container,
 	if err != nil {
 		return nil, nil, err
 	}
-	task, err := container.Task(ctx, nil)
-	if errdefs.IsNotFound(err) {
+	task, status, err := c.taskOf(ctx, vm, container)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case task == nil:
 		return container, nil, c.away(ctx, vm)
-	}
-	if err != nil {
-		return nil, nil, c.containerdError("look for the task of VM "+key(vm), err)
-	}
-	status, err := task.Status(ctx)
-	if err != nil {
-		return nil, nil, c.containerdError("ask for the status of VM "+key(vm), err)
-	}
-	if status.Status == containerd.Stopped {
+	case status == containerd.Stopped:
 		return container, nil, nil
 	}
 	return container, task, nil
+}
+
+// taskOf is the task of a container, and how it is; nil: there is none.
+func (c *Client) taskOf(ctx context.Context, vm *nodev1.VM, container containerd.Container,
+) (containerd.Task, containerd.ProcessStatus, error) {
+	task, err := container.Task(ctx, nil)
+	if errdefs.IsNotFound(err) {
+		return nil, "", nil
+	}
+	if err != nil {
+		return nil, "", c.containerdError("look for the task of VM "+key(vm), err)
+	}
+	status, err := task.Status(ctx)
+	if err != nil {
+		return nil, "", c.containerdError("ask for the status of VM "+key(vm), err)
+	}
+	return task, status.Status, nil
 }

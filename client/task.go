@@ -14,7 +14,6 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/cio"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -68,7 +67,7 @@ func commandError(err error) error {
 // Start runs a VM that was made, or was stopped: with its disk as it was. streams nil: its output goes to the log that
 // its label names. What cannot run leaves the VM as it was.
 func (c *Client) Start(ctx context.Context, vm *nodev1.VM, streams *Streams) (*Process, error) {
-	ctx = namespaces.WithNamespace(ctx, vm.GetNamespace())
+	ctx = within(ctx, vm)
 	container, err := c.loaded(ctx, vm)
 	if err != nil {
 		return nil, err
@@ -152,7 +151,7 @@ func (c *Client) elsewhere(ctx context.Context, vm *nodev1.VM) error {
 func (c *Client) away(ctx context.Context, vm *nodev1.VM) error {
 	node, err := c.Node(ctx)
 	if err != nil {
-		return nil //nolint:nilerr // whoever asks goes on to what decides
+		return nil //nolint:nilerr // the caller goes on to what decides
 	}
 	rec, err := node.Recorded(ctx, &nodev1.GetRequest{Vm: vm})
 	if err != nil {
@@ -173,18 +172,13 @@ func (c *Client) away(ctx context.Context, vm *nodev1.VM) error {
 
 // startable refuses a VM that runs, sleeps, or is another node's, and deletes a task that has ended.
 func (c *Client) startable(ctx context.Context, vm *nodev1.VM, container containerd.Container) error {
-	task, err := container.Task(ctx, nil)
-	if err == nil {
-		status, err := task.Status(ctx)
-		if err != nil {
-			return c.containerdError("ask for the status of VM "+key(vm), err)
-		}
-		if status.Status != containerd.Stopped && status.Status != containerd.Unknown {
-			return fmt.Errorf("VM %s is %s already. To end it first: godwit stop %s: %w", vm.GetId(), status.Status, vm.GetId(),
-				errdefs.ErrAlreadyExists)
-		}
-	} else if !errdefs.IsNotFound(err) {
-		return c.containerdError("look for the task of VM "+key(vm), err)
+	task, status, err := c.taskOf(ctx, vm, container)
+	if err != nil {
+		return err
+	}
+	if task != nil && status != containerd.Stopped && status != containerd.Unknown {
+		return fmt.Errorf("VM %s is %s already. To end it first: godwit stop %s: %w", vm.GetId(), status, vm.GetId(),
+			errdefs.ErrAlreadyExists)
 	}
 	if err := c.away(ctx, vm); err != nil {
 		return err
@@ -259,17 +253,17 @@ func (p *Process) Wait(ctx context.Context) (int, error) {
 
 // Signal the process.
 func (p *Process) Signal(ctx context.Context, signal syscall.Signal) error {
-	return p.task.Kill(namespaces.WithNamespace(ctx, p.vm.GetNamespace()), signal)
+	return p.task.Kill(within(ctx, p.vm), signal)
 }
 
 // Resize its terminal.
 func (p *Process) Resize(ctx context.Context, width, height uint32) error {
-	return p.task.Resize(namespaces.WithNamespace(ctx, p.vm.GetNamespace()), width, height)
+	return p.task.Resize(within(ctx, p.vm), width, height)
 }
 
 // CloseInput tells the process that no more input comes.
 func (p *Process) CloseInput(ctx context.Context) error {
-	return p.task.CloseIO(namespaces.WithNamespace(ctx, p.vm.GetNamespace()), containerd.WithStdinCloser)
+	return p.task.CloseIO(within(ctx, p.vm), containerd.WithStdinCloser)
 }
 
 // alive reports whether a container has a task that has not ended. One that cannot be asked may be.
