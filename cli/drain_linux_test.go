@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/record"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -43,7 +44,7 @@ func TestDrainOfWhatComes(t *testing.T) {
 	select {
 	case code := <-ended:
 		t.Fatalf("a VM wakes on the node, and it ended with %d: %s", code, &out)
-	case <-time.After(3 * pollInterval):
+	case <-time.After(3 * moves.SettleInterval):
 	}
 	_, err := f.records.Advance(t.Context(), wake)
 	if err == nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -14,9 +13,6 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/cli/screen"
 )
-
-// pollInterval of an operation's status. A local call costs well under a millisecond.
-const pollInterval = 50 * time.Millisecond
 
 // statuses answers what an operation is at.
 type statuses interface {
@@ -28,30 +24,18 @@ type statuses interface {
 // the daemon is started again both go on.
 func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.StatusResponse, detach bool) error {
 	ctx, id := cmd.Context(), status.GetOperation().GetId()
-	shown := newProgress(cmd.ErrOrStderr(), opts.machine())
-	patience := opts.waitForDaemon(cmd, shown.finish)
-	for !detach && !status.GetSettled() {
-		shown.update(status)
-		select {
-		case <-ctx.Done():
-		case <-time.After(pollInterval):
-		}
-		err := patience.Ask(ctx, func(ctx context.Context) (err error) {
-			status, err = node.Status(ctx, &nodev1.StatusRequest{Operation: id})
-			return record.FromWire(err)
-		})
-		if err != nil {
-			shown.finish()
-		}
+	if !detach {
+		shown := newProgress(cmd.ErrOrStderr(), opts.machine())
+		patience := opts.waitForDaemon(cmd, shown.finish)
+		settled, err := patience.Settle(ctx, status, node.Status, shown.update)
+		shown.finish()
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && err != nil:
 			return goesOn(id, ctx.Err())
 		case err != nil:
 			return fmt.Errorf("follow operation %s: %w", id, err)
 		}
-	}
-	shown.finish()
-	if !detach {
+		status = settled
 		opts.trace(cmd, id, outcome(status))
 	}
 	if err := outcome(status); err != nil {

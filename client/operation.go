@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
@@ -13,9 +12,6 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 )
-
-// operationPoll is how often an operation is looked at. A local call costs well under a millisecond.
-const operationPoll = 50 * time.Millisecond
 
 // Follow hears how far an operation is, some times a second. nil: it is not told.
 type Follow func(*nodev1.StatusResponse)
@@ -117,24 +113,12 @@ func (c *Client) Watch(ctx context.Context, after uint64, do func(*nodev1.MoveEv
 func (c *Client) follow(ctx context.Context, status *nodev1.StatusResponse, tell Follow,
 	ask func(context.Context, *nodev1.StatusRequest) (*nodev1.StatusResponse, error)) (*nodev1.StatusResponse, error) {
 	id, patience := status.GetOperation().GetId(), moves.Patience{Met: true}
-	for !status.GetSettled() {
-		if tell != nil {
-			tell(status)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(operationPoll):
-		}
-		err := patience.Ask(ctx, func(ctx context.Context) (err error) {
-			status, err = ask(ctx, &nodev1.StatusRequest{Operation: id})
-			return record.FromWire(err)
-		})
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("operation %s goes on in godwitd: %w", id, ctx.Err())
-		}
-		if err != nil {
-			return nil, fmt.Errorf("follow operation %s: %w", id, err)
-		}
+	status, err := patience.Settle(ctx, status, ask, tell)
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return nil, fmt.Errorf("operation %s goes on in godwitd: %w", id, ctx.Err())
+	case err != nil:
+		return nil, fmt.Errorf("follow operation %s: %w", id, err)
 	}
 	return status, ending(status.GetOperation())
 }
