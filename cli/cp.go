@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
@@ -73,7 +71,7 @@ func (f *copyFlags) run(cmd *cobra.Command, opts *options, src, dst string) erro
 	var done client.Copied
 	switch {
 	case fromVM != "" && to == "-":
-		if file, ok := opts.rawOut.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		if screen.Terminal(opts.rawOut) {
 			return fmt.Errorf("a tar stream is not for a terminal. "+
 				"Send it to a file or a program: godwit cp %s - > FILE: %w", src, errdefs.ErrInvalidArgument)
 		}

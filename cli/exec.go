@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -43,27 +42,19 @@ func newExec(opts *options) *cobra.Command {
 }
 
 func (f *execFlags) run(cmd *cobra.Command, opts *options, args []string) error {
-	terminal := terminalOf(cmd.InOrStdin())
-	switch {
-	case f.Terminal && f.interactive && !f.detach && terminal == nil:
-		return fmt.Errorf("-it: standard input is no terminal. Leave -t away: %w", errdefs.ErrInvalidArgument)
-	case f.Dir != "" && !strings.HasPrefix(f.Dir, "/"):
+	if err := checkTerminal(cmd, f.Terminal && f.interactive && !f.detach); err != nil {
+		return err
+	}
+	if f.Dir != "" && !strings.HasPrefix(f.Dir, "/") {
 		return fmt.Errorf("--workdir %q: write it from the root on: %w", f.Dir, errdefs.ErrInvalidArgument)
 	}
-	o := f.ExecOptions
-	o.Command, o.Env = args[1:], nil
 	for _, kv := range f.Env {
-		name, _, given := strings.Cut(kv, "=")
-		value, here := os.LookupEnv(kv)
-		switch {
-		case name == "":
+		if name, _, _ := strings.Cut(kv, "="); name == "" {
 			return fmt.Errorf("--env %q: write KEY=VALUE: %w", kv, errdefs.ErrInvalidArgument)
-		case given:
-			o.Env = append(o.Env, kv)
-		case here:
-			o.Env = append(o.Env, kv+"="+value)
 		}
 	}
+	o := f.ExecOptions
+	o.Command = args[1:]
 	c := opts.client()
 	defer c.Close()
 	vm, err := c.Resolve(cmd.Context(), args[0])

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
 )
@@ -21,12 +20,10 @@ func newPull(opts *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := opts.client()
 			defer c.Close()
-			shown := newProgress(cmd.ErrOrStderr(), opts.machine())
-			o.Progress = func(p client.PullProgress) {
-				shown.update(&nodev1.StatusResponse{Step: p.Phase + " " + args[0], Done: uint64(p.Done), Total: uint64(p.Total)})
-			}
+			told, stop := pulling(cmd, opts, args[0])
+			o.Progress = told
 			img, err := c.Pull(cmd.Context(), args[0], o)
-			shown.finish()
+			stop()
 			if err != nil {
 				return err
 			}

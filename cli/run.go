@@ -59,24 +59,30 @@ func (f *runFlags) check(cmd *cobra.Command) error {
 	case f.detach && f.interactive && !f.Terminal:
 		return fmt.Errorf("--detach and --interactive: nobody is there who writes. Leave -i away, or add -t: %w",
 			errdefs.ErrInvalidArgument)
-	case f.Terminal && f.interactive && !f.detach && terminalOf(cmd.InOrStdin()) == nil:
+	}
+	return checkTerminal(cmd, f.Terminal && f.interactive && !f.detach)
+}
+
+// checkTerminal refuses a command that wants this terminal where there is none.
+func checkTerminal(cmd *cobra.Command, wanted bool) error {
+	if wanted && terminalOf(cmd.InOrStdin()) == nil {
 		return fmt.Errorf("-it: standard input is no terminal. Leave -t away: %w", errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
 
-// pulling shows a pull until stop.
-func pulling(cmd *cobra.Command, opts *options, o *client.VMOptions) (stop func()) {
+// pulling shows the pull of an image, which told says how far it is, until stop.
+func pulling(cmd *cobra.Command, opts *options, image string) (told func(client.PullProgress), stop func()) {
 	shown := newProgress(cmd.ErrOrStderr(), opts.machine())
-	o.Progress = func(p client.PullProgress) {
-		shown.update(&nodev1.StatusResponse{Step: p.Phase + " " + o.Image, Done: uint64(p.Done), Total: uint64(p.Total)})
-	}
-	return shown.finish
+	return func(p client.PullProgress) {
+		shown.update(&nodev1.StatusResponse{Step: p.Phase + " " + image, Done: uint64(p.Done), Total: uint64(p.Total)})
+	}, shown.finish
 }
 
 // detached runs a VM whose output goes to the node's log, and prints its name.
 func (f *runFlags) detached(cmd *cobra.Command, opts *options, c *client.Client, o client.VMOptions) error {
-	stop := pulling(cmd, opts, &o)
+	told, stop := pulling(cmd, opts, o.Image)
+	o.Progress = told
 	vm, _, err := c.Run(cmd.Context(), o, nil)
 	stop()
 	if err != nil {
@@ -97,7 +103,8 @@ func named(cmd *cobra.Command, opts *options, vm *nodev1.VM, name string) error 
 
 // attached runs a VM whose streams are this program's, and ends as its command does.
 func (f *runFlags) attached(cmd *cobra.Command, opts *options, c *client.Client, o client.VMOptions) error {
-	stop := pulling(cmd, opts, &o)
+	told, stop := pulling(cmd, opts, o.Image)
+	o.Progress = told
 	vm, p, err := c.Run(cmd.Context(), o, streamsOf(cmd, f.interactive))
 	stop()
 	if err != nil {
@@ -142,7 +149,8 @@ func newCreate(opts *options) *cobra.Command {
 			}
 			c := opts.client()
 			defer c.Close()
-			stop := pulling(cmd, opts, &o)
+			told, stop := pulling(cmd, opts, o.Image)
+			o.Progress = told
 			vm, err := c.Create(cmd.Context(), o)
 			stop()
 			if err != nil {

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/cli/screen"
@@ -56,8 +54,7 @@ func newStats(opts *options) *cobra.Command {
 			if _, err := w.look(cmd.Context()); err != nil {
 				return err
 			}
-			file, ok := opts.rawOut.(*os.File)
-			live := !once && opts.table(flags) && ok && term.IsTerminal(int(file.Fd()))
+			live := !once && opts.table(flags) && screen.Terminal(opts.rawOut)
 			for pause := statsFirst; ; pause = statsPause {
 				select {
 				case <-cmd.Context().Done():
@@ -75,7 +72,7 @@ func newStats(opts *options) *cobra.Command {
 				if err := statsList(rows).Print(&frame, opts.format(), flags); err != nil {
 					return err
 				}
-				if _, err := fmt.Fprintf(file, "\x1b[H\x1b[J%s", frame.String()); err != nil {
+				if _, err := fmt.Fprintf(opts.rawOut, "\x1b[H\x1b[J%s", frame.String()); err != nil {
 					return err
 				}
 			}

@@ -21,7 +21,7 @@ import (
 // ExecOptions say what runs in a VM.
 type ExecOptions struct {
 	Command  []string
-	Env      []string // KEY=VALUE, over the VM's own
+	Env      []string // KEY=VALUE, over the VM's own; KEY: as in this process
 	Dir      string   // empty: the VM's own
 	User     string   // USER or USER:GROUP, names of the VM or numbers; empty: the VM's own
 	Terminal bool
@@ -113,7 +113,7 @@ func (c *Client) process(ctx context.Context, t *Task, o ExecOptions) (*specs.Pr
 	}
 	p := *spec.Process
 	p.Args, p.Terminal, p.ConsoleSize = o.Command, o.Terminal, nil
-	p.Env = environmentOver(p.Env, o.Env)
+	p.Env = environmentOver(p.Env, environment(o.Env))
 	if o.Terminal && !slices.ContainsFunc(p.Env, func(kv string) bool { return strings.HasPrefix(kv, "TERM=") }) {
 		p.Env = append(p.Env, "TERM=xterm")
 	}
