@@ -54,7 +54,7 @@ func (f *execFlags) run(cmd *cobra.Command, opts *options, args []string) error 
 		}
 	}
 	o := f.ExecOptions
-	o.Command = args[1:]
+	o.Command, o.Size = args[1:], sizeOf(cmd, f.interactive && !f.detach)
 	c := opts.client()
 	defer c.Close()
 	vm, err := c.Resolve(cmd.Context(), args[0])

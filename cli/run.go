@@ -103,6 +103,7 @@ func named(cmd *cobra.Command, opts *options, vm *nodev1.VM, name string) error 
 
 // attached runs a VM whose streams are this program's, and ends as its command does.
 func (f *runFlags) attached(cmd *cobra.Command, opts *options, c *client.Client, o client.VMOptions) error {
+	o.Size = sizeOf(cmd, f.interactive)
 	told, stop := pulling(cmd, opts, o.Image)
 	o.Progress = told
 	vm, p, err := c.Run(cmd.Context(), o, streamsOf(cmd, f.interactive))

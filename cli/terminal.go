@@ -36,8 +36,7 @@ func follows(cmd *cobra.Command, p *client.Process, interactive bool) (code int,
 			return 0, err
 		}
 		defer func() { err = errors.Join(err, in.Reset()) }()
-		resize(ctx, p, in)
-		defer onSignal(func(os.Signal) { resize(ctx, p, in) }, syscall.SIGWINCH)()
+		defer followSize(ctx, p, in)()
 	}
 	passed := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
 		syscall.SIGUSR2}
@@ -47,6 +46,37 @@ func follows(cmd *cobra.Command, p *client.Process, interactive bool) (code int,
 		}
 	}, passed...)()
 	return p.Wait(ctx)
+}
+
+// sizeOf is the size of the terminal that a process takes over; nil: it takes over none.
+func sizeOf(cmd *cobra.Command, taken bool) *client.TerminalSize {
+	in := terminalOf(cmd.InOrStdin())
+	if !taken || in == nil {
+		return nil
+	}
+	size, err := in.Size()
+	if err != nil {
+		return nil
+	}
+	return &client.TerminalSize{Width: uint(size.Width), Height: uint(size.Height)}
+}
+
+// followSize gives the process's terminal the size of this one, now and after each change, until stop. A change is
+// heard of before the size is read: none is missed.
+func followSize(ctx context.Context, p *client.Process, in console.Console) (stop func()) {
+	changed, over := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(changed, syscall.SIGWINCH)
+	go func() {
+		for {
+			resize(ctx, p, in)
+			select {
+			case <-changed:
+			case <-over:
+				return
+			}
+		}
+	}()
+	return func() { signal.Stop(changed); close(over) }
 }
 
 // resize gives the process's terminal the size of this one.

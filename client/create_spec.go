@@ -49,9 +49,10 @@ type VMOptions struct {
 	Hostname   string // empty: Name
 	Labels     map[string]string
 	Annotation map[string]string
-	ReadOnly   bool   // the root file system
-	Terminal   bool   // the process gets a terminal
-	StopSignal string // empty: the image's, else SIGTERM
+	ReadOnly   bool          // the root file system
+	Terminal   bool          // the process gets a terminal
+	Size       *TerminalSize // that it begins with; nil: it has none until Resize
+	StopSignal string        // empty: the image's, else SIGTERM
 
 	Snapshotter string                        // empty: containerd's default of the namespace
 	Pull        string                        // "missing" (the default), "always", "never"
@@ -164,6 +165,9 @@ func (m *making) process(img containerd.Image) oci.SpecOpts {
 		opts = append(opts, oci.WithEnv(environment(m.Env)))
 		if m.Terminal {
 			opts = append(opts, oci.WithTTY)
+			if m.Size != nil {
+				opts = append(opts, oci.WithTTYSize(int(m.Size.Width), int(m.Size.Height)))
+			}
 		}
 		if m.User != "" {
 			opts = append(opts, oci.WithUser(m.User), oci.WithAdditionalGIDs(m.User))

@@ -25,7 +25,11 @@ type ExecOptions struct {
 	Dir      string   // empty: the VM's own
 	User     string   // USER or USER:GROUP, names of the VM or numbers; empty: the VM's own
 	Terminal bool
+	Size     *TerminalSize // that it begins with; nil: it has none until Resize
 }
+
+// TerminalSize is in characters.
+type TerminalSize = specs.Box
 
 // lostStatus is the exit code of a process whose end is not known here: of 128 and more, no signal has this number.
 const lostStatus = 255
@@ -113,6 +117,9 @@ func (c *Client) process(ctx context.Context, t *Task, o ExecOptions) (*specs.Pr
 	}
 	p := *spec.Process
 	p.Args, p.Terminal, p.ConsoleSize = o.Command, o.Terminal, nil
+	if o.Terminal {
+		p.ConsoleSize = o.Size
+	}
 	p.Env = environmentOver(p.Env, environment(o.Env))
 	if o.Terminal && !slices.ContainsFunc(p.Env, func(kv string) bool { return strings.HasPrefix(kv, "TERM=") }) {
 		p.Env = append(p.Env, "TERM=xterm")
