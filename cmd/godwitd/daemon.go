@@ -243,7 +243,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { return d.serveMetrics(ctx) })
 	group.Go(func() error { return d.serveDashboard(ctx) })
 	group.Go(func() error { d.snapshots.AskRights(ctx); return nil })
-	group.Go(func() error { engine.RunPeriodically(ctx, d.owed()); return nil })
+	group.Go(func() error { engine.RunPeriodically(ctx, d.periodicWork()); return nil })
 	// A scan asks the store for every tag: nothing else waits for it.
 	group.Go(func() error {
 		engine.RunPeriodically(ctx, []engine.Work{{Name: "scan", Do: d.engine.Scan}})
@@ -257,9 +257,9 @@ func (d *daemon) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
-// owed is done in this order: operations need the shims that answer for their VMs, and
+// periodicWork is done in this order: operations need the shims that answer for their VMs, and
 // only what no operation holds is missed or left over.
-func (d *daemon) owed() []engine.Work {
+func (d *daemon) periodicWork() []engine.Work {
 	return []engine.Work{
 		{Name: "adopt", Do: d.shims.Adopt},
 		{Name: "round", Do: func(ctx context.Context) error { return d.engine.Round(ctx, d.machines.List) }},
