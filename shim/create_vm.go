@@ -72,7 +72,7 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest,
 		steps.New("enter cgroup", c.enter),
 		steps.New("await source", c.listenForSource),
 		// A process starts while another one brings what slept.
-		steps.Together(steps.New("fill from snapshot", c.fill), steps.New("start holder", c.hold)),
+		steps.Together(steps.New("fill from snapshot", c.fill), steps.New("start sandbox process", c.hold)),
 		steps.New("run hooks", c.hooks),
 	})
 	if err != nil {

@@ -110,7 +110,7 @@ func startNodeInit(name string) (_ *nodeInit, err error) {
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start holder (root needed): %w", err)
+		return nil, fmt.Errorf("start node (root needed): %w", err)
 	}
 	h := &nodeInit{name: name, cmd: cmd, stdin: stdin}
 	defer func() {
@@ -119,7 +119,7 @@ func startNodeInit(name string) (_ *nodeInit, err error) {
 		}
 	}()
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
-		return nil, fmt.Errorf("start holder: it says %q: %w", line, err)
+		return nil, fmt.Errorf("start node: it says %q: %w", line, err)
 	}
 	for _, name := range []string{"pid", "net", "cgroup", "mnt"} {
 		f, err := os.Open(h.proc("ns", name))
