@@ -183,8 +183,7 @@ kvmhost: setup tools build guest ## CASES (all, smoke, a VMM, names of integrati
 	tools/kvmhost.sh $(CASES)
 
 usability: setup tools build guest ## a docker user's day, each screen compared with the reviewed one (root; UPDATE=1 writes them)
-	@mkdir -p out
-	go test -tags integration,usability -count=1 -timeout 10m -v -run TestUsability ./integration/usability $(if $(UPDATE),-update)
+	go test -tags integration -count=1 -timeout 10m -v -run TestUsability ./integration/usability $(if $(UPDATE),-update)
 
 package: setup build guest man $(tools)/.nfpm $(tools)/sbom ## the Debian package, the RPM and their parts list (CycloneDX) into out/
 	tools/package.sh out

@@ -1,4 +1,4 @@
-//go:build usability
+//go:build integration
 
 package usability
 
@@ -46,13 +46,19 @@ func readSteps(file string) (all []step, err error) {
 	return all, nil
 }
 
+// phases are those of hibernate, wake and checkpoint, by package engine and package snapshot.
+const phases = `begin|capture|precopy|upload|commit|vote|release|list|clean up|find snapshot|restore|start|observe|` +
+	`fill|lazy fill`
+
 // changing is what differs from run to run, and what stands for it on a reviewed screen.
 var changing = []struct {
 	pattern *regexp.Regexp
 	as      string
 }{
-	// Which phases are long enough to be told, and what a host's file system lacks, is not the verb's.
-	{regexp.MustCompile(`(?m)^(begin|capture|precopy|upload|commit|clean up|find snapshot|restore|fill|disk .*)\n`), ""},
+	// Which phases are long enough to be told depends on the load: a line is a phase, and what it waits for.
+	{regexp.MustCompile(`(?m)^(` + phases + `)( \(waiting: .*\))?(: .*)?\n`), ""},
+	// What a host's file system lacks, is not the verb's.
+	{regexp.MustCompile(`(?m)^disk .*\n`), ""},
 	{regexp.MustCompile(`/tmp/gw[0-9]+-[0-9]+`), "/DIR"},
 	{regexp.MustCompile(`sha256:[0-9a-f]{64}`), "sha256:DIGEST"},
 	{regexp.MustCompile(`\b[0-9a-f]{12}\b`), "SHORTDIGEST"},
@@ -61,8 +67,9 @@ var changing = []struct {
 	{regexp.MustCompile(`\b\d\d:\d\d:\d\d\b`), "TIME"},
 	{regexp.MustCompile(`\b[0-9a-f]{40}\b`), "COMMIT"},
 	{regexp.MustCompile(`\b(busybox)-[0-9a-f]{8}\b`), "$1-RANDOM"},
-	{regexp.MustCompile(`\b\d+(\.\d+)? ?(ms|s|m|h|seconds|minutes)\b`), "DURATION"},
-	{regexp.MustCompile(`\b\d+(\.\d+)? ?[KMGT]i?B(/s)?`), "SIZE"},
+	{regexp.MustCompile(`\b(\d+(\.\d+)? ?(ms|s|m|h|d|seconds|minutes))+\b`), "DURATION"},
+	{regexp.MustCompile(`\b\d+(\.\d+)? ?([KMGT]i?)?B(/s)?\b`), "SIZE"},
+	{regexp.MustCompile(`\b\d+ checks are well, \d+ (has|have) a warning\b`), "N checks are well, N have a warning"},
 	{regexp.MustCompile(`\b\d+(\.\d+)?%`), "PERCENT"},
 	{regexp.MustCompile(`\b10\.\d+\.\d+\.\d+\b`), "ADDRESS"},
 	{regexp.MustCompile(`  +`), "  "}, // the width of a column follows what stands in it

@@ -1,10 +1,9 @@
-//go:build usability
+//go:build integration
 
 package usability
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -63,15 +62,11 @@ func TestUsability(t *testing.T) {
 }
 
 func (r result) write() error {
-	data, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
 	top, err := harness.Root()
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(top, "out", "usability.json"), append(data, '\n'), 0o644)
+	return harness.WriteResult(filepath.Join(top, "out", "usability.json"), r)
 }
 
 // run types the command at a shell of the node and answers the screen: what it printed, in the order of stdout and
