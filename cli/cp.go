@@ -101,24 +101,15 @@ func (f *copyFlags) say(cmd *cobra.Command, opts *options, dst string, done clie
 	case opts.machine():
 		return screen.Document(cmd.OutOrStdout(), opts.format(), done)
 	}
-	_, err := fmt.Fprintf(errs, "Copied %d files, %s, to %s\n", done.Files, size(done.Bytes), dst)
-	return err
-}
-
-// size writes bytes in the unit that suits.
-func size(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v := float64(n)
-	for i, unit := range units {
-		if v < 1024 || i == len(units)-1 {
-			if i == 0 {
-				return fmt.Sprintf("%d B", n)
-			}
-			return fmt.Sprintf("%.1f %s", v, unit)
-		}
-		v /= 1024
+	files := "1 file"
+	if done.Files != 1 {
+		files = fmt.Sprintf("%d files", done.Files)
 	}
-	return ""
+	if done.Bytes > 0 {
+		files += ", " + screen.Bytes(uint64(done.Bytes)) + ","
+	}
+	_, err := fmt.Fprintf(errs, "Copied %s to %s\n", files, dst)
+	return err
 }
 
 // interruptible gives up a Read of a stream that brings nothing, once ctx has ended.

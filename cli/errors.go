@@ -16,7 +16,7 @@ import (
 // classes gives each error class its name in JSON and its exit code (docs/reference/errors.md).
 var classes = []struct {
 	is    func(error) bool
-	class error // its text ends those of errors
+	class error
 	name  string
 	exit  int
 }{
@@ -75,7 +75,7 @@ func (o *options) printError(w io.Writer, err error) {
 	p := o.explain(err)
 	if o.machine() {
 		_ = screen.Each(w, o.format(),
-			errorDocument{errorParts{class, code, p.Error(), p.what, p.why, p.remedy, err.Error()}})
+			errorDocument{errorParts{class, code, p.Error(), p.What, p.Why, p.Remedy, err.Error()}})
 		return
 	}
 	fmt.Fprintln(w, prefixed(p.Error()))

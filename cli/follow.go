@@ -12,6 +12,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/cli/screen"
+	"godwit.dev/godwit/client"
 )
 
 // statuses answers what an operation is at.
@@ -47,8 +48,8 @@ func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.Sta
 
 // goesOn is what a client says that was told to stop.
 func goesOn(operation string, cause error) error {
-	return &problem{what: "Interrupted.", why: fmt.Sprintf("Operation %s goes on in godwitd.", operation),
-		remedy: "To see how far it is: godwit ps.", cause: cause}
+	return &client.Problem{What: "Interrupted.", Why: fmt.Sprintf("Operation %s goes on in godwitd.", operation),
+		Remedy: "To see how far it is: godwit ps.", Cause: cause}
 }
 
 // outcome is nil for success and for an operation that is under way.
@@ -65,23 +66,9 @@ func outcome(status *nodev1.StatusResponse) error {
 	if op.GetPhase() == nodev1.Phase_PHASE_ABORTED {
 		what = fmt.Sprintf("The %s of %s was given up.", lower(op.GetKind().String(), "KIND_"), fullName(op.GetVm()))
 	}
-	return &problem{what: what, why: capital(sentence(trimClass(op.GetReason(), class))), remedy: after(op),
-		cause: fmt.Errorf("operation %s %s: %s: %w", op.GetId(), lower(op.GetPhase().String(), "PHASE_"), op.GetReason(),
+	return &client.Problem{What: what, Why: capital(sentence(plain(op.GetReason()))), Remedy: after(op),
+		Cause: fmt.Errorf("operation %s %s: %s: %w", op.GetId(), lower(op.GetPhase().String(), "PHASE_"), op.GetReason(),
 			class)}
-}
-
-// capital begins a sentence. Names of flags and keys stay as they are.
-func capital(text string) string {
-	first, _, _ := strings.Cut(text, " ")
-	if first == "" || strings.ContainsAny(first, "-_./:") {
-		return text
-	}
-	return strings.ToUpper(text[:1]) + text[1:]
-}
-
-// trimClass is a reason without the class at its end, which what is made of it ends with.
-func trimClass(reason string, class error) string {
-	return strings.TrimSuffix(reason, ": "+class.Error())
 }
 
 // after says where an operation that was undone has left the VM.

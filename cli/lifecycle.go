@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -45,7 +44,10 @@ func (o *options) each(do func(context.Context, *client.Client, *nodev1.VM) erro
 		if len(failed) == 1 {
 			return failed[0]
 		}
-		return errors.Join(failed...)
+		if len(failed) > 1 {
+			return &eachError{failed}
+		}
+		return nil
 	}
 }
 

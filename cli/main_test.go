@@ -128,8 +128,8 @@ func TestNoDaemon(t *testing.T) {
 			&stderr); got != 6 {
 			t.Errorf("%s: exit code %d, want 6; stderr %q", args, got, &stderr)
 		}
-		if got := stderr.String(); !strings.Contains(got, "reach godwitd at "+socket) ||
-			!strings.Contains(got, "systemctl status godwitd") {
+		if got := stderr.String(); !strings.Contains(got, "nothing listens at "+socket) ||
+			!strings.Contains(got, "systemctl start godwitd") {
 			t.Errorf("%s: stderr %q does not name the socket and the remedy", args, got)
 		}
 	}

@@ -130,7 +130,8 @@ func (f *fleet) start() {
 	}
 	f.whole = controller.NewIncarnations(f.store, f.store, "controller", board.Names, f.now)
 	nodev1.RegisterStoreService(srv, f.whole)
-	nodev1.RegisterNodeService(srv, &node.Service{Config: config.Default(), Records: f.records, Shims: noShims{}})
+	nodev1.RegisterNodeService(srv, &node.Service{Config: config.Default(), Records: f.records, Shims: noShims{},
+		Reachable: func(context.Context) error { return nil }})
 	nodev1.RegisterMovesService(srv, &service.Service{Records: f.records, Engine: e, Cluster: f.board, Peer: f.board.Peer,
 		Store: f.whole})
 	ended := serve(t, srv, f.socket)
@@ -208,6 +209,7 @@ func TestMigrateAndAbort(t *testing.T) {
 	}
 	f.says(0, "started, operation m1", "migrate web --detach --operation m1")
 	f.says(4, "m1", "migrate web --detach --to b")
+	f.says(3, "Did you mean roomy? To see all nodes: godwit nodes.", "cordon rommy")
 	f.says(0, "m1", "migrations")
 	f.says(3, "nobody", "abort nobody")
 	f.says(0, "operation m1: abort", "abort m1 --reason later")
@@ -229,10 +231,10 @@ func TestMigrateRefused(t *testing.T) {
 	f := newFleet(t)
 	f.says(3, "nothere", "migrate nothere")
 	f.says(2, "node a has it already", "migrate web --to a")
-	f.says(3, "(godwit nodes lists those that have)", "migrate web --to nowhere")
+	f.says(3, "To see all nodes: godwit nodes.", "migrate web --to nowhere")
 	f.says(4, "(godwit uncordon closed)", "migrate web --to closed")
 	f.says(4, "registry.repository", "migrate web --to b --mode cold")
-	f.says(3, "(godwit nodes lists those that have)", "drain a --to nowhere")
+	f.says(3, "To see all nodes: godwit nodes.", "drain a --to nowhere")
 	f.says(0, "node b is cordoned", "cordon b")
 	f.says(0, "node roomy is cordoned", "cordon roomy")
 	f.says(6, "no other node takes VMs (godwit nodes)", "migrate web")

@@ -14,7 +14,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/record"
-	"godwit.dev/godwit/migrate/controller"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -31,65 +30,22 @@ var states = map[string]*nodev1.Record{
 	"moves": {Operation: &nodev1.Operation{Id: "op-1", Kind: nodev1.Kind_KIND_MIGRATE, Source: "a",
 		Destination: "b"}},
 	"has a checkpoint":    {Operation: &nodev1.Operation{Id: "op-1", Kind: nodev1.Kind_KIND_CHECKPOINT, Source: "a"}},
+	"is being removed":    {Owner: &nodev1.Owner{Node: "a"}, Deletion: &nodev1.Deletion{Id: "op-1"}},
 	"was lost":            {Lost: someDigest},
 	"was lost in a move":  {Owner: &nodev1.Owner{Node: "b"}, Kept: &nodev1.Kept{Node: "a", Destination: "b"}},
 	"is claimed by nodes": {Rivals: true, Conflict: "node a and node b both say that they have it"},
 }
 
-// verbsOnVMs are those that a VM's state can be in the way of.
-var verbsOnVMs = []string{"hibernate web", "wake web", "checkpoint web", "migrate web", "rm web"}
-
-// refuser is a daemon whose VM is in a state that every call meets.
-type refuser struct {
-	nodev1.NodeService
-	err error
+// verbsOnVMs are those that a VM's state can be in the way of. The daemon decides about the first ones. The others are
+// about a VM of this node's containerd.
+var verbsOnVMs = [][]string{
+	{"hibernate web", "wake web", "checkpoint web", "checkpoint --every 1m web", "migrate web", "recover web", "rm web",
+		"rm --final-snapshot web", "rm --cancel web"},
+	{"exec web true", "attach web", "cp web:/etc/hostname -", "cp web:/etc /tmp", "top web", "stats web", "start web",
+		"start -a web", "stop web", "restart web", "kill web", "rename web shop", "port web"},
 }
 
-// movesRefused are its moves.
-type movesRefused struct {
-	nodev1.MovesService
-	err error
-}
-
-func (r refuser) Recorded(context.Context, *nodev1.GetRequest) (*nodev1.Record, error) {
-	return &nodev1.Record{}, nil
-}
-
-func (r refuser) Hibernate(context.Context, *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
-	return nil, r.err
-}
-
-func (r refuser) Checkpoint(context.Context, *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
-	return nil, r.err
-}
-
-func (r refuser) Forget(context.Context, *nodev1.ForgetRequest) (*nodev1.ForgetResponse, error) {
-	return nil, r.err
-}
-
-func (r movesRefused) Wake(context.Context, *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
-	return nil, r.err
-}
-
-func (r movesRefused) Migrate(context.Context, *nodev1.MigrateRequest) (*nodev1.StatusResponse, error) {
-	return nil, r.err
-}
-
-// refusing serves a daemon that answers err.
-func refusing(t *testing.T, err error) string {
-	t.Helper()
-	srv, serr := controller.NewServer()
-	if serr != nil {
-		t.Fatal(serr)
-	}
-	nodev1.RegisterNodeService(srv, refuser{err: err})
-	nodev1.RegisterMovesService(srv, movesRefused{err: err})
-	socket := place(t)
-	t.Cleanup(serve(t, srv, socket))
-	return socket
-}
-
-// said is what a command line says on standard error, and its exit code.
+// complains answers what a command line says on standard error, and its exit code.
 func complains(t *testing.T, socket, line string) (string, int) {
 	t.Helper()
 	var out, log strings.Builder
@@ -101,22 +57,30 @@ func complains(t *testing.T, socket, line string) (string, int) {
 // internal are words that a user needs not know.
 var internal = regexp.MustCompile(`\b(record|generation|journal|godwit: godwit)\b`)
 
-// Each verb names the state that a VM is in, in the same three parts, with a command that leads on. It says no class
-// and no word of the inside. docs/reference/errors.md has the texts.
+// Each verb names the state that a VM is in, in the same words whichever the verb is, with a command that leads on. It
+// says no class and no word of the inside. docs/reference/errors.md has the texts.
 func TestStatesInTheWay(t *testing.T) {
+	empty := containerdWith(t)
 	var rows []string
 	for state, rec := range states {
 		rec.Vm, rec.Generation = &nodev1.VM{Namespace: "default", Id: "web"}, 7
-		socket := refusing(t, &record.HeldError{Call: "open operation op-2", Record: rec})
+		held := &record.HeldError{Call: "open operation op-2", Record: rec}
+		socket := served(t, refuser{rec: rec, err: held}, movesRefused{err: held})
 		var texts []string
-		for _, verb := range verbsOnVMs {
-			text, code := complains(t, socket, verb)
-			if code != 4 {
-				t.Errorf("%s of a VM that %s: exit code %d: %s", verb, state, code, text)
+		for group, verbs := range verbsOnVMs {
+			if group == 1 && !holdsHere(rec) {
+				continue
 			}
-			checkText(t, verb+" of a VM that "+state, text)
-			texts = append(texts, text)
+			for _, verb := range verbs {
+				text, code := complains(t, socket, "--containerd "+empty+" "+verb)
+				if want := exitOf(verb); code != want {
+					t.Errorf("%s of a VM that %s: exit code %d, want %d: %s", verb, state, code, want, text)
+				}
+				checkText(t, verb+" of a VM that "+state, text)
+				texts = append(texts, text)
+			}
 		}
+		slices.Sort(texts)
 		if all := slices.Compact(texts); len(all) != 1 {
 			t.Errorf("a VM that %s: %q", state, all)
 		}
@@ -125,6 +89,75 @@ func TestStatesInTheWay(t *testing.T) {
 	slices.Sort(rows)
 	table := "| web .. | says |\n|---|---|\n" + strings.Join(rows, "\n") + "\n"
 	inPage(t, "states", strings.ReplaceAll(table, someDigest, "sha256:0f0f.."))
+}
+
+// holdsHere reports whether a state keeps containerd of node a from having the VM. An operation alone does not: a VM
+// that is put to sleep runs here until then.
+func holdsHere(rec *nodev1.Record) bool {
+	return rec.GetRivals() || record.IsLost(rec) || rec.GetOwner().GetDigest() != "" ||
+		rec.GetOwner().GetNode() != "" && rec.GetOwner().GetNode() != "a"
+}
+
+// exitOf is the exit code of a verb that meets a state: those that run a command end as docker's do.
+func exitOf(verb string) int {
+	if strings.HasPrefix(verb, "exec") {
+		return exitOwn
+	}
+	return 4
+}
+
+// A VM that this node's containerd has, or nothing has, is told apart by every verb.
+func TestStatesHere(t *testing.T) {
+	var rows []string
+	for _, c := range []struct {
+		state string
+		has   []string
+		verbs []string
+		code  int
+	}{
+		{"web has ended, and its container is here", []string{"web"}, []string{"exec web true", "attach web",
+			"cp web:/etc/hostname -", "top web", "stats web", "kill web"}, 4},
+		{"web was renamed shop, and has ended", []string{"web/shop"}, []string{"exec shop true", "attach shop",
+			"cp shop:/etc/hostname -", "top shop", "stats shop", "kill shop"}, 4},
+		{"there is no VM wbe, but web", []string{"7a31/web"}, slices.Concat(replacedIn(verbsOnVMs[0], "web", "wbe"),
+			replacedIn(verbsOnVMs[1], "web", "wbe"), []string{"inspect wbe", "logs wbe", "snapshot ls wbe",
+				"snapshot history wbe", "snapshot prune wbe"}), 3},
+		{"7a31 and 7a99 both begin with 7a", []string{"7a31", "7a99"}, slices.Concat(replacedIn(verbsOnVMs[0], "web", "7a"),
+			replacedIn(verbsOnVMs[1], "web", "7a"), []string{"inspect 7a", "logs 7a", "snapshot ls 7a",
+				"snapshot history 7a", "snapshot prune 7a"}), 2},
+		{"another VM is called shop", []string{"7a31/web", "7a99/shop"}, []string{"rename web shop"}, 4},
+	} {
+		containerd := containerdWith(t, c.has...)
+		socket := served(t, refuser{}, movesRefused{})
+		var texts []string
+		for _, verb := range c.verbs {
+			text, code := complains(t, socket, "--containerd "+containerd+" "+verb)
+			want := c.code
+			if strings.HasPrefix(verb, "exec") {
+				want = exitOwn
+			}
+			if code != want {
+				t.Errorf("%s: %s: exit code %d, want %d: %s", verb, c.state, code, want, text)
+			}
+			if c.code != 2 {
+				checkText(t, verb+": "+c.state, text)
+			}
+			texts = append(texts, text)
+		}
+		slices.Sort(texts)
+		if all := slices.Compact(texts); len(all) != 1 {
+			t.Errorf("%s: %q", c.state, all)
+		}
+		rows = append(rows, fmt.Sprintf("| %s | %s |", c.state, texts[0]))
+	}
+	inPage(t, "here", "| state | says |\n|---|---|\n"+strings.Join(rows, "\n")+"\n")
+}
+
+func replacedIn(lines []string, old, other string) (all []string) {
+	for _, line := range lines {
+		all = append(all, strings.Replace(line, old, other, 1))
+	}
+	return all
 }
 
 // checkText wants the shape of an error: the program once, no class, no inner word, and a command to go on with.
@@ -212,7 +245,8 @@ func TestPartsOfAnError(t *testing.T) {
 	socket := refusing(t, &record.HeldError{Call: "open operation op-2", Record: rec})
 	text, _ := complains(t, socket, "-o json hibernate web")
 	for _, want := range []string{`"class":"FailedPrecondition"`, `"exit":4`, `"what":"web runs on node b."`,
-		`"remedy":"To move it: godwit migrate web`, `"details":"open operation op-2: node b owns it at generation 7`} {
+		`"remedy":"To move it here: godwit migrate web --to a.`,
+		`"details":"open operation op-2: node b owns it at generation 7`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in %s", want, text)
 		}
@@ -226,16 +260,22 @@ func TestPartsOfAnError(t *testing.T) {
 	}
 }
 
-// A class is taken off the end of a text however often it stands there, and nothing else is.
+// A class is taken out of a text however often it stands there, and so is what is said twice. Nothing else is.
 func TestBare(t *testing.T) {
 	for want, err := range map[string]error{
-		"a: b":                 fmt.Errorf("a: b: %w", errdefs.ErrNotFound),
+		"a: b.":                fmt.Errorf("a: b.: %w", errdefs.ErrNotFound),
 		"a":                    fmt.Errorf("godwit: a: %w: %w", errdefs.ErrNotFound, errdefs.ErrUnavailable),
 		"web is not found":     errors.New("web is not found"),
 		"unavailable":          errdefs.ErrUnavailable,
 		"read: no such file":   fmt.Errorf("read: no such file: %w", errdefs.ErrFailedPrecondition),
 		"operation o goes on":  fmt.Errorf("operation o goes on: %w", context.Canceled),
 		"not found: web, here": errors.New("not found: web, here"),
+		"a: b":                 fmt.Errorf("a: %w: b: a: %w", errdefs.ErrUnavailable, errdefs.ErrFailedPrecondition),
+		"a. To go on: b":       fmt.Errorf("a: %w. To go on: b", errdefs.ErrUnavailable),
+		"a; b":                 fmt.Errorf("a: %w\nb", errdefs.ErrInvalidArgument),
+		"no such file": errors.New("fetch VM default/web (operation 1-2): " +
+			"rpc error: code = NotFound desc = no such file"),
+		"open /x: permission denied": fmt.Errorf("open /x: permission denied: %w", errdefs.ErrPermissionDenied),
 	} {
 		if got := bare(err); got != want {
 			t.Errorf("%v: %q, want %q", err, got, want)

@@ -86,7 +86,7 @@ func failure(rec *nodev1.Record, id string) error {
 			class = errdefs.ErrUnknown
 		}
 		return fmt.Errorf("final snapshot of VM %s: %s; the VM stays, and is not tried again until that is ordered anew: %w",
-			vm, trimClass(d.GetReason(), class), class)
+			vm, plain(d.GetReason()), class)
 	case d.GetId() == id || rec.GetOwner().GetDigest() != "":
 		return nil
 	case d != nil:

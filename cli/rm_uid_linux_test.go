@@ -42,7 +42,8 @@ func TestRmByUID(t *testing.T) {
 		if serr != nil {
 			t.Fatal(serr)
 		}
-		nodev1.RegisterNodeService(srv, &node.Service{Config: cfg, Records: records, Shims: noShims{err: err}})
+		nodev1.RegisterNodeService(srv, &node.Service{Config: cfg, Records: records, Shims: noShims{err: err},
+			Reachable: func(context.Context) error { return nil }})
 		socket := place(t)
 		defer serve(t, srv, socket)()
 		var stdout, stderr bytes.Buffer

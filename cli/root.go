@@ -28,6 +28,7 @@ type options struct {
 	stdin          io.Reader
 	rawOut, rawErr io.Writer
 	verbose        bool
+	names          client.Names // as VMs were called
 }
 
 // verbs make the subcommands.
@@ -94,7 +95,7 @@ var guard = record.DefaultGuard
 // client is that of the node which the flags name; the caller closes it.
 func (o *options) client() *client.Client {
 	return client.New(client.WithConfig(o.config), client.WithDaemon(o.socket), client.WithContainerd(o.containerd),
-		client.WithNamespace(o.namespace), client.WithGuard(guard))
+		client.WithNamespace(o.namespace), client.WithGuard(guard), client.WithNames(&o.names))
 }
 
 // dial connects to the daemon; the caller closes the connection.
@@ -125,11 +126,7 @@ func (o *options) vm(arg string) error {
 func (o *options) resolve(ctx context.Context, arg string) (*nodev1.VM, error) {
 	c := o.client()
 	defer c.Close()
-	vm, err := c.Resolve(ctx, arg)
-	if err != nil {
-		return nil, o.unknownVM(ctx, c, arg, err)
-	}
-	return vm, nil
+	return c.Resolve(ctx, arg)
 }
 
 // resolveDigests replaces each beginning of a digest by the digest; those of vm, or for nil of all VMs.
@@ -174,7 +171,7 @@ func (o *options) onVM(do func(*cobra.Command, nodev1.NodeService, *nodev1.VM) e
 		defer c.Close()
 		vm, err := c.Resolve(cmd.Context(), args[0])
 		if err != nil {
-			return o.unknownVM(cmd.Context(), c, args[0], err)
+			return err
 		}
 		node, err := c.Node(cmd.Context())
 		if err != nil {

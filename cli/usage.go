@@ -7,6 +7,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+
+	"godwit.dev/godwit/client"
+	"godwit.dev/godwit/internal/nearest"
 )
 
 // arguments are what verbs take, as their lines of usage call it, and where each comes from.
@@ -101,7 +104,7 @@ func chosen(cmd *cobra.Command) func(*cobra.Command, []string) error {
 		if len(args) == 0 {
 			return misuse(cmd, "name one of "+names)
 		}
-		advice := meant(closest(args[0], strings.Split(names, ", ")))
+		advice := nearest.Question(args[0], strings.Split(names, ", "))
 		if advice == "" && cmd.HasParent() {
 			advice = sentence("Name one of " + names)
 		}
@@ -126,6 +129,6 @@ func misuse(cmd *cobra.Command, wrong string, advice ...string) error {
 	if names := namesBelow(cmd); names != "" && len(argumentsOf(cmd.Use)) > 0 {
 		line += ", or one of its verbs (" + names + ")"
 	}
-	return &problem{what: sentence(cmd.CommandPath() + ": " + wrong), why: strings.Join(advice, " "),
-		remedy: fmt.Sprintf("Usage: %s. More: %s --help.", line, cmd.CommandPath()), cause: errdefs.ErrInvalidArgument}
+	return &client.Problem{What: sentence(cmd.CommandPath() + ": " + wrong), Why: strings.Join(advice, " "),
+		Remedy: fmt.Sprintf("Usage: %s. More: %s --help.", line, cmd.CommandPath()), Cause: errdefs.ErrInvalidArgument}
 }

@@ -27,6 +27,7 @@ type Client struct {
 	containerd string // the same
 	namespace  string
 	guard      record.Guard
+	names      *Names
 	load       func() (*config.Config, error) // reads the configuration once
 
 	mu    sync.Mutex
@@ -60,9 +61,12 @@ func WithNamespace(namespace string) Option {
 // WithGuard bounds how long godwitd may be silent under a call.
 func WithGuard(guard record.Guard) Option { return func(c *Client) { c.guard = guard } }
 
+// WithNames has clients share the names by which a user has called VMs.
+func WithNames(names *Names) Option { return func(c *Client) { c.names = names } }
+
 // New returns a client of this host's node. It connects to nothing yet. The caller closes it.
 func New(opts ...Option) *Client {
-	c := &Client{namespace: "default", guard: record.DefaultGuard}
+	c := &Client{namespace: "default", guard: record.DefaultGuard, names: &Names{}}
 	for _, opt := range opts {
 		opt(c)
 	}

@@ -216,8 +216,9 @@ func (c *Client) untaken(ctx context.Context, name *nodev1.VM, own string) error
 }
 
 func taken(name string) error {
-	return fmt.Errorf("the name %s is that of another VM or container. To run that one: godwit start %s. To remove it: "+
-		"godwit rm %s. Or choose another name: %w", name, name, name, errdefs.ErrAlreadyExists)
+	return &Problem{What: fmt.Sprintf("The name %s is taken.", name), Why: "Another VM or container has it.",
+		Remedy: fmt.Sprintf("To run that one: godwit start %s. To remove it: godwit rm %s. "+
+			"Or choose another name, with --name.", name, name), Cause: errdefs.ErrAlreadyExists}
 }
 
 // takenPorts are the host's ports that containers publish, and the name of each.

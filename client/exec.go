@@ -52,9 +52,9 @@ func (c *Client) Exec(ctx context.Context, vm *nodev1.VM, o ExecOptions, streams
 	}
 	p, err := t.Task.Exec(ctx, "exec-"+strings.ToLower(rand.Text()[:16]), process, creator)
 	if err != nil {
-		return nil, fmt.Errorf("exec in VM %s: %w", vm.GetId(), err)
+		return nil, fmt.Errorf("exec in VM %s: %w", c.name(vm), err)
 	}
-	run := &Process{Terminal: o.Terminal, vm: vm, task: p}
+	run := &Process{Terminal: o.Terminal, vm: vm, name: c.name(vm), task: p}
 	waiting := context.WithoutCancel(ctx)
 	if run.exit, err = p.Wait(waiting); err == nil {
 		err = p.Start(ctx)
@@ -66,7 +66,7 @@ func (c *Client) Exec(ctx context.Context, vm *nodev1.VM, o ExecOptions, streams
 		if gone := c.gone(ctx, vm); gone != nil {
 			return nil, gone
 		}
-		return nil, fmt.Errorf("exec in VM %s: %w", vm.GetId(), commandError(err))
+		return nil, fmt.Errorf("exec in VM %s: %w", c.name(vm), commandError(err))
 	}
 	if input != nil {
 		go input.tell(func() { _ = run.CloseInput(waiting) })
@@ -109,11 +109,11 @@ func (c *closing) tell(do func()) { <-c.closed; do() }
 func (c *Client) process(ctx context.Context, t *Task, o ExecOptions) (*specs.Process, error) {
 	spec, err := t.Container.Spec(within(ctx, t.VM))
 	if err != nil {
-		return nil, fmt.Errorf("read the spec of VM %s: %w", t.VM.GetId(), unwrapped(err))
+		return nil, fmt.Errorf("read the spec of VM %s: %w", c.name(t.VM), unwrapped(err))
 	}
 	if spec.Process == nil {
 		return nil, fmt.Errorf("VM %s runs the system of its disk, which no command reaches. "+
-			"Use its network, or its serial console: %w", t.VM.GetId(), errdefs.ErrNotImplemented)
+			"Use its network, or its serial console: %w", c.name(t.VM), errdefs.ErrNotImplemented)
 	}
 	p := *spec.Process
 	p.Args, p.Terminal, p.ConsoleSize = o.Command, o.Terminal, nil
@@ -178,20 +178,20 @@ func (c *Client) Attach(ctx context.Context, vm *nodev1.VM, streams *Streams) (*
 	ctx = within(ctx, vm)
 	state, err := ctr.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: vm.GetId()})
 	if err != nil {
-		return nil, fmt.Errorf("ask containerd for the streams of VM %s: %w", vm.GetId(), unwrapped(err))
+		return nil, fmt.Errorf("ask containerd for the streams of VM %s: %w", c.name(vm), unwrapped(err))
 	}
 	out := state.GetProcess().GetStdout()
 	if out == "" || strings.Contains(out, "://") {
 		return nil, fmt.Errorf("VM %s runs detached: its output goes to a log. To follow it: godwit logs -f %s. "+
-			"For a shell: godwit exec -it %s sh: %w", vm.GetId(), vm.GetId(), vm.GetId(), errdefs.ErrFailedPrecondition)
+			"For a shell: godwit exec -it %s sh: %w", c.name(vm), c.name(vm), c.name(vm), errdefs.ErrFailedPrecondition)
 	}
-	p := &Process{Terminal: state.GetProcess().GetTerminal(), vm: vm, left: make(chan struct{})}
+	p := &Process{Terminal: state.GetProcess().GetTerminal(), vm: vm, name: c.name(vm), left: make(chan struct{})}
 	opts, input := streamOpts(streams, p.Terminal)
 	if p.task, err = t.Container.Task(ctx, cio.NewAttach(opts...)); err != nil {
-		return nil, fmt.Errorf("attach to VM %s: %w", vm.GetId(), unwrapped(err))
+		return nil, fmt.Errorf("attach to VM %s: %w", c.name(vm), unwrapped(err))
 	}
 	if p.exit, err = p.task.Wait(context.WithoutCancel(ctx)); err != nil {
-		return nil, fmt.Errorf("wait for VM %s: %w", vm.GetId(), unwrapped(err))
+		return nil, fmt.Errorf("wait for VM %s: %w", c.name(vm), unwrapped(err))
 	}
 	if input != nil {
 		go input.tell(func() { _ = p.CloseInput(context.WithoutCancel(ctx)) })

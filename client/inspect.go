@@ -57,9 +57,9 @@ func (c *Client) Inspect(ctx context.Context, vm *nodev1.VM) (*Inspection, error
 		return i, nil
 	}
 	if len(i.Unread) > 0 {
-		return nil, fmt.Errorf("inspect VM %s: %s: %w", key(vm), i.Unread[0], errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("inspect VM %s: %s: %w", c.name(vm), i.Unread[0], errdefs.ErrUnavailable)
 	}
-	return nil, fmt.Errorf("there is no VM %s. To see all VMs: godwit ps -A: %w", key(vm), errdefs.ErrNotFound)
+	return nil, fmt.Errorf("there is no VM %s. To see all VMs: godwit ps -A: %w", c.name(vm), errdefs.ErrNotFound)
 }
 
 // daemon asks godwitd.

@@ -2,9 +2,9 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -55,33 +55,105 @@ func (c *Client) Task(ctx context.Context, vm *nodev1.VM) (*Task, error) {
 // absent says why this node has no task of the VM that runs. Only the answer that there is none counts as that.
 func (c *Client) absent(ctx context.Context, vm *nodev1.VM, err error) error {
 	if !errdefs.IsNotFound(err) {
-		return fmt.Errorf("ask containerd for VM %s: %w", key(vm), unwrapped(err))
+		return c.containerdError("look for "+c.name(vm), err)
 	}
-	status, owner, found := c.whereabouts(ctx, vm)
-	name, here := vm.GetId(), ""
-	if node, err := c.self(); err == nil {
-		here = node
+	if _, err := c.loaded(ctx, vm); err != nil { // which looks where it is
+		return err
 	}
-	switch {
-	case !found:
-		return fmt.Errorf("%s does not run on this node. To see where it is: godwit ps: %w", name,
-			errdefs.ErrFailedPrecondition)
-	case owner.GetDigest() != "" || status == "hibernated":
-		return fmt.Errorf("%s sleeps. To wake it: godwit wake %s: %w", name, name, errdefs.ErrFailedPrecondition)
-	case owner.GetNode() != "" && here != "" && owner.GetNode() != here:
-		return fmt.Errorf("%s runs on node %s. Run the command there, or move it here: godwit migrate %s --to %s: %w",
-			name, owner.GetNode(), name, here, errdefs.ErrFailedPrecondition)
-	case slices.Contains([]string{"hibernating", "waking", "migrating"}, status):
-		return fmt.Errorf("%s is %s. Run the command again when that has ended: %w", name, status,
-			errdefs.ErrFailedPrecondition)
+	if err := c.away(ctx, vm); err != nil {
+		return err
 	}
-	return fmt.Errorf("%s does not run. To see its state: godwit ps: %w", name, errdefs.ErrFailedPrecondition)
+	return stopped(c.name(vm))
 }
+
+// stopped is said of a VM of this node that does not run, and does not sleep.
+func stopped(name string) error {
+	return &Problem{What: name + " does not run.", Remedy: fmt.Sprintf("To run it: godwit start %s.", name),
+		Cause: errdefs.ErrFailedPrecondition}
+}
+
+// away says that a VM sleeps, is lost, or is another node's; nil: it is not, or godwitd does not answer.
+func (c *Client) away(ctx context.Context, vm *nodev1.VM) error {
+	rec, err := c.recorded(ctx, vm)
+	if err != nil {
+		return nil //nolint:nilerr // the caller goes on to what decides
+	}
+	here, owner := c.here(ctx), rec.GetOwner()
+	if !rec.GetRivals() && !record.IsLost(rec) && owner.GetDigest() == "" &&
+		(owner.GetNode() == "" || here == "" || owner.GetNode() == here) {
+		return nil
+	}
+	p := Held(rec, c.name(vm), here)
+	p.Cause = errdefs.ErrFailedPrecondition
+	return p
+}
+
+// elsewhere says where a VM is that this node's containerd has no container of.
+func (c *Client) elsewhere(ctx context.Context, vm *nodev1.VM) error {
+	name := c.name(vm)
+	if err := c.away(ctx, vm); err != nil {
+		return err
+	}
+	if _, err := c.recorded(ctx, vm); err != nil && !errdefs.IsNotFound(err) {
+		return &Problem{What: fmt.Sprintf("This node has no VM %s, and godwitd cannot say where it is.", name),
+			Why: sentence(err.Error()), Cause: err}
+	}
+	return &Problem{What: fmt.Sprintf("This node has no VM %s.", name), Remedy: fmt.Sprintf(
+		"To see all VMs: godwit ps -a -A. To make it: godwit run --name %s IMAGE.", name), Cause: errdefs.ErrNotFound}
+}
+
+// recorded asks godwitd who has a VM.
+func (c *Client) recorded(ctx context.Context, vm *nodev1.VM) (*nodev1.Record, error) {
+	node, err := c.Node(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := node.Recorded(ctx, &nodev1.GetRequest{Vm: vm})
+	return rec, record.FromWire(err)
+}
+
+// hereTimeout bounds what godwitd may take to say its name.
+const hereTimeout = 2 * time.Second
 
 // whereabouts is what the daemon knows of the VM. A daemon that does not answer has not found it.
 func (c *Client) whereabouts(ctx context.Context, vm *nodev1.VM) (status string, owner *nodev1.Owner, found bool) {
 	info, _, err := c.listed(ctx, vm)
 	return info.GetStatus(), info.GetOwner(), info != nil && err == nil
+}
+
+// self is the name of the node that is asked.
+func (c *Client) self() (string, error) {
+	if node := c.here(context.Background()); node != "" {
+		return node, nil
+	}
+	return "", errdefs.ErrUnavailable
+}
+
+// here is the name of the node that is asked; empty: it does not say.
+func (c *Client) here(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, hereTimeout)
+	defer cancel()
+	node, err := c.Node(ctx)
+	if err != nil {
+		return ""
+	}
+	info, err := node.Info(ctx, &nodev1.InfoRequest{})
+	if err != nil {
+		return ""
+	}
+	return info.GetNode()
+}
+
+// Explain says what an error of godwitd about a VM means: one that tells who has it, in words for a user. nil: it tells
+// nothing of the kind.
+func (c *Client) Explain(ctx context.Context, err error) *Problem {
+	held, ok := errors.AsType[*record.HeldError](err)
+	if !ok || held.Record == nil {
+		return nil
+	}
+	p := Held(held.Record, c.name(held.Record.GetVm()), c.here(ctx))
+	p.Cause = err
+	return p
 }
 
 // listed finds the VM in godwitd's list of the cluster; nil: it is not in the list. A warning says why the list is
@@ -103,21 +175,17 @@ func (c *Client) listed(ctx context.Context, vm *nodev1.VM) (info *nodev1.VMInfo
 	return nil, resp.GetWarning(), nil
 }
 
-// self is the name of this node.
-func (c *Client) self() (string, error) {
-	cfg, err := c.load()
-	if err != nil {
-		return "", err
-	}
-	return cfg.Node, nil
-}
-
 // gone says what has become of a VM whose process ended without a word; nil: it runs as before.
 func (c *Client) gone(ctx context.Context, vm *nodev1.VM) error {
 	_, err := c.Task(ctx, vm)
 	if err == nil {
 		return nil
 	}
-	text := strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error())
-	return fmt.Errorf("the VM went away meanwhile. %s: %w", text, errdefs.ErrAborted)
+	p := &Problem{What: c.name(vm) + " went away meanwhile.", Cause: fmt.Errorf("%w: %v", errdefs.ErrAborted, err)}
+	if why, ok := errors.AsType[*Problem](err); ok {
+		p.Why, p.Remedy = why.What+" "+why.Why, why.Remedy
+	} else {
+		p.Why = sentence(err.Error())
+	}
+	return p
 }

@@ -31,7 +31,7 @@ func (c *Client) Hibernate(ctx context.Context, vm *nodev1.VM, request *nodev1.H
 	}
 	status, err := node.Hibernate(ctx, request)
 	if err != nil {
-		return nil, fmt.Errorf("hibernate VM %s: %w", key(vm), record.FromWire(err))
+		return nil, fmt.Errorf("hibernate VM %s: %w", c.name(vm), record.FromWire(err))
 	}
 	return c.follow(ctx, status, tell, node.Status)
 }
@@ -49,7 +49,7 @@ func (c *Client) Checkpoint(ctx context.Context, vm *nodev1.VM, request *nodev1.
 	}
 	status, err := node.Checkpoint(ctx, request)
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint of VM %s: %w", key(vm), record.FromWire(err))
+		return nil, fmt.Errorf("checkpoint of VM %s: %w", c.name(vm), record.FromWire(err))
 	}
 	return c.follow(ctx, status, tell, node.Status)
 }
@@ -69,7 +69,7 @@ func (c *Client) Wake(ctx context.Context, vm *nodev1.VM, on string, tell Follow
 	status, err := client.Wake(ctx, &nodev1.WakeOrder{On: on,
 		Wake: &nodev1.WakeRequest{Vm: vm, Operation: uuid.NewString()}})
 	if err != nil {
-		return nil, fmt.Errorf("wake VM %s: %w", key(vm), record.FromWire(err))
+		return nil, fmt.Errorf("wake VM %s: %w", c.name(vm), record.FromWire(err))
 	}
 	return c.follow(ctx, status, tell, node.Status)
 }
@@ -85,7 +85,7 @@ func (c *Client) Migrate(ctx context.Context, vm *nodev1.VM, request *nodev1.Mig
 		request.Operation = uuid.NewString()
 	}
 	if err := moves.Check(request); err != nil {
-		return nil, fmt.Errorf("move VM %s: %w", key(vm), err)
+		return nil, fmt.Errorf("move VM %s: %w", c.name(vm), err)
 	}
 	client, err := c.Moves()
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *Client) Migrate(ctx context.Context, vm *nodev1.VM, request *nodev1.Mig
 	}
 	status, err := client.Migrate(ctx, request)
 	if err != nil {
-		return nil, fmt.Errorf("move VM %s: %w", key(vm), err)
+		return nil, fmt.Errorf("move VM %s: %w", c.name(vm), err)
 	}
 	return c.follow(ctx, status, tell, client.Get)
 }

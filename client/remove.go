@@ -48,7 +48,7 @@ func (c *Client) Remove(ctx context.Context, vm *nodev1.VM, o RemoveOptions) (wa
 		return strings.TrimSuffix(warning, "; "), nil
 	}
 	if err := container.Delete(ctx, containerd.WithSnapshotCleanup); err != nil && !errdefs.IsNotFound(err) {
-		return "", fmt.Errorf("remove the container of VM %s: %w", vm.GetId(), unwrapped(err))
+		return "", fmt.Errorf("remove the container of VM %s: %w", c.name(vm), unwrapped(err))
 	}
 	return strings.TrimSuffix(warning, "; "), nil
 }
@@ -73,7 +73,7 @@ func (c *Client) removable(ctx context.Context, vm *nodev1.VM) (_ containerd.Con
 	}
 	switch {
 	case err != nil:
-		return nil, "", c.containerdError("look for the container of VM "+key(vm), err)
+		return nil, "", c.containerdError("look for the container of VM "+c.name(vm), err)
 	case labels[LabelMade] != "":
 		return container, "", nil
 	case labels[LabelNerdctl] != "":
@@ -91,18 +91,18 @@ func (c *Client) end(ctx context.Context, vm *nodev1.VM, container containerd.Co
 	if status != containerd.Stopped {
 		if !force {
 			return fmt.Errorf("VM %s is %s. To end it: godwit stop %s. To end and remove it: godwit rm --force %s: %w",
-				vm.GetId(), status, vm.GetId(), vm.GetId(), errdefs.ErrFailedPrecondition)
+				c.name(vm), status, c.name(vm), c.name(vm), errdefs.ErrFailedPrecondition)
 		}
 		exit, err := task.Wait(ctx)
 		if err != nil {
-			return fmt.Errorf("stop VM %s: %w", vm.GetId(), unwrapped(err))
+			return fmt.Errorf("stop VM %s: %w", c.name(vm), unwrapped(err))
 		}
-		if err := end(ctx, vm, task, exit, syscall.SIGKILL, killTimeout); err != nil {
+		if err := end(ctx, c.name(vm), task, exit, syscall.SIGKILL, killTimeout); err != nil {
 			return err
 		}
 	}
 	if _, err := task.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("delete the task of VM %s: %w", vm.GetId(), unwrapped(err))
+		return fmt.Errorf("delete the task of VM %s: %w", c.name(vm), unwrapped(err))
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (c *Client) Rename(ctx context.Context, vm *nodev1.VM, name string) error {
 	}
 	labels, err := container.Labels(ctx)
 	if err != nil {
-		return c.containerdError("read the labels of VM "+key(vm), err)
+		return c.containerdError("read the labels of VM "+c.name(vm), err)
 	}
 	if labels[LabelNerdctl] != "" {
 		return fmt.Errorf("VM %s was made by nerdctl, which keeps its name in files of its own. Rename it there: "+
@@ -136,7 +136,7 @@ func (c *Client) Rename(ctx context.Context, vm *nodev1.VM, name string) error {
 		return nil
 	})
 	if err != nil {
-		return c.containerdError("rename VM "+key(vm), err)
+		return c.containerdError("rename VM "+c.name(vm), err)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func (c *Client) Ports(ctx context.Context, vm *nodev1.VM) ([]Port, error) {
 	}
 	labels, err := container.Labels(ctx)
 	if err != nil {
-		return nil, c.containerdError("read the labels of VM "+key(vm), err)
+		return nil, c.containerdError("read the labels of VM "+c.name(vm), err)
 	}
 	return portsOf(labels)
 }

@@ -13,23 +13,31 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/errno"
+	"godwit.dev/godwit/internal/nearest"
 )
 
 // Resolve finds the VM that ref names: NAMESPACE/REF or REF. REF is an id. Else it is the name of a container of this
 // node (nerdctl's label). Else it is the beginning of the id of one VM. NotFound is answered only if every list was
 // read. Several VMs: *AmbiguousError.
-func (c *Client) Resolve(ctx context.Context, ref string) (*nodev1.VM, error) {
+func (c *Client) Resolve(ctx context.Context, ref string) (found *nodev1.VM, err error) {
 	vm, err := ParseVM(ref, c.namespace)
 	if err != nil {
 		return nil, err
 	}
 	s := &search{client: c, ref: vm, prefixed: map[string]*nodev1.VM{}}
 	for _, look := range []func(context.Context) (*nodev1.VM, error){s.records, s.containers, s.vms} {
-		if found, err := look(ctx); found != nil || err != nil {
-			return found, err
+		if found, err = look(ctx); found != nil || err != nil {
+			break
 		}
 	}
-	return s.outcome()
+	if found == nil && err == nil {
+		found, err = s.outcome(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.names.learn(found, ref)
+	return found, nil
 }
 
 // search of one VM.
@@ -39,6 +47,7 @@ type search struct {
 	prefixed map[string]*nodev1.VM // whose ids begin with ref, by NAMESPACE/ID
 	unread   []error               // why lists are not whole
 	nameless bool                  // no containerd was asked
+	known    []string              // names and ids of VMs, for what may have been meant
 }
 
 func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
@@ -108,6 +117,9 @@ func (s *search) vms(ctx context.Context) (*nodev1.VM, error) {
 	}
 	for _, info := range resp.GetVms() {
 		vm := info.GetVm()
+		if vm.GetNamespace() == s.ref.GetNamespace() && info.GetStatus() != "removed" {
+			s.known = append(s.known, info.GetName(), vm.GetId())
+		}
 		switch {
 		case vm.GetNamespace() != s.ref.GetNamespace():
 		case vm.GetId() == s.ref.GetId():
@@ -120,7 +132,7 @@ func (s *search) vms(ctx context.Context) (*nodev1.VM, error) {
 }
 
 // outcome is what the beginnings of ids say, once all lists were looked at.
-func (s *search) outcome() (*nodev1.VM, error) {
+func (s *search) outcome(ctx context.Context) (*nodev1.VM, error) {
 	switch {
 	case len(s.prefixed) > 1:
 		return nil, s.ambiguous(s.prefixed)
@@ -131,13 +143,22 @@ func (s *search) outcome() (*nodev1.VM, error) {
 			return vm, nil
 		}
 	}
-	hint := ""
-	if s.nameless {
-		hint = " Names were not looked at: name containerd's socket with --containerd."
+	p := &Problem{What: fmt.Sprintf("There is no VM %q in namespace %s.", s.ref.GetId(), s.ref.GetNamespace()),
+		Remedy: "To see all VMs: godwit ps -a -A.", Cause: errdefs.ErrNotFound}
+	if all, err := s.client.containers(ctx, s.ref.GetNamespace()); err == nil {
+		for _, f := range all {
+			if f.isVM() {
+				s.known = append(s.known, f.Name, f.VM.GetId())
+			}
+		}
 	}
-	return nil, fmt.Errorf("there is no VM %q in namespace %s, by name, id or beginning of an id.%s "+
-		"To see all VMs: godwit ps -A: %w", s.ref.GetId(), s.ref.GetNamespace(), hint, errdefs.ErrNotFound)
+	if p.Why = nearest.Question(s.ref.GetId(), slices.DeleteFunc(s.known, empty)); p.Why == "" && s.nameless {
+		p.Why = "Names were not looked at: name containerd's socket with --containerd."
+	}
+	return nil, p
 }
+
+func empty(s string) bool { return s == "" }
 
 func (s *search) ambiguous(several map[string]*nodev1.VM) error {
 	return &AmbiguousError{Kind: "VM", Ref: s.ref.GetId(), Candidates: slices.Sorted(maps.Keys(several))}

@@ -125,7 +125,8 @@ func TestResolveSnapshot(t *testing.T) {
 	if several, ok := errors.AsType[*AmbiguousError](err); !ok || len(several.Candidates) != 2 {
 		t.Errorf("two VMs have that name: %v", err)
 	}
-	if _, err := client.ResolveSnapshot(t.Context(), "nothing-of-it", nil); !errdefs.IsNotFound(err) {
+	if _, err := client.ResolveSnapshot(t.Context(), "before-upgrde", nil); !errdefs.IsNotFound(err) ||
+		!strings.Contains(err.Error(), "Did you mean before-upgrade?") {
 		t.Errorf("no snapshot has that name: %v", err)
 	}
 	for _, ref := range []string{"", "sha256:", "-web", "a/b", "sha512:00", digest("00") + "0"} {

@@ -41,7 +41,7 @@ func (c *Client) discard(ctx context.Context, vm *nodev1.VM) error {
 		err = container.Delete(ctx, containerd.WithSnapshotCleanup)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("remove what was made of VM %s: %w", vm.GetId(), err)
+		return fmt.Errorf("remove what was made of VM %s: %w", c.name(vm), err)
 	}
 	if node, err := c.Node(ctx); err == nil { // a record that stays is one of a VM that is stopped
 		_, _ = node.Forget(ctx, &nodev1.ForgetRequest{Vm: vm})

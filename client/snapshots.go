@@ -11,6 +11,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/nearest"
 )
 
 // ResolveSnapshot finds the digest, sha256:<64 hex digits>, that ref is, that begins with ref, or whose snapshot has
@@ -25,10 +26,10 @@ func (c *Client) ResolveSnapshot(ctx context.Context, ref string, vm *nodev1.VM)
 		return digest, nil
 	}
 	is := func(s *nodev1.SnapshotInfo) bool { return strings.HasPrefix(s.GetDigest(), digest) }
-	none := "no snapshot has a digest that begins with " + digest
+	none := "No snapshot has a digest that begins with " + digest + "."
 	if err != nil {
 		is = func(s *nodev1.SnapshotInfo) bool { return s.GetName() == ref }
-		none = "no snapshot has the name " + ref
+		none = fmt.Sprintf("No snapshot has the name %s.", ref)
 	}
 	node, err := c.Node(ctx)
 	if err != nil {
@@ -54,5 +55,10 @@ func (c *Client) ResolveSnapshot(ctx context.Context, ref string, vm *nodev1.VM)
 			return d, nil
 		}
 	}
-	return "", fmt.Errorf("%s. To see all snapshots: godwit snapshot ls: %w", none, errdefs.ErrNotFound)
+	var names []string
+	for _, s := range resp.GetSnapshots() {
+		names = append(names, s.GetName())
+	}
+	return "", &Problem{What: none, Why: nearest.Question(ref, slices.DeleteFunc(names, empty)),
+		Remedy: "To see all snapshots: godwit snapshot ls.", Cause: errdefs.ErrNotFound}
 }

@@ -59,7 +59,7 @@ func (c *Client) Stats(ctx context.Context, vm *nodev1.VM) (*Stats, error) {
 	}
 	metric, err := t.Task.Metrics(within(ctx, vm))
 	if err != nil {
-		return nil, fmt.Errorf("ask for the figures of VM %s: %w", vm.GetId(), err)
+		return nil, fmt.Errorf("ask for the figures of VM %s: %w", c.name(vm), err)
 	}
 	s := &Stats{VM: key(vm), Time: time.Now()}
 	if err := s.read(metric); err != nil {

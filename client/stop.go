@@ -33,7 +33,7 @@ func (c *Client) Stop(ctx context.Context, vm *nodev1.VM, after time.Duration) e
 	}
 	labels, err := container.Labels(ctx)
 	if err != nil {
-		return c.containerdError("read the labels of VM "+key(vm), err)
+		return c.containerdError("read the labels of VM "+c.name(vm), err)
 	}
 	if after < 0 {
 		after = stopDefault
@@ -42,7 +42,7 @@ func (c *Client) Stop(ctx context.Context, vm *nodev1.VM, after time.Duration) e
 		}
 	}
 	if err := restarts(ctx, container, true); err != nil {
-		return c.containerdError("tell the restart monitor of VM "+key(vm), err)
+		return c.containerdError("tell the restart monitor of VM "+c.name(vm), err)
 	}
 	asked, err := containerd.GetStopSignal(ctx, container, syscall.SIGTERM)
 	if err != nil {
@@ -50,33 +50,33 @@ func (c *Client) Stop(ctx context.Context, vm *nodev1.VM, after time.Duration) e
 	}
 	exit, err := task.Wait(ctx)
 	if err != nil {
-		return fmt.Errorf("stop VM %s: %w", vm.GetId(), unwrapped(err))
+		return fmt.Errorf("stop VM %s: %w", c.name(vm), unwrapped(err))
 	}
-	return end(ctx, vm, task, exit, asked, after)
+	return end(ctx, c.name(vm), task, exit, asked, after)
 }
 
 // end gives one signal after the other until the process has ended.
-func end(ctx context.Context, vm *nodev1.VM, task containerd.Task, exit <-chan containerd.ExitStatus,
+func end(ctx context.Context, name string, task containerd.Task, exit <-chan containerd.ExitStatus,
 	asked syscall.Signal, after time.Duration) error {
 	for _, s := range []syscall.Signal{asked, syscall.SIGKILL} {
 		if err := task.Kill(ctx, s); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("stop VM %s: signal %d: %w", vm.GetId(), s, unwrapped(err))
+			return fmt.Errorf("stop VM %s: signal %d: %w", name, s, unwrapped(err))
 		}
 		timer := time.NewTimer(after)
 		defer timer.Stop()
 		select {
 		case status := <-exit:
 			if err := status.Error(); err != nil {
-				return fmt.Errorf("stop VM %s: %w", vm.GetId(), unwrapped(err))
+				return fmt.Errorf("stop VM %s: %w", name, unwrapped(err))
 			}
 			return nil
 		case <-ctx.Done():
-			return fmt.Errorf("stop VM %s: it has the signal, and may still run: %w", vm.GetId(), ctx.Err())
+			return fmt.Errorf("stop VM %s: it has the signal, and may still run: %w", name, ctx.Err())
 		case <-timer.C:
 			after = killTimeout
 		}
 	}
-	return fmt.Errorf("stop VM %s: it does not end, %v after it was killed. To see why: godwit ps: %w", vm.GetId(),
+	return fmt.Errorf("stop VM %s: it does not end, %v after it was killed. To see why: godwit ps: %w", name,
 		killTimeout, errdefs.ErrUnavailable)
 }
 
@@ -91,11 +91,10 @@ func (c *Client) Kill(ctx context.Context, vm *nodev1.VM, s syscall.Signal) erro
 		return err
 	}
 	if task == nil {
-		return fmt.Errorf("VM %s does not run. To run it: godwit start %s: %w", vm.GetId(), vm.GetId(),
-			errdefs.ErrFailedPrecondition)
+		return stopped(c.name(vm))
 	}
 	if err := task.Kill(ctx, s); err != nil {
-		return fmt.Errorf("signal %d to VM %s: %w", s, vm.GetId(), unwrapped(err))
+		return fmt.Errorf("signal %d to VM %s: %w", s, c.name(vm), unwrapped(err))
 	}
 	return nil
 }
@@ -126,11 +125,11 @@ func (c *Client) taskOf(ctx context.Context, vm *nodev1.VM, container containerd
 		return nil, "", nil
 	}
 	if err != nil {
-		return nil, "", c.containerdError("look for the task of VM "+key(vm), err)
+		return nil, "", c.containerdError("look for the task of VM "+c.name(vm), err)
 	}
 	status, err := task.Status(ctx)
 	if err != nil {
-		return nil, "", c.containerdError("ask for the status of VM "+key(vm), err)
+		return nil, "", c.containerdError("ask for the status of VM "+c.name(vm), err)
 	}
 	return task, status.Status, nil
 }

@@ -30,6 +30,7 @@ type Process struct {
 	Terminal bool // it has one
 
 	vm      *nodev1.VM
+	name    string             // as the user calls the VM
 	task    containerd.Process // or an exec of it
 	exit    <-chan containerd.ExitStatus
 	left    chan struct{} // closed by Leave; nil: there is no way to leave
@@ -77,7 +78,7 @@ func (c *Client) Start(ctx context.Context, vm *nodev1.VM, streams *Streams) (*P
 	}
 	p, err := c.start(ctx, vm, container, streams)
 	if err != nil {
-		return nil, fmt.Errorf("start VM %s: %w", vm.GetId(), commandError(err))
+		return nil, fmt.Errorf("start VM %s: %w", c.name(vm), commandError(err))
 	}
 	return p, nil
 }
@@ -88,7 +89,7 @@ func (c *Client) start(ctx context.Context, vm *nodev1.VM, container containerd.
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{vm: vm, Terminal: spec.Process != nil && spec.Process.Terminal}
+	p := &Process{vm: vm, name: c.name(vm), Terminal: spec.Process != nil && spec.Process.Terminal}
 	var creator cio.Creator
 	var input *closing
 	if streams != nil {
@@ -133,41 +134,9 @@ func (c *Client) loaded(ctx context.Context, vm *nodev1.VM) (containerd.Containe
 		return nil, c.elsewhere(ctx, vm)
 	}
 	if err != nil {
-		return nil, c.containerdError("look for VM "+key(vm), err)
+		return nil, c.containerdError("look for VM "+c.name(vm), err)
 	}
 	return container, nil
-}
-
-// elsewhere says where a VM is that this node's containerd has no container of.
-func (c *Client) elsewhere(ctx context.Context, vm *nodev1.VM) error {
-	if err := c.away(ctx, vm); err != nil {
-		return err
-	}
-	return fmt.Errorf("containerd of this node has no container of VM %s. To make one: godwit run --name %s IMAGE: %w",
-		key(vm), vm.GetId(), errdefs.ErrNotFound)
-}
-
-// away says that a VM sleeps or runs on another node; nil: it does not, or godwitd does not answer.
-func (c *Client) away(ctx context.Context, vm *nodev1.VM) error {
-	node, err := c.Node(ctx)
-	if err != nil {
-		return nil //nolint:nilerr // the caller goes on to what decides
-	}
-	rec, err := node.Recorded(ctx, &nodev1.GetRequest{Vm: vm})
-	if err != nil {
-		return nil //nolint:nilerr // as above
-	}
-	name := vm.GetId()
-	if rec.GetOwner().GetDigest() != "" {
-		return fmt.Errorf("VM %s sleeps. To wake it: godwit wake %s. To give up its state: godwit rm --force %s: %w", name,
-			name, name, errdefs.ErrFailedPrecondition)
-	}
-	owner := rec.GetOwner().GetNode()
-	if info, err := node.Info(ctx, &nodev1.InfoRequest{}); err != nil || owner == "" || owner == info.GetNode() {
-		return nil //nolint:nilerr // as above
-	}
-	return fmt.Errorf("VM %s is at node %s. Go to that node, or bring it here: godwit migrate %s --to THIS-NODE: %w", name,
-		owner, name, errdefs.ErrFailedPrecondition)
 }
 
 // startable refuses a VM that runs, sleeps, or is another node's, and deletes a task that has ended.
@@ -177,7 +146,7 @@ func (c *Client) startable(ctx context.Context, vm *nodev1.VM, container contain
 		return err
 	}
 	if task != nil && status != containerd.Stopped && status != containerd.Unknown {
-		return fmt.Errorf("VM %s is %s already. To end it first: godwit stop %s: %w", vm.GetId(), status, vm.GetId(),
+		return fmt.Errorf("VM %s is %s already. To end it first: godwit stop %s: %w", c.name(vm), status, c.name(vm),
 			errdefs.ErrAlreadyExists)
 	}
 	if err := c.away(ctx, vm); err != nil {
@@ -187,7 +156,7 @@ func (c *Client) startable(ctx context.Context, vm *nodev1.VM, container contain
 		return nil
 	}
 	if _, err := task.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("delete the task of VM %s that has ended: %w", vm.GetId(), err)
+		return fmt.Errorf("delete the task of VM %s that has ended: %w", c.name(vm), err)
 	}
 	return nil
 }
@@ -241,7 +210,7 @@ func (p *Process) Wait(ctx context.Context) (int, error) {
 	case status := <-p.exit:
 		code, _, err := status.Result()
 		if err != nil {
-			return 0, fmt.Errorf("wait for VM %s: %w", p.vm.GetId(), unwrapped(err))
+			return 0, fmt.Errorf("wait for VM %s: %w", p.name, unwrapped(err))
 		}
 		p.task.IO().Wait()
 		if p.ended != nil {

@@ -41,15 +41,15 @@ func (c *Client) runTool(ctx context.Context, vm *nodev1.VM, args []string, stdi
 	}
 	process := &specs.Process{Args: append([]string{guesttool.Command}, args...), Cwd: "/", Env: []string{"PATH=/"}}
 	report := &tail{most: reportMax}
-	run := &execution{task: t, id: guesttool.ExecPrefix + strings.ToLower(rand.Text()[:16]), process: process,
-		stdin: stdin, stdout: stdout, stderr: report}
+	run := &execution{task: t, name: c.name(vm), id: guesttool.ExecPrefix + strings.ToLower(rand.Text()[:16]),
+		process: process, stdin: stdin, stdout: stdout, stderr: report}
 	code, err := run.do(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil && strings.Contains(err.Error(), guesttool.Command):
 		return nil, fmt.Errorf("%s was started by an earlier build of godwit, which has no %s in the guest. "+
-			"Restart the VM to have it: %w", vm.GetId(), args[0], errdefs.ErrNotImplemented)
+			"Restart the VM to have it: %w", c.name(vm), args[0], errdefs.ErrNotImplemented)
 	case err != nil:
 		if gone := c.gone(ctx, vm); gone != nil {
 			return nil, gone
@@ -62,7 +62,7 @@ func (c *Client) runTool(ctx context.Context, vm *nodev1.VM, args []string, stdi
 			return nil, gone
 		}
 		return nil, fmt.Errorf("the guest of %s ended %s with code %d and without a report. Run the command again: %w",
-			vm.GetId(), args[0], code, errdefs.ErrAborted)
+			c.name(vm), args[0], code, errdefs.ErrAborted)
 	}
 	return r, r.Err()
 }
@@ -74,7 +74,7 @@ func (c *Client) ask(ctx context.Context, vm *nodev1.VM, answer any, args ...str
 		return err
 	}
 	if err := json.Unmarshal(out.Bytes(), answer); err != nil {
-		return fmt.Errorf("the guest of %s answers %s with what is no answer: %w: %w", vm.GetId(), args[0], err,
+		return fmt.Errorf("the guest of %s answers %s with what is no answer: %w: %w", c.name(vm), args[0], err,
 			errdefs.ErrDataLoss)
 	}
 	return nil
@@ -83,6 +83,7 @@ func (c *Client) ask(ctx context.Context, vm *nodev1.VM, answer any, args ...str
 // execution is one exec of a task.
 type execution struct {
 	task           *Task
+	name           string // as the user calls the VM
 	id             string
 	process        *specs.Process
 	stdin          io.Reader
@@ -95,12 +96,12 @@ func (e *execution) do(ctx context.Context) (uint32, error) {
 	creator, input := streamed(&Streams{Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr}, false)
 	p, err := e.task.Task.Exec(ctx, e.id, e.process, creator)
 	if err != nil {
-		return 0, fmt.Errorf("exec in %s: %w", e.task.VM.GetId(), err)
+		return 0, fmt.Errorf("exec in %s: %w", e.name, err)
 	}
 	defer e.delete(ctx, p)
 	exited, err := p.Wait(context.WithoutCancel(ctx))
 	if err != nil {
-		return 0, fmt.Errorf("wait for the exec in %s: %w", e.task.VM.GetId(), err)
+		return 0, fmt.Errorf("wait for the exec in %s: %w", e.name, err)
 	}
 	if err := p.Start(ctx); err != nil {
 		return 0, err

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/status"
 
@@ -197,13 +196,6 @@ func (c *Client) late(ctx context.Context, conn *connection, begun time.Time) {
 }
 
 func (c *Client) unavailable(err error) error { return Unreachable(c.address, err) }
-
-// Unreachable is what every program says of a godwitd that does not answer at that address.
-// The cause is told and no class of its own: Unavailable is the only one.
-func Unreachable(address string, cause error) error {
-	return fmt.Errorf("reach godwitd at %s: %v; does it run there (systemctl status godwitd)?: %w", address, cause,
-		errdefs.ErrUnavailable)
-}
 
 // call is Do for one of the methods of the records.
 func call[Q, R any](ctx context.Context, c *Client, method func(nodev1.RecordsService, context.Context, Q) (R, error),

@@ -78,9 +78,9 @@ type silentError struct {
 }
 
 func (e *silentError) Error() string {
-	return fmt.Sprintf("reach godwitd at %s: it is silent for %s: it hangs, is stopped, or has no free file descriptors; "+
-		"see its log (journalctl -u godwitd), raise LimitNOFILE if that is it, and restart it (systemctl restart "+
-		"godwitd): its VMs run on: %s",
+	return fmt.Sprintf("godwitd at %s has been silent for %s. It hangs, is stopped, or has no free file "+
+		"descriptors (LimitNOFILE). "+
+		"To see its log: journalctl -u godwitd. To start it again, while its VMs run on: systemctl restart godwitd: %s",
 		e.address, e.after, errdefs.ErrUnavailable)
 }
 

@@ -46,7 +46,7 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.prints([]string{"worker sleeps as sha256:", "it is not started: VM worker sleeps. To wake it: godwit wake worker",
+	d.prints([]string{"worker sleeps as sha256:", "it is not started: worker sleeps. To wake it: godwit wake worker",
 		"worker runs on a\n", "worker is removed\n"}, program, images.Busybox)
 	d.empty()
 }

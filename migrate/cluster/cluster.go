@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/internal/nearest"
 	"godwit.dev/godwit/migrate/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -232,8 +234,9 @@ func (b *State) Node(name string) (*nodev1.NodeInfo, error) {
 	defer b.mu.Unlock()
 	k := b.nodes[name]
 	if k == nil {
-		return nil, fmt.Errorf("node %q has never announced itself to the controller (godwit nodes lists those that "+
-			"have): %w", name, errdefs.ErrNotFound)
+		meant := nearest.Question(name, slices.Sorted(maps.Keys(b.nodes)))
+		return nil, fmt.Errorf("there is no node %q. %sTo see all nodes: godwit nodes: %w", name,
+			strings.TrimLeft(meant+" ", " "), errdefs.ErrNotFound)
 	}
 	return b.tell(k), nil
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/nearest"
 )
 
 // Templates is where those of one kind are made and lie.
@@ -133,7 +135,7 @@ func (s *Service) each(ctx context.Context, kind nodev1.TemplateKind, what strin
 			kinds = append(kinds, imageKind)
 		}
 	}
-	found := 0
+	found, known := 0, []string{}
 	var unknown error
 	for _, k := range kinds {
 		of, err := s.ofKind(k)
@@ -146,6 +148,7 @@ func (s *Service) each(ctx context.Context, kind nodev1.TemplateKind, what strin
 			continue
 		}
 		for _, t := range list {
+			known = append(known, t.GetName(), t.GetImage())
 			if what == "" || what != t.GetName() && what != t.GetImage() && what != t.GetImageDigest() {
 				continue
 			}
@@ -161,6 +164,7 @@ func (s *Service) each(ctx context.Context, kind nodev1.TemplateKind, what strin
 	if unknown != nil {
 		return fmt.Errorf("template %s: %w", strings.TrimSpace(what), unknown)
 	}
-	return fmt.Errorf("template %s: none has that name, digest or image (godwit template ls lists them): %w",
-		strings.TrimSpace(what), errdefs.ErrNotFound)
+	meant := nearest.Question(what, slices.DeleteFunc(known, func(s string) bool { return s == "" }))
+	return fmt.Errorf("there is no template of the name, digest or image %q. %sTo see all: godwit template ls: %w",
+		strings.TrimSpace(what), strings.TrimLeft(meant+" ", " "), errdefs.ErrNotFound)
 }
