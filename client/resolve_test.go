@@ -134,7 +134,7 @@ func TestResolveSnapshot(t *testing.T) {
 			t.Errorf("%q: %v", ref, err)
 		}
 	}
-	d.warning = "owed deletions: away"
+	d.warning = "pending deletions: away"
 	for _, ref := range []string{"ee", "ab1", "ABC", "nothing-of-it"} {
 		if _, err := client.ResolveSnapshot(t.Context(), ref, nil); !errdefs.IsUnavailable(err) {
 			t.Errorf("%s in a part of the list: %v", ref, err)

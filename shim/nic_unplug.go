@@ -139,7 +139,7 @@ func (n *nicSet) plugged(done plugs) error {
 // keep goes on with what restore, or a wake, could not finish, for as long as the
 // VM runs: the next capture, and the end, make it superfluous.
 func (n *nicSet) keep(ctx context.Context) {
-	owed := true // the addresses, until the guest has been seen to use them
+	unconfirmed := true // the addresses, until the guest has been seen to use them
 	for pause := (retry.Backoff{Min: resumeRetry, Max: keepPause}); ; {
 		if pause.Wait(ctx); ctx.Err() != nil {
 			return
@@ -148,11 +148,11 @@ func (n *nicSet) keep(ctx context.Context) {
 			continue
 		}
 		done, err := n.replug(ctx)
-		owed = owed || done.added > 0 // also where another one could not be plugged in yet
-		if err == nil && owed {
+		unconfirmed = unconfirmed || done.added > 0 // also where another one could not be plugged in yet
+		if err == nil && unconfirmed {
 			soon, cancel := context.WithTimeout(ctx, n.vm.nicBound())
 			err = n.addressed(soon)
-			owed = err != nil
+			unconfirmed = err != nil
 			cancel()
 		}
 		if done.added > 0 {

@@ -14,21 +14,21 @@ import (
 	"godwit.dev/godwit/api/config"
 )
 
-// liar is a guest that does not do what it says.
-type liar struct {
+// dishonestGuest is a guest that does not do what it says.
+type dishonestGuest struct {
 	*fakeAgent
 	kill  func(ctx context.Context) error
 	setup func(ctx context.Context) error
 }
 
-func (l *liar) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+func (l *dishonestGuest) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
 	if l.kill == nil {
 		return l.fakeAgent.Kill(ctx, r)
 	}
 	return &agentv1.KillResponse{}, l.kill(ctx)
 }
 
-func (l *liar) Setup(ctx context.Context, r *agentv1.SetupRequest) (*agentv1.SetupResponse, error) {
+func (l *dishonestGuest) Setup(ctx context.Context, r *agentv1.SetupRequest) (*agentv1.SetupResponse, error) {
 	if l.setup == nil {
 		return l.fakeAgent.Setup(ctx, r)
 	}
@@ -37,7 +37,7 @@ func (l *liar) Setup(ctx context.Context, r *agentv1.SetupRequest) (*agentv1.Set
 
 // SIGKILL ends the VM of a guest that says it has killed init, or that init is gone, and never reports its end. State,
 // Wait and Delete go on as after any other.
-func TestKillOfALiar(t *testing.T) {
+func TestKillOfADishonestGuest(t *testing.T) {
 	defer func(d time.Duration) { killBound = d }(killBound)
 	killBound = 50 * time.Millisecond
 	for name, answer := range map[string]error{
@@ -47,7 +47,7 @@ func TestKillOfALiar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.guest = func(a *fakeAgent) Agent {
-				return &liar{fakeAgent: a, kill: func(context.Context) error { return answer }}
+				return &dishonestGuest{fakeAgent: a, kill: func(context.Context) error { return answer }}
 			}
 			w.running()
 			_, err := w.service.Kill(ctxNS(t), &taskapi.KillRequest{ID: "vm", Signal: 9})
@@ -70,7 +70,7 @@ func TestGuestThatFallsSilent(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Timeouts.Boot = config.Duration(30 * time.Millisecond)
 	w.guest = func(a *fakeAgent) Agent {
-		return &liar{fakeAgent: a, setup: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
+		return &dishonestGuest{fakeAgent: a, setup: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
 	}
 	w.must("create", w.create())
 	if err := w.start(); err == nil || !strings.Contains(err.Error(), "timeouts.boot") {

@@ -28,5 +28,5 @@ func IsRest(digest string) bool { return strings.HasPrefix(digest, rest) }
 // InLayout reports whether a repository is a directory of a node.
 func InLayout(repository string) bool { return strings.HasPrefix(repository, layout) }
 
-// OwesRest reports whether snapshots of a VM may stand in the store of which its record knows nothing.
-func OwesRest(rec *nodev1.Record) bool { return rec.GetIncarnation() > 0 }
+// MayHaveRest reports whether snapshots of a VM may stand in the store of which its record knows nothing.
+func MayHaveRest(rec *nodev1.Record) bool { return rec.GetIncarnation() > 0 }

@@ -10,16 +10,16 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// owedBound is how long a scrape waits for the controller.
-const owedBound = time.Second
+// pendingBound is how long a scrape waits for the controller.
+const pendingBound = time.Second
 
-// PendingGauge counts, when it is asked, the deletions that are owed in the whole cluster;
+// PendingGauge counts, when it is asked, the deletions that are pending in the whole cluster;
 // while the controller does not answer it is NaN.
 func PendingGauge(records nodev1.RecordsService) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "godwit_cleanup_pending", Help: "Snapshots of the cluster whose deletion is decided and not done.",
 	}, func() float64 {
-		ctx, cancel := context.WithTimeout(context.Background(), owedBound)
+		ctx, cancel := context.WithTimeout(context.Background(), pendingBound)
 		defer cancel()
 		resp, err := records.Owed(ctx, &nodev1.OwedRequest{})
 		if err != nil {

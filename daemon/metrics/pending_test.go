@@ -21,7 +21,7 @@ func (o *pendingRecords) Owed(context.Context, *nodev1.OwedRequest) (*nodev1.Owe
 	return &nodev1.OwedResponse{Owed: make([]*nodev1.Owed, o.n)}, o.err
 }
 
-// The gauge has what the controller says is owed, and NaN while it does not answer.
+// The gauge has what the controller says is pending, and NaN while it does not answer.
 func TestPendingGauge(t *testing.T) {
 	for _, tt := range []struct {
 		records pendingRecords

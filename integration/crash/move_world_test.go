@@ -37,7 +37,7 @@ type moveWorld struct {
 	nonce    string // of the VM that is there; empty: none
 	orders   int
 	past     []string // VMs that were
-	owed     []remains
+	pending  []remains
 	leftHere map[*harness.Node]harness.Inventory // what a node holds of those
 }
 
@@ -259,7 +259,7 @@ func (w *moveWorld) clean(ctx context.Context, n *harness.Node) error {
 		}
 		dirs, _ := filepath.Glob(filepath.Join(n.Dir, "lib", "vms", "*", "*"))
 		dirs = slices.DeleteFunc(dirs, func(dir string) bool { // until a round of godwitd's
-			return note(n, filepath.Base(dir)).Phase == "FENCED" || slices.Contains(w.owed, remains{n, filepath.Base(dir)})
+			return note(n, filepath.Base(dir)).Phase == "FENCED" || slices.Contains(w.pending, remains{n, filepath.Base(dir)})
 		})
 		if more = append(more, dirs...); len(more) > 0 {
 			return fmt.Errorf("node %s still holds:\n  %s", n.Name, strings.Join(more, "\n  "))
@@ -274,7 +274,7 @@ func (w *moveWorld) remove(ctx context.Context) error {
 	_, _ = w.keeper.RunGodwit(ctx, "rm", "--force", w.vm)
 	for _, n := range w.nodes {
 		if note(n, w.vm).Phase == "PREPARED" {
-			w.owed = append(w.owed, remains{n, w.vm})
+			w.pending = append(w.pending, remains{n, w.vm})
 			continue
 		}
 		if err := w.drop(ctx, n, w.vm); err != nil {
@@ -282,7 +282,7 @@ func (w *moveWorld) remove(ctx context.Context) error {
 		}
 	}
 	for _, n := range w.nodes {
-		if !slices.Contains(w.owed, remains{n, w.vm}) {
+		if !slices.Contains(w.pending, remains{n, w.vm}) {
 			if err := w.clean(ctx, n); err != nil {
 				return err
 			}
@@ -319,7 +319,7 @@ func (w *moveWorld) drop(ctx context.Context, n *harness.Node, vm string) error 
 // forgotten removes the records of all VMs that are gone: each ends once its node has said
 // that nothing is left there, which takes it a while. Then no node holds anything.
 func (w *moveWorld) forgotten(ctx context.Context) error {
-	for _, r := range w.owed {
+	for _, r := range w.pending {
 		if err := w.drop(ctx, r.n, r.vm); err != nil {
 			return err
 		}
@@ -336,7 +336,7 @@ func (w *moveWorld) forgotten(ctx context.Context) error {
 			return err
 		}
 	}
-	w.owed = nil
+	w.pending = nil
 	clear(w.leftHere)
 	for _, n := range w.nodes {
 		if err := w.clean(ctx, n); err != nil {

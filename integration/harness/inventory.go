@@ -50,7 +50,7 @@ func (n *Node) Inventory(ctx context.Context) (Inventory, error) {
 	return all, nil
 }
 
-// cleanTimeout is more than two rounds of godwitd's owed work.
+// cleanTimeout is more than two rounds of godwitd's periodic work.
 const cleanTimeout = 40 * time.Second
 
 // Clean waits until the node holds nothing more than before.

@@ -37,11 +37,11 @@ func large(t *testing.T) (*storetest.Memory, []*nodev1.Record) {
 				Tag: fmt.Sprintf("g%d-%036d", n, n),
 			})
 		}
-		var owed []*nodev1.Owed
+		var pendingList []*nodev1.Owed
 		for _, ref := range rec.GetSnapshots() {
-			owed = append(owed, &nodev1.Owed{Vm: vm, Uid: rec.GetUid(), Snapshot: ref})
+			pendingList = append(pendingList, &nodev1.Owed{Vm: vm, Uid: rec.GetUid(), Snapshot: ref})
 		}
-		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: rec, PendingDeletions: owed}); err != nil {
+		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: rec, PendingDeletions: pendingList}); err != nil {
 			t.Fatal(err)
 		}
 		total += proto.Size(rec)
@@ -67,9 +67,10 @@ func TestLongLists(t *testing.T) {
 			t.Errorf("%s: %d records of %d, or others: %v", name, len(got.GetRecords()), len(all), err)
 		}
 		want, _ := st.PendingDeletions(t.Context(), store.WhichDeletions{})
-		owed, err := c.Owed(t.Context(), &nodev1.OwedRequest{})
-		if err != nil || !slices.EqualFunc(owed.GetOwed(), want, func(a, b *nodev1.Owed) bool { return proto.Equal(a, b) }) {
-			t.Errorf("%s: %d owed of %d, or others: %v", name, len(owed.GetOwed()), len(want), err)
+		pendingList, err := c.Owed(t.Context(), &nodev1.OwedRequest{})
+		equal := func(a, b *nodev1.Owed) bool { return proto.Equal(a, b) }
+		if err != nil || !slices.EqualFunc(pendingList.GetOwed(), want, equal) {
+			t.Errorf("%s: %d owed of %d, or others: %v", name, len(pendingList.GetOwed()), len(want), err)
 		}
 	}
 }

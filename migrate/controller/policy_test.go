@@ -158,20 +158,20 @@ func TestOldNames(t *testing.T) {
 // A VM whose owner never was a node is given up by the controller's host alone, by name and by force.
 func TestOwnerThatNeverWas(t *testing.T) {
 	st := storetest.NewMemory()
-	s, vm := controller.New(st), vmOf("ghostly")
-	rec := &nodev1.Record{Vm: vm, Uid: "u", Owner: &nodev1.Owner{Node: "ghost"}, Generation: 1}
+	s, vm := controller.New(st), vmOf("orphan")
+	rec := &nodev1.Record{Vm: vm, Uid: "u", Owner: &nodev1.Owner{Node: "absent"}, Generation: 1}
 	if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: rec}); err != nil {
 		t.Fatal(err)
 	}
 	for what, req := range map[string]*nodev1.RemoveRequest{
 		"without": {Vm: vm, Force: true}, "another": {Vm: vm, Force: true, LostNode: "src"},
-		"no force": {Vm: vm, LostNode: "ghost"},
+		"no force": {Vm: vm, LostNode: "absent"},
 	} {
 		if _, err := s.Remove(t.Context(), req); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	gone := &nodev1.RemoveRequest{Vm: vm, Force: true, LostNode: "ghost"}
+	gone := &nodev1.RemoveRequest{Vm: vm, Force: true, LostNode: "absent"}
 	if _, err := s.Remove(controller.WithPeer(t.Context(), "src"), gone); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("by another node: %v", err)
 	}

@@ -227,7 +227,7 @@ func (s *Service) Own(ctx context.Context, req *nodev1.OwnRequest) (*nodev1.Reco
 func (s *Service) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev1.Record, error) {
 	return s.update(ctx, call{vm: req.GetVm(), nodes: only(req.GetNode()),
 		do: func(st transition.State) (transition.Change, error) {
-			return transition.Disown(st, req)
+			return transition.EndOwnership(st, req)
 		}})
 }
 

@@ -10,8 +10,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// owed answers what is owed of the VM web.
-func (r *restored) owed() []*nodev1.Owed {
+// deletions answers the pending deletions of the VM web.
+func (r *restored) deletions() []*nodev1.Owed {
 	r.t.Helper()
 	resp, err := r.records.Owed(r.t.Context(), &nodev1.OwedRequest{Vm: web})
 	if err != nil {
@@ -56,13 +56,13 @@ func TestRemoveDeletesWhatTheCopyDoesNotKnow(t *testing.T) {
 				Repository: named}); err != nil {
 				t.Fatal(err)
 			}
-			owed := r.owed()
-			if len(owed) != c.want {
-				t.Fatalf("owed: %v", owed)
+			deletions := r.deletions()
+			if len(deletions) != c.want {
+				t.Fatalf("owed: %v", deletions)
 			}
-			if c.want > 0 && (!record.IsRest(owed[0].GetSnapshot().GetDigest()) || owed[0].GetUid() != rec.GetUid() ||
-				owed[0].GetSnapshot().GetRepository() != named || record.Deleter(owed[0]) != "a") {
-				t.Errorf("owed: %v", owed[0])
+			if c.want > 0 && (!record.IsRest(deletions[0].GetSnapshot().GetDigest()) || deletions[0].GetUid() != rec.GetUid() ||
+				deletions[0].GetSnapshot().GetRepository() != named || record.Deleter(deletions[0]) != "a") {
+				t.Errorf("owed: %v", deletions[0])
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func TestReportedSnapshotIsListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	digests := []string{}
-	for _, o := range r.owed() {
+	for _, o := range r.deletions() {
 		digests = append(digests, o.GetSnapshot().GetDigest())
 	}
 	if !slices.Contains(digests, "sha256:new") || slices.Contains(digests, "sha256:foreign") || len(digests) != 2 {

@@ -38,9 +38,10 @@ func TestMoveWhoseRegistryRefusesDeletes(t *testing.T) {
 			mu.Lock()
 			pending := slices.Contains(told, CleanupPending)
 			mu.Unlock()
-			if owed := w.pendingDeletions(); !pending || len(owed) != 1 ||
-				owed[0].GetSnapshot().GetDigest() != first.GetDigest() || owed[0].GetSnapshot().GetTag() != first.GetTag() {
-				t.Errorf("told %v; owed %v", told, owed)
+			if deletions := w.pendingDeletions(); !pending || len(deletions) != 1 ||
+				deletions[0].GetSnapshot().GetDigest() != first.GetDigest() ||
+				deletions[0].GetSnapshot().GetTag() != first.GetTag() {
+				t.Errorf("told %v; owed %v", told, deletions)
 			}
 			if err := e.Sweep(t.Context()); !errors.Is(err, refusal) || len(w.pendingDeletions()) != 1 {
 				t.Errorf("swept: %v, owed %v", err, w.pendingDeletions())

@@ -93,7 +93,7 @@ func (w *periodicWork) do(ctx context.Context) {
 		w.wait = min(max(firstRetry, 2*w.wait), PeriodicInterval)
 		w.due = time.Now().Add(w.wait/2 + rand.N(w.wait))
 		if text = err.Error(); w.lastError != text {
-			slog.WarnContext(ctx, "owed work waits", "work", w.Name, "error", err)
+			slog.WarnContext(ctx, "periodic work waits", "work", w.Name, "error", err)
 		}
 	}
 	w.lastError = text

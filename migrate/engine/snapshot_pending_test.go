@@ -151,9 +151,9 @@ func TestDeletionInAnotherNodesDirectory(t *testing.T) {
 	w.apart = true
 	maker, other := w.start("n1"), w.start("n2")
 	w.rounds(maker, 1)
-	owed := w.pendingDeletions()
-	if len(owed) != 0 || len(w.dropped) != 1 {
-		t.Fatalf("pending for the maker is %v and has dropped %v", owed, w.dropped)
+	pendingList := w.pendingDeletions()
+	if len(pendingList) != 0 || len(w.dropped) != 1 {
+		t.Fatalf("pending for the maker is %v and has dropped %v", pendingList, w.dropped)
 	}
 	ref := w.record().GetSnapshots()[0]
 	if ref.GetNode() != "n1" {
@@ -172,9 +172,9 @@ func TestDeletionInAnotherNodesDirectory(t *testing.T) {
 	if err := other.Sweep(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if owed := w.pendingDeletions(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != ref.GetDigest() ||
-		len(w.dropped) != 1 {
-		t.Errorf("owed %v, dropped %v: the other node has deleted it", owed, w.dropped)
+	if pendingList := w.pendingDeletions(); len(pendingList) != 1 ||
+		pendingList[0].GetSnapshot().GetDigest() != ref.GetDigest() || len(w.dropped) != 1 {
+		t.Errorf("owed %v, dropped %v: the other node has deleted it", pendingList, w.dropped)
 	}
 	resp, err := other.Prune(t.Context(), &nodev1.PruneRequest{})
 	if all := resp.GetPruned(); err != nil || len(all) != 1 || !strings.Contains(all[0].GetError(), `node "n1"`) {

@@ -21,12 +21,12 @@ func (r *retention) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev
 	if err != nil {
 		return nil, err
 	}
-	owed, err := r.Records.Owed(ctx, &nodev1.OwedRequest{Vm: req.GetVm()})
+	deletions, err := r.Records.Owed(ctx, &nodev1.OwedRequest{Vm: req.GetVm()})
 	if err != nil && !errdefs.IsNotImplemented(err) {
 		return nil, err
 	}
 	mine := func(vm *nodev1.VM) bool { return req.GetVm() == nil || name(req.GetVm()) == name(vm) }
-	for _, o := range owed.GetOwed() {
+	for _, o := range deletions.GetOwed() {
 		if mine(o.GetVm()) {
 			resp.Pruned = append(resp.Pruned, r.settle(ctx, o, "its deletion was decided and could not be done",
 				req.GetDryRun()))

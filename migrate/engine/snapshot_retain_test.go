@@ -53,9 +53,9 @@ func TestTagThatStays(t *testing.T) {
 		if op := resp.GetOperation(); err != nil || op.Phase != nodev1.Phase_PHASE_SUCCEEDED || !op.CleanupPending {
 			t.Fatalf("operation %v", op)
 		}
-		if owed := w.pendingDeletions(); len(owed) != 1 || owed[0].GetSnapshot().GetDigest() != first ||
+		if deletions := w.pendingDeletions(); len(deletions) != 1 || deletions[0].GetSnapshot().GetDigest() != first ||
 			len(w.record().GetSnapshots()) != 1 {
-			t.Fatalf("owed %v, record %v", owed, w.record())
+			t.Fatalf("owed %v, record %v", deletions, w.record())
 		}
 		pending := func() bool {
 			status, err := e.Status(t.Context(), "r0-1")

@@ -185,12 +185,12 @@ func (a *arena) reads() map[string]proto.Message {
 func (a *arena) all(t *testing.T) string {
 	t.Helper()
 	resp, err := controller.New(a.store).List(t.Context(), &nodev1.ListRequest{})
-	owed, oerr := controller.New(a.store).Owed(t.Context(), &nodev1.OwedRequest{})
+	deletions, oerr := controller.New(a.store).Owed(t.Context(), &nodev1.OwedRequest{})
 	state, serr := a.store.State(t.Context())
 	if err = errors.Join(err, oerr, serr); err != nil {
 		t.Fatal(err)
 	}
-	text := prototext.Format(resp) + prototext.Format(owed) + prototext.Format(state)
+	text := prototext.Format(resp) + prototext.Format(deletions) + prototext.Format(state)
 	for _, kind := range []string{"node", "cordoned", "event", "report"} {
 		notes, err := a.store.Notes(t.Context(), kind, "")
 		if err != nil {

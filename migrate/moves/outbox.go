@@ -11,14 +11,14 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// maxOwed to a controller that is out of reach; the log has them all.
-const maxOwed = 1024
+// maxPending to a controller that is out of reach; the log has them all.
+const maxPending = 1024
 
-// Outbox has the events of a node that its next sign of life tells the controller: what the node does by
+// Outbox has the events of a node that its next announcement tells the controller: what the node does by
 // itself. It is a part of the node's Speaker.
 type Outbox struct {
-	mu   sync.Mutex
-	owed []*nodev1.MoveEvent // oldest first
+	mu      sync.Mutex
+	pending []*nodev1.MoveEvent // oldest first
 }
 
 var _ engine.Events = (*Outbox)(nil)
@@ -28,8 +28,8 @@ func (o *Outbox) Event(_ context.Context, ev engine.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	kind := map[engine.Type]string{engine.Superseded: moves.Outlived, engine.Foreign: moves.Foreign}[ev.Type]
-	if kind != "" && len(o.owed) < maxOwed {
-		o.owed = append(o.owed, &nodev1.MoveEvent{Type: kind, Vm: ev.VM, Reason: ev.Reason})
+	if kind != "" && len(o.pending) < maxPending {
+		o.pending = append(o.pending, &nodev1.MoveEvent{Type: kind, Vm: ev.VM, Reason: ev.Reason})
 	}
 }
 
@@ -37,12 +37,12 @@ func (o *Outbox) Event(_ context.Context, ev engine.Event) {
 func (o *Outbox) Untold() []*nodev1.MoveEvent {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.Clone(o.owed[:min(len(o.owed), MaxTold)])
+	return slices.Clone(o.pending[:min(len(o.pending), MaxTold)])
 }
 
 // Told implements Speaker.
 func (o *Outbox) Told(n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.owed = slices.Clone(o.owed[n:])
+	o.pending = slices.Clone(o.pending[n:])
 }

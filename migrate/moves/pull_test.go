@@ -132,23 +132,23 @@ func TestControllerOpensAndANodeDrives(t *testing.T) {
 // A VM whose record names a node that never existed wakes from its snapshot by force, on the controller's host or
 // on another node. The order comes from the controller's host; a node cannot give it for itself.
 func TestForcedWakeFromANodeThatNeverWas(t *testing.T) {
-	ghost := func(t *testing.T, st store.Store) {
+	ownedByAbsentNode := func(t *testing.T, st store.Store) {
 		t.Helper()
 		rec, err := st.Load(t.Context(), named("sleeps"), transition.Asked{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		was := rec.Record.GetVersion()
-		rec.Record.Owner, rec.Record.Home = &nodev1.Owner{Node: "ghost"}, "ghost"
+		rec.Record.Owner, rec.Record.Home = &nodev1.Owner{Node: "absent"}, "absent"
 		if _, err := st.Apply(t.Context(), named("sleeps"), was, transition.Change{Record: rec.Record}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	recover := &nodev1.RecoverRequest{Vm: named("sleeps"), To: "rogue", Fenced: true, LostNode: "ghost"}
-	force := &nodev1.WakeRequest{Vm: named("sleeps"), Digest: dig("sleeps"), Force: true, LostNode: "ghost"}
+	recover := &nodev1.RecoverRequest{Vm: named("sleeps"), To: "rogue", Fenced: true, LostNode: "absent"}
+	force := &nodev1.WakeRequest{Vm: named("sleeps"), Digest: dig("sleeps"), Force: true, LostNode: "absent"}
 	t.Run("another node", func(t *testing.T) {
 		a, d, _ := driven(t)
-		ghost(t, a.store)
+		ownedByAbsentNode(t, a.store)
 		if _, err := d.Engine.Wake(t.Context(), force); !errdefs.IsPermissionDenied(err) {
 			t.Errorf("a node by itself: %v", err)
 		}
@@ -164,7 +164,7 @@ func TestForcedWakeFromANodeThatNeverWas(t *testing.T) {
 	})
 	t.Run("the controller's host", func(t *testing.T) {
 		a, _, s := driven(t)
-		ghost(t, a.store)
+		ownedByAbsentNode(t, a.store)
 		parts := engine.Parts{Records: controller.New(a.store).Under(a.policy), Tasks: s, Snapshots: s, Observer: s,
 			Machines: s, Events: s}
 		e := engine.New(parts, engine.Options{Node: "first", Repository: func(rec *nodev1.Record) string {

@@ -110,8 +110,8 @@ func (s *Service) pendingDeletions(ctx context.Context) ([]*nodev1.Owed, error) 
 }
 
 // pending counts them, also of VMs that have no record any more.
-func pending(byName map[string]*nodev1.VMInfo, owed []*nodev1.Owed) {
-	for _, o := range owed {
+func pending(byName map[string]*nodev1.VMInfo, pendingList []*nodev1.Owed) {
+	for _, o := range pendingList {
 		info := byName[key(o.GetVm())]
 		if info == nil {
 			info = &nodev1.VMInfo{Vm: o.GetVm(), Uid: o.GetUid(), Status: "removed"}

@@ -28,16 +28,16 @@ func TestForgetOfALostNode(t *testing.T) {
 	} {
 		st := storetest.NewMemory()
 		if _, err := st.Apply(t.Context(), vm, 0,
-			transition.Change{Record: &nodev1.Record{Vm: vm, Uid: "u", Owner: &nodev1.Owner{Node: "ghost"},
+			transition.Change{Record: &nodev1.Record{Vm: vm, Uid: "u", Owner: &nodev1.Owner{Node: "absent"},
 				Generation: 1}}); err != nil {
 			t.Fatal(err)
 		}
 		records := controller.New(st)
 		s := &Service{Config: &config.Config{Node: "first"}, Records: records,
 			Up: func(_ context.Context, node string) (bool, error) {
-				return c.up && node == "ghost", c.err
+				return c.up && node == "absent", c.err
 			}}
-		_, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm, Force: true, KeepSnapshots: true, LostNode: "ghost"})
+		_, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm, Force: true, KeepSnapshots: true, LostNode: "absent"})
 		if !c.want(err) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -23,17 +23,17 @@ import (
 // what a test of "asks nothing else" wants.
 type records struct {
 	nodev1.RecordsService
-	list    []*nodev1.Record
-	err     error
-	removed []string
-	trimmed []string
-	owed    []*nodev1.Owed
-	drop    bool
-	place   string // as the last Remove said
+	list        []*nodev1.Record
+	err         error
+	removed     []string
+	trimmed     []string
+	pendingList []*nodev1.Owed
+	drop        bool
+	place       string // as the last Remove said
 }
 
 func (r *records) Owed(context.Context, *nodev1.OwedRequest) (*nodev1.OwedResponse, error) {
-	return &nodev1.OwedResponse{Owed: r.owed}, nil
+	return &nodev1.OwedResponse{Owed: r.pendingList}, nil
 }
 
 func (r *records) Trim(_ context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
@@ -334,12 +334,12 @@ func (*inUse) Trim(context.Context, *nodev1.TrimRequest) (*nodev1.Record, error)
 
 // A pending deletion shows at its VM, also when the VM has no record any more.
 func TestCleanupPendingShows(t *testing.T) {
-	owed := func(id string) *nodev1.Owed {
+	pendingList := func(id string) *nodev1.Owed {
 		return &nodev1.Owed{Vm: vm(id), Snapshot: &nodev1.SnapshotRef{Digest: "sha256:" + id}}
 	}
 	s := &Service{
 		Records: &records{list: []*nodev1.Record{{Vm: vm("a"), Owner: &nodev1.Owner{Node: "n"}}},
-			owed: []*nodev1.Owed{owed("a"), owed("gone"), owed("gone")}},
+			pendingList: []*nodev1.Owed{pendingList("a"), pendingList("gone"), pendingList("gone")}},
 		Shims: shims{},
 	}
 	resp, err := s.VMs(t.Context(), &nodev1.VMsRequest{})

@@ -34,11 +34,11 @@ func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (
 			})
 		}
 	}
-	owed, err := s.pendingDeletions(ctx)
+	pendingList, err := s.pendingDeletions(ctx)
 	if err != nil {
-		resp.Warning = "owed deletions: " + err.Error()
+		resp.Warning = "pending deletions: " + err.Error()
 	}
-	for _, o := range owed {
+	for _, o := range pendingList {
 		if vm := req.GetVm(); vm == nil || key(vm) == key(o.GetVm()) {
 			resp.Snapshots = append(resp.Snapshots, pendingInfo(o))
 		}

@@ -43,8 +43,8 @@ func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsR
 	if err := s.describe(ctx, byName); err != nil {
 		resp.Warning = strings.TrimPrefix(resp.Warning+"; names and images: "+err.Error(), "; ")
 	}
-	if owed, err := s.pendingDeletions(ctx); err == nil { // the warning above says the rest
-		pending(byName, owed)
+	if deletions, err := s.pendingDeletions(ctx); err == nil { // the warning above says the rest
+		pending(byName, deletions)
 	}
 	for _, info := range byName {
 		if req.GetNamespace() == "" || req.GetNamespace() == info.GetVm().GetNamespace() {

@@ -69,8 +69,8 @@ func texts(m protoreflect.Message, path string, found map[string]string) {
 	})
 }
 
-// liar serves every call of Peer: with answer, or with err.
-func liar(t *testing.T, err error) (p *Peers, methods protoreflect.MethodDescriptors, address string) {
+// dishonestNode serves every call of Peer: with answer, or with err.
+func dishonestNode(t *testing.T, err error) (p *Peers, methods protoreflect.MethodDescriptors, address string) {
 	t.Helper()
 	first, node := cluster(t)
 	srv, serr := controller.NewServer()
@@ -133,7 +133,7 @@ func byName(p nodev1.PeerService) map[string]answer {
 // What a node answers to any call of the controller is bounded and clean in every field, and no call is
 // lost for it: what is too long is cut.
 func TestAnswersAreBounded(t *testing.T) {
-	p, methods, _ := liar(t, nil)
+	p, methods, _ := dishonestNode(t, nil)
 	seen := 0
 	for i := range methods.Len() {
 		method := string(methods.Get(i).Name())
@@ -176,7 +176,7 @@ func TestErrorsAreBounded(t *testing.T) {
 	}
 	for name, err := range map[string]error{"a text": fmt.Errorf("%s: %w", hostile, errdefs.ErrFailedPrecondition),
 		"a record": st.Err()} {
-		p, _, _ := liar(t, err)
+		p, _, _ := dishonestNode(t, err)
 		_, err := asked(t, p, "Query")
 		if !errdefs.IsFailedPrecondition(err) || len(err.Error()) > 5000 || visible.Text(err.Error()) != err.Error() ||
 			!strings.Contains(err.Error(), `a\x1b[2J`) {
@@ -188,7 +188,7 @@ func TestErrorsAreBounded(t *testing.T) {
 // A VM is streamed to the address at which its destination has proved its name to the controller, wherever
 // the destination says that it is.
 func TestAddressIsWhereTheNodeWasReached(t *testing.T) {
-	p, _, address := liar(t, nil)
+	p, _, address := dishonestNode(t, nil)
 	resp, err := asked(t, p, "Prepare")
 	if err != nil {
 		t.Fatal(err)

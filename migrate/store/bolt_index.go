@@ -98,8 +98,8 @@ func reindex(tx *bolt.Tx) error {
 }
 
 // putPending notes pending deletions. One that was there under another deleter is moved to the new one.
-func putPending(tx *bolt.Tx, owed []*nodev1.Owed) error {
-	for _, o := range owed {
+func putPending(tx *bolt.Tx, pendingList []*nodev1.Owed) error {
+	for _, o := range pendingList {
 		if err := clearPending(tx, keyOf(o)); err != nil {
 			return err
 		}
@@ -161,7 +161,7 @@ func (b *Bolt) PendingDeletions(_ context.Context, which WhichDeletions) (all []
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list what is owed: %w", err)
+		return nil, fmt.Errorf("list pending deletions: %w", err)
 	}
 	return all, nil
 }

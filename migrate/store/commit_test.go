@@ -162,8 +162,9 @@ func TestAnIndexThatABuildBeforeWrotePastIsMadeAnew(t *testing.T) {
 	if reopen(); find("n1") != 0 || find("n2") != 1 || marked() {
 		t.Errorf("after a build before: %d records of n1, %d of n2, index kept: %t", find("n1"), find("n2"), marked())
 	}
-	if owed, err := st.PendingDeletions(t.Context(), WhichDeletions{Deleter: "n3"}); err != nil || len(owed) != 1 {
-		t.Errorf("owed: %v, %v", owed, err)
+	deletions, err := st.PendingDeletions(t.Context(), WhichDeletions{Deleter: "n3"})
+	if err != nil || len(deletions) != 1 {
+		t.Errorf("owed: %v, %v", deletions, err)
 	}
 	_ = st.Close()
 }

@@ -79,11 +79,11 @@ func (e *Etcd) Find(ctx context.Context, which Which) (found Found, err error) {
 }
 
 // PendingDeletions implements Store.
-func (e *Etcd) PendingDeletions(ctx context.Context, which WhichDeletions) (owed []*nodev1.Owed, err error) {
+func (e *Etcd) PendingDeletions(ctx context.Context, which WhichDeletions) (pendingList []*nodev1.Owed, err error) {
 	take := func(found []*mvccpb.KeyValue) error {
 		o, err := first[nodev1.Owed](found)
 		if o != nil && which.Has(o) {
-			owed = append(owed, o)
+			pendingList = append(pendingList, o)
 		}
 		return err
 	}
@@ -105,9 +105,9 @@ func (e *Etcd) PendingDeletions(ctx context.Context, which WhichDeletions) (owed
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list what is owed: %w", err)
+		return nil, fmt.Errorf("list pending deletions: %w", err)
 	}
-	return owed, nil
+	return pendingList, nil
 }
 
 // entriesFound are what the index has under some names.

@@ -107,7 +107,7 @@ func TestEndIsNotedOnce(t *testing.T) {
 		}
 	}
 	owned := &nodev1.Record{Vm: vm, Uid: "u", Generation: gen, Owner: &nodev1.Owner{Node: "n1"}}
-	c, err := transition.Disown(transition.State{Record: owned}, &nodev1.DisownRequest{Vm: vm, Node: "n1",
+	c, err := transition.EndOwnership(transition.State{Record: owned}, &nodev1.DisownRequest{Vm: vm, Node: "n1",
 		Generation: gen})
 	if err != nil || c.Record.GetEnded().GetNode() != "n1" ||
 		c.Record.GetEnded().GetGeneration() != c.Record.GetGeneration() {

@@ -129,7 +129,7 @@ func TestDeletionEnds(t *testing.T) {
 			return transition.Own(transition.State{Record: toDelete(0)}, &nodev1.OwnRequest{Vm: vm, Node: "n1", Generation: gen})
 		}},
 		"its task was deleted": {do: func() (transition.Change, error) {
-			return transition.Disown(transition.State{Record: toDelete(0)}, &nodev1.DisownRequest{Vm: vm, Node: "n1",
+			return transition.EndOwnership(transition.State{Record: toDelete(0)}, &nodev1.DisownRequest{Vm: vm, Node: "n1",
 				Generation: gen})
 		}},
 		"a wake overtakes": {do: func() (transition.Change, error) {

@@ -61,10 +61,10 @@ func Own(s State, req *nodev1.OwnRequest) (Change, error) {
 	return Change{Record: rec}, nil
 }
 
-// Disown ends the ownership of a node whose task is gone. A node that has found nothing of the VM only
+// EndOwnership ends the ownership of a node whose task is gone. A node that has found nothing of the VM only
 // says so first (missing): from then on no Start counts on the claim. It looks once more, and names the
 // version of the record that it has looked under: whatever has changed the record since keeps the claim.
-func Disown(s State, req *nodev1.DisownRequest) (Change, error) {
+func EndOwnership(s State, req *nodev1.DisownRequest) (Change, error) {
 	rec, node := s.Record, req.GetNode()
 	switch {
 	case node == "":

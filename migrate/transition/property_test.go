@@ -152,7 +152,8 @@ func TestAnyCallsInAnyOrder(t *testing.T) {
 				h.take(t, c, err)
 			},
 			"Disown": func(t *rapid.T) {
-				c, err := transition.Disown(h.state(""), &nodev1.DisownRequest{Vm: vm, Node: node(t), Generation: h.generation(t)})
+				c, err := transition.EndOwnership(h.state(""), &nodev1.DisownRequest{Vm: vm, Node: node(t),
+					Generation: h.generation(t)})
 				h.take(t, c, err)
 			},
 			"open":    h.open,

@@ -117,11 +117,11 @@ func TestPendingIsNotRestored(t *testing.T) {
 	rec := listed(&nodev1.Record{Owner: &nodev1.Owner{Digest: "sha256:old"}})
 	op := operation(nodev1.Kind_KIND_WAKE, 0)
 	op.Id = "new"
-	owed := []*nodev1.Owed{{Snapshot: &nodev1.SnapshotRef{Digest: digest}}}
+	deletions := []*nodev1.Owed{{Snapshot: &nodev1.SnapshotRef{Digest: digest}}}
 	for _, pending := range []bool{false, true} {
 		s := transition.State{Record: rec}
 		if pending {
-			s.PendingDeletions = owed
+			s.PendingDeletions = deletions
 		}
 		_, err := transition.Open(s, &nodev1.OpenRequest{Vm: vm, Operation: op, ForceDigest: digest}, now)
 		if errdefs.IsFailedPrecondition(err) != pending || !pending && err != nil {

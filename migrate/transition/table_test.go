@@ -44,7 +44,7 @@ var outside = []call{
 		return transition.Own(s, &nodev1.OwnRequest{Vm: vm, Node: "n1", Generation: gen})
 	}},
 	{"Disown n1", func(s transition.State) (transition.Change, error) {
-		return transition.Disown(s, &nodev1.DisownRequest{Vm: vm, Node: "n1", Generation: gen})
+		return transition.EndOwnership(s, &nodev1.DisownRequest{Vm: vm, Node: "n1", Generation: gen})
 	}},
 	{"Open hibernate n1", open(nodev1.Kind_KIND_HIBERNATE)},
 	{"Open checkpoint n1", open(nodev1.Kind_KIND_CHECKPOINT)},

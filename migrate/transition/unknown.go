@@ -45,7 +45,7 @@ func OwnRepository(rec *nodev1.Record, repository string) bool {
 // rest are the deletions that a record leaves when it ends, for what the store may not know since it was put back:
 // everything of the VM in its repositories. The node that does them lists those, and reads each manifest.
 func rest(rec *nodev1.Record, req *nodev1.RemoveRequest, now time.Time) []*nodev1.Owed {
-	if !record.OwesRest(rec) {
+	if !record.MayHaveRest(rec) {
 		return nil
 	}
 	var refs []*nodev1.SnapshotRef

@@ -50,7 +50,7 @@ type Options struct {
 }
 
 // Patience is how long a VM that wakes has to want nothing before the rest of its RAM comes.
-// LongestLull bounds how long that rest waits: it takes cores and network from what the VM waits
+// LongestIdle bounds how long that rest waits: it takes cores and network from what the VM waits
 // for. Pause and LongestPause are the bounds between two tries at what could not be read.
 type Patience struct {
 	Idle, LongestIdle   time.Duration

@@ -129,11 +129,11 @@ func (m *Memory) Find(ctx context.Context, which store.Which) (found store.Found
 		return found, err
 	}
 	if which.Deleter != "" {
-		owed, err := m.PendingDeletions(ctx, store.WhichDeletions{Deleter: which.Deleter})
+		pendingList, err := m.PendingDeletions(ctx, store.WhichDeletions{Deleter: which.Deleter})
 		if err != nil {
 			return found, err
 		}
-		deletions := len(owed) > 0
+		deletions := len(pendingList) > 0
 		found.HasDeletions = &deletions
 	}
 	all, err := m.List(ctx, "", 0)

@@ -17,9 +17,10 @@ import (
 	"godwit.dev/godwit/integration/observer"
 )
 
-// lyingPrograms are godwit's, but for a worker that alters one byte of each disk that it fetches, and says that all is
-// well. It does so for as long as a file called lie lies next to them. A snapshot that took over a worker could do so.
-func lyingPrograms(t *testing.T) (dir string) {
+// tamperingPrograms are godwit's, but for a worker that alters one byte of each disk that it fetches, and says that
+// all is well. It does so for as long as a file called tamper is next to them. A snapshot that took over a worker
+// could do so.
+func tamperingPrograms(t *testing.T) (dir string) {
 	t.Helper()
 	root, err := harness.Root()
 	if err != nil {
@@ -35,18 +36,18 @@ func lyingPrograms(t *testing.T) (dir string) {
 	if strings.Count(string(source), honest) != 1 {
 		t.Fatalf("%s does not bring disks by %s any more", file, honest)
 	}
-	altered := strings.Replace(string(source), honest, "s.Disk(ctx, d.Digest, &liar{d.File, 0})", 1) + `
-// liar asks before its process is confined whether it is to lie.
-type liar struct {
+	altered := strings.Replace(string(source), honest, "s.Disk(ctx, d.Digest, &tampering{d.File, 0})", 1) + `
+// tampering changes one byte if the file tamper exists. It looks for that file before its process is confined.
+type tampering struct {
 	to *File
 	at int
 }
 
-var lies = func() bool { _, err := os.Stat(` + "`" + filepath.Join(dir, "lie") + "`" + `); return err == nil }()
+var tampers = func() bool { _, err := os.Stat(` + "`" + filepath.Join(dir, "tamper") + "`" + `); return err == nil }()
 
-func (l *liar) Write(data []byte) (int, error) {
+func (l *tampering) Write(data []byte) (int, error) {
 	own := append([]byte(nil), data...)
-	if at := 5000 - l.at; lies && at >= 0 && at < len(own) {
+	if at := 5000 - l.at; tampers && at >= 0 && at < len(own) {
 		own[at] ^= 1
 	}
 	l.at += len(data)
@@ -100,7 +101,7 @@ func disksOf(t *testing.T, n *harness.Node, dir string) map[string]bool {
 // cache: the VM sleeps, and wakes from an honest one. A disk with other content that an earlier
 // build has left there is thrown away, not used.
 func TestWorkerThatLies(t *testing.T) {
-	programs := lyingPrograms(t)
+	programs := tamperingPrograms(t)
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
 		Config: uncached, Programs: programs})
 	conn, err := h.ListenPacket(net.JoinHostPort(harness.Gateway, beaconPort))
@@ -113,8 +114,8 @@ func TestWorkerThatLies(t *testing.T) {
 	g := s.run(t, a, "believer")
 	good := g.hibernate(t, a)
 
-	lie := filepath.Join(programs, "lie")
-	if err := os.WriteFile(lie, nil, 0o600); err != nil {
+	tamper := filepath.Join(programs, "tamper")
+	if err := os.WriteFile(tamper, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	godwitFails(t, b, "wake", g.id).want(t, "DataLoss", "disk sha256:", "its content is sha256:")
@@ -124,7 +125,7 @@ func TestWorkerThatLies(t *testing.T) {
 	if got := g.sleeps(t); got != good {
 		t.Errorf("it sleeps in %s, not %s", got, good)
 	}
-	if err := os.Remove(lie); err != nil {
+	if err := os.Remove(tamper); err != nil {
 		t.Fatal(err)
 	}
 	g.wake(t, b)
@@ -155,7 +156,7 @@ func TestWorkerThatLies(t *testing.T) {
 	g.wake(t, b)
 	g.runsOn(t, b)
 	if left := disksOf(t, b, "disks"); len(left) != 0 {
-		t.Errorf("the disks that lie are there: %v", left)
+		t.Errorf("the tampered disks are there: %v", left)
 	}
 	for file, right := range disksOf(t, b, "verified") {
 		if !right {

@@ -16,22 +16,22 @@ import (
 func TestDisownOfWhatIsMissing(t *testing.T) {
 	owned := &nodev1.Record{Vm: vm, Uid: "u", Owner: &nodev1.Owner{Node: "n1"}, Generation: gen, Version: 4}
 	req := &nodev1.DisownRequest{Vm: vm, Node: "n1", Generation: gen, Uid: "u", Missing: true}
-	said, err := transition.Disown(transition.State{Record: owned}, req)
+	said, err := transition.EndOwnership(transition.State{Record: owned}, req)
 	if err != nil || !said.Record.GetMissing() || said.Record.GetOwner().GetNode() != "n1" ||
 		said.Record.GetGeneration() != gen {
 		t.Fatalf("%v, %v", said.Record, err)
 	}
 	now := proto.CloneOf(said.Record)
 	now.Version = 5
-	if again, err := transition.Disown(transition.State{Record: now}, req); err != nil || again.Record != now {
+	if again, err := transition.EndOwnership(transition.State{Record: now}, req); err != nil || again.Record != now {
 		t.Errorf("said twice: %v, %v", again.Record, err)
 	}
 	late := &nodev1.DisownRequest{Vm: vm, Node: "n1", Generation: gen, Uid: "u", Version: 4}
-	if _, err := transition.Disown(transition.State{Record: now}, late); !errdefs.IsFailedPrecondition(err) {
+	if _, err := transition.EndOwnership(transition.State{Record: now}, late); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a look under version 4: %v", err)
 	}
 	late.Version = 5
-	if c, err := transition.Disown(transition.State{Record: now}, late); err != nil || c.Record.GetOwner() != nil ||
+	if c, err := transition.EndOwnership(transition.State{Record: now}, late); err != nil || c.Record.GetOwner() != nil ||
 		c.Record.GetMissing() {
 		t.Errorf("a look under version 5: %v, %v", c.Record, err)
 	}
