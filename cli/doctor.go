@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 
 	"github.com/containerd/errdefs"
@@ -25,11 +27,22 @@ type finding struct {
 }
 
 func newDoctor(opts *options) *cobra.Command {
-	strict := false
+	strict, repairs, dry := false, false, false
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Tell what this host can run, and why not",
+		Long: "Tell what this host can run, and why not.\n" +
+			"--fix repairs what is safe, and asks nothing: it makes directories, takes rights to them and to keys from " +
+			"others than root, loads modules of the kernel, writes containerd's drop-in, and starts containerd and godwitd " +
+			"where they do not run. It restarts, removes and installs nothing, and no VM notices. The rest it leaves to you, " +
+			"and says what to do.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dry && !repairs {
+				return fmt.Errorf("--dry-run says what --fix would do. Give both: %w", errdefs.ErrInvalidArgument)
+			}
+			if repairs {
+				return repaired(cmd, opts, strict, dry)
+			}
 			findings := diagnose(cmd.Context(), opts)
 			if err := report(cmd, opts, findings); err != nil {
 				return err
@@ -38,7 +51,25 @@ func newDoctor(opts *options) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail on warnings too")
+	cmd.Flags().BoolVar(&repairs, "fix", false, "repair what is safe, and say what is left to do")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "with --fix: only say what it would do")
 	return cmd
+}
+
+// repaired says what it has repaired, and the verdict after that.
+func repaired(cmd *cobra.Command, opts *options, strict, dry bool) error {
+	lines := cmd.OutOrStdout()
+	if opts.machine() {
+		lines = cmd.ErrOrStderr()
+	}
+	findings, err := fix(cmd.Context(), lines, func(ctx context.Context) []finding { return diagnose(ctx, opts) },
+		newHost(opts), dry)
+	if opts.machine() {
+		err = errors.Join(err, listFindings(cmd, opts, findings))
+	} else {
+		fmt.Fprintln(lines, judged(findings, 0))
+	}
+	return errors.Join(err, verdict(findings, strict))
 }
 
 // verdict fails for the first thing because of which no VM can run, or, if strict, for the
@@ -157,8 +188,20 @@ func diagnose(ctx context.Context, opts *options) []finding {
 		checkFile("guest initramfs", cfg.Guest.Initrd, "guest.initrd"))
 	findings = append(findings, checkHost(ctx, cfg)...)
 	findings = append(findings, checkKernel(ctx, cfg)...)
+	findings = append(findings, checkFiles(cfg)...)
 	findings = append(findings, checkRuntimePath(containerdConfig, cfg.Containerd.Runtime))
 	return append(findings, checkDaemon(ctx, opts, cfg)...)
+}
+
+// checkContainerd looks whether somebody listens, where no godwitd can say more.
+func checkContainerd(ctx context.Context, socket string) finding {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return finding{Check: containerdCheck, Detail: err.Error(),
+			Remedy: "start containerd, 2.3 or newer (docs/how-to/install.md)"}
+	}
+	_ = c.Close()
+	return finding{Check: containerdCheck, OK: true, Detail: socket}
 }
 
 func checkFile(check, path, key string) finding {
@@ -172,12 +215,12 @@ func checkFile(check, path, key string) finding {
 
 // checkDaemon asks godwitd, and has it ask what it needs itself.
 func checkDaemon(ctx context.Context, opts *options, cfg *config.Config) []finding {
-	f := finding{Check: "godwitd"}
+	f := finding{Check: daemonCheck}
 	node, conn, err := opts.dial(ctx)
 	if err != nil {
 		f.Detail, f.Remedy = err.Error(), "start godwitd; without it VMs run, but none sleeps or wakes"
 		f.Fatal = cfg.UsesRecords()
-		return []finding{f}
+		return []finding{checkContainerd(ctx, cfg.Containerd.Address), f}
 	}
 	defer conn.Close()
 	info, err := node.Info(ctx, &nodev1.InfoRequest{Check: true})

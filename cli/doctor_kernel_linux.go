@@ -17,12 +17,12 @@ import (
 
 // checkKernel looks at what VMs need of the kernel, and at what makes them fast.
 func checkKernel(ctx context.Context, cfg *config.Config) []finding {
-	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice("tap devices", "/dev/net/tun"),
+	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice(tunCheck, tunDevice),
 		checkCgroup("/sys/fs/cgroup"), checkTracking(ctx, cfg.Worker.Tracking), checkLazy(ctx, cfg)}
 }
 
 func checkKVM(host kvm.Host) finding {
-	f := finding{Check: "kvm", OK: true, Detail: host.Device}
+	f := finding{Check: kvmCheck, OK: true, Detail: host.Device}
 	if err := host.Missing(); err != nil {
 		f.OK, f.Detail = false, err.Error()
 		f.Remedy = "load kvm_intel or kvm_amd and allow " + host.Device + "; without KVM guests run ten times slower"

@@ -79,6 +79,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv("GODWIT_CLI") != "" { // the test is the program that a shell asks
 		os.Exit(Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
+	if socket := os.Getenv(listenEnv); socket != "" { // the test is a daemon that doctor starts
+		listenForever(socket)
+	}
 	if Tracked(os.Args[1:]) {
 		return
 	}

@@ -35,5 +35,6 @@ func nextStep(systemd string) string {
 		return "next: systemctl enable --now godwitd && godwit doctor\n"
 	}
 	return "next, without systemd: start containerd, then godwitd, as root, from what starts this host's services:\n" +
-		"  containerd &\n  godwitd &\n  godwit doctor\n"
+		"  containerd &\n  godwitd &\n  godwit doctor\n" +
+		"or, until this host boots again: godwit doctor --fix, which starts both\n"
 }

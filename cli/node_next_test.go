@@ -19,7 +19,7 @@ func TestWhatNodeInitSays(t *testing.T) {
 	}{
 		{"", dir, []string{dir + "/store, of this node alone", "registry.repository", "systemctl enable --now godwitd"}},
 		{"[registry]\nlayout = '/shared'\n", filepath.Join(dir, "none"), []string{"sleep in /shared (", "containerd &",
-			"godwitd &", "godwit doctor"}},
+			"godwitd &", "godwit doctor", "godwit doctor --fix"}},
 		{"[registry]\nrepository = 'registry.example/vms'\n", dir, []string{"sleep in registry.example/vms ("}},
 	} {
 		cfg, err := config.Parse("t", []byte(fmt.Sprintf("state_dir = %q\n%s", dir, c.registry)))

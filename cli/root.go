@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/containerd/log"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -60,11 +61,16 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func newRoot(opts *options) *cobra.Command {
 	root := &cobra.Command{
-		Use:               "godwit",
-		Short:             "Run VMs under containerd that sleep in a registry and wake on any node",
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return opts.format().Check() },
+		Use:           "godwit",
+		Short:         "Run VMs under containerd that sleep in a registry and wake on any node",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if !opts.verbose { // what containerd's library tells of its tries is no message of ours
+				_ = log.SetLevel("error")
+			}
+			return opts.format().Check()
+		},
 	}
 	namespace := os.Getenv("CONTAINERD_NAMESPACE")
 	if namespace == "" {
