@@ -182,7 +182,9 @@ fuzz-smoke: ## run every fuzz target for ten seconds from its seeds, as many at 
 kvmhost: setup tools build guest ## CASES (all, smoke, a VMM, names of integration/ring/cases.txt) with KVM, here or in a guest that offers it (root)
 	tools/kvmhost.sh $(CASES)
 
-usability: setup tools build guest ## a docker user's day, each screen compared with the reviewed one (root; UPDATE=1 writes them)
+usability: setup tools package ## from a clean Debian to the first VM, and a docker user's day, each screen compared with the reviewed one (root; UPDATE=1 writes them)
+	rm -f out/install.json
+	go test -tags integration -count=1 -timeout 15m -run TestFromCleanSystem ./integration/install
 	go test -tags integration -count=1 -timeout 10m -v -run TestUsability ./integration/usability $(if $(UPDATE),-update)
 
 package: setup build guest man $(tools)/.nfpm $(tools)/sbom ## the Debian package, the RPM and their parts list (CycloneDX) into out/

@@ -13,6 +13,7 @@ packages=(
 	ovmf systemd-boot-efi gdisk dosfstools mtools qemu-utils # VM disks: firmware, and the disks of the tests
 	iproute2 iptables util-linux # nodes on one host
 	systemd man-db # what checks the unit and the manual of the package
+	mmdebstrap # makes clean systems for the test of an installation
 	rpm # reads and installs the RPM in a test
 	tini # what nerdctl run --init starts
 	gcc libc6-dev # the race detector

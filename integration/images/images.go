@@ -80,6 +80,18 @@ func rootfs() ([]File, error) {
 	return files, nil
 }
 
+// env is what the processes of each image begin with.
+var env = []string{"PATH=/usr/local/bin:/usr/bin:/bin"}
+
+// Shell is the image Busybox alone, for a registry.
+func Shell() (v1.Image, error) {
+	base, err := rootfs()
+	if err != nil {
+		return nil, err
+	}
+	return Image{Name: Busybox, Layers: [][]File{base}, Config: v1.Config{Env: env, Cmd: []string{"/bin/sh"}}}.build()
+}
+
 // Standard answers the images that most tests need. probe is the path of the built
 // workload.
 func Standard(probe string) ([]Image, error) {
@@ -91,7 +103,6 @@ func Standard(probe string) ([]Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read probe: %w", err)
 	}
-	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin"}
 	layer := []File{{Name: "bin/probe", Mode: 0o755, Data: workload}, {Name: "data", Mode: fs.ModeDir | 0o755}}
 	return []Image{
 		{Name: Busybox, Layers: [][]File{base}, Config: v1.Config{Env: env, Cmd: []string{"/bin/sh"}}},

@@ -24,7 +24,8 @@ import (
 // begins as the machine is: dpkg and the packages that ours depends on are real, and what
 // an installation changes lies apart. No service manager runs in it.
 type root struct {
-	pid int
+	pid        int
+	namespaces []string // of its own, in addition to pids and mounts, as nsenter names them
 }
 
 // rootScript is process 1 of the root. All is gone with it. What this machine's
@@ -79,10 +80,9 @@ func (r *root) path(name string) string {
 
 // try runs a command in the root, as after a login, and answers all that it said.
 func (r *root) try(args ...string) (string, error) {
-	inside := []string{
-		"--target", fmt.Sprint(r.pid), "--mount", "--pid", "chroot", "/mnt/root",
-		"env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "HOME=/root", "DEBIAN_FRONTEND=noninteractive",
-	}
+	inside := append([]string{"--target", fmt.Sprint(r.pid), "--mount", "--pid"}, r.namespaces...)
+	inside = append(inside, "chroot", "/mnt/root",
+		"env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "HOME=/root", "DEBIAN_FRONTEND=noninteractive")
 	out, err := exec.Command("nsenter", append(inside, args...)...).CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)

@@ -14,7 +14,6 @@ type step struct {
 	number  int
 	name    string
 	command string
-	first   bool // one of those that lead to the first VM that slept and woke
 }
 
 var unsafe = regexp.MustCompile(`[^a-z0-9]+`)
@@ -24,8 +23,7 @@ func (s step) file() string {
 		"-"))
 }
 
-// readSteps reads lines "NAME: COMMAND"; a star before the name marks the first VM's. Empty lines and those
-// that begin with # are comments.
+// readSteps reads lines "NAME: COMMAND". Empty lines and those that begin with # are comments.
 func readSteps(file string) (all []step, err error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -40,8 +38,7 @@ func readSteps(file string) (all []step, err error) {
 		if !ok {
 			return nil, fmt.Errorf("%s: %q is no NAME: COMMAND", file, line)
 		}
-		name, first := strings.CutPrefix(name, "* ")
-		all = append(all, step{number: len(all) + 1, name: name, command: command, first: first})
+		all = append(all, step{number: len(all) + 1, name: name, command: command})
 	}
 	return all, nil
 }
