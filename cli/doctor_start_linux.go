@@ -144,12 +144,15 @@ func locked(path string) bool {
 
 // runs: a process of that name is there, or that is not known.
 func (h *host) runs(name string) bool {
-	all, err := filepath.Glob(filepath.Join(h.proc, "[0-9]*", "comm"))
+	all, err := os.ReadDir(h.proc)
 	if err != nil || len(all) == 0 {
 		return true
 	}
-	for _, file := range all {
-		comm, err := os.ReadFile(file)
+	for _, process := range all {
+		if strings.Trim(process.Name(), "0123456789") != "" {
+			continue // it is no pid
+		}
+		comm, err := os.ReadFile(filepath.Join(h.proc, process.Name(), "comm"))
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			continue // it has ended
 		}
