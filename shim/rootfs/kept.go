@@ -119,6 +119,7 @@ func (k Kept) Remove() error {
 }
 
 // Note writes into the directory of a VM that is restored which root file system containerd has for it, for Link.
+// Its snapshot is marked as by Prepare.
 func Note(mounts []*types.Mount, dir string) error {
 	if len(mounts) == 0 {
 		return nil // a container made for a restore has no snapshot
@@ -129,6 +130,9 @@ func Note(mounts []*types.Mount, dir string) error {
 	}
 	r, known, err := p.rootOf()
 	if !known || err != nil {
+		return err
+	}
+	if err := p.mark(); err != nil {
 		return err
 	}
 	data, err := json.Marshal(r)
