@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -65,11 +66,12 @@ func (f *execFlags) run(cmd *cobra.Command, opts *options, args []string) error 
 		_, err := c.Exec(cmd.Context(), vm, o, nil)
 		return err
 	}
-	p, err := c.Exec(cmd.Context(), vm, o, streamsOf(cmd, f.interactive))
+	s := streamsOf(cmd, f.interactive, f.Terminal)
+	p, err := c.Exec(cmd.Context(), vm, o, &s.Streams)
 	if err != nil {
-		return err
+		return errors.Join(err, s.restore())
 	}
-	code, err := follows(cmd, p, f.interactive)
+	code, err := follows(cmd, p, s, f.interactive)
 	if err != nil {
 		return err
 	}
@@ -84,16 +86,16 @@ func newAttach(opts *options) *cobra.Command {
 		Long: "Connect standard input and output to the command of a VM of this node. The exit code is the command's.\n" +
 			"At a terminal, Ctrl-P Ctrl-Q leaves the VM, which goes on. A VM that runs detached has a log instead.",
 		RunE: opts.resolved(func(cmd *cobra.Command, _ []string, c *client.Client, vm *nodev1.VM) error {
-			streams, keys := streamsOf(cmd, !noStdin), &leaveKeys{attached: make(chan *client.Process, 1)}
-			if streams.Stdin != nil && terminalOf(streams.Stdin) != nil {
-				keys.Reader, streams.Stdin = streams.Stdin, keys
+			s, keys := streamsOf(cmd, !noStdin, false), &leaveKeys{attached: make(chan *client.Process, 1)}
+			if s.Stdin != nil && s.in != nil {
+				keys.Reader, s.Stdin = s.Stdin, keys
 			}
-			p, err := c.Attach(cmd.Context(), vm, streams)
+			p, err := c.Attach(cmd.Context(), vm, &s.Streams)
 			if err != nil {
 				return err
 			}
 			keys.attached <- p
-			code, err := follows(cmd, p, !noStdin)
+			code, err := follows(cmd, p, s, !noStdin)
 			if err != nil {
 				return err
 			}

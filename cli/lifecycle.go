@@ -86,11 +86,12 @@ func newStart(opts *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p, err := c.Start(cmd.Context(), vm, streamsOf(cmd, true))
+			s := streamsOf(cmd, true, false)
+			p, err := c.Start(cmd.Context(), vm, &s.Streams)
 			if err != nil {
 				return err
 			}
-			code, err := follows(cmd, p, true)
+			code, err := follows(cmd, p, s, true)
 			if err != nil {
 				return err
 			}

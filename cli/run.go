@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -10,7 +11,6 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
-	"godwit.dev/godwit/internal/visible"
 )
 
 // runFlags are those of run.
@@ -106,12 +106,13 @@ func (f *runFlags) attached(cmd *cobra.Command, opts *options, c *client.Client,
 	o.Size = sizeOf(cmd, f.interactive)
 	told, stop := pulling(cmd, opts, o.Image)
 	o.Progress = told
-	vm, p, err := c.Run(cmd.Context(), o, streamsOf(cmd, f.interactive))
+	s := streamsOf(cmd, f.interactive, f.Terminal)
+	vm, p, err := c.Run(cmd.Context(), o, &s.Streams)
 	stop()
 	if err != nil {
-		return err
+		return errors.Join(err, s.restore())
 	}
-	code, err := follows(cmd, p, f.interactive)
+	code, err := follows(cmd, p, s, f.interactive)
 	if err != nil {
 		return err
 	}
@@ -126,15 +127,6 @@ func (f *runFlags) attached(cmd *cobra.Command, opts *options, c *client.Client,
 		}
 	}
 	return ran(code)
-}
-
-// streamsOf are this program's. What a guest writes goes through as it is, like that of any program.
-func streamsOf(cmd *cobra.Command, interactive bool) *client.Streams {
-	s := &client.Streams{Stdout: visible.Under(cmd.OutOrStdout()), Stderr: visible.Under(cmd.ErrOrStderr())}
-	if interactive {
-		s.Stdin = cmd.InOrStdin()
-	}
-	return s
 }
 
 func newCreate(opts *options) *cobra.Command {

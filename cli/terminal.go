@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -15,7 +14,7 @@ import (
 )
 
 // terminalOf is the terminal that in is; nil: it is none.
-func terminalOf(in io.Reader) console.Console {
+func terminalOf(in any) console.Console {
 	f, ok := in.(*os.File)
 	if !ok {
 		return nil
@@ -27,16 +26,18 @@ func terminalOf(in io.Reader) console.Console {
 	return c
 }
 
-// follows waits for a process whose streams are this program's, and answers its exit code. Signals go to the process.
+// follows waits for a process whose streams are s, and answers its exit code. Signals go to the process.
 // A terminal is raw meanwhile, and its size is the process's.
-func follows(cmd *cobra.Command, p *client.Process, interactive bool) (code int, err error) {
+func follows(cmd *cobra.Command, p *client.Process, s *streams, interactive bool) (code int, err error) {
 	ctx := context.WithoutCancel(cmd.Context()) // an interrupt is the process's
-	if in := terminalOf(cmd.InOrStdin()); in != nil && p.Terminal && interactive {
-		if err := in.SetRaw(); err != nil {
+	defer func() { err = errors.Join(err, s.restore()) }()
+	if p.Terminal {
+		if err := s.terminal(interactive); err != nil {
 			return 0, err
 		}
-		defer func() { err = errors.Join(err, in.Reset()) }()
-		defer followSize(ctx, p, in)()
+	}
+	if s.in != nil && p.Terminal && interactive {
+		defer followSize(ctx, p, s.in)()
 	}
 	passed := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
 		syscall.SIGUSR2}

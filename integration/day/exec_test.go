@@ -157,6 +157,7 @@ func (s *site) testTerminal(t *testing.T) {
 	heard := make(chan string, 1)
 	says := make(chan string, 1024)
 	go read(master, says)
+	said := ""
 	types := func(text, want string) {
 		t.Helper()
 		if _, err := master.WriteString(text); err != nil {
@@ -166,6 +167,7 @@ func (s *site) testTerminal(t *testing.T) {
 		for !strings.Contains(all, want) {
 			select {
 			case more, open := <-says:
+				said += more
 				if all += more; !open {
 					t.Fatalf("after %q: the end, %q", text, all)
 				}
@@ -191,8 +193,12 @@ func (s *site) testTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
+	rest := <-heard
 	if code := cmd.ProcessState.ExitCode(); code != 9 {
-		t.Errorf("exit code %d, %q", code, <-heard)
+		t.Errorf("exit code %d, %q", code, rest)
+	}
+	if strings.Contains(said+rest, "\r\r\n") {
+		t.Errorf("lines end twice: %q", said+rest)
 	}
 }
 
