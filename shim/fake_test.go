@@ -114,8 +114,9 @@ type world struct {
 	unasked   bool // Create asks no record
 	hasty     bool // the VMM reads RAM before it can wait for it
 	tracking  func(context.Context) tracking.Choice
-	templates *template.Store   // nil: every VM boots
-	disk      bool              // the image is a VM disk
+	templates *template.Store // nil: every VM boots
+	disk      bool            // the image is a VM disk
+	kept      fakeKept
 	stream    *machinev1.Stream // of a VM that comes
 	orders    Orders
 	stdout    string // of the task
@@ -208,7 +209,7 @@ func (w *world) restart() {
 func (w *world) host() *Host {
 	w.net.links = w.links
 	return &Host{
-		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk}, Records: w.records, Orders: w.orders,
+		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk, &w.kept}, Records: w.records, Orders: w.orders,
 		Unasked:    w.unasked,
 		HostKernel: "test", Tracking: w.tracking,
 		Driver:    func(context.Context, string) (vmm.Driver, error) { return w, nil },

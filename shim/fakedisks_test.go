@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,9 +16,16 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
+// fakeKept is what is kept of disks for the next task of the container.
+type fakeKept struct {
+	content map[string]string // by id
+	full    bool              // there is no room
+}
+
 type fakeDisks struct {
 	*faults
 	carries bool
+	kept    *fakeKept
 }
 
 func (d *fakeDisks) Prepare(_ context.Context, r DisksRequest) (*DiskSet, error) {
@@ -59,9 +67,31 @@ func (d *fakeDisks) PrepareVMDisk(_ context.Context, r VMDiskRequest) (*DiskSet,
 	return set, nil
 }
 
-func (d *fakeDisks) KeepWoken(string, string, string, string) error { return nil }
+// KeepWoken keeps a copy of what the files have.
+func (d *fakeDisks) KeepWoken(_, _, _ string, set *DiskSet) error {
+	if d.kept.full {
+		return errdefs.ErrResourceExhausted
+	}
+	for _, f := range set.Files {
+		data, err := os.ReadFile(f.Path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // freed, after it was kept
+		}
+		if err != nil {
+			return err
+		}
+		if d.kept.content == nil {
+			d.kept.content = map[string]string{}
+		}
+		d.kept.content[f.ID] = string(data)
+	}
+	return nil
+}
 
-func (d *fakeDisks) ForgetKept(string, string) error { return nil }
+func (d *fakeDisks) ForgetKept(string, string) error {
+	d.kept.content = nil
+	return nil
+}
 
 func (d *fakeDisks) Forget(req DisksRequest) error {
 	for _, m := range req.Mounts {

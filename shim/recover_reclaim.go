@@ -137,7 +137,11 @@ func releaseResources(ctx context.Context, host *Host, dir string, j *journal.Jo
 	if j.Phase == journal.Released && j.Spec != nil { // a snapshot or another node has what it wrote
 		try("forget its writable disk", host.Disks.ForgetKept(j.Spec.Namespace, j.Spec.ID))
 	}
-	try("free disks", host.Disks.Cleanup(ctx, filepath.Join(dir, "disks")))
+	if err := keepDisks(host, dir, j); err != nil { // they may be all that is left of it
+		try("free disks", err)
+	} else {
+		try("free disks", host.Disks.Cleanup(ctx, filepath.Join(dir, "disks")))
+	}
 	if j.RunDir != "" {
 		try("remove sockets", os.RemoveAll(j.RunDir))
 	}

@@ -79,7 +79,7 @@ func withWorker(t *testing.T, script string) (*world, *rootfs.Cache, *atomic.Int
 	t.Cleanup(sd.Shutdown)
 	w.service = NewService(ctx, w.events, sd, func(*config.Config) (*Host, error) {
 		h := w.host()
-		h.Disks, h.Snapshots = cachedDisks{&fakeDisks{w.faults, w.disk}, cache, read}, func([]string) Snapshots {
+		h.Disks, h.Snapshots = cachedDisks{&fakeDisks{w.faults, w.disk, &w.kept}, cache, read}, func([]string) Snapshots {
 			return workerOf{w.store, script}
 		}
 		return h, nil

@@ -129,8 +129,9 @@ type Disks interface {
 	// Forget removes the writable disk that an earlier task left next to these mounts: the VM has its own from the
 	// snapshot, and the next fresh task would boot from the old.
 	Forget(req DisksRequest) error
-	// KeepWoken has the next task of the container find the writable disk of a VM that woke. dir is that of Forget.
-	KeepWoken(namespace, id, dir, disk string) error
+	// KeepWoken has the next task of the container find what a VM that woke writes; where the container has no root file
+	// system, all disks. dir is that of Forget. It may be repeated.
+	KeepWoken(namespace, id, dir string, set *DiskSet) error
 	// ForgetKept removes what a task of the container has left for the next one.
 	ForgetKept(namespace, id string) error
 }
@@ -148,10 +149,11 @@ type DisksRequest struct {
 
 // VMDiskRequest of a fresh boot.
 type VMDiskRequest struct {
-	Mounts []*types.Mount
-	Dir    string // for the files of this VM alone
-	VMM    string // its name
-	Disk   bundle.VMDisk
+	Namespace, ID string
+	Mounts        []*types.Mount
+	Dir           string // for the files of this VM alone
+	VMM           string // its name
+	Disk          bundle.VMDisk
 }
 
 // DiskSet is what a container's root file system, or a VM disk, is made of.

@@ -82,6 +82,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if d.tasks, err = tasks.New(cfg, path, snapshots.Spec); err != nil {
 		return nil, err
 	}
+	d.tasks.Kept = adoption.KeptDisks{Config: cfg}
 	d.undo = append(d.undo, d.tasks.Close)
 	started, err := metrics.NewStarts(starts.File(cfg.StateDir))
 	if err != nil {
@@ -266,6 +267,7 @@ func (d *daemon) periodicWork() []engine.Work {
 		{Name: "sweep", Do: d.engine.Sweep},
 		{Name: "end", Do: d.shims.End},
 		{Name: "orphans", Do: d.tasks.Orphans},
+		{Name: "disks", Do: d.tasks.RemoveOrphanDisks},
 		{Name: "golden", Do: d.templates.Sweep},
 		{Name: "taps", Do: d.machines.RemoveStrayTaps},
 		{Name: "cache", Do: func(ctx context.Context) error { return d.snapshots.MaintainCache(ctx, d.records) }},

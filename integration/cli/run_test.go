@@ -200,6 +200,35 @@ func (d *day) keptDisk() {
 	d.says("woken\n", "start", "woken")
 	ends("woken", "fresh\nup\nkept\nup\n")
 	d.says("removed", "rm", "-f", "woken")
+	d.keptElsewhere(script)
+	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) { // godwitd hears that the containers are gone
+		left, _ := filepath.Glob(filepath.Join(d.n.StateDir(), "disks", "default", "*"))
+		if len(left) == 0 {
+			return
+		}
+		if time.Since(begun) > time.Minute {
+			d.Fatalf("disks of removed containers: %v", left)
+		}
+	}
+}
+
+// keptElsewhere: a VM that wakes where containerd has neither its container nor its snapshot, as after a move, has its
+// disk after stop and start.
+func (d *day) keptElsewhere(script string) {
+	d.says("came\n", "run", "-d", "--name", "came", images.Busybox, "sh", "-c", script)
+	d.log("came", func(s string) bool { return strings.HasSuffix(s, "up\n") })
+	d.says("", "exec", "came", "sh", "-c", "echo mine > /own; sync")
+	d.says("sleeps", "hibernate", "came")
+	d.n.Ctr(d, "containers", "rm", "came")
+	d.says("runs on", "wake", "came")
+	d.says("", "exec", "came", "sh", "-c", "echo more >> /own; sync")
+	d.says("came\n", "stop", "came")
+	d.says("came\n", "start", "came")
+	d.says("mine\nmore\n", "exec", "came", "cat", "/own")
+	d.says("removed", "rm", "-f", "came")
+	if left := d.n.Ctr(d, "containers", "ls", "-q"); strings.Contains(left, "came") {
+		d.n.Ctr(d, "containers", "rm", "came")
+	}
 }
 
 // interrupted: Ctrl-C in a pull from a registry that stalls, and before a VM runs, leaves nothing.

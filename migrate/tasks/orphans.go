@@ -15,6 +15,23 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
+// KeptDisks are the disks that wait for the next task of a container.
+type KeptDisks interface {
+	// RemoveOrphans removes those of containers that are gone, of which absent is the proof.
+	RemoveOrphans(absent func(vm *nodev1.VM) (bool, error)) error
+}
+
+// RemoveOrphanDisks removes the disks that were kept for the next task of a container that is gone.
+func (c *Client) RemoveOrphanDisks(ctx context.Context) error {
+	if c.Kept == nil {
+		return nil
+	}
+	return c.Kept.RemoveOrphans(func(vm *nodev1.VM) (bool, error) {
+		has, err := c.Has(ctx, vm)
+		return !has && err == nil, err
+	})
+}
+
 // Orphans gives back the networks of VMs whose container object is gone: a user who deletes a task and its
 // container with containerd's own tools does not know of a namespace that a wake made here. A wake makes the
 // container object before the namespace, so nothing that is under way is taken for an orphan.
@@ -73,8 +90,8 @@ func (c *Client) orphan(ctx context.Context, vm *nodev1.VM) error {
 // resubscribe is how long containerd is left alone when it tells no events any more.
 const resubscribe = 5 * time.Second
 
-// WatchDeleted gives back the network of a VM as soon as its container is deleted. Another one of its name, which
-// has its lease, can then run at once. What it misses Orphans finds. It returns when ctx ends.
+// WatchDeleted gives back the network and the disk of a VM as soon as its container is deleted. Another one of its
+// name, which has its lease, can then run at once. What it misses Orphans finds. It returns when ctx ends.
 func (c *Client) WatchDeleted(ctx context.Context) {
 	for {
 		told, failed := c.containerd.EventService().Subscribe(ctx, `topic=="/containers/delete"`)
@@ -100,6 +117,9 @@ func (c *Client) deleted(ctx context.Context, told <-chan *events.Envelope, fail
 			}
 			vm := &nodev1.VM{Namespace: e.Namespace, Id: gone.ID}
 			go func() {
+				if err := c.RemoveOrphanDisks(ctx); err != nil && ctx.Err() == nil {
+					slog.WarnContext(ctx, "disk of a deleted container is kept for now", "error", err)
+				}
 				if err := c.orphan(ctx, vm); err != nil && ctx.Err() == nil {
 					slog.WarnContext(ctx, "network of a deleted container is kept for now", "vm", vm.GetNamespace()+"/"+vm.GetId(),
 						"error", err)

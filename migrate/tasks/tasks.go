@@ -58,6 +58,8 @@ type Client struct {
 	networks   *networks
 	serial     serial
 	making     making
+
+	Kept KeptDisks // of this node; nil: none
 }
 
 // SpecOf answers the Spec that a snapshot holds.

@@ -127,6 +127,9 @@ func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskS
 		return nil, err
 	}
 	rootfs.SweepKept(d.cfg.DisksDir())
+	if set, err := d.left(req.Namespace, req.ID, req.Mounts); set != nil || err != nil {
+		return set, err
+	}
 	l, err := rootfs.Prepare(ctx, req.Mounts, rootfs.Paths{Cache: cache, Dir: req.Dir, WritableSize: req.WritableSize,
 		Room: req.Room, Program: rootfs.Program(req.Program), Kept: d.kept(req.Namespace, req.ID)})
 	if err != nil {
@@ -195,10 +198,6 @@ func (d *disks) Forget(req shim.DisksRequest) error {
 		}
 	}
 	return nil
-}
-
-func (d *disks) KeepWoken(namespace, id, dir, disk string) error {
-	return d.kept(namespace, id).Link(dir, disk)
 }
 
 func (d *disks) ForgetKept(namespace, id string) error { return d.kept(namespace, id).Remove() }

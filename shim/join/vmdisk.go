@@ -20,6 +20,12 @@ import (
 )
 
 func (d *disks) PrepareVMDisk(ctx context.Context, req shim.VMDiskRequest) (*shim.DiskSet, error) {
+	if set, err := d.left(req.Namespace, req.ID, req.Mounts); set != nil || err != nil {
+		if set != nil {
+			set.Path = req.Disk.Path
+		}
+		return set, err
+	}
 	firmware, nvram, err := firmwareFor(d.cfg, req.VMM, req.Disk.Boot)
 	if err != nil {
 		return nil, err
@@ -31,6 +37,7 @@ func (d *disks) PrepareVMDisk(ctx context.Context, req shim.VMDiskRequest) (*shi
 	f, err := vmdisk.Prepare(ctx, cache, vmdisk.Request{
 		Mounts: req.Mounts, Path: req.Disk.Path, Size: req.Disk.Size, Most: int64(d.cfg.VM.MaxDisk),
 		Kernel: req.Disk.Kernel, Initrd: req.Disk.Initrd, Firmware: firmware, NVRAM: nvram, Dir: req.Dir,
+		Kept: d.kept(req.Namespace, req.ID),
 	})
 	if err != nil {
 		return nil, err

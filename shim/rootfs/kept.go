@@ -14,17 +14,18 @@ import (
 	"godwit.dev/godwit/internal/durable"
 )
 
-// Kept is the directory of a container's writable disk for which its snapshot has no place: native and blockfile have
-// none, and a VM that woke has its disk elsewhere. The next task of the container finds its writes there. The zero
-// value keeps nothing.
+// Kept is the directory of what a VM of a container writes, and for which its snapshot has no place: native and
+// blockfile have none, and a VM that woke has its disk elsewhere. The next task of the container finds its writes
+// there. The zero value keeps nothing.
 type Kept struct {
 	Dir string // of one container
 }
 
 // Names in the directory, and of the note in that of a VM.
 const (
-	keptDisk = "rw.ext4"
+	KeptDisk = "rw.ext4"
 	keptRoot = "root.json"
+	keptSet  = "disks.json" // of a container without a root file system
 )
 
 // root is the root file system that a disk belongs to. Another container of the same name has another one.
@@ -57,8 +58,8 @@ func (p *plan) rootOf() (_ root, known bool, err error) {
 	return root{path, st.Ino}, true, nil
 }
 
-// find is the disk that is kept for a root file system; empty: there is none. What cannot be read may be it: an error.
-func (k Kept) find(r root) (string, error) {
+// find is the file that is kept for a root file system; empty: there is none. What cannot be read may be it: an error.
+func (k Kept) find(r root, name string) (string, error) {
 	if k.Dir == "" {
 		return "", nil
 	}
@@ -77,7 +78,7 @@ func (k Kept) find(r root) (string, error) {
 	if kept != r {
 		return "", nil
 	}
-	path := filepath.Join(k.Dir, keptDisk)
+	path := filepath.Join(k.Dir, name)
 	_, err = os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -85,17 +86,18 @@ func (k Kept) find(r root) (string, error) {
 	return path, err
 }
 
-// place is where the disk of a root file system is, or will be: another one's goes.
-func (k Kept) place(r root) (string, error) {
-	if path, err := k.find(r); path != "" || err != nil {
+// place is where the file of a root file system is, or will be: those of another one go.
+func (k Kept) place(r root, name string) (string, error) {
+	if path, err := k.find(r, name); path != "" || err != nil {
 		return path, err
 	}
 	if err := k.begin(r); err != nil {
 		return "", fmt.Errorf("keep writable disk: %w", err)
 	}
-	return filepath.Join(k.Dir, keptDisk), nil
+	return filepath.Join(k.Dir, name), nil
 }
 
+// begin writes the note. It is durable, and so are the directories up to the one of all containers.
 func (k Kept) begin(r root) error {
 	if err := k.Remove(); err != nil {
 		return err
@@ -107,7 +109,11 @@ func (k Kept) begin(r root) error {
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(filepath.Join(k.Dir, keptRoot), data, 0o600)
+	err = durable.WriteFile(filepath.Join(k.Dir, keptRoot), data, 0o600)
+	for dir := filepath.Dir(k.Dir); err == nil && dir != filepath.Dir(filepath.Dir(filepath.Dir(k.Dir))); {
+		err, dir = durable.SyncDir(dir), filepath.Dir(dir)
+	}
+	return err
 }
 
 // Remove what is kept.
@@ -119,83 +125,25 @@ func (k Kept) Remove() error {
 }
 
 // Note writes into the directory of a VM that is restored which root file system containerd has for it, for Link.
-// Its snapshot is marked as by Prepare.
+// Its snapshot is marked as by Prepare. A container that was made for the restore has none: it is the zero root.
 func Note(mounts []*types.Mount, dir string) error {
-	if len(mounts) == 0 {
-		return nil // a container made for a restore has no snapshot
-	}
-	p, err := readPlan(mounts)
-	if err != nil {
-		return nil //nolint:nilerr // no task of ours boots from such mounts
-	}
-	r, known, err := p.rootOf()
-	if !known || err != nil {
-		return err
-	}
-	if err := p.mark(); err != nil {
-		return err
+	var r root
+	if len(mounts) > 0 {
+		p, err := readPlan(mounts)
+		if err != nil {
+			return nil //nolint:nilerr // no task of ours boots from such mounts
+		}
+		known := false
+		if r, known, err = p.rootOf(); !known || err != nil {
+			return err
+		}
+		if err := p.mark(); err != nil {
+			return err
+		}
 	}
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	return durable.WriteFile(filepath.Join(dir, keptRoot), data, 0o600)
-}
-
-// Link keeps the writable disk of a VM that woke and runs, by a second name of the file. dir is the one of Note;
-// without a note nothing is kept.
-func (k Kept) Link(dir, disk string) error {
-	data, err := os.ReadFile(filepath.Join(dir, keptRoot))
-	if errors.Is(err, fs.ErrNotExist) || k.Dir == "" {
-		return nil
-	}
-	var r root
-	if err == nil {
-		err = json.Unmarshal(data, &r)
-	}
-	if err == nil {
-		err = k.begin(r)
-	}
-	if err == nil {
-		err = os.Link(disk, filepath.Join(k.Dir, keptDisk))
-	}
-	if err == nil {
-		err = durable.SyncDir(k.Dir)
-	}
-	if err != nil {
-		return fmt.Errorf("keep writable disk: %w", err)
-	}
-	return nil
-}
-
-// SweepKept removes the disks below top, one directory a namespace, whose root file systems containerd has removed.
-// What cannot be looked at stays.
-func SweepKept(top string) {
-	namespaces, err := os.ReadDir(top)
-	if err != nil {
-		return // there is none, or the next sweep sees them
-	}
-	for _, ns := range namespaces {
-		containers, err := os.ReadDir(filepath.Join(top, ns.Name()))
-		if err != nil {
-			continue
-		}
-		for _, c := range containers {
-			Kept{filepath.Join(top, ns.Name(), c.Name())}.sweep()
-		}
-	}
-}
-
-func (k Kept) sweep() {
-	var r root
-	data, err := os.ReadFile(filepath.Join(k.Dir, keptRoot))
-	if err != nil || json.Unmarshal(data, &r) != nil {
-		return
-	}
-	if _, err := os.Lstat(filepath.Dir(r.Path)); err != nil {
-		return // the file system of containerd is not mounted, perhaps
-	}
-	if _, err := os.Lstat(r.Path); errors.Is(err, fs.ErrNotExist) {
-		_ = k.Remove()
-	}
 }

@@ -116,14 +116,14 @@ func (p *plan) placeWritable(dst Paths) (err error) {
 	switch {
 	case err != nil:
 	case p.writable == "" && known && dst.Kept.Dir != "":
-		p.writable, err = dst.Kept.place(r)
+		p.writable, err = dst.Kept.place(r, KeptDisk)
 	case p.writable == "":
 		p.writable = filepath.Join(dst.Dir, writableName)
 	case known:
 		info, serr := os.Lstat(p.writable)
 		if errors.Is(serr, fs.ErrNotExist) || serr == nil && info.Size() == 0 {
 			var kept string
-			if kept, err = dst.Kept.find(r); kept != "" {
+			if kept, err = dst.Kept.find(r, KeptDisk); kept != "" {
 				p.writable = kept
 			}
 		}

@@ -139,17 +139,36 @@ const (
 	NVRAMName = "godwit-nvram.fd"
 )
 
-// WritableDir answers the directory for the files that a VM writes: that of the snapshot, so
-// that containerd removes them with it, or own.
-func WritableDir(mounts []*types.Mount, own string) (string, error) {
+// WritableDir answers the directory for the files that a VM disk's VM writes: that of the snapshot, so that containerd
+// removes them with it, else the one where they are kept for the next task, else own.
+func WritableDir(mounts []*types.Mount, own string, kept Kept) (string, error) {
 	p, err := readPlan(mounts)
 	if err != nil {
 		return "", err
 	}
-	if p.writable == "" {
-		return own, nil
+	r, known, err := p.rootOf()
+	if err != nil {
+		return "", err
 	}
-	return filepath.Dir(p.writable), nil
+	if !known || kept.Dir == "" {
+		if p.writable == "" {
+			return own, nil
+		}
+		return filepath.Dir(p.writable), nil
+	}
+	if p.writable == "" {
+		path, err := kept.place(r, DiskName)
+		return filepath.Dir(path), err
+	}
+	dir := filepath.Dir(p.writable)
+	if _, err := os.Lstat(filepath.Join(dir, DiskName)); !errors.Is(err, fs.ErrNotExist) {
+		return dir, err
+	}
+	path, err := kept.find(r, DiskName)
+	if path == "" || err != nil {
+		return dir, err
+	}
+	return kept.Dir, nil
 }
 
 // Base is a raw disk that is made once on this node, under key, by build. Its file is

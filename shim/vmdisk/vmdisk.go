@@ -34,6 +34,7 @@ type Request struct {
 	Firmware string
 	NVRAM    string
 	Dir      string // for the files of this VM alone
+	Kept     rootfs.Kept
 }
 
 // Files of one VM. Those without a path are not there.
@@ -67,7 +68,7 @@ const (
 // Prepare makes the files, or finds the disk of an earlier task of the same container.
 // On an error nothing is left that was not there before.
 func Prepare(ctx context.Context, cache *rootfs.Cache, r Request) (_ *Files, err error) {
-	dir, err := rootfs.WritableDir(r.Mounts, r.Dir)
+	dir, err := rootfs.WritableDir(r.Mounts, r.Dir, r.Kept)
 	if err != nil {
 		return nil, fmt.Errorf("prepare VM disk: %w", err)
 	}
