@@ -37,6 +37,7 @@ var verbs = []func(*options) *cobra.Command{
 	newRun, newCreate, newStart, newStop, newRestart, newKill, newRename, newPort, newPull, newImages, newHook,
 	newCp, newExec, newAttach, newTop, newLogs, newStats, newInspect,
 	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot,
+	newEvents,
 	newTemplate, newGolden,
 	newDashboard, newNode, newController, newNodes, newCordon, newUncordon, newDrain, newRecover, newDoctor, newVersion,
 }

@@ -34,6 +34,7 @@ var schemas = map[string]struct {
 	"schedule":     {&nodev1.Schedule{}, []string{"checkpoint --every", "checkpoint --stop"}},
 	"migrations":   {&nodev1.MovesResponse{}, []string{"migrations"}},
 	"event":        {&nodev1.MoveEvent{}, []string{"watch"}},
+	"node-event":   {&nodev1.NodeEvent{}, []string{"events"}},
 	"nodes":        {&nodev1.NodesResponse{}, []string{"nodes"}},
 	"node":         {&nodev1.CordonResponse{}, []string{"cordon", "uncordon"}},
 	"removed":      {&nodev1.ForgetResponse{}, []string{"rm"}},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"time"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/client"
@@ -74,6 +75,18 @@ func ExampleClient_Migrate() {
 		log.Fatal(err)
 	}
 	fmt.Printf("it stood still for %.0f ms\n", moved.GetFigures().GetDowntimeMs())
+}
+
+// What happens on this node is heard of, from an hour ago on. What is missing is said.
+func ExampleClient_Events() {
+	c := client.New()
+	defer c.Close()
+	o := client.EventOptions{Since: time.Now().Add(-time.Hour), Gap: func(text string) { log.Print(text) }}
+	err := c.Events(context.Background(), o, func(ev *nodev1.NodeEvent) error {
+		fmt.Println(ev.GetType(), ev.GetEvent(), ev.GetPhase(), ev.GetName())
+		return nil
+	})
+	log.Fatal(err)
 }
 
 // All moves are heard of as they come.

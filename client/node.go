@@ -35,6 +35,15 @@ func (d *node) Recorded(ctx context.Context, req *nodev1.GetRequest) (rec *nodev
 	return rec, err
 }
 
+// History implements nodev1.NodeService.
+func (d *node) History(ctx context.Context, req *nodev1.HistoryRequest) (resp *nodev1.HistoryResponse, err error) {
+	err = d.looker.Do(ctx, func(ctx context.Context, conn *ttrpc.Client) error {
+		resp, err = nodev1.NewNodeClient(conn).History(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
 // Close the connections.
 func (d *node) Close() error {
 	_ = d.looker.Close()

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/template"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/pflag"
@@ -59,7 +58,11 @@ func (l List) Print(w io.Writer, format Format, f ListFlags) error {
 	}
 	switch {
 	case f.Format != "":
-		return each(w, f.Format, items)
+		t, err := ParseTemplate(f.Format)
+		for i := 0; err == nil && i < len(items); i++ {
+			err = t.Write(w, items[i])
+		}
+		return err
 	case f.Quiet:
 		return Lines(w, fields(items, func(i Item) string { return i.ID }))
 	case format == Name:
@@ -154,34 +157,3 @@ func generic(i Item) (map[string]any, error) {
 }
 
 func keys(doc map[string]any) string { return strings.Join(slices.Sorted(maps.Keys(doc)), ", ") }
-
-// each writes a line for each item, as a template says. The text json stands for a whole document in a line.
-func each(w io.Writer, text string, items []Item) error {
-	if text == "json" {
-		text = "{{json .}}"
-	}
-	t, err := template.New("--format").Option("missingkey=error").Funcs(template.FuncMap{
-		"json": func(v any) (string, error) {
-			data, err := json.Marshal(v)
-			return string(data), err
-		},
-		"join": strings.Join, "lower": strings.ToLower, "upper": strings.ToUpper,
-	}).Parse(text)
-	if err != nil {
-		return fmt.Errorf("--format: %w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	for _, item := range items {
-		doc, err := generic(item)
-		if err != nil {
-			return err
-		}
-		var line bytes.Buffer
-		if err := t.Execute(&line, doc); err != nil {
-			return fmt.Errorf("--format: %w. The keys are: %s: %w", err, keys(doc), errdefs.ErrInvalidArgument)
-		}
-		if _, err := fmt.Fprintln(w, line.String()); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -21,6 +21,7 @@ import (
 	"godwit.dev/godwit/migrate/connlimit"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/history"
 	"godwit.dev/godwit/migrate/incarnation"
 	"godwit.dev/godwit/migrate/moves"
 	"godwit.dev/godwit/migrate/node"
@@ -44,6 +45,7 @@ type daemon struct {
 	whole     nodev1.StoreService // that store as a whole, wherever it is
 	reporter  *incarnation.Reporter
 	moves     *mover
+	history   *history.History
 	machines  *node.Machines
 	tasks     *tasks.Client
 	engine    *engine.Engine
@@ -97,6 +99,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	started.Wake, d.starts = counters.Wake, started
+	d.openHistory()
 	if d.moves, err = d.newMover(ctx, path); err != nil {
 		return nil, err
 	}
@@ -106,7 +109,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		Store:   d.reporter,
 		Records: d.records, Machines: d.machines, Observer: d.machines, Tasks: d.tasks, Departed: d.tasks,
 		Snapshots: snapshots, Elsewhere: snapshots.Elsewhere,
-		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters, d.moves},
+		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, counters, d.moves, d.history},
 	}
 	if d.isController() {
 		moved, err := engine.NewMoveMetrics(d.metrics, d.records)
@@ -135,7 +138,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		Admits: func(ctx context.Context) error { return moves.Admits(ctx, d.moves.service, cfg.Node) },
 		Up:     func(ctx context.Context, name string) (bool, error) { return moves.Up(ctx, d.moves.service, name) },
 		Checks: d.checks(), Release: d.machines.Release, Place: d.snapshots.Repository,
-		Containers: d.tasks.Containers,
+		Containers: d.tasks.Containers, Events: d.history,
 	}
 	return d, nil
 }
@@ -252,6 +255,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	})
 	group.Go(func() error { d.shims.Watch(ctx); return nil })
 	group.Go(func() error { d.tasks.WatchDeleted(ctx); return nil })
+	group.Go(func() error { d.hear(ctx); return nil })
 	group.Go(func() error { d.templates.boots.Run(ctx); return nil })
 	d.templates.TakeOver(ctx)
 	slog.InfoContext(ctx, "godwitd serves", "socket", d.config.DaemonSocket(), "controller", d.config.Controller.Address)
@@ -271,6 +275,7 @@ func (d *daemon) periodicWork() []engine.Work {
 		{Name: "golden", Do: d.templates.Sweep},
 		{Name: "taps", Do: d.machines.RemoveStrayTaps},
 		{Name: "cache", Do: func(ctx context.Context) error { return d.snapshots.MaintainCache(ctx, d.records) }},
+		{Name: "history", Do: func(ctx context.Context) error { return d.history.Settle(ctx, d.records) }},
 		{Name: "events", Do: d.moves.tell}, // last: a store that is out of reach takes its time
 	}
 }

@@ -74,6 +74,20 @@ type Service struct {
 	Release func(ctx context.Context, vm *nodev1.VM, req *machinev1.ReleaseRequest) error
 	// Containers tells what this node's containerd has of VMs: name, image and when it was made; nil: it is not asked.
 	Containers func(context.Context) ([]*nodev1.VMInfo, error)
+	Events     Events // what has happened here; nil: nothing is kept
+}
+
+// Events is the history of this node.
+type Events interface {
+	Read(ctx context.Context, req *nodev1.HistoryRequest) *nodev1.HistoryResponse
+}
+
+// History implements nodev1.NodeService.
+func (s *Service) History(ctx context.Context, req *nodev1.HistoryRequest) (*nodev1.HistoryResponse, error) {
+	if s.Events == nil {
+		return nil, fmt.Errorf("this node keeps no events: %w", errdefs.ErrFailedPrecondition)
+	}
+	return s.Events.Read(ctx, req), nil
 }
 
 // Check asks for one thing that the daemon needs, and says what it found.

@@ -3236,6 +3236,325 @@ func (x *OperationResponse) GetOperation() *Operation {
 	return nil
 }
 
+// HistoryRequest asks for the events after one that is known. It is named by both numbers: a node that has lost the
+// end of its history, as with its power, gives an id a second time.
+type HistoryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	After         uint64                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`                                        // id; 0: from since on
+	AfterUnixNano int64                  `protobuf:"varint,2,opt,name=after_unix_nano,json=afterUnixNano,proto3" json:"after_unix_nano,omitempty"` // when that event was written down (NodeEvent.heard_unix_nano)
+	SinceUnixNano int64                  `protobuf:"varint,3,opt,name=since_unix_nano,json=sinceUnixNano,proto3" json:"since_unix_nano,omitempty"` // of NodeEvent.unix_nano; with after 0
+	WaitMs        int64                  `protobuf:"varint,4,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`                        // how long to wait if there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryRequest) Reset() {
+	*x = HistoryRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryRequest) ProtoMessage() {}
+
+func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
+func (*HistoryRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *HistoryRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *HistoryRequest) GetAfterUnixNano() int64 {
+	if x != nil {
+		return x.AfterUnixNano
+	}
+	return 0
+}
+
+func (x *HistoryRequest) GetSinceUnixNano() int64 {
+	if x != nil {
+		return x.SinceUnixNano
+	}
+	return 0
+}
+
+func (x *HistoryRequest) GetWaitMs() int64 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+type HistoryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*NodeEvent           `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // oldest first; a part of them, if there are many
+	Oldest        *NodeEvent             `protobuf:"bytes,2,opt,name=oldest,proto3" json:"oldest,omitempty"` // that is kept; absent: there is none
+	Lost          bool                   `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"`    // the node does not know the event that was asked for: more may be gone, how many is not known
+	Last          *NodeEvent             `protobuf:"bytes,4,opt,name=last,proto3" json:"last,omitempty"`     // the newest that is known, whether it was asked for or not; absent: there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryResponse) Reset() {
+	*x = HistoryResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryResponse) ProtoMessage() {}
+
+func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
+func (*HistoryResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *HistoryResponse) GetEvents() []*NodeEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *HistoryResponse) GetOldest() *NodeEvent {
+	if x != nil {
+		return x.Oldest
+	}
+	return nil
+}
+
+func (x *HistoryResponse) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+func (x *HistoryResponse) GetLast() *NodeEvent {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+// NodeEvent is one thing that has happened to a VM on a node. Its id grows with every event of the node.
+type NodeEvent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	UnixNano      int64                  `protobuf:"varint,2,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`                  // when it happened, by the clock of who tells it
+	HeardUnixNano int64                  `protobuf:"varint,3,opt,name=heard_unix_nano,json=heardUnixNano,proto3" json:"heard_unix_nano,omitempty"` // when godwitd has written it down; ids are in this order
+	Type          string                 `protobuf:"bytes,4,opt,name=type,proto3" json:"type,omitempty"`                                           // vm, operation, move, node
+	Event         string                 `protobuf:"bytes,5,opt,name=event,proto3" json:"event,omitempty"`                                         // create, start, exit, hibernate, wake, move, ..
+	Phase         string                 `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"`                                         // of operations and moves: begun, switching, committed, retrying, done, failed, ..
+	Vm            *VM                    `protobuf:"bytes,7,opt,name=vm,proto3" json:"vm,omitempty"`
+	Name          string                 `protobuf:"bytes,8,opt,name=name,proto3" json:"name,omitempty"`      // what the VM was called then
+	Node          string                 `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`      // which has written it down
+	Source        string                 `protobuf:"bytes,10,opt,name=source,proto3" json:"source,omitempty"` // of operations and moves: nodes
+	Destination   string                 `protobuf:"bytes,11,opt,name=destination,proto3" json:"destination,omitempty"`
+	Operation     string                 `protobuf:"bytes,12,opt,name=operation,proto3" json:"operation,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,13,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Digest        string                 `protobuf:"bytes,14,opt,name=digest,proto3" json:"digest,omitempty"` // of the snapshot that was made, or from which the VM goes on
+	Reason        string                 `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"`
+	ExitCode      *uint32                `protobuf:"varint,16,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
+	Process       string                 `protobuf:"bytes,17,opt,name=process,proto3" json:"process,omitempty"`                       // id of an exec; empty: the VM's own process
+	MoveEvent     uint64                 `protobuf:"varint,18,opt,name=move_event,json=moveEvent,proto3" json:"move_event,omitempty"` // id of the controller's event that this is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeEvent) Reset() {
+	*x = NodeEvent{}
+	mi := &file_node_v1_node_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeEvent) ProtoMessage() {}
+
+func (x *NodeEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeEvent.ProtoReflect.Descriptor instead.
+func (*NodeEvent) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *NodeEvent) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *NodeEvent) GetUnixNano() int64 {
+	if x != nil {
+		return x.UnixNano
+	}
+	return 0
+}
+
+func (x *NodeEvent) GetHeardUnixNano() int64 {
+	if x != nil {
+		return x.HeardUnixNano
+	}
+	return 0
+}
+
+func (x *NodeEvent) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetEvent() string {
+	if x != nil {
+		return x.Event
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *NodeEvent) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *NodeEvent) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetExitCode() uint32 {
+	if x != nil && x.ExitCode != nil {
+		return *x.ExitCode
+	}
+	return 0
+}
+
+func (x *NodeEvent) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *NodeEvent) GetMoveEvent() uint64 {
+	if x != nil {
+		return x.MoveEvent
+	}
+	return 0
+}
+
 type InfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Check         bool                   `protobuf:"varint,1,opt,name=check,proto3" json:"check,omitempty"` // containerd and the store are asked too
@@ -3245,7 +3564,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3257,7 +3576,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3270,7 +3589,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -3296,7 +3615,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3308,7 +3627,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3321,7 +3640,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -3393,7 +3712,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3405,7 +3724,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3418,7 +3737,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Check) GetName() string {
@@ -3486,7 +3805,7 @@ type VMInfo struct {
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3498,7 +3817,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3511,7 +3830,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -3691,7 +4010,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3703,7 +4022,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3716,7 +4035,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -3736,7 +4055,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3748,7 +4067,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3761,7 +4080,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -3792,7 +4111,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +4123,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +4136,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -3880,7 +4199,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3892,7 +4211,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3905,7 +4224,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -3981,7 +4300,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3993,7 +4312,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4006,7 +4325,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CheckpointRequest) GetVm() *VM {
@@ -4081,7 +4400,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4093,7 +4412,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4106,7 +4425,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -4132,7 +4451,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4144,7 +4463,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4157,7 +4476,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -4230,7 +4549,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4242,7 +4561,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4255,7 +4574,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Transfer) GetPass() uint32 {
@@ -4325,7 +4644,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4337,7 +4656,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4350,7 +4669,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -4527,7 +4846,7 @@ type Pass struct {
 
 func (x *Pass) Reset() {
 	*x = Pass{}
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4539,7 +4858,7 @@ func (x *Pass) String() string {
 func (*Pass) ProtoMessage() {}
 
 func (x *Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4552,7 +4871,7 @@ func (x *Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pass.ProtoReflect.Descriptor instead.
 func (*Pass) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Pass) GetLookedBytes() uint64 {
@@ -4595,7 +4914,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4607,7 +4926,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4620,7 +4939,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -4660,7 +4979,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4672,7 +4991,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4685,7 +5004,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -4725,7 +5044,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4737,7 +5056,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4750,7 +5069,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -4916,7 +5235,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4928,7 +5247,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4941,7 +5260,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -4961,7 +5280,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4973,7 +5292,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4986,7 +5305,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -5013,7 +5332,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5025,7 +5344,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5038,7 +5357,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -5064,7 +5383,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5076,7 +5395,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5089,7 +5408,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -5109,7 +5428,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5121,7 +5440,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5134,7 +5453,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -5164,7 +5483,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5176,7 +5495,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5189,7 +5508,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -5237,7 +5556,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5249,7 +5568,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5262,7 +5581,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *BadPart) GetPart() string {
@@ -5288,7 +5607,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5300,7 +5619,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5313,7 +5632,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *DropRequest) GetDigest() string {
@@ -5332,7 +5651,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5344,7 +5663,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5357,7 +5676,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *DropResponse) GetWarning() string {
@@ -5377,7 +5696,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5389,7 +5708,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5402,7 +5721,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *PruneRequest) GetVm() *VM {
@@ -5429,7 +5748,7 @@ type PruneResponse struct {
 
 func (x *PruneResponse) Reset() {
 	*x = PruneResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5441,7 +5760,7 @@ func (x *PruneResponse) String() string {
 func (*PruneResponse) ProtoMessage() {}
 
 func (x *PruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5454,7 +5773,7 @@ func (x *PruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
 func (*PruneResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PruneResponse) GetPruned() []*Pruned {
@@ -5487,7 +5806,7 @@ type Pruned struct {
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5499,7 +5818,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5512,7 +5831,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Pruned) GetVm() *VM {
@@ -5576,7 +5895,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5588,7 +5907,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5601,7 +5920,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *DiffRequest) GetFrom() string {
@@ -5641,7 +5960,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5653,7 +5972,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5666,7 +5985,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *DiffResponse) GetSpaces() []*SpaceDiff {
@@ -5692,7 +6011,7 @@ type SpaceDiff struct {
 
 func (x *SpaceDiff) Reset() {
 	*x = SpaceDiff{}
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5704,7 +6023,7 @@ func (x *SpaceDiff) String() string {
 func (*SpaceDiff) ProtoMessage() {}
 
 func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5717,7 +6036,7 @@ func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
 func (*SpaceDiff) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *SpaceDiff) GetName() string {
@@ -5781,7 +6100,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5793,7 +6112,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5806,7 +6125,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *CopyRequest) GetRepository() string {
@@ -5848,7 +6167,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5860,7 +6179,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5873,7 +6192,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CopyResponse) GetBytes() uint64 {
@@ -5908,7 +6227,7 @@ type PeerRef struct {
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5920,7 +6239,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5933,7 +6252,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -5968,7 +6287,7 @@ type PeerState struct {
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5980,7 +6299,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5993,7 +6312,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -6031,7 +6350,7 @@ type PeerCheckRequest struct {
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6043,7 +6362,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6056,7 +6375,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -6112,7 +6431,7 @@ type PeerCheckResponse struct {
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6124,7 +6443,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6137,7 +6456,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -6176,7 +6495,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6188,7 +6507,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6201,7 +6520,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -6264,7 +6583,7 @@ type PeerPrepareResponse struct {
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6276,7 +6595,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6289,7 +6608,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -6325,7 +6644,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6337,7 +6656,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6350,7 +6669,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -6391,7 +6710,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6403,7 +6722,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6416,7 +6735,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -6443,7 +6762,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6455,7 +6774,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6468,7 +6787,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -6496,7 +6815,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6508,7 +6827,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6521,7 +6840,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -6556,7 +6875,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6568,7 +6887,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6581,7 +6900,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -6617,7 +6936,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6629,7 +6948,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6642,7 +6961,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -6688,7 +7007,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6700,7 +7019,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6713,7 +7032,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -6779,7 +7098,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6791,7 +7110,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6804,7 +7123,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -6857,7 +7176,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6869,7 +7188,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6882,7 +7201,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 type GoldenListResponse struct {
@@ -6894,7 +7213,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6906,7 +7225,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6919,7 +7238,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -6947,7 +7266,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6959,7 +7278,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6972,7 +7291,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -7054,7 +7373,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7066,7 +7385,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7079,7 +7398,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -7098,7 +7417,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7110,7 +7429,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7123,7 +7442,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -7155,7 +7474,7 @@ type TemplateInfo struct {
 
 func (x *TemplateInfo) Reset() {
 	*x = TemplateInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7167,7 +7486,7 @@ func (x *TemplateInfo) String() string {
 func (*TemplateInfo) ProtoMessage() {}
 
 func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7180,7 +7499,7 @@ func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateInfo.ProtoReflect.Descriptor instead.
 func (*TemplateInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *TemplateInfo) GetKind() TemplateKind {
@@ -7290,7 +7609,7 @@ type TemplatesRequest struct {
 
 func (x *TemplatesRequest) Reset() {
 	*x = TemplatesRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7302,7 +7621,7 @@ func (x *TemplatesRequest) String() string {
 func (*TemplatesRequest) ProtoMessage() {}
 
 func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7315,7 +7634,7 @@ func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesRequest.ProtoReflect.Descriptor instead.
 func (*TemplatesRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *TemplatesRequest) GetKind() TemplateKind {
@@ -7335,7 +7654,7 @@ type TemplatesResponse struct {
 
 func (x *TemplatesResponse) Reset() {
 	*x = TemplatesResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7347,7 +7666,7 @@ func (x *TemplatesResponse) String() string {
 func (*TemplatesResponse) ProtoMessage() {}
 
 func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7360,7 +7679,7 @@ func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesResponse.ProtoReflect.Descriptor instead.
 func (*TemplatesResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *TemplatesResponse) GetTemplates() []*TemplateInfo {
@@ -7388,7 +7707,7 @@ type TemplateMakeRequest struct {
 
 func (x *TemplateMakeRequest) Reset() {
 	*x = TemplateMakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7400,7 +7719,7 @@ func (x *TemplateMakeRequest) String() string {
 func (*TemplateMakeRequest) ProtoMessage() {}
 
 func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7413,7 +7732,7 @@ func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeRequest.ProtoReflect.Descriptor instead.
 func (*TemplateMakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *TemplateMakeRequest) GetKind() TemplateKind {
@@ -7453,7 +7772,7 @@ type TemplateShape struct {
 
 func (x *TemplateShape) Reset() {
 	*x = TemplateShape{}
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7465,7 +7784,7 @@ func (x *TemplateShape) String() string {
 func (*TemplateShape) ProtoMessage() {}
 
 func (x *TemplateShape) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7478,7 +7797,7 @@ func (x *TemplateShape) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateShape.ProtoReflect.Descriptor instead.
 func (*TemplateShape) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *TemplateShape) GetMemory() uint64 {
@@ -7538,7 +7857,7 @@ type TemplateMakeResponse struct {
 
 func (x *TemplateMakeResponse) Reset() {
 	*x = TemplateMakeResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7550,7 +7869,7 @@ func (x *TemplateMakeResponse) String() string {
 func (*TemplateMakeResponse) ProtoMessage() {}
 
 func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7563,7 +7882,7 @@ func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeResponse.ProtoReflect.Descriptor instead.
 func (*TemplateMakeResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *TemplateMakeResponse) GetTemplate() *TemplateInfo {
@@ -7625,7 +7944,7 @@ type TemplateRemoveRequest struct {
 
 func (x *TemplateRemoveRequest) Reset() {
 	*x = TemplateRemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7637,7 +7956,7 @@ func (x *TemplateRemoveRequest) String() string {
 func (*TemplateRemoveRequest) ProtoMessage() {}
 
 func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7650,7 +7969,7 @@ func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveRequest.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *TemplateRemoveRequest) GetKind() TemplateKind {
@@ -7676,7 +7995,7 @@ type TemplateRemoveResponse struct {
 
 func (x *TemplateRemoveResponse) Reset() {
 	*x = TemplateRemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7688,7 +8007,7 @@ func (x *TemplateRemoveResponse) String() string {
 func (*TemplateRemoveResponse) ProtoMessage() {}
 
 func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7701,7 +8020,7 @@ func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveResponse.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *TemplateRemoveResponse) GetRemoved() []*TemplateInfo {
@@ -7722,7 +8041,7 @@ type TemplatePushRequest struct {
 
 func (x *TemplatePushRequest) Reset() {
 	*x = TemplatePushRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7734,7 +8053,7 @@ func (x *TemplatePushRequest) String() string {
 func (*TemplatePushRequest) ProtoMessage() {}
 
 func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7747,7 +8066,7 @@ func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushRequest.ProtoReflect.Descriptor instead.
 func (*TemplatePushRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *TemplatePushRequest) GetKind() TemplateKind {
@@ -7780,7 +8099,7 @@ type TemplatePushResponse struct {
 
 func (x *TemplatePushResponse) Reset() {
 	*x = TemplatePushResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7792,7 +8111,7 @@ func (x *TemplatePushResponse) String() string {
 func (*TemplatePushResponse) ProtoMessage() {}
 
 func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7805,7 +8124,7 @@ func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushResponse.ProtoReflect.Descriptor instead.
 func (*TemplatePushResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *TemplatePushResponse) GetPushed() []*TemplatePushed {
@@ -7828,7 +8147,7 @@ type TemplatePushed struct {
 
 func (x *TemplatePushed) Reset() {
 	*x = TemplatePushed{}
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7840,7 +8159,7 @@ func (x *TemplatePushed) String() string {
 func (*TemplatePushed) ProtoMessage() {}
 
 func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7853,7 +8172,7 @@ func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushed.ProtoReflect.Descriptor instead.
 func (*TemplatePushed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *TemplatePushed) GetTemplate() *TemplateInfo {
@@ -8194,7 +8513,40 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x10OperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"L\n" +
 	"\x11OperationResponse\x127\n" +
-	"\toperation\x18\x01 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\"#\n" +
+	"\toperation\x18\x01 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\"\x8f\x01\n" +
+	"\x0eHistoryRequest\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\x04R\x05after\x12&\n" +
+	"\x0fafter_unix_nano\x18\x02 \x01(\x03R\rafterUnixNano\x12&\n" +
+	"\x0fsince_unix_nano\x18\x03 \x01(\x03R\rsinceUnixNano\x12\x17\n" +
+	"\await_ms\x18\x04 \x01(\x03R\x06waitMs\"\xba\x01\n" +
+	"\x0fHistoryResponse\x121\n" +
+	"\x06events\x18\x01 \x03(\v2\x19.godwit.node.v1.NodeEventR\x06events\x121\n" +
+	"\x06oldest\x18\x02 \x01(\v2\x19.godwit.node.v1.NodeEventR\x06oldest\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\bR\x04lost\x12-\n" +
+	"\x04last\x18\x04 \x01(\v2\x19.godwit.node.v1.NodeEventR\x04last\"\xf7\x03\n" +
+	"\tNodeEvent\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1b\n" +
+	"\tunix_nano\x18\x02 \x01(\x03R\bunixNano\x12&\n" +
+	"\x0fheard_unix_nano\x18\x03 \x01(\x03R\rheardUnixNano\x12\x12\n" +
+	"\x04type\x18\x04 \x01(\tR\x04type\x12\x14\n" +
+	"\x05event\x18\x05 \x01(\tR\x05event\x12\x14\n" +
+	"\x05phase\x18\x06 \x01(\tR\x05phase\x12\"\n" +
+	"\x02vm\x18\a \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x12\n" +
+	"\x04name\x18\b \x01(\tR\x04name\x12\x12\n" +
+	"\x04node\x18\t \x01(\tR\x04node\x12\x16\n" +
+	"\x06source\x18\n" +
+	" \x01(\tR\x06source\x12 \n" +
+	"\vdestination\x18\v \x01(\tR\vdestination\x12\x1c\n" +
+	"\toperation\x18\f \x01(\tR\toperation\x12\x18\n" +
+	"\aattempt\x18\r \x01(\rR\aattempt\x12\x16\n" +
+	"\x06digest\x18\x0e \x01(\tR\x06digest\x12\x16\n" +
+	"\x06reason\x18\x0f \x01(\tR\x06reason\x12 \n" +
+	"\texit_code\x18\x10 \x01(\rH\x00R\bexitCode\x88\x01\x01\x12\x18\n" +
+	"\aprocess\x18\x11 \x01(\tR\aprocess\x12\x1d\n" +
+	"\n" +
+	"move_event\x18\x12 \x01(\x04R\tmoveEventB\f\n" +
+	"\n" +
+	"_exit_code\"#\n" +
 	"\vInfoRequest\x12\x14\n" +
 	"\x05check\x18\x01 \x01(\bR\x05check\"\x8c\x02\n" +
 	"\fInfoResponse\x12\x18\n" +
@@ -8659,7 +9011,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x03Pin\x12\x1a.godwit.node.v1.PinRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04Owed\x12\x1b.godwit.node.v1.OwedRequest\x1a\x1c.godwit.node.v1.OwedResponse\x12D\n" +
 	"\x05Clear\x12\x1c.godwit.node.v1.ClearRequest\x1a\x1d.godwit.node.v1.ClearResponse\x12P\n" +
-	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xd3\x0e\n" +
+	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\x9f\x0f\n" +
 	"\x04Node\x12A\n" +
 	"\x04Info\x12\x1b.godwit.node.v1.InfoRequest\x1a\x1c.godwit.node.v1.InfoResponse\x12>\n" +
 	"\x03VMs\x12\x1a.godwit.node.v1.VMsRequest\x1a\x1b.godwit.node.v1.VMsResponse\x12M\n" +
@@ -8688,7 +9040,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\tTemplates\x12 .godwit.node.v1.TemplatesRequest\x1a!.godwit.node.v1.TemplatesResponse\x12Y\n" +
 	"\fTemplateMake\x12#.godwit.node.v1.TemplateMakeRequest\x1a$.godwit.node.v1.TemplateMakeResponse\x12_\n" +
 	"\x0eTemplateRemove\x12%.godwit.node.v1.TemplateRemoveRequest\x1a&.godwit.node.v1.TemplateRemoveResponse\x12Y\n" +
-	"\fTemplatePush\x12#.godwit.node.v1.TemplatePushRequest\x1a$.godwit.node.v1.TemplatePushResponse2\xb4\a\n" +
+	"\fTemplatePush\x12#.godwit.node.v1.TemplatePushRequest\x1a$.godwit.node.v1.TemplatePushResponse\x12J\n" +
+	"\aHistory\x12\x1e.godwit.node.v1.HistoryRequest\x1a\x1f.godwit.node.v1.HistoryResponse2\xb4\a\n" +
 	"\x04Peer\x12L\n" +
 	"\x05Check\x12 .godwit.node.v1.PeerCheckRequest\x1a!.godwit.node.v1.PeerCheckResponse\x12R\n" +
 	"\aPrepare\x12\".godwit.node.v1.PeerPrepareRequest\x1a#.godwit.node.v1.PeerPrepareResponse\x12?\n" +
@@ -8717,7 +9070,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 99)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 102)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                      // 0: godwit.node.v1.Kind
 	(Phase)(0),                     // 1: godwit.node.v1.Phase
@@ -8757,81 +9110,84 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*ClearResponse)(nil),          // 35: godwit.node.v1.ClearResponse
 	(*OperationRequest)(nil),       // 36: godwit.node.v1.OperationRequest
 	(*OperationResponse)(nil),      // 37: godwit.node.v1.OperationResponse
-	(*InfoRequest)(nil),            // 38: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),           // 39: godwit.node.v1.InfoResponse
-	(*Check)(nil),                  // 40: godwit.node.v1.Check
-	(*VMInfo)(nil),                 // 41: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),             // 42: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),            // 43: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),       // 44: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),            // 45: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),      // 46: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),          // 47: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),         // 48: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),               // 49: godwit.node.v1.Transfer
-	(*Figures)(nil),                // 50: godwit.node.v1.Figures
-	(*Pass)(nil),                   // 51: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),          // 52: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),         // 53: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),           // 54: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),       // 55: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),      // 56: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),         // 57: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),        // 58: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),          // 59: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 60: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),                // 61: godwit.node.v1.BadPart
-	(*DropRequest)(nil),            // 62: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),           // 63: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),           // 64: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),          // 65: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),                 // 66: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),            // 67: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),           // 68: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),              // 69: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),            // 70: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),           // 71: godwit.node.v1.CopyResponse
-	(*PeerRef)(nil),                // 72: godwit.node.v1.PeerRef
-	(*PeerState)(nil),              // 73: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),       // 74: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),      // 75: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),     // 76: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil),    // 77: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),        // 78: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),        // 79: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),     // 80: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),       // 81: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),      // 82: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),     // 83: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),          // 84: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),         // 85: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),      // 86: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),     // 87: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),             // 88: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),      // 89: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),     // 90: godwit.node.v1.GoldenDropResponse
-	(*TemplateInfo)(nil),           // 91: godwit.node.v1.TemplateInfo
-	(*TemplatesRequest)(nil),       // 92: godwit.node.v1.TemplatesRequest
-	(*TemplatesResponse)(nil),      // 93: godwit.node.v1.TemplatesResponse
-	(*TemplateMakeRequest)(nil),    // 94: godwit.node.v1.TemplateMakeRequest
-	(*TemplateShape)(nil),          // 95: godwit.node.v1.TemplateShape
-	(*TemplateMakeResponse)(nil),   // 96: godwit.node.v1.TemplateMakeResponse
-	(*TemplateRemoveRequest)(nil),  // 97: godwit.node.v1.TemplateRemoveRequest
-	(*TemplateRemoveResponse)(nil), // 98: godwit.node.v1.TemplateRemoveResponse
-	(*TemplatePushRequest)(nil),    // 99: godwit.node.v1.TemplatePushRequest
-	(*TemplatePushResponse)(nil),   // 100: godwit.node.v1.TemplatePushResponse
-	(*TemplatePushed)(nil),         // 101: godwit.node.v1.TemplatePushed
-	nil,                            // 102: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Ref)(nil),                 // 103: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),       // 104: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),       // 105: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),         // 106: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),      // 107: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),        // 108: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),     // 109: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),        // 110: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),       // 111: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),      // 112: godwit.machine.v1.RevertResponse
+	(*HistoryRequest)(nil),         // 38: godwit.node.v1.HistoryRequest
+	(*HistoryResponse)(nil),        // 39: godwit.node.v1.HistoryResponse
+	(*NodeEvent)(nil),              // 40: godwit.node.v1.NodeEvent
+	(*InfoRequest)(nil),            // 41: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),           // 42: godwit.node.v1.InfoResponse
+	(*Check)(nil),                  // 43: godwit.node.v1.Check
+	(*VMInfo)(nil),                 // 44: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),             // 45: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),            // 46: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),       // 47: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),            // 48: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),      // 49: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),          // 50: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),         // 51: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),               // 52: godwit.node.v1.Transfer
+	(*Figures)(nil),                // 53: godwit.node.v1.Figures
+	(*Pass)(nil),                   // 54: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),          // 55: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),         // 56: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),           // 57: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),       // 58: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),      // 59: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),         // 60: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),        // 61: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),          // 62: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 63: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),                // 64: godwit.node.v1.BadPart
+	(*DropRequest)(nil),            // 65: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),           // 66: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),           // 67: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),          // 68: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),                 // 69: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),            // 70: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),           // 71: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),              // 72: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),            // 73: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),           // 74: godwit.node.v1.CopyResponse
+	(*PeerRef)(nil),                // 75: godwit.node.v1.PeerRef
+	(*PeerState)(nil),              // 76: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),       // 77: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),      // 78: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),     // 79: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil),    // 80: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),        // 81: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),        // 82: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),     // 83: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),       // 84: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),      // 85: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),     // 86: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),          // 87: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),         // 88: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),      // 89: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),     // 90: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),             // 91: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),      // 92: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),     // 93: godwit.node.v1.GoldenDropResponse
+	(*TemplateInfo)(nil),           // 94: godwit.node.v1.TemplateInfo
+	(*TemplatesRequest)(nil),       // 95: godwit.node.v1.TemplatesRequest
+	(*TemplatesResponse)(nil),      // 96: godwit.node.v1.TemplatesResponse
+	(*TemplateMakeRequest)(nil),    // 97: godwit.node.v1.TemplateMakeRequest
+	(*TemplateShape)(nil),          // 98: godwit.node.v1.TemplateShape
+	(*TemplateMakeResponse)(nil),   // 99: godwit.node.v1.TemplateMakeResponse
+	(*TemplateRemoveRequest)(nil),  // 100: godwit.node.v1.TemplateRemoveRequest
+	(*TemplateRemoveResponse)(nil), // 101: godwit.node.v1.TemplateRemoveResponse
+	(*TemplatePushRequest)(nil),    // 102: godwit.node.v1.TemplatePushRequest
+	(*TemplatePushResponse)(nil),   // 103: godwit.node.v1.TemplatePushResponse
+	(*TemplatePushed)(nil),         // 104: godwit.node.v1.TemplatePushed
+	nil,                            // 105: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Ref)(nil),                 // 106: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),       // 107: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),       // 108: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),         // 109: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),      // 110: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),        // 111: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),     // 112: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),        // 113: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),       // 114: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),      // 115: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -8873,181 +9229,187 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	13,  // 36: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
 	4,   // 37: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
 	6,   // 38: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	40,  // 39: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	4,   // 40: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	5,   // 41: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	6,   // 42: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	9,   // 43: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
-	41,  // 44: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	4,   // 45: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 46: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 47: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 48: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	50,  // 49: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	49,  // 50: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	51,  // 51: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	4,   // 52: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 53: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	4,   // 54: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	54,  // 55: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	61,  // 56: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	4,   // 57: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	66,  // 58: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	4,   // 59: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	69,  // 60: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	4,   // 61: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	103, // 62: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	104, // 63: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 64: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
-	4,   // 65: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	105, // 66: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 67: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	103, // 68: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	105, // 69: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 70: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	106, // 71: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	4,   // 72: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	107, // 73: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	4,   // 74: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	103, // 75: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 76: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	103, // 77: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 78: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	103, // 79: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	102, // 80: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	88,  // 81: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	88,  // 82: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	3,   // 83: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
-	3,   // 84: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	91,  // 85: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 86: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	84,  // 87: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
-	95,  // 88: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
-	91,  // 89: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 90: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	91,  // 91: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 92: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	101, // 93: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
-	91,  // 94: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
-	14,  // 95: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	15,  // 96: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	17,  // 97: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	18,  // 98: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	19,  // 99: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	20,  // 100: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	22,  // 101: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	21,  // 102: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	23,  // 103: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	24,  // 104: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	28,  // 105: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 106: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	25,  // 107: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	26,  // 108: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	30,  // 109: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	31,  // 110: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
-	32,  // 111: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	34,  // 112: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	36,  // 113: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	38,  // 114: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	42,  // 115: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	44,  // 116: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	45,  // 117: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	47,  // 118: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	46,  // 119: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	28,  // 120: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 121: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	14,  // 122: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	52,  // 123: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	55,  // 124: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	57,  // 125: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	59,  // 126: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	62,  // 127: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	31,  // 128: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
-	64,  // 129: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	67,  // 130: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	70,  // 131: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	84,  // 132: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	86,  // 133: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	89,  // 134: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	92,  // 135: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
-	94,  // 136: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
-	97,  // 137: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
-	99,  // 138: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
-	74,  // 139: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	76,  // 140: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	72,  // 141: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	72,  // 142: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	72,  // 143: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	72,  // 144: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	79,  // 145: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	80,  // 146: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	72,  // 147: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	81,  // 148: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	82,  // 149: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	83,  // 150: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	45,  // 151: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	7,   // 152: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 153: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 154: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 155: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 156: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 157: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 158: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 159: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 160: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 161: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 162: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 163: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 164: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	27,  // 165: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 166: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	7,   // 167: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
-	33,  // 168: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	35,  // 169: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	37,  // 170: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	39,  // 171: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	43,  // 172: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	48,  // 173: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	48,  // 174: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	48,  // 175: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	48,  // 176: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 177: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 178: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 179: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	53,  // 180: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	56,  // 181: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	58,  // 182: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	60,  // 183: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	63,  // 184: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	7,   // 185: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
-	65,  // 186: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	68,  // 187: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	71,  // 188: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	85,  // 189: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	87,  // 190: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	90,  // 191: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	93,  // 192: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	96,  // 193: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	98,  // 194: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	100, // 195: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	75,  // 196: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	77,  // 197: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	78,  // 198: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	73,  // 199: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	73,  // 200: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	105, // 201: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	108, // 202: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	109, // 203: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	110, // 204: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	111, // 205: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	112, // 206: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	73,  // 207: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	48,  // 208: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	152, // [152:209] is the sub-list for method output_type
-	95,  // [95:152] is the sub-list for method input_type
-	95,  // [95:95] is the sub-list for extension type_name
-	95,  // [95:95] is the sub-list for extension extendee
-	0,   // [0:95] is the sub-list for field type_name
+	40,  // 39: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
+	40,  // 40: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
+	40,  // 41: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
+	4,   // 42: godwit.node.v1.NodeEvent.vm:type_name -> godwit.node.v1.VM
+	43,  // 43: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	4,   // 44: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	5,   // 45: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	6,   // 46: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	9,   // 47: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
+	44,  // 48: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	4,   // 49: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 50: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 51: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 52: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	53,  // 53: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	52,  // 54: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	54,  // 55: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	4,   // 56: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 57: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	4,   // 58: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	57,  // 59: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	64,  // 60: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	4,   // 61: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	69,  // 62: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	4,   // 63: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	72,  // 64: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	4,   // 65: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	106, // 66: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	107, // 67: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 68: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
+	4,   // 69: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	108, // 70: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 71: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	106, // 72: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	108, // 73: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 74: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	109, // 75: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	4,   // 76: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	110, // 77: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	4,   // 78: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	106, // 79: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 80: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	106, // 81: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 82: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	106, // 83: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	105, // 84: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	91,  // 85: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	91,  // 86: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	3,   // 87: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
+	3,   // 88: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	94,  // 89: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 90: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	87,  // 91: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	98,  // 92: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	94,  // 93: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 94: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	94,  // 95: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 96: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	104, // 97: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	94,  // 98: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	14,  // 99: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	15,  // 100: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	17,  // 101: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	18,  // 102: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	19,  // 103: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	20,  // 104: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	22,  // 105: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	21,  // 106: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	23,  // 107: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	24,  // 108: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	28,  // 109: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 110: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	25,  // 111: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	26,  // 112: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	30,  // 113: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	31,  // 114: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
+	32,  // 115: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	34,  // 116: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	36,  // 117: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	41,  // 118: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	45,  // 119: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	47,  // 120: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	48,  // 121: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	50,  // 122: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	49,  // 123: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	28,  // 124: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 125: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	14,  // 126: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	55,  // 127: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	58,  // 128: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	60,  // 129: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	62,  // 130: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	65,  // 131: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	31,  // 132: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
+	67,  // 133: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	70,  // 134: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	73,  // 135: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	87,  // 136: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	89,  // 137: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	92,  // 138: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	95,  // 139: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	97,  // 140: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	100, // 141: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	102, // 142: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	38,  // 143: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
+	77,  // 144: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	79,  // 145: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	75,  // 146: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	75,  // 147: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	75,  // 148: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	75,  // 149: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	82,  // 150: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	83,  // 151: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	75,  // 152: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	84,  // 153: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	85,  // 154: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	86,  // 155: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	48,  // 156: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	7,   // 157: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 158: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 159: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 160: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 161: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 162: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 163: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 164: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 165: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 166: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 167: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 168: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 169: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	27,  // 170: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 171: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 172: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	33,  // 173: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	35,  // 174: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	37,  // 175: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	42,  // 176: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	46,  // 177: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	51,  // 178: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	51,  // 179: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	51,  // 180: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	51,  // 181: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 182: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 183: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 184: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	56,  // 185: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	59,  // 186: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	61,  // 187: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	63,  // 188: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	66,  // 189: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 190: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	68,  // 191: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	71,  // 192: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	74,  // 193: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	88,  // 194: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	90,  // 195: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	93,  // 196: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	96,  // 197: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	99,  // 198: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	101, // 199: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	103, // 200: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	39,  // 201: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
+	78,  // 202: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	80,  // 203: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	81,  // 204: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	76,  // 205: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	76,  // 206: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	108, // 207: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	111, // 208: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	112, // 209: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	113, // 210: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	114, // 211: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	115, // 212: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	76,  // 213: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	51,  // 214: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	157, // [157:215] is the sub-list for method output_type
+	99,  // [99:157] is the sub-list for method input_type
+	99,  // [99:99] is the sub-list for extension type_name
+	99,  // [99:99] is the sub-list for extension extendee
+	0,   // [0:99] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -9057,13 +9419,14 @@ func file_node_v1_node_proto_init() {
 	}
 	file_node_v1_node_proto_msgTypes[12].OneofWrappers = []any{}
 	file_node_v1_node_proto_msgTypes[27].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   99,
+			NumMessages:   102,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

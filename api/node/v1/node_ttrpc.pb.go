@@ -358,6 +358,7 @@ type NodeService interface {
 	TemplateMake(context.Context, *TemplateMakeRequest) (*TemplateMakeResponse, error)
 	TemplateRemove(context.Context, *TemplateRemoveRequest) (*TemplateRemoveResponse, error)
 	TemplatePush(context.Context, *TemplatePushRequest) (*TemplatePushResponse, error)
+	History(context.Context, *HistoryRequest) (*HistoryResponse, error)
 }
 
 func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
@@ -537,6 +538,13 @@ func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
 					return nil, err
 				}
 				return svc.TemplatePush(ctx, &req)
+			},
+			"History": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req HistoryRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.History(ctx, &req)
 			},
 		},
 	})
@@ -747,6 +755,14 @@ func (c *nodeClient) TemplateRemove(ctx context.Context, req *TemplateRemoveRequ
 func (c *nodeClient) TemplatePush(ctx context.Context, req *TemplatePushRequest) (*TemplatePushResponse, error) {
 	var resp TemplatePushResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Node", "TemplatePush", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) History(ctx context.Context, req *HistoryRequest) (*HistoryResponse, error) {
+	var resp HistoryResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "History", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -1,0 +1,190 @@
+package tasks
+
+import (
+	"context"
+	"log/slog"
+	"path"
+	"time"
+
+	eventsapi "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+
+	"godwit.dev/godwit/api/config"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/migrate/history"
+)
+
+// Listener takes what containerd tells of VMs.
+type Listener interface {
+	Add(ev *nodev1.NodeEvent)
+	// Named says what a VM is called, and answers what it was called before.
+	Named(vm *nodev1.VM, name string) (before string, known bool)
+}
+
+// Tell tells of the VMs of this node what containerd tells of their containers and tasks, until ctx ends. containerd
+// keeps nothing for who is not there: from, if it is not zero, is since when nothing was heard, and that is told too.
+func (c *Client) Tell(ctx context.Context, to Listener, from time.Time) {
+	l := &told{client: c, to: to, vms: map[string]bool{}}
+	for ctx.Err() == nil {
+		within, cancel := context.WithCancel(ctx)
+		envelopes, failed := c.containerd.EventService().Subscribe(within, `topic~=^/containers/`, `topic~=^/tasks/`)
+		err := l.known(ctx)
+		if err == nil {
+			l.missed(from)
+			err = l.hear(ctx, envelopes, failed)
+			from = time.Now()
+		}
+		cancel()
+		slog.DebugContext(ctx, "containerd tells no events", "error", err)
+		if from.IsZero() {
+			from = time.Now()
+		}
+		select {
+		case <-time.After(resubscribe):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// told knows which containers are VMs.
+type told struct {
+	client *Client
+	to     Listener
+	vms    map[string]bool // by NAMESPACE/ID
+}
+
+func (t *told) missed(from time.Time) {
+	if !from.IsZero() {
+		t.to.Add(&nodev1.NodeEvent{Type: history.TypeNode, Event: history.Gap,
+			Reason: "what containerd told of VMs since " + from.UTC().Format(time.RFC3339) + " was not heard"})
+	}
+}
+
+// known lists the containers that are there already.
+func (t *told) known(ctx context.Context) error {
+	spaces, err := t.client.containerd.NamespaceService().List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, space := range spaces {
+		list, err := t.client.containerd.ContainerService().List(namespaces.WithNamespace(ctx, space))
+		if err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		for _, obj := range list {
+			t.see(&nodev1.VM{Namespace: space, Id: obj.ID}, obj)
+		}
+	}
+	return nil
+}
+
+// see notes what a container is, and reports whether it was called something else before.
+func (t *told) see(vm *nodev1.VM, obj containers.Container) (renamed bool) {
+	own := t.client.own(obj.Runtime.Name)
+	if t.vms[vm.GetNamespace()+"/"+vm.GetId()] = own; !own {
+		return false
+	}
+	before, known := t.to.Named(vm, obj.Labels[labelName])
+	return known && before != obj.Labels[labelName]
+}
+
+// own reports whether a runtime is godwit's, as client.Client has it.
+func (c *Client) own(runtime string) bool {
+	return runtime == c.config.Containerd.Runtime || runtime == config.Default().Containerd.Runtime ||
+		path.Base(runtime) == "containerd-shim-godwit-v1"
+}
+
+func (t *told) hear(ctx context.Context, envelopes <-chan *events.Envelope, failed <-chan error) error {
+	for {
+		select {
+		case e := <-envelopes:
+			if e != nil {
+				t.envelope(ctx, e)
+			}
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// lookBound bounds the question what a container is.
+const lookBound = 5 * time.Second
+
+func (t *told) envelope(ctx context.Context, e *events.Envelope) {
+	any, err := typeurl.UnmarshalAny(e.Event)
+	if err != nil {
+		return
+	}
+	vm := &nodev1.VM{Namespace: e.Namespace}
+	ev := &nodev1.NodeEvent{Type: history.TypeVM, UnixNano: e.Timestamp.UnixNano(), Vm: vm}
+	switch any := any.(type) {
+	case *eventsapi.ContainerCreate:
+		vm.Id, ev.Event, ev.Reason = any.GetID(), history.Create, any.GetImage()
+	case *eventsapi.ContainerUpdate:
+		vm.Id, ev.Event = any.GetID(), history.Rename
+	case *eventsapi.ContainerDelete:
+		vm.Id, ev.Event = any.GetID(), history.Delete
+	default:
+		if !ofTask(any, ev) {
+			return
+		}
+	}
+	own, renamed := t.look(ctx, vm, ev.GetEvent())
+	if !own || ev.GetEvent() == history.Rename && !renamed {
+		return
+	}
+	if ev.GetEvent() == history.Delete {
+		delete(t.vms, vm.GetNamespace()+"/"+vm.GetId())
+	}
+	t.to.Add(ev)
+}
+
+// ofTask fills ev from an event of a task. It reports whether that is one to be told.
+func ofTask(any any, ev *nodev1.NodeEvent) bool {
+	switch any := any.(type) {
+	case *eventsapi.TaskStart:
+		ev.Vm.Id, ev.Event = any.GetContainerID(), history.Start
+	case *eventsapi.TaskExit:
+		code := any.GetExitStatus()
+		ev.Vm.Id, ev.Event, ev.ExitCode = any.GetContainerID(), history.Exit, &code
+		if any.GetID() != any.GetContainerID() {
+			ev.Event, ev.Process = "exec-exit", any.GetID()
+		}
+	case *eventsapi.TaskOOM:
+		ev.Vm.Id, ev.Event = any.GetContainerID(), "oom"
+	case *eventsapi.TaskPaused:
+		ev.Vm.Id, ev.Event = any.GetContainerID(), "pause"
+	case *eventsapi.TaskResumed:
+		ev.Vm.Id, ev.Event = any.GetContainerID(), "resume"
+	case *eventsapi.TaskExecStarted:
+		ev.Vm.Id, ev.Event, ev.Process = any.GetContainerID(), "exec-start", any.GetExecID()
+	case *eventsapi.TaskCheckpointed:
+		ev.Vm.Id, ev.Event, ev.Digest = any.GetContainerID(), "checkpoint", any.GetCheckpoint()
+	default:
+		return false
+	}
+	return true
+}
+
+// look says whether a container is a VM, and whether it is called something else than before. One that is gone
+// before it was looked at was no VM that anybody could use.
+func (t *told) look(ctx context.Context, vm *nodev1.VM, event string) (own, renamed bool) {
+	own, known := t.vms[vm.GetNamespace()+"/"+vm.GetId()]
+	if known && event != history.Create && event != history.Rename {
+		return own, false
+	}
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, vm.GetNamespace()), lookBound)
+	defer cancel()
+	obj, err := t.client.containerd.ContainerService().Get(ctx, vm.GetId())
+	if err != nil {
+		return own, false
+	}
+	renamed = t.see(vm, obj)
+	return t.vms[vm.GetNamespace()+"/"+vm.GetId()], renamed
+}
