@@ -11,7 +11,7 @@ import (
 )
 
 func newPull(opts *options) *cobra.Command {
-	o := client.PullOptions{}
+	o, quiet := client.PullOptions{}, false
 	cmd := &cobra.Command{
 		Use:   "pull IMAGE",
 		Short: "Fetch an image from its registry",
@@ -20,7 +20,7 @@ func newPull(opts *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := opts.client()
 			defer c.Close()
-			told, stop := pulling(cmd, opts, args[0])
+			told, stop := pulling(cmd, opts, args[0], quiet)
 			o.Progress = told
 			img, err := c.Pull(cmd.Context(), args[0], o)
 			stop()
@@ -32,6 +32,7 @@ func newPull(opts *options) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&o.Snapshotter, "snapshotter", "", "of containerd (default: as the namespace says)")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
 	cmd.Flags().BoolVar(&o.Insecure, "insecure-registry", false,
 		"take a registry without TLS, or with a certificate of its own")
 	return cmd

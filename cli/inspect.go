@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"io"
+
 	"github.com/spf13/cobra"
 
 	"godwit.dev/godwit/cli/screen"
@@ -8,7 +10,8 @@ import (
 )
 
 func newInspect(opts *options) *cobra.Command {
-	return &cobra.Command{
+	format := ""
+	cmd := &cobra.Command{
 		Use:   "inspect VM [VM...]",
 		Short: "Show all that this node knows of a VM, as JSON",
 		Long: "Show one document of each VM, in a list: what godwitd knows, its record, and the container and the task of\n" +
@@ -28,11 +31,31 @@ func newInspect(opts *options) *cobra.Command {
 				}
 				all = append(all, i)
 			}
-			format := opts.format()
-			if !format.Machine() { // it is a document in any case
-				format = screen.JSON
+			if format != "" {
+				return formatted(cmd.OutOrStdout(), format, all)
 			}
-			return screen.Document(cmd.OutOrStdout(), format, all)
+			as := opts.format()
+			if !as.Machine() { // it is a document in any case
+				as = screen.JSON
+			}
+			return screen.Document(cmd.OutOrStdout(), as, all)
 		},
 	}
+	cmd.Flags().StringVarP(&format, "format", "f", "",
+		"Go template for each VM, with the keys of the document, such as '{{.task.status}}'")
+	return cmd
+}
+
+// formatted writes a line for each VM, as a Go template says.
+func formatted(w io.Writer, format string, all []*client.Inspection) error {
+	t, err := screen.ParseTemplate(format)
+	if err != nil {
+		return err
+	}
+	for _, i := range all {
+		if err := t.Write(w, screen.Item{Value: i}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

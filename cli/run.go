@@ -71,9 +71,9 @@ func checkTerminal(cmd *cobra.Command, wanted bool) error {
 	return nil
 }
 
-// pulling shows the pull of an image, which told says how far it is, until stop.
-func pulling(cmd *cobra.Command, opts *options, image string) (told func(client.PullProgress), stop func()) {
-	shown := newProgress(cmd.ErrOrStderr(), opts.machine())
+// pulling shows the pull of an image, which told says how far it is, until stop. Mute shows nothing.
+func pulling(cmd *cobra.Command, opts *options, image string, mute bool) (told func(client.PullProgress), stop func()) {
+	shown := newProgress(cmd.ErrOrStderr(), mute || opts.machine())
 	return func(p client.PullProgress) {
 		shown.update(&nodev1.StatusResponse{Step: p.Phase + " " + image, Done: uint64(p.Done), Total: uint64(p.Total)})
 	}, shown.finish
@@ -81,7 +81,7 @@ func pulling(cmd *cobra.Command, opts *options, image string) (told func(client.
 
 // detached runs a VM whose output goes to the node's log, and prints its name.
 func (f *runFlags) detached(cmd *cobra.Command, opts *options, c *client.Client, o client.VMOptions) error {
-	told, stop := pulling(cmd, opts, o.Image)
+	told, stop := pulling(cmd, opts, o.Image, f.quiet)
 	o.Progress = told
 	vm, _, err := c.Run(cmd.Context(), o, nil)
 	stop()
@@ -104,7 +104,7 @@ func named(cmd *cobra.Command, opts *options, vm *nodev1.VM, name string) error 
 // attached runs a VM whose streams are this program's, and ends as its command does.
 func (f *runFlags) attached(cmd *cobra.Command, opts *options, c *client.Client, o client.VMOptions) error {
 	o.Size = sizeOf(cmd, f.interactive)
-	told, stop := pulling(cmd, opts, o.Image)
+	told, stop := pulling(cmd, opts, o.Image, f.quiet)
 	o.Progress = told
 	s := streamsOf(cmd, f.interactive, f.Terminal)
 	vm, p, err := c.Run(cmd.Context(), o, &s.Streams)
@@ -142,7 +142,7 @@ func newCreate(opts *options) *cobra.Command {
 			}
 			c := opts.client()
 			defer c.Close()
-			told, stop := pulling(cmd, opts, o.Image)
+			told, stop := pulling(cmd, opts, o.Image, f.quiet)
 			o.Progress = told
 			vm, err := c.Create(cmd.Context(), o)
 			stop()

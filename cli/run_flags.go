@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -17,13 +18,16 @@ type vmFlags struct {
 	client.VMOptions
 	memory, entrypoint string
 	labels, notes      []string
-	interactive        bool
+	envFiles           []string
+	stopTimeout        int
+	interactive, quiet bool
 }
 
 func (f *vmFlags) add(flags *pflag.FlagSet) {
 	flags.SetInterspersed(false) // what stands after the image is the command's
 	flags.StringVar(&f.Name, "name", "", "name and id of the VM (default: made of the image's)")
 	flags.StringArrayVarP(&f.Env, "env", "e", nil, "KEY=VALUE, or KEY as in this environment")
+	flags.StringArrayVar(&f.envFiles, "env-file", nil, "file with KEY=VALUE, a line each; -e comes after it")
 	flags.StringArrayVarP(&f.Ports, "publish", "p", nil, "[HOSTIP:][HOSTPORT:]PORT[/tcp|udp|sctp]")
 	flags.StringArrayVarP(&f.Volumes, "volume", "v", nil,
 		"HOST:PATH:ro or HOST:PATH:copy: a copy of the host's file or directory; what the VM writes stays in it")
@@ -40,8 +44,10 @@ func (f *vmFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.Terminal, "tty", "t", false, "give the process a terminal")
 	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass standard input on")
 	flags.StringVar(&f.StopSignal, "stop-signal", "", "what godwit stop sends (default: as the image says, else SIGTERM)")
+	flags.IntVar(&f.stopTimeout, "stop-timeout", -1, "seconds that godwit stop waits before it kills (default: 10)")
 	flags.StringVar(&f.Snapshotter, "snapshotter", "", "of containerd (default: as the namespace says)")
 	flags.StringVar(&f.Pull, "pull", "missing", "missing, always or never")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "show no progress of a pull")
 	flags.BoolVar(&f.Insecure, "insecure-registry", false, "take a registry without TLS, or with a certificate of its own")
 }
 
@@ -60,6 +66,22 @@ func (f *vmFlags) options(cmd *cobra.Command, opts *options, args []string) (_ c
 	}
 	if o.Annotation, err = pairs("--annotation", f.notes); err != nil {
 		return o, err
+	}
+	var files []string
+	for _, file := range f.envFiles {
+		env, err := readEnvFile(file)
+		if err != nil {
+			return o, err
+		}
+		files = append(files, env...)
+	}
+	o.Env = append(files, o.Env...)
+	if cmd.Flags().Changed("stop-timeout") {
+		if f.stopTimeout < 0 {
+			return o, fmt.Errorf("--stop-timeout %d: 0 or more: %w", f.stopTimeout, errdefs.ErrInvalidArgument)
+		}
+		after := time.Duration(f.stopTimeout) * time.Second
+		o.StopTimeout = &after
 	}
 	if o.StopSignal != "" {
 		if _, err := client.ParseSignal(o.StopSignal); err != nil {

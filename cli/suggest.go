@@ -24,7 +24,11 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	})
 	said := "--" + unknown.GetSpecifiedName()
 	if short := unknown.GetSpecifiedShortnames(); short != "" {
-		return misuse(cmd, fmt.Sprintf("it has no flag -%s", unknown.GetSpecifiedName()))
+		return misuse(cmd, fmt.Sprintf("it has no flag -%s", unknown.GetSpecifiedName()),
+			dockerFlag(cmd, unknown.GetSpecifiedName()))
+	}
+	if instead := dockerFlag(cmd, unknown.GetSpecifiedName()); instead != "" {
+		return misuse(cmd, "it has no flag "+said, instead)
 	}
 	return misuse(cmd, fmt.Sprintf("it has no flag %s", said), nearest.Question(said, known))
 }

@@ -105,6 +105,9 @@ func chosen(cmd *cobra.Command) func(*cobra.Command, []string) error {
 			return misuse(cmd, "name one of "+names)
 		}
 		advice := nearest.Question(args[0], strings.Split(names, ", "))
+		if instead := dockerVerbs[args[0]]; instead != "" && !cmd.HasParent() {
+			advice = instead
+		}
 		if advice == "" && cmd.HasParent() {
 			advice = sentence("Name one of " + names)
 		}

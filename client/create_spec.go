@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -53,6 +55,8 @@ type VMOptions struct {
 	Terminal   bool          // the process gets a terminal
 	Size       *TerminalSize // that it begins with; nil: it has none until Resize
 	StopSignal string        // empty: the image's, else SIGTERM
+	// StopTimeout is how long Stop waits before it kills, in whole seconds; nil: the client's default.
+	StopTimeout *time.Duration
 
 	Snapshotter string                        // empty: containerd's default of the namespace
 	Pull        string                        // "missing" (the default), "always", "never"
@@ -232,6 +236,9 @@ func (m *making) labels(namespace string) (map[string]string, error) {
 	}
 	if m.StopSignal != "" {
 		all[containerd.StopSignalLabel] = m.StopSignal
+	}
+	if m.StopTimeout != nil {
+		all[labelStop] = strconv.Itoa(int(m.StopTimeout.Seconds()))
 	}
 	if m.network != nil {
 		ports, err := json.Marshal(m.ports)

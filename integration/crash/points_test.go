@@ -235,23 +235,28 @@ func (a *operationRun) commitWithout(ctx context.Context) error {
 	return a.phase(ctx, nodev1.Phase_PHASE_COMMITTED)
 }
 
-// cleaning: containerd does not answer the daemon, which wants the stopped task gone. It
-// answers until the container is marked: that comes before the release, so that the restart
-// monitor looks at no VM whose task has ended because it sleeps.
+// cleaning: containerd does not answer the daemon, which wants the stopped task gone. It answers until the container
+// is marked: that comes before the release, so that the restart monitor looks at no VM whose task has ended because
+// it sleeps. The shim, which the daemon asks before it marks, answers; a frozen VMM holds up the release.
 func (a *operationRun) cleaning(ctx context.Context) error {
 	if err := a.committed(ctx); err != nil {
 		return err
 	}
-	if err := a.marked(ctx); err != nil {
+	pid, err := a.vmm()
+	if err != nil {
 		return err
 	}
-	if err := said(ctx, a.b.Godwitd.PID(), machineSocket); err != nil { // the release, to the shim
-		return err
-	}
-	if _, err := a.stop(ctx, a.b.Containerd.PID()); err != nil {
+	thaw, err := freeze(pid)
+	if err != nil {
 		return err
 	}
 	a.thaw()
+	if err = errors.Join(a.marked(ctx), a.awaitState(ctx, "releasing")); err == nil {
+		_, err = a.stop(ctx, a.b.Containerd.PID())
+	}
+	if err = errors.Join(err, thaw()); err != nil {
+		return err
+	}
 	return a.phase(ctx, nodev1.Phase_PHASE_CLEANING)
 }
 

@@ -95,8 +95,13 @@ func freeze(pid int) (thaw func() error, err error) {
 		return os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 	}
 	thaw = func() error {
-		err := errors.Join(os.WriteFile(filepath.Join(dir, name), []byte(thawed), 0), move(home))
-		return errors.Join(err, os.Remove(dir))
+		err := os.WriteFile(filepath.Join(dir, name), []byte(thawed), 0)
+		if merr := move(home); !errors.Is(merr, unix.ESRCH) { // one that was killed while it was frozen ends now
+			err = errors.Join(err, merr)
+		}
+		return errors.Join(err, harness.Poll(context.Background(), stepBound, func(context.Context) error {
+			return os.Remove(dir) // busy, until that one has ended
+		}))
 	}
 	if err := move(dir); err != nil {
 		return nil, errors.Join(err, os.Remove(dir))
