@@ -103,7 +103,8 @@ func (c *Client) Node(ctx context.Context) (nodev1.NodeService, error) {
 		return nil, record.Unreachable(socket, err)
 	}
 	line := c.guard.Client(conn, socket)
-	n := &node{NodeService: nodev1.NewNodeClient(line), conn: line, looker: record.Local(socket)}
+	n := &node{NodeService: nodev1.NewNodeClient(line), records: nodev1.NewRecordsClient(line), conn: line,
+		looker: record.Local(socket)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.node != nil { // another caller was faster

@@ -32,6 +32,8 @@ const (
 
 	// LabelMade marks a container that this package has made, and may remove.
 	LabelMade = "godwit.dev/made-by"
+	// labelManaged marks a container that godwitd has made, for a VM of another node.
+	labelManaged = "godwit.dev/managed"
 )
 
 // VMOptions say what VM is made of an image. Only Image is needed.

@@ -13,8 +13,9 @@ import (
 // when it breaks: the daemon may be started again meanwhile.
 type node struct {
 	nodev1.NodeService
-	conn   *ttrpc.Client
-	looker *record.Client
+	conn    *ttrpc.Client
+	records nodev1.RecordsService
+	looker  *record.Client
 }
 
 // Status implements nodev1.NodeService.

@@ -7,7 +7,6 @@ import (
 	"syscall"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -74,7 +73,7 @@ func (c *Client) removable(ctx context.Context, vm *nodev1.VM) (_ containerd.Con
 	switch {
 	case err != nil:
 		return nil, "", c.containerdError("look for the container of VM "+c.name(vm), err)
-	case labels[LabelMade] != "":
+	case labels[LabelMade] != "", labels[labelManaged] != "":
 		return container, "", nil
 	case labels[LabelNerdctl] != "":
 		return nil, "its container is nerdctl's and stays: nerdctl rm " + vm.GetId(), nil
@@ -103,40 +102,6 @@ func (c *Client) end(ctx context.Context, vm *nodev1.VM, container containerd.Co
 	}
 	if _, err := task.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete the task of VM %s: %w", c.name(vm), unwrapped(err))
-	}
-	return nil
-}
-
-// Rename gives the container of a VM another name. Its id stays.
-func (c *Client) Rename(ctx context.Context, vm *nodev1.VM, name string) error {
-	if err := checkName(name); err != nil {
-		return err
-	}
-	ctx = within(ctx, vm)
-	container, err := c.loaded(ctx, vm)
-	if err != nil {
-		return err
-	}
-	labels, err := container.Labels(ctx)
-	if err != nil {
-		return c.containerdError("read the labels of VM "+c.name(vm), err)
-	}
-	if labels[LabelNerdctl] != "" {
-		return fmt.Errorf("VM %s was made by nerdctl, which keeps its name in files of its own. Rename it there: "+
-			"nerdctl rename %s %s: %w", vm.GetId(), vm.GetId(), name, errdefs.ErrFailedPrecondition)
-	}
-	if err := c.untaken(ctx, &nodev1.VM{Namespace: vm.GetNamespace(), Id: name}, vm.GetId()); err != nil {
-		return err
-	}
-	err = container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
-		if obj.Labels == nil {
-			obj.Labels = map[string]string{}
-		}
-		obj.Labels[LabelName] = name
-		return nil
-	})
-	if err != nil {
-		return c.containerdError("rename VM "+c.name(vm), err)
 	}
 	return nil
 }

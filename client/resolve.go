@@ -16,15 +16,16 @@ import (
 	"godwit.dev/godwit/internal/nearest"
 )
 
-// Resolve finds the VM that ref names: NAMESPACE/REF or REF. REF is an id. Else it is the name of a container of this
-// node (nerdctl's label). Else it is the beginning of the id of one VM. NotFound is answered only if every list was
-// read. Several VMs: *AmbiguousError.
+// Resolve finds the VM that ref names: NAMESPACE/REF or REF. REF is an id, else a name, else the beginning of the id of
+// one VM. The name is that of a container of this node (nerdctl's label), or of a record. NAMESPACE/ID is always that
+// id. Two VMs of one name, or one of that name here and another one with that id elsewhere, are *AmbiguousError: other
+// nodes choose what they call theirs. NotFound is answered only if every list was read.
 func (c *Client) Resolve(ctx context.Context, ref string) (found *nodev1.VM, err error) {
 	vm, err := ParseVM(ref, c.namespace)
 	if err != nil {
 		return nil, err
 	}
-	s := &search{client: c, ref: vm, prefixed: map[string]*nodev1.VM{}}
+	s := &search{client: c, ref: vm, whole: strings.Contains(ref, "/"), prefixed: map[string]*nodev1.VM{}}
 	for _, look := range []func(context.Context) (*nodev1.VM, error){s.records, s.containers, s.vms} {
 		if found, err = look(ctx); found != nil || err != nil {
 			break
@@ -44,6 +45,8 @@ func (c *Client) Resolve(ctx context.Context, ref string) (found *nodev1.VM, err
 type search struct {
 	client   *Client
 	ref      *nodev1.VM
+	whole    bool                  // the namespace was said: what is an id is meant as one
+	id       bool                  // there is a record of exactly that id
 	prefixed map[string]*nodev1.VM // whose ids begin with ref, by NAMESPACE/ID
 	unread   []error               // why lists are not whole
 	nameless bool                  // no containerd was asked
@@ -59,7 +62,8 @@ func (s *search) records(ctx context.Context) (*nodev1.VM, error) {
 	if err != nil {
 		return nil, nil
 	}
-	if _, err = node.Recorded(ctx, &nodev1.GetRequest{Vm: s.ref}); err == nil {
+	_, err = node.Recorded(ctx, &nodev1.GetRequest{Vm: s.ref})
+	if s.id = err == nil; s.id && s.whole {
 		return s.ref, nil
 	}
 	return nil, ctx.Err()
@@ -67,12 +71,17 @@ func (s *search) records(ctx context.Context) (*nodev1.VM, error) {
 
 // containers looks at what containerd has on this node.
 func (s *search) containers(ctx context.Context) (*nodev1.VM, error) {
-	if _, err := s.client.containerdSocket(); errdefs.IsFailedPrecondition(err) {
-		s.nameless = true
-		return nil, nil
+	var found []*Container
+	_, err := s.client.containerdSocket()
+	if s.nameless = errdefs.IsFailedPrecondition(err); !s.nameless {
+		found, err = s.client.matching(ctx, s.ref)
 	}
-	found, err := s.client.matching(ctx, s.ref)
-	if err != nil {
+	switch {
+	case s.nameless && s.id, err != nil && s.id:
+		return s.ref, ctx.Err()
+	case s.nameless:
+		return nil, nil
+	case err != nil:
 		s.unread = append(s.unread, err)
 		return nil, ctx.Err()
 	}
@@ -87,17 +96,49 @@ func (s *search) containers(ctx context.Context) (*nodev1.VM, error) {
 			s.prefixed[key(f.VM)] = f.VM
 		}
 	}
-	switch len(named) {
-	case 0:
+	if len(named) == 0 {
+		if s.id {
+			return s.ref, nil
+		}
 		return nil, nil
-	case 1:
-		return named[0].vm()
 	}
-	several := map[string]*nodev1.VM{}
+	several := s.elsewhere(ctx)
 	for _, f := range named {
 		several[key(f.VM)] = f.VM
 	}
-	return nil, s.ambiguous(several)
+	if len(several) > 1 {
+		return nil, s.ambiguous(several)
+	}
+	return named[0].vm()
+}
+
+// elsewhere are the VMs that have ref as their id or name by the records. Where these cannot be read it is this node's
+// word that counts.
+func (s *search) elsewhere(ctx context.Context) map[string]*nodev1.VM {
+	several := map[string]*nodev1.VM{}
+	if s.id {
+		several[key(s.ref)] = s.ref
+	}
+	node, err := s.client.Node(ctx)
+	if err != nil {
+		return several
+	}
+	resp, err := node.VMs(ctx, &nodev1.VMsRequest{Namespace: s.ref.GetNamespace(), Recorded: true})
+	if err != nil {
+		return several
+	}
+	for _, info := range resp.GetVms() {
+		if s.called(info) {
+			several[key(info.GetVm())] = info.GetVm()
+		}
+	}
+	return several
+}
+
+// called reports whether ref is the name of a VM that there is.
+func (s *search) called(info *nodev1.VMInfo) bool {
+	return info.GetVm().GetNamespace() == s.ref.GetNamespace() && info.GetName() == s.ref.GetId() &&
+		info.GetStatus() != "removed"
 }
 
 // vms looks at the list of the whole cluster. What was removed is found by its whole id only.
@@ -115,6 +156,7 @@ func (s *search) vms(ctx context.Context) (*nodev1.VM, error) {
 	if w := resp.GetWarning(); w != "" {
 		s.unread = append(s.unread, fmt.Errorf("%s: %w", w, errdefs.ErrUnavailable))
 	}
+	named := map[string]*nodev1.VM{}
 	for _, info := range resp.GetVms() {
 		vm := info.GetVm()
 		if vm.GetNamespace() == s.ref.GetNamespace() && info.GetStatus() != "removed" {
@@ -124,8 +166,18 @@ func (s *search) vms(ctx context.Context) (*nodev1.VM, error) {
 		case vm.GetNamespace() != s.ref.GetNamespace():
 		case vm.GetId() == s.ref.GetId():
 			return vm, nil
+		case s.called(info):
+			named[key(vm)] = vm
 		case strings.HasPrefix(vm.GetId(), s.ref.GetId()) && info.GetStatus() != "removed":
 			s.prefixed[key(vm)] = vm
+		}
+	}
+	if len(named) > 1 {
+		return nil, s.ambiguous(named)
+	}
+	for _, vm := range named {
+		if len(s.unread) == 0 { // else another one may have the name too
+			return vm, nil
 		}
 	}
 	return nil, nil

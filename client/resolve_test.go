@@ -30,7 +30,7 @@ func TestResolve(t *testing.T) {
 	c.add(t, "default", "77bb", "twin", godwitRuntime)
 	c.add(t, "k8s.io", "66aa", "db", godwitRuntime)
 	for ref, want := range map[string]string{
-		"web": "default/web", "default/web": "default/web", "db": "default/0f1e2d", "k8s.io/db": "k8s.io/66aa",
+		"default/web": "default/web", "db": "default/0f1e2d", "k8s.io/db": "k8s.io/66aa",
 		"0f1e2d": "default/0f1e2d", "0f1e9": "default/0f1e99", "7a3": "default/7a31c0", "7a9": "default/7a99ff",
 		"55aa": "default/55aa11", "7a31gone": "default/7a31gone", "queue": "default/55aa11",
 	} {
@@ -39,7 +39,8 @@ func TestResolve(t *testing.T) {
 		}
 	}
 	for ref, want := range map[string][]string{"7a": {"default/7a31c0", "default/7a99ff"},
-		"0f1": {"default/0f1e2d", "default/0f1e99"}, "twin": {"default/77aa", "default/77bb"}} {
+		"0f1": {"default/0f1e2d", "default/0f1e99"}, "twin": {"default/77aa", "default/77bb"},
+		"web": {"default/0f1e99", "default/web"}} {
 		_, err := client.Resolve(t.Context(), ref)
 		several, ok := errors.AsType[*AmbiguousError](err)
 		if !ok || !slices.Equal(several.Candidates, want) || !errdefs.IsInvalidArgument(err) ||
@@ -53,6 +54,40 @@ func TestResolve(t *testing.T) {
 		if vm, err := client.Resolve(t.Context(), ref); !is(err) {
 			t.Errorf("%q = %v, %v", ref, vm, err)
 		}
+	}
+}
+
+// A VM is found by the name that its record has, wherever it is. Another node that calls its VM like one of this node
+// takes nothing over: the name is ambiguous, and each of them is found by its id. The id of a VM of this node is never
+// another one's name.
+func TestResolveByTheNameOfARecord(t *testing.T) {
+	d, c, client := newNode(t)
+	named := func(id, node, name string) *nodev1.VMInfo {
+		v := info(id, node)
+		v.Name = name
+		return v
+	}
+	d.vms = []*nodev1.VMInfo{named("aa11", "b", "moved"), named("bb22", "b", "twice"), named("cc33", "c", "twice"),
+		named("dd44", "rogue", "mine"), named("ee55", "rogue", "own"), named("ff66", "a", "here"),
+		{Vm: &nodev1.VM{Namespace: "default", Id: "99"}, Status: "removed", Name: "moved"}}
+	c.add(t, "default", "0101", "mine", godwitRuntime)
+	c.add(t, "default", "own", "own", godwitRuntime)
+	c.add(t, "default", "ff66", "here", godwitRuntime)
+	for ref, want := range map[string]string{"moved": "default/aa11", "own": "default/own", "here": "default/ff66",
+		"default/dd44": "default/dd44", "0101": "default/0101"} {
+		if vm, err := client.Resolve(t.Context(), ref); err != nil || key(vm) != want {
+			t.Errorf("%s = %v, %v; want %s", ref, vm, err, want)
+		}
+	}
+	for _, ref := range []string{"twice", "mine", "default/mine"} {
+		vm, err := client.Resolve(t.Context(), ref)
+		if several, ok := errors.AsType[*AmbiguousError](err); !ok || len(several.Candidates) != 2 {
+			t.Errorf("%s = %v, %v", ref, vm, err)
+		}
+	}
+	d.warning = "a part of the list is away"
+	if vm, err := client.Resolve(t.Context(), "moved"); !errdefs.IsUnavailable(err) {
+		t.Errorf("in a part of the list: %v, %v", vm, err)
 	}
 }
 

@@ -91,6 +91,11 @@ func (c *Client) Pin(ctx context.Context, req *nodev1.PinRequest) (*nodev1.Recor
 	return call(ctx, c, nodev1.RecordsService.Pin, req)
 }
 
+// Name implements nodev1.RecordsService.
+func (c *Client) Name(ctx context.Context, req *nodev1.NameRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Name, req)
+}
+
 // Operation implements nodev1.RecordsService.
 func (c *Client) Operation(ctx context.Context, req *nodev1.OperationRequest) (*nodev1.OperationResponse, error) {
 	return call(ctx, c, nodev1.RecordsService.Operation, req)

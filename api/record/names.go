@@ -25,3 +25,17 @@ func CheckSnapshotName(name string) error {
 	}
 	return nil
 }
+
+// VMNameMax is the longest name of a VM, in bytes: that of an id of containerd.
+const VMNameMax = 76
+
+var vmName = regexp.MustCompile(`^[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*$`)
+
+// CheckVMName refuses what is no name of a VM. A name is written as an id of containerd is.
+func CheckVMName(name string) error {
+	if !vmName.MatchString(name) || len(name) > VMNameMax {
+		return fmt.Errorf("name %q: write letters and digits, with single . _ - between them, at most %d characters: %w",
+			name, VMNameMax, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}

@@ -84,7 +84,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if d.tasks, err = tasks.New(cfg, path, snapshots.Spec); err != nil {
 		return nil, err
 	}
-	d.tasks.Kept = adoption.KeptDisks{Config: cfg}
+	d.tasks.Kept, d.tasks.Called = adoption.KeptDisks{Config: cfg}, d.called
 	d.undo = append(d.undo, d.tasks.Close)
 	started, err := metrics.NewStarts(starts.File(cfg.StateDir))
 	if err != nil {
@@ -138,7 +138,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		Admits: func(ctx context.Context) error { return moves.Admits(ctx, d.moves.service, cfg.Node) },
 		Up:     func(ctx context.Context, name string) (bool, error) { return moves.Up(ctx, d.moves.service, name) },
 		Checks: d.checks(), Release: d.machines.Release, Place: d.snapshots.Repository,
-		Containers: d.tasks.Containers, Events: d.history,
+		Containers: d.tasks.Containers, Label: d.tasks.Label, Events: d.history,
 	}
 	return d, nil
 }
@@ -214,6 +214,12 @@ func (d *daemon) close() {
 	d.undo = nil
 }
 
+// called is the name of a VM by its record.
+func (d *daemon) called(ctx context.Context, vm *nodev1.VM) (string, error) {
+	rec, err := d.records.Get(ctx, &nodev1.GetRequest{Vm: vm})
+	return rec.GetName(), err
+}
+
 func (d *daemon) reachable(ctx context.Context) error {
 	_, err := d.records.List(ctx, &nodev1.ListRequest{Node: d.config.Node})
 	return err
@@ -272,6 +278,7 @@ func (d *daemon) periodicWork() []engine.Work {
 		{Name: "end", Do: d.shims.End},
 		{Name: "orphans", Do: d.tasks.Orphans},
 		{Name: "disks", Do: d.tasks.RemoveOrphanDisks},
+		{Name: "names", Do: d.node.TellNames},
 		{Name: "golden", Do: d.templates.Sweep},
 		{Name: "taps", Do: d.machines.RemoveStrayTaps},
 		{Name: "cache", Do: func(ctx context.Context) error { return d.snapshots.MaintainCache(ctx, d.records) }},

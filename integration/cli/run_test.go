@@ -218,17 +218,20 @@ func (d *day) keptElsewhere(script string) {
 	d.says("came\n", "run", "-d", "--name", "came", images.Busybox, "sh", "-c", script)
 	d.log("came", func(s string) bool { return strings.HasSuffix(s, "up\n") })
 	d.says("", "exec", "came", "sh", "-c", "echo mine > /own; sync")
-	d.says("sleeps", "hibernate", "came")
+	d.says("", "rename", "came", "guest")
+	d.says("sleeps", "hibernate", "guest")
+	d.fails(4, "godwit wake", "rename", "guest", "other")
 	d.n.Ctr(d, "containers", "rm", "came")
-	d.says("runs on", "wake", "came")
-	d.says("", "exec", "came", "sh", "-c", "echo more >> /own; sync")
-	d.says("came\n", "stop", "came")
-	d.says("came\n", "start", "came")
-	d.says("mine\nmore\n", "exec", "came", "cat", "/own")
-	d.says("removed", "rm", "-f", "came")
-	if left := d.n.Ctr(d, "containers", "ls", "-q"); strings.Contains(left, "came") {
-		d.n.Ctr(d, "containers", "rm", "came")
+	d.says("guest", "ps", "-a")
+	d.says("runs on", "wake", "guest")
+	if info := d.n.Ctr(d, "containers", "info", "came"); !strings.Contains(info, `"nerdctl/name": "guest"`) {
+		d.Errorf("the name is lost: %s", info)
 	}
+	d.says("", "exec", "guest", "sh", "-c", "echo more >> /own; sync")
+	d.says("", "stop", "guest")
+	d.says("", "start", "guest")
+	d.says("mine\nmore\n", "exec", "guest", "cat", "/own")
+	d.says("removed", "rm", "-f", "guest")
 }
 
 // interrupted: Ctrl-C in a pull from a registry that stalls, and before a VM runs, leaves nothing.

@@ -291,6 +291,13 @@ func (s *Service) Pin(ctx context.Context, req *nodev1.PinRequest) (*nodev1.Reco
 	}})
 }
 
+// Name implements nodev1.RecordsService.
+func (s *Service) Name(ctx context.Context, req *nodev1.NameRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), nodes: holders, do: func(st transition.State) (transition.Change, error) {
+		return transition.Name(st, req)
+	}})
+}
+
 // Schedule implements nodev1.RecordsService.
 func (s *Service) Schedule(ctx context.Context, req *nodev1.ScheduleRequest) (*nodev1.Record, error) {
 	return s.update(ctx, call{vm: req.GetVm(), nodes: holders, do: func(st transition.State) (transition.Change, error) {

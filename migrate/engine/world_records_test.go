@@ -61,6 +61,10 @@ func (f *flaky) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Reco
 	return via(ctx, f, "Trim", f.RecordsService.Trim, req)
 }
 
+func (f *flaky) Name(ctx context.Context, req *nodev1.NameRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Name", f.RecordsService.Name, req)
+}
+
 func (f *flaky) Pin(ctx context.Context, req *nodev1.PinRequest) (*nodev1.Record, error) {
 	return via(ctx, f, "Pin", f.RecordsService.Pin, req)
 }

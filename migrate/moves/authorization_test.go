@@ -132,6 +132,9 @@ func (a *arena) attacks() map[string][]proto.Message {
 			&nodev1.DisownRequest{Vm: run, Node: "rogue", Generation: g}},
 		"Records.Pin": {&nodev1.PinRequest{Vm: run, Digest: dig("run"), Pinned: proto.Bool(true)},
 			&nodev1.PinRequest{Vm: sleeps, Digest: dig("sleeps"), Name: proto.String("mine")}},
+		"Records.Name": {&nodev1.NameRequest{Vm: run, Node: "rogue", Name: "mine"},
+			&nodev1.NameRequest{Vm: run, Node: "victim", Name: "mine"},
+			&nodev1.NameRequest{Vm: sleeps, Node: "rogue", Name: "mine"}},
 		"Records.Schedule": {
 			&nodev1.ScheduleRequest{Vm: run, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}},
 			&nodev1.ScheduleRequest{Vm: sleeps, Schedule: &nodev1.Schedule{EveryMs: 60000, Keep: 1}},

@@ -16,7 +16,10 @@ func (s *Service) describe(ctx context.Context, byName map[string]*nodev1.VMInfo
 	all, err := s.Containers(ctx)
 	for _, c := range all {
 		if info := byName[key(c.GetVm())]; info != nil {
-			info.Name, info.Image, info.CreatedUnixNano = c.GetName(), c.GetImage(), c.GetCreatedUnixNano()
+			info.Image, info.CreatedUnixNano = c.GetImage(), c.GetCreatedUnixNano()
+			if info.GetName() == "" || info.GetNode() == s.Config.Node && info.GetOwner().GetNode() != "" {
+				info.Name = c.GetName() // of a VM that is elsewhere, the container here has the name of before
+			}
 		}
 	}
 	return err

@@ -75,6 +75,8 @@ type Service struct {
 	// Containers tells what this node's containerd has of VMs: name, image and when it was made; nil: it is not asked.
 	Containers func(context.Context) ([]*nodev1.VMInfo, error)
 	Events     Events // what has happened here; nil: nothing is kept
+	// Label gives a container without a name one, unless another container of this node has it; nil: none gets one.
+	Label func(ctx context.Context, vm *nodev1.VM, name string) error
 }
 
 // Events is the history of this node.

@@ -21,6 +21,18 @@ const queriesAtOnce = 16
 // A warning says so.
 func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsResponse, error) {
 	resp := &nodev1.VMsResponse{}
+	if req.GetRecorded() {
+		records, err := s.list(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range records {
+			if req.GetNamespace() == "" || req.GetNamespace() == rec.GetVm().GetNamespace() {
+				resp.Vms = append(resp.Vms, recorded(rec))
+			}
+		}
+		return resp, nil
+	}
 	local, err := s.local(ctx)
 	if err != nil {
 		resp.Warning = err.Error()
@@ -121,7 +133,7 @@ const owned = "owned"
 func recorded(rec *nodev1.Record) *nodev1.VMInfo {
 	info := &nodev1.VMInfo{
 		Vm: rec.GetVm(), Uid: rec.GetUid(), Owner: rec.GetOwner(), Generation: rec.GetGeneration(),
-		Operation: rec.GetOperation(), Deletion: rec.GetDeletion(), Node: rec.GetOwner().GetNode(),
+		Operation: rec.GetOperation(), Deletion: rec.GetDeletion(), Node: rec.GetOwner().GetNode(), Name: rec.GetName(),
 	}
 	if info.GetNode() == "" {
 		info.Node = rec.GetHome()

@@ -28,9 +28,10 @@ const optionsURL = "godwit.dev/config"
 // names the namespace that was made for it.
 func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, netns string,
 	intent record.Intent) (containerd.Container, error) {
+	called := c.name(ctx, vm)
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if err == nil {
-		return container, c.adapt(ctx, container, netns, intent)
+		return container, c.adapt(ctx, container, netns, called, intent)
 	}
 	if !errdefs.IsNotFound(err) {
 		return nil, err
@@ -40,17 +41,22 @@ func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, ne
 		return nil, err
 	}
 	options := &runtimeoptions.Options{TypeUrl: optionsURL, ConfigPath: c.configPath}
+	labels := map[string]string{LabelManaged: "true", labelNew: "true", labelOrder: orderMark(intent)}
+	if called != "" {
+		labels[labelName] = called
+	}
 	return c.containerd.NewContainer(ctx, vm.GetId(),
 		containerd.WithSpec(runtimeSpec),
 		containerd.WithRuntime(c.config.Containerd.Runtime, options),
-		containerd.WithContainerLabels(map[string]string{LabelManaged: "true", labelNew: "true",
-			labelOrder: orderMark(intent)}),
+		containerd.WithContainerLabels(labels),
 	)
 }
 
 // adapt readies a container object that was kept for its VM's return.
-func (c *Client) adapt(ctx context.Context, container containerd.Container, netns string, intent record.Intent) error {
+func (c *Client) adapt(ctx context.Context, container containerd.Container, netns, called string,
+	intent record.Intent) error {
 	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
+		rename(obj, called)
 		return ready(obj, netns, intent)
 	})
 }

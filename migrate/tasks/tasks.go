@@ -60,6 +60,8 @@ type Client struct {
 	making     making
 
 	Kept KeptDisks // of this node; nil: none
+	// Called says what the record calls a VM; empty: by its id. nil: so are all.
+	Called func(ctx context.Context, vm *nodev1.VM) (string, error)
 }
 
 // SpecOf answers the Spec that a snapshot holds.

@@ -768,7 +768,10 @@ type Record struct {
 	Removed     bool   `protobuf:"varint,50,opt,name=removed,proto3" json:"removed,omitempty"` // in an answer only: there was a record, and it was removed (GetRequest)
 	// The listed snapshot from which the VM has gone on; empty: from a boot, or nobody wrote that down.
 	// It is for people (SnapshotRef.parent): nothing is decided by it.
-	Base          string `protobuf:"bytes,60,opt,name=base,proto3" json:"base,omitempty"`
+	Base string `protobuf:"bytes,60,opt,name=base,proto3" json:"base,omitempty"`
+	// What people call the VM, as its container's label nerdctl/name; empty: by its id. Two VMs may have one
+	// name: a node says what it likes of its own. Nothing is decided by it.
+	Name          string `protobuf:"bytes,61,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -967,6 +970,13 @@ func (x *Record) GetRemoved() bool {
 func (x *Record) GetBase() string {
 	if x != nil {
 		return x.Base
+	}
+	return ""
+}
+
+func (x *Record) GetName() string {
+	if x != nil {
+		return x.Name
 	}
 	return ""
 }
@@ -2931,6 +2941,74 @@ func (x *PinRequest) GetName() string {
 	return ""
 }
 
+type NameRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Uid           string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`   // as in OwnRequest
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"` // that has the VM
+	Name          string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"` // empty, or the id: none any more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NameRequest) Reset() {
+	*x = NameRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NameRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NameRequest) ProtoMessage() {}
+
+func (x *NameRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NameRequest.ProtoReflect.Descriptor instead.
+func (*NameRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *NameRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *NameRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *NameRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NameRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // OwedRequest has parts as ListRequest has.
 type OwedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2944,7 +3022,7 @@ type OwedRequest struct {
 
 func (x *OwedRequest) Reset() {
 	*x = OwedRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2956,7 +3034,7 @@ func (x *OwedRequest) String() string {
 func (*OwedRequest) ProtoMessage() {}
 
 func (x *OwedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2969,7 +3047,7 @@ func (x *OwedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedRequest.ProtoReflect.Descriptor instead.
 func (*OwedRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *OwedRequest) GetParts() bool {
@@ -3010,7 +3088,7 @@ type OwedResponse struct {
 
 func (x *OwedResponse) Reset() {
 	*x = OwedResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3100,7 @@ func (x *OwedResponse) String() string {
 func (*OwedResponse) ProtoMessage() {}
 
 func (x *OwedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3113,7 @@ func (x *OwedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedResponse.ProtoReflect.Descriptor instead.
 func (*OwedResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *OwedResponse) GetOwed() []*Owed {
@@ -3063,7 +3141,7 @@ type ClearRequest struct {
 
 func (x *ClearRequest) Reset() {
 	*x = ClearRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3153,7 @@ func (x *ClearRequest) String() string {
 func (*ClearRequest) ProtoMessage() {}
 
 func (x *ClearRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3166,7 @@ func (x *ClearRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
 func (*ClearRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ClearRequest) GetVm() *VM {
@@ -3120,7 +3198,7 @@ type ClearResponse struct {
 
 func (x *ClearResponse) Reset() {
 	*x = ClearResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3132,7 +3210,7 @@ func (x *ClearResponse) String() string {
 func (*ClearResponse) ProtoMessage() {}
 
 func (x *ClearResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +3223,7 @@ func (x *ClearResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearResponse.ProtoReflect.Descriptor instead.
 func (*ClearResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 type OperationRequest struct {
@@ -3157,7 +3235,7 @@ type OperationRequest struct {
 
 func (x *OperationRequest) Reset() {
 	*x = OperationRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3169,7 +3247,7 @@ func (x *OperationRequest) String() string {
 func (*OperationRequest) ProtoMessage() {}
 
 func (x *OperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3182,7 +3260,7 @@ func (x *OperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationRequest.ProtoReflect.Descriptor instead.
 func (*OperationRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *OperationRequest) GetId() string {
@@ -3201,7 +3279,7 @@ type OperationResponse struct {
 
 func (x *OperationResponse) Reset() {
 	*x = OperationResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3291,7 @@ func (x *OperationResponse) String() string {
 func (*OperationResponse) ProtoMessage() {}
 
 func (x *OperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3304,7 @@ func (x *OperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResponse.ProtoReflect.Descriptor instead.
 func (*OperationResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *OperationResponse) GetOperation() *Operation {
@@ -3250,7 +3328,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3262,7 +3340,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3275,7 +3353,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *HistoryRequest) GetAfter() uint64 {
@@ -3318,7 +3396,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3330,7 +3408,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3343,7 +3421,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HistoryResponse) GetEvents() []*NodeEvent {
@@ -3401,7 +3479,7 @@ type NodeEvent struct {
 
 func (x *NodeEvent) Reset() {
 	*x = NodeEvent{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3413,7 +3491,7 @@ func (x *NodeEvent) String() string {
 func (*NodeEvent) ProtoMessage() {}
 
 func (x *NodeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3426,7 +3504,7 @@ func (x *NodeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeEvent.ProtoReflect.Descriptor instead.
 func (*NodeEvent) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *NodeEvent) GetId() uint64 {
@@ -3564,7 +3642,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3576,7 +3654,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3589,7 +3667,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -3615,7 +3693,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3627,7 +3705,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3640,7 +3718,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -3712,7 +3790,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3724,7 +3802,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3737,7 +3815,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Check) GetName() string {
@@ -3805,7 +3883,7 @@ type VMInfo struct {
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3817,7 +3895,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3830,7 +3908,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -4003,14 +4081,15 @@ func (x *VMInfo) GetSleptUnixNano() int64 {
 
 type VMsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"` // empty: all
+	Recorded      bool                   `protobuf:"varint,2,opt,name=recorded,proto3" json:"recorded,omitempty"`  // what the records say, and nothing of shims and containerd
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4022,7 +4101,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4035,7 +4114,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -4043,6 +4122,13 @@ func (x *VMsRequest) GetNamespace() string {
 		return x.Namespace
 	}
 	return ""
+}
+
+func (x *VMsRequest) GetRecorded() bool {
+	if x != nil {
+		return x.Recorded
+	}
+	return false
 }
 
 type VMsResponse struct {
@@ -4055,7 +4141,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4067,7 +4153,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4080,7 +4166,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -4111,7 +4197,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4123,7 +4209,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4136,7 +4222,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -4199,7 +4285,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4211,7 +4297,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4224,7 +4310,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -4300,7 +4386,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4312,7 +4398,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4325,7 +4411,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CheckpointRequest) GetVm() *VM {
@@ -4400,7 +4486,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4412,7 +4498,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4425,7 +4511,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -4451,7 +4537,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4463,7 +4549,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4476,7 +4562,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -4549,7 +4635,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4561,7 +4647,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4574,7 +4660,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Transfer) GetPass() uint32 {
@@ -4644,7 +4730,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4656,7 +4742,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4669,7 +4755,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -4846,7 +4932,7 @@ type Pass struct {
 
 func (x *Pass) Reset() {
 	*x = Pass{}
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4858,7 +4944,7 @@ func (x *Pass) String() string {
 func (*Pass) ProtoMessage() {}
 
 func (x *Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4871,7 +4957,7 @@ func (x *Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pass.ProtoReflect.Descriptor instead.
 func (*Pass) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Pass) GetLookedBytes() uint64 {
@@ -4914,7 +5000,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4926,7 +5012,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4939,7 +5025,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -4979,7 +5065,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4991,7 +5077,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5004,7 +5090,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -5044,7 +5130,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5056,7 +5142,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5069,7 +5155,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -5235,7 +5321,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5247,7 +5333,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5260,7 +5346,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -5280,7 +5366,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5292,7 +5378,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5305,7 +5391,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -5332,7 +5418,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5344,7 +5430,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5357,7 +5443,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -5383,7 +5469,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5395,7 +5481,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5408,7 +5494,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -5428,7 +5514,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5440,7 +5526,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5453,7 +5539,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -5483,7 +5569,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5495,7 +5581,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5508,7 +5594,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -5556,7 +5642,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5568,7 +5654,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5581,7 +5667,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *BadPart) GetPart() string {
@@ -5607,7 +5693,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5619,7 +5705,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5632,7 +5718,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *DropRequest) GetDigest() string {
@@ -5651,7 +5737,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5663,7 +5749,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5676,7 +5762,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *DropResponse) GetWarning() string {
@@ -5696,7 +5782,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5708,7 +5794,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5721,7 +5807,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PruneRequest) GetVm() *VM {
@@ -5748,7 +5834,7 @@ type PruneResponse struct {
 
 func (x *PruneResponse) Reset() {
 	*x = PruneResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5760,7 +5846,7 @@ func (x *PruneResponse) String() string {
 func (*PruneResponse) ProtoMessage() {}
 
 func (x *PruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5773,7 +5859,7 @@ func (x *PruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
 func (*PruneResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *PruneResponse) GetPruned() []*Pruned {
@@ -5806,7 +5892,7 @@ type Pruned struct {
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5818,7 +5904,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5831,7 +5917,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Pruned) GetVm() *VM {
@@ -5895,7 +5981,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5907,7 +5993,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5920,7 +6006,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *DiffRequest) GetFrom() string {
@@ -5960,7 +6046,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5972,7 +6058,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5985,7 +6071,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *DiffResponse) GetSpaces() []*SpaceDiff {
@@ -6011,7 +6097,7 @@ type SpaceDiff struct {
 
 func (x *SpaceDiff) Reset() {
 	*x = SpaceDiff{}
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6023,7 +6109,7 @@ func (x *SpaceDiff) String() string {
 func (*SpaceDiff) ProtoMessage() {}
 
 func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6036,7 +6122,7 @@ func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
 func (*SpaceDiff) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *SpaceDiff) GetName() string {
@@ -6100,7 +6186,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6112,7 +6198,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6125,7 +6211,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *CopyRequest) GetRepository() string {
@@ -6167,7 +6253,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6179,7 +6265,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6192,7 +6278,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *CopyResponse) GetBytes() uint64 {
@@ -6227,7 +6313,7 @@ type PeerRef struct {
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6239,7 +6325,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6252,7 +6338,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -6287,7 +6373,7 @@ type PeerState struct {
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6299,7 +6385,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6312,7 +6398,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -6350,7 +6436,7 @@ type PeerCheckRequest struct {
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6362,7 +6448,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6375,7 +6461,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -6431,7 +6517,7 @@ type PeerCheckResponse struct {
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6443,7 +6529,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6456,7 +6542,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -6495,7 +6581,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6507,7 +6593,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6520,7 +6606,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -6583,7 +6669,7 @@ type PeerPrepareResponse struct {
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6595,7 +6681,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6608,7 +6694,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -6644,7 +6730,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6656,7 +6742,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6669,7 +6755,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -6710,7 +6796,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6722,7 +6808,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6735,7 +6821,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -6762,7 +6848,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6774,7 +6860,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6787,7 +6873,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -6815,7 +6901,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6827,7 +6913,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6840,7 +6926,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -6875,7 +6961,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6887,7 +6973,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6900,7 +6986,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -6936,7 +7022,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6948,7 +7034,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6961,7 +7047,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -7007,7 +7093,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7019,7 +7105,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7032,7 +7118,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -7098,7 +7184,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7110,7 +7196,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7123,7 +7209,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -7176,7 +7262,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7188,7 +7274,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7201,7 +7287,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 type GoldenListResponse struct {
@@ -7213,7 +7299,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7225,7 +7311,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7238,7 +7324,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -7266,7 +7352,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7278,7 +7364,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7291,7 +7377,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -7373,7 +7459,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7385,7 +7471,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7398,7 +7484,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -7417,7 +7503,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7429,7 +7515,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7442,7 +7528,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -7474,7 +7560,7 @@ type TemplateInfo struct {
 
 func (x *TemplateInfo) Reset() {
 	*x = TemplateInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7486,7 +7572,7 @@ func (x *TemplateInfo) String() string {
 func (*TemplateInfo) ProtoMessage() {}
 
 func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7499,7 +7585,7 @@ func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateInfo.ProtoReflect.Descriptor instead.
 func (*TemplateInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *TemplateInfo) GetKind() TemplateKind {
@@ -7609,7 +7695,7 @@ type TemplatesRequest struct {
 
 func (x *TemplatesRequest) Reset() {
 	*x = TemplatesRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7621,7 +7707,7 @@ func (x *TemplatesRequest) String() string {
 func (*TemplatesRequest) ProtoMessage() {}
 
 func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7634,7 +7720,7 @@ func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesRequest.ProtoReflect.Descriptor instead.
 func (*TemplatesRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *TemplatesRequest) GetKind() TemplateKind {
@@ -7654,7 +7740,7 @@ type TemplatesResponse struct {
 
 func (x *TemplatesResponse) Reset() {
 	*x = TemplatesResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7666,7 +7752,7 @@ func (x *TemplatesResponse) String() string {
 func (*TemplatesResponse) ProtoMessage() {}
 
 func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7679,7 +7765,7 @@ func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesResponse.ProtoReflect.Descriptor instead.
 func (*TemplatesResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *TemplatesResponse) GetTemplates() []*TemplateInfo {
@@ -7707,7 +7793,7 @@ type TemplateMakeRequest struct {
 
 func (x *TemplateMakeRequest) Reset() {
 	*x = TemplateMakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7719,7 +7805,7 @@ func (x *TemplateMakeRequest) String() string {
 func (*TemplateMakeRequest) ProtoMessage() {}
 
 func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7732,7 +7818,7 @@ func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeRequest.ProtoReflect.Descriptor instead.
 func (*TemplateMakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *TemplateMakeRequest) GetKind() TemplateKind {
@@ -7772,7 +7858,7 @@ type TemplateShape struct {
 
 func (x *TemplateShape) Reset() {
 	*x = TemplateShape{}
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7784,7 +7870,7 @@ func (x *TemplateShape) String() string {
 func (*TemplateShape) ProtoMessage() {}
 
 func (x *TemplateShape) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7797,7 +7883,7 @@ func (x *TemplateShape) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateShape.ProtoReflect.Descriptor instead.
 func (*TemplateShape) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *TemplateShape) GetMemory() uint64 {
@@ -7857,7 +7943,7 @@ type TemplateMakeResponse struct {
 
 func (x *TemplateMakeResponse) Reset() {
 	*x = TemplateMakeResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7869,7 +7955,7 @@ func (x *TemplateMakeResponse) String() string {
 func (*TemplateMakeResponse) ProtoMessage() {}
 
 func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7882,7 +7968,7 @@ func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeResponse.ProtoReflect.Descriptor instead.
 func (*TemplateMakeResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *TemplateMakeResponse) GetTemplate() *TemplateInfo {
@@ -7944,7 +8030,7 @@ type TemplateRemoveRequest struct {
 
 func (x *TemplateRemoveRequest) Reset() {
 	*x = TemplateRemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7956,7 +8042,7 @@ func (x *TemplateRemoveRequest) String() string {
 func (*TemplateRemoveRequest) ProtoMessage() {}
 
 func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7969,7 +8055,7 @@ func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveRequest.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *TemplateRemoveRequest) GetKind() TemplateKind {
@@ -7995,7 +8081,7 @@ type TemplateRemoveResponse struct {
 
 func (x *TemplateRemoveResponse) Reset() {
 	*x = TemplateRemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8007,7 +8093,7 @@ func (x *TemplateRemoveResponse) String() string {
 func (*TemplateRemoveResponse) ProtoMessage() {}
 
 func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8020,7 +8106,7 @@ func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveResponse.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *TemplateRemoveResponse) GetRemoved() []*TemplateInfo {
@@ -8041,7 +8127,7 @@ type TemplatePushRequest struct {
 
 func (x *TemplatePushRequest) Reset() {
 	*x = TemplatePushRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8053,7 +8139,7 @@ func (x *TemplatePushRequest) String() string {
 func (*TemplatePushRequest) ProtoMessage() {}
 
 func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8066,7 +8152,7 @@ func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushRequest.ProtoReflect.Descriptor instead.
 func (*TemplatePushRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *TemplatePushRequest) GetKind() TemplateKind {
@@ -8099,7 +8185,7 @@ type TemplatePushResponse struct {
 
 func (x *TemplatePushResponse) Reset() {
 	*x = TemplatePushResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8111,7 +8197,7 @@ func (x *TemplatePushResponse) String() string {
 func (*TemplatePushResponse) ProtoMessage() {}
 
 func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8124,7 +8210,7 @@ func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushResponse.ProtoReflect.Descriptor instead.
 func (*TemplatePushResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *TemplatePushResponse) GetPushed() []*TemplatePushed {
@@ -8147,7 +8233,7 @@ type TemplatePushed struct {
 
 func (x *TemplatePushed) Reset() {
 	*x = TemplatePushed{}
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8159,7 +8245,7 @@ func (x *TemplatePushed) String() string {
 func (*TemplatePushed) ProtoMessage() {}
 
 func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8172,7 +8258,7 @@ func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushed.ProtoReflect.Descriptor instead.
 func (*TemplatePushed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *TemplatePushed) GetTemplate() *TemplateInfo {
@@ -8270,7 +8356,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\bdeletion\x18G \x01(\tR\bdeletion\x12#\n" +
 	"\rsnapshot_name\x18H \x01(\tR\fsnapshotName\x12\x16\n" +
 	"\x06manual\x18I \x01(\bR\x06manual\x12\x16\n" +
-	"\x06pinned\x18J \x01(\bR\x06pinned\"\x9f\x06\n" +
+	"\x06pinned\x18J \x01(\bR\x06pinned\"\xb3\x06\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -8300,7 +8386,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06rivals\x18, \x01(\bR\x06rivals\x12\x18\n" +
 	"\amissing\x183 \x01(\bR\amissing\x12\x18\n" +
 	"\aremoved\x182 \x01(\bR\aremoved\x12\x12\n" +
-	"\x04base\x18< \x01(\tR\x04base\"c\n" +
+	"\x04base\x18< \x01(\tR\x04base\x12\x12\n" +
+	"\x04name\x18= \x01(\tR\x04name\"c\n" +
 	"\x05Ended\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -8494,7 +8581,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06pinned\x18\x04 \x01(\bH\x00R\x06pinned\x88\x01\x01\x12\x17\n" +
 	"\x04name\x18\x05 \x01(\tH\x01R\x04name\x88\x01\x01B\t\n" +
 	"\a_pinnedB\a\n" +
-	"\x05_name\"s\n" +
+	"\x05_name\"k\n" +
+	"\vNameRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"s\n" +
 	"\vOwedRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
@@ -8594,10 +8686,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05image\x18) \x01(\tR\x05image\x12*\n" +
 	"\x11created_unix_nano\x18* \x01(\x03R\x0fcreatedUnixNano\x12\x12\n" +
 	"\x04node\x18+ \x01(\tR\x04node\x12&\n" +
-	"\x0fslept_unix_nano\x18, \x01(\x03R\rsleptUnixNano\"*\n" +
+	"\x0fslept_unix_nano\x18, \x01(\x03R\rsleptUnixNano\"F\n" +
 	"\n" +
 	"VMsRequest\x12\x1c\n" +
-	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"Q\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\brecorded\x18\x02 \x01(\bR\brecorded\"Q\n" +
 	"\vVMsResponse\x12(\n" +
 	"\x03vms\x18\x01 \x03(\v2\x16.godwit.node.v1.VMInfoR\x03vms\x12\x18\n" +
 	"\awarning\x18\x02 \x01(\tR\awarning\"\xd9\x01\n" +
@@ -8991,7 +9084,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fTemplateKind\x12\x1d\n" +
 	"\x19TEMPLATE_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TEMPLATE_KIND_BOOT\x10\x01\x12\x17\n" +
-	"\x13TEMPLATE_KIND_IMAGE\x10\x022\xea\t\n" +
+	"\x13TEMPLATE_KIND_IMAGE\x10\x022\xa7\n" +
+	"\n" +
 	"\aRecords\x129\n" +
 	"\x03Get\x12\x1a.godwit.node.v1.GetRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04List\x12\x1b.godwit.node.v1.ListRequest\x1a\x1c.godwit.node.v1.ListResponse\x12?\n" +
@@ -9008,7 +9102,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\aReclaim\x12\x1e.godwit.node.v1.ReclaimRequest\x1a\x16.godwit.node.v1.Record\x12G\n" +
 	"\x06Remove\x12\x1d.godwit.node.v1.RemoveRequest\x1a\x1e.godwit.node.v1.RemoveResponse\x12;\n" +
 	"\x04Trim\x12\x1b.godwit.node.v1.TrimRequest\x1a\x16.godwit.node.v1.Record\x129\n" +
-	"\x03Pin\x12\x1a.godwit.node.v1.PinRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
+	"\x03Pin\x12\x1a.godwit.node.v1.PinRequest\x1a\x16.godwit.node.v1.Record\x12;\n" +
+	"\x04Name\x12\x1b.godwit.node.v1.NameRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04Owed\x12\x1b.godwit.node.v1.OwedRequest\x1a\x1c.godwit.node.v1.OwedResponse\x12D\n" +
 	"\x05Clear\x12\x1c.godwit.node.v1.ClearRequest\x1a\x1d.godwit.node.v1.ClearResponse\x12P\n" +
 	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\x9f\x0f\n" +
@@ -9070,7 +9165,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 102)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 103)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                      // 0: godwit.node.v1.Kind
 	(Phase)(0),                     // 1: godwit.node.v1.Phase
@@ -9104,90 +9199,91 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*DeleteRequest)(nil),          // 29: godwit.node.v1.DeleteRequest
 	(*TrimRequest)(nil),            // 30: godwit.node.v1.TrimRequest
 	(*PinRequest)(nil),             // 31: godwit.node.v1.PinRequest
-	(*OwedRequest)(nil),            // 32: godwit.node.v1.OwedRequest
-	(*OwedResponse)(nil),           // 33: godwit.node.v1.OwedResponse
-	(*ClearRequest)(nil),           // 34: godwit.node.v1.ClearRequest
-	(*ClearResponse)(nil),          // 35: godwit.node.v1.ClearResponse
-	(*OperationRequest)(nil),       // 36: godwit.node.v1.OperationRequest
-	(*OperationResponse)(nil),      // 37: godwit.node.v1.OperationResponse
-	(*HistoryRequest)(nil),         // 38: godwit.node.v1.HistoryRequest
-	(*HistoryResponse)(nil),        // 39: godwit.node.v1.HistoryResponse
-	(*NodeEvent)(nil),              // 40: godwit.node.v1.NodeEvent
-	(*InfoRequest)(nil),            // 41: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),           // 42: godwit.node.v1.InfoResponse
-	(*Check)(nil),                  // 43: godwit.node.v1.Check
-	(*VMInfo)(nil),                 // 44: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),             // 45: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),            // 46: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),       // 47: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),            // 48: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),      // 49: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),          // 50: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),         // 51: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),               // 52: godwit.node.v1.Transfer
-	(*Figures)(nil),                // 53: godwit.node.v1.Figures
-	(*Pass)(nil),                   // 54: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),          // 55: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),         // 56: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),           // 57: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),       // 58: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),      // 59: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),         // 60: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),        // 61: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),          // 62: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 63: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),                // 64: godwit.node.v1.BadPart
-	(*DropRequest)(nil),            // 65: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),           // 66: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),           // 67: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),          // 68: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),                 // 69: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),            // 70: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),           // 71: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),              // 72: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),            // 73: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),           // 74: godwit.node.v1.CopyResponse
-	(*PeerRef)(nil),                // 75: godwit.node.v1.PeerRef
-	(*PeerState)(nil),              // 76: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),       // 77: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),      // 78: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),     // 79: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil),    // 80: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),        // 81: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),        // 82: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),     // 83: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),       // 84: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),      // 85: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),     // 86: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),          // 87: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),         // 88: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),      // 89: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),     // 90: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),             // 91: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),      // 92: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),     // 93: godwit.node.v1.GoldenDropResponse
-	(*TemplateInfo)(nil),           // 94: godwit.node.v1.TemplateInfo
-	(*TemplatesRequest)(nil),       // 95: godwit.node.v1.TemplatesRequest
-	(*TemplatesResponse)(nil),      // 96: godwit.node.v1.TemplatesResponse
-	(*TemplateMakeRequest)(nil),    // 97: godwit.node.v1.TemplateMakeRequest
-	(*TemplateShape)(nil),          // 98: godwit.node.v1.TemplateShape
-	(*TemplateMakeResponse)(nil),   // 99: godwit.node.v1.TemplateMakeResponse
-	(*TemplateRemoveRequest)(nil),  // 100: godwit.node.v1.TemplateRemoveRequest
-	(*TemplateRemoveResponse)(nil), // 101: godwit.node.v1.TemplateRemoveResponse
-	(*TemplatePushRequest)(nil),    // 102: godwit.node.v1.TemplatePushRequest
-	(*TemplatePushResponse)(nil),   // 103: godwit.node.v1.TemplatePushResponse
-	(*TemplatePushed)(nil),         // 104: godwit.node.v1.TemplatePushed
-	nil,                            // 105: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Ref)(nil),                 // 106: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),       // 107: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),       // 108: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),         // 109: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),      // 110: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),        // 111: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),     // 112: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),        // 113: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),       // 114: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),      // 115: godwit.machine.v1.RevertResponse
+	(*NameRequest)(nil),            // 32: godwit.node.v1.NameRequest
+	(*OwedRequest)(nil),            // 33: godwit.node.v1.OwedRequest
+	(*OwedResponse)(nil),           // 34: godwit.node.v1.OwedResponse
+	(*ClearRequest)(nil),           // 35: godwit.node.v1.ClearRequest
+	(*ClearResponse)(nil),          // 36: godwit.node.v1.ClearResponse
+	(*OperationRequest)(nil),       // 37: godwit.node.v1.OperationRequest
+	(*OperationResponse)(nil),      // 38: godwit.node.v1.OperationResponse
+	(*HistoryRequest)(nil),         // 39: godwit.node.v1.HistoryRequest
+	(*HistoryResponse)(nil),        // 40: godwit.node.v1.HistoryResponse
+	(*NodeEvent)(nil),              // 41: godwit.node.v1.NodeEvent
+	(*InfoRequest)(nil),            // 42: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),           // 43: godwit.node.v1.InfoResponse
+	(*Check)(nil),                  // 44: godwit.node.v1.Check
+	(*VMInfo)(nil),                 // 45: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),             // 46: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),            // 47: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),       // 48: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),            // 49: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),      // 50: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),          // 51: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),         // 52: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),               // 53: godwit.node.v1.Transfer
+	(*Figures)(nil),                // 54: godwit.node.v1.Figures
+	(*Pass)(nil),                   // 55: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),          // 56: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),         // 57: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),           // 58: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),       // 59: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),      // 60: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),         // 61: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),        // 62: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),          // 63: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 64: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),                // 65: godwit.node.v1.BadPart
+	(*DropRequest)(nil),            // 66: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),           // 67: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),           // 68: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),          // 69: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),                 // 70: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),            // 71: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),           // 72: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),              // 73: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),            // 74: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),           // 75: godwit.node.v1.CopyResponse
+	(*PeerRef)(nil),                // 76: godwit.node.v1.PeerRef
+	(*PeerState)(nil),              // 77: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),       // 78: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),      // 79: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),     // 80: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil),    // 81: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),        // 82: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),        // 83: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),     // 84: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),       // 85: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),      // 86: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),     // 87: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),          // 88: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),         // 89: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),      // 90: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),     // 91: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),             // 92: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),      // 93: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),     // 94: godwit.node.v1.GoldenDropResponse
+	(*TemplateInfo)(nil),           // 95: godwit.node.v1.TemplateInfo
+	(*TemplatesRequest)(nil),       // 96: godwit.node.v1.TemplatesRequest
+	(*TemplatesResponse)(nil),      // 97: godwit.node.v1.TemplatesResponse
+	(*TemplateMakeRequest)(nil),    // 98: godwit.node.v1.TemplateMakeRequest
+	(*TemplateShape)(nil),          // 99: godwit.node.v1.TemplateShape
+	(*TemplateMakeResponse)(nil),   // 100: godwit.node.v1.TemplateMakeResponse
+	(*TemplateRemoveRequest)(nil),  // 101: godwit.node.v1.TemplateRemoveRequest
+	(*TemplateRemoveResponse)(nil), // 102: godwit.node.v1.TemplateRemoveResponse
+	(*TemplatePushRequest)(nil),    // 103: godwit.node.v1.TemplatePushRequest
+	(*TemplatePushResponse)(nil),   // 104: godwit.node.v1.TemplatePushResponse
+	(*TemplatePushed)(nil),         // 105: godwit.node.v1.TemplatePushed
+	nil,                            // 106: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Ref)(nil),                 // 107: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),       // 108: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),       // 109: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),         // 110: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),      // 111: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),        // 112: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),     // 113: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),        // 114: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),       // 115: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),      // 116: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -9225,191 +9321,194 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	9,   // 32: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
 	4,   // 33: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
 	4,   // 34: godwit.node.v1.PinRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 35: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
-	13,  // 36: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
-	4,   // 37: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 38: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	40,  // 39: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
-	40,  // 40: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
-	40,  // 41: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
-	4,   // 42: godwit.node.v1.NodeEvent.vm:type_name -> godwit.node.v1.VM
-	43,  // 43: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	4,   // 44: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	5,   // 45: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	6,   // 46: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	9,   // 47: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
-	44,  // 48: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	4,   // 49: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 50: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 51: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 52: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	53,  // 53: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	52,  // 54: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	54,  // 55: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	4,   // 56: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 57: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	4,   // 58: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	57,  // 59: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	64,  // 60: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	4,   // 61: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	69,  // 62: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	4,   // 63: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	72,  // 64: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	4,   // 65: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	106, // 66: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	107, // 67: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 68: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
-	4,   // 69: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	108, // 70: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 71: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	106, // 72: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	108, // 73: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 74: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	109, // 75: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	4,   // 76: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	110, // 77: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	4,   // 78: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	106, // 79: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 80: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	106, // 81: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 82: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	106, // 83: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	105, // 84: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	91,  // 85: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	91,  // 86: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	3,   // 87: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
-	3,   // 88: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	94,  // 89: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 90: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	87,  // 91: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
-	98,  // 92: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
-	94,  // 93: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 94: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	94,  // 95: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 96: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	104, // 97: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
-	94,  // 98: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
-	14,  // 99: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	15,  // 100: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	17,  // 101: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	18,  // 102: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	19,  // 103: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	20,  // 104: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	22,  // 105: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	21,  // 106: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	23,  // 107: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	24,  // 108: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	28,  // 109: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 110: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	25,  // 111: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	26,  // 112: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	30,  // 113: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	31,  // 114: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
-	32,  // 115: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	34,  // 116: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	36,  // 117: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	41,  // 118: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	45,  // 119: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	47,  // 120: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	48,  // 121: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	50,  // 122: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	49,  // 123: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	28,  // 124: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 125: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	14,  // 126: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	55,  // 127: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	58,  // 128: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	60,  // 129: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	62,  // 130: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	65,  // 131: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	31,  // 132: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
-	67,  // 133: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	70,  // 134: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	73,  // 135: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	87,  // 136: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	89,  // 137: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	92,  // 138: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	95,  // 139: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
-	97,  // 140: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
-	100, // 141: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
-	102, // 142: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
-	38,  // 143: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
-	77,  // 144: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	79,  // 145: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	75,  // 146: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	75,  // 147: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	75,  // 148: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	75,  // 149: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	82,  // 150: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	83,  // 151: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	75,  // 152: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	84,  // 153: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	85,  // 154: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	86,  // 155: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	48,  // 156: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	7,   // 157: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 158: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 159: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 160: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 161: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 162: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 163: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 164: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 165: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 166: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 167: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 168: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 169: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	27,  // 170: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 171: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	7,   // 172: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
-	33,  // 173: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	35,  // 174: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	37,  // 175: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	42,  // 176: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	46,  // 177: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	51,  // 178: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	51,  // 179: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	51,  // 180: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	51,  // 181: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 182: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 183: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 184: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	56,  // 185: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	59,  // 186: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	61,  // 187: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	63,  // 188: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	66,  // 189: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	7,   // 190: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
-	68,  // 191: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	71,  // 192: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	74,  // 193: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	88,  // 194: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	90,  // 195: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	93,  // 196: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	96,  // 197: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	99,  // 198: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	101, // 199: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	103, // 200: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	39,  // 201: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
-	78,  // 202: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	80,  // 203: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	81,  // 204: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	76,  // 205: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	76,  // 206: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	108, // 207: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	111, // 208: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	112, // 209: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	113, // 210: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	114, // 211: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	115, // 212: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	76,  // 213: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	51,  // 214: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	157, // [157:215] is the sub-list for method output_type
-	99,  // [99:157] is the sub-list for method input_type
-	99,  // [99:99] is the sub-list for extension type_name
-	99,  // [99:99] is the sub-list for extension extendee
-	0,   // [0:99] is the sub-list for field type_name
+	4,   // 35: godwit.node.v1.NameRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 36: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
+	13,  // 37: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
+	4,   // 38: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 39: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	41,  // 40: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
+	41,  // 41: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
+	41,  // 42: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
+	4,   // 43: godwit.node.v1.NodeEvent.vm:type_name -> godwit.node.v1.VM
+	44,  // 44: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	4,   // 45: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	5,   // 46: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	6,   // 47: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	9,   // 48: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
+	45,  // 49: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	4,   // 50: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 51: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 52: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 53: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	54,  // 54: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	53,  // 55: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	55,  // 56: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	4,   // 57: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 58: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	4,   // 59: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	58,  // 60: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	65,  // 61: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	4,   // 62: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	70,  // 63: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	4,   // 64: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	73,  // 65: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	4,   // 66: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	107, // 67: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	108, // 68: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 69: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
+	4,   // 70: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	109, // 71: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 72: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	107, // 73: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	109, // 74: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 75: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	110, // 76: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	4,   // 77: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	111, // 78: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	4,   // 79: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	107, // 80: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 81: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	107, // 82: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 83: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	107, // 84: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	106, // 85: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	92,  // 86: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	92,  // 87: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	3,   // 88: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
+	3,   // 89: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	95,  // 90: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 91: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	88,  // 92: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	99,  // 93: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	95,  // 94: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 95: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	95,  // 96: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 97: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	105, // 98: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	95,  // 99: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	14,  // 100: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	15,  // 101: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	17,  // 102: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	18,  // 103: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	19,  // 104: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	20,  // 105: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	22,  // 106: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	21,  // 107: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	23,  // 108: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	24,  // 109: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	28,  // 110: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 111: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	25,  // 112: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	26,  // 113: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	30,  // 114: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	31,  // 115: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
+	32,  // 116: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
+	33,  // 117: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	35,  // 118: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	37,  // 119: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	42,  // 120: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	46,  // 121: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	48,  // 122: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	49,  // 123: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	51,  // 124: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	50,  // 125: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	28,  // 126: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 127: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	14,  // 128: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	56,  // 129: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	59,  // 130: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	61,  // 131: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	63,  // 132: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	66,  // 133: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	31,  // 134: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
+	68,  // 135: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	71,  // 136: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	74,  // 137: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	88,  // 138: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	90,  // 139: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	93,  // 140: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	96,  // 141: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	98,  // 142: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	101, // 143: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	103, // 144: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	39,  // 145: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
+	78,  // 146: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	80,  // 147: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	76,  // 148: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	76,  // 149: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	76,  // 150: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	76,  // 151: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	83,  // 152: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	84,  // 153: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	76,  // 154: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	85,  // 155: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	86,  // 156: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	87,  // 157: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	49,  // 158: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	7,   // 159: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 160: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 161: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 162: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 163: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 164: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 165: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 166: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 167: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 168: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 169: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 170: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 171: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	27,  // 172: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 173: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 174: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	7,   // 175: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
+	34,  // 176: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	36,  // 177: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	38,  // 178: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	43,  // 179: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	47,  // 180: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	52,  // 181: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	52,  // 182: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	52,  // 183: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	52,  // 184: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 185: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 186: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 187: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	57,  // 188: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	60,  // 189: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	62,  // 190: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	64,  // 191: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	67,  // 192: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 193: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	69,  // 194: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	72,  // 195: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	75,  // 196: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	89,  // 197: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	91,  // 198: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	94,  // 199: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	97,  // 200: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	100, // 201: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	102, // 202: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	104, // 203: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	40,  // 204: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
+	79,  // 205: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	81,  // 206: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	82,  // 207: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	77,  // 208: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	77,  // 209: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	109, // 210: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	112, // 211: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	113, // 212: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	114, // 213: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	115, // 214: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	116, // 215: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	77,  // 216: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	52,  // 217: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	159, // [159:218] is the sub-list for method output_type
+	100, // [100:159] is the sub-list for method input_type
+	100, // [100:100] is the sub-list for extension type_name
+	100, // [100:100] is the sub-list for extension extendee
+	0,   // [0:100] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -9419,14 +9518,14 @@ func file_node_v1_node_proto_init() {
 	}
 	file_node_v1_node_proto_msgTypes[12].OneofWrappers = []any{}
 	file_node_v1_node_proto_msgTypes[27].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[36].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[37].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   102,
+			NumMessages:   103,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -25,6 +25,7 @@ type RecordsService interface {
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	Trim(context.Context, *TrimRequest) (*Record, error)
 	Pin(context.Context, *PinRequest) (*Record, error)
+	Name(context.Context, *NameRequest) (*Record, error)
 	Owed(context.Context, *OwedRequest) (*OwedResponse, error)
 	Clear(context.Context, *ClearRequest) (*ClearResponse, error)
 	Operation(context.Context, *OperationRequest) (*OperationResponse, error)
@@ -144,6 +145,13 @@ func RegisterRecordsService(srv *ttrpc.Server, svc RecordsService) {
 					return nil, err
 				}
 				return svc.Pin(ctx, &req)
+			},
+			"Name": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req NameRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Name(ctx, &req)
 			},
 			"Owed": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req OwedRequest
@@ -303,6 +311,14 @@ func (c *recordsClient) Trim(ctx context.Context, req *TrimRequest) (*Record, er
 func (c *recordsClient) Pin(ctx context.Context, req *PinRequest) (*Record, error) {
 	var resp Record
 	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Pin", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *recordsClient) Name(ctx context.Context, req *NameRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Name", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
