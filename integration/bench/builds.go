@@ -198,6 +198,9 @@ func (b *bench) output(ctx context.Context, note func(string, float64)) error {
 		}
 	}
 	note("32_mib_ms", median(all))
+	if err := b.terminal(ctx, vm, note); err != nil {
+		return err
+	}
 	return b.remove(ctx, vm)
 }
 

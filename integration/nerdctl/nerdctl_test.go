@@ -52,6 +52,7 @@ func TestNerdctl(t *testing.T) {
 	before = append(before, "link nerdctl0") // nerdctl's bridge stays, as with any runtime
 	t.Run("refused", s.testRefused)
 	t.Run("flags", s.testFlags)
+	t.Run("more flags", s.testMoreFlags)
 	t.Run("commands", s.testCommands)
 	t.Run("terminal", s.testTerminal)
 	t.Run("isolated", s.testIsolated)

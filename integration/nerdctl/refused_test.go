@@ -17,6 +17,9 @@ func (s *site) testRefused(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	for _, ids := range []string{"/etc/subuid", "/etc/subgid"} {
+		s.write(t, ids, "root:100000:65536\n")
+	}
 	for name, c := range map[string]struct {
 		flags []string
 		words []string
@@ -34,6 +37,9 @@ func (s *site) testRefused(t *testing.T) {
 		"no OOM killer":    {[]string{"--oom-kill-disable"}, []string{"memory.disableOOMKiller"}},
 		"device bandwidth": {[]string{"--device-read-bps", "/dev/loop0:1mb"}, []string{"linux.resources.blockIO"}},
 		"RDT class":        {[]string{"--rdt-class", "gold"}, []string{"linux.intelRdt"}},
+		"user namespace":   {[]string{"--userns-remap", "root"}, []string{"user namespaces are not made", "--userns"}},
+		"exploded root":    {[]string{"--rootfs"}, []string{"no root file system mount", "snapshotter"}},
+		"realtime":         {[]string{"--cpu-rt-runtime", "1000"}, []string{"realtime"}},
 		"no such user":     {[]string{"--user", "nobody-here"}, []string{"no users found"}},
 		"a pod of CRI": {[]string{"--annotation", "io.kubernetes.cri.container-type=sandbox"},
 			[]string{"io.kubernetes.cri.container-type", "pods are not supported"}},

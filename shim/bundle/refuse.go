@@ -76,14 +76,18 @@ func refuseLinux(oci *specs.Spec) error {
 		return err
 	}
 	return firstRefused([]rule{
-		{len(l.UIDMappings) > 0, "linux.uidMappings", "user namespaces are not made in the guest"},
-		{len(l.GIDMappings) > 0, "linux.gidMappings", "user namespaces are not made in the guest"},
+		{len(l.UIDMappings) > 0, "linux.uidMappings", noUserNamespace},
+		{len(l.GIDMappings) > 0, "linux.gidMappings", noUserNamespace},
 		{len(l.TimeOffsets) > 0, "linux.timeOffsets", "time namespaces are not made in the guest"},
 		{len(l.NetDevices) > 0, "linux.netDevices", "a device of the host is not passed to a VM"},
 		{l.IntelRdt != nil, "linux.intelRdt", "it is for processes of the host"},
 		{l.MemoryPolicy != nil, "linux.memoryPolicy", "it numbers the host's memory nodes"},
 	})
 }
+
+// noUserNamespace says why, and what to do.
+const noUserNamespace = "user namespaces are not made in the guest, where root is root of the VM alone: leave it " +
+	"out, such as --userns, or hostUsers: false of a pod"
 
 // guestDevices are made by every guest; a spec may name them.
 var guestDevices = map[string][2]int64{
@@ -182,7 +186,7 @@ func (b *Bundle) readNamespaces(oci *specs.Spec) error {
 				return refused(field, fmt.Sprintf("a VM cannot join %s, the namespace of a process of the host", ns.Path))
 			}
 		case specs.UserNamespace:
-			return refused(field, "user namespaces are not made in the guest")
+			return refused(field, noUserNamespace)
 		default:
 			return refused(field, "it is not made in the guest")
 		}

@@ -34,7 +34,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// change does work on the VM, one piece after the other. a guest without it would end by itself.
+// killedAt kills the VMM some time after a step of a life has begun. A restore gets the RAM of its state: a guest
+// without it would end by itself.
 func killedAt(t *testing.T, env vmmtest.Env, ram []byte, before []step, s step, after time.Duration) {
 	env.Dir = filepath.Join(env.Dir, "k")
 	if err := os.Mkdir(env.Dir, 0o700); err != nil {
