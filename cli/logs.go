@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -12,12 +13,13 @@ import (
 )
 
 func newLogs(opts *options) *cobra.Command {
-	o, tail := client.LogOptions{}, ""
+	o, tail, since, until := client.LogOptions{}, "", "", ""
 	cmd := &cobra.Command{
 		Use:   "logs VM",
 		Short: "Show what a VM that runs detached has written",
 		Long: "Show the log of a VM, as this node has it. With --follow it goes on over sleeps and wakes on this node,\n" +
-			"until the VM ends or is another node's. The log is what the VM has written, and has no times of its own.",
+			"until the VM ends or is another node's. The time of a line is when this node had it: the log itself is what\n" +
+			"the VM has written.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Tail = -1
 			if tail != "all" {
@@ -26,6 +28,13 @@ func newLogs(opts *options) *cobra.Command {
 					return fmt.Errorf("--tail %q: write a number of lines, or all: %w", tail, errdefs.ErrInvalidArgument)
 				}
 				o.Tail = n
+			}
+			var err error
+			if o.Since, err = when("since", since, time.Now()); err != nil {
+				return err
+			}
+			if o.Until, err = when("until", until, time.Now()); err != nil {
+				return err
 			}
 			c := opts.client()
 			defer c.Close()
@@ -39,5 +48,8 @@ func newLogs(opts *options) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what the VM writes")
 	cmd.Flags().StringVar(&tail, "tail", "all", "only so many lines of the end")
+	cmd.Flags().BoolVarP(&o.Timestamps, "timestamps", "t", false, "begin each line with its time")
+	cmd.Flags().StringVar(&since, "since", "", "only lines since then: a time, or how long ago, such as 10m")
+	cmd.Flags().StringVar(&until, "until", "", "only lines until then")
 	return cmd
 }

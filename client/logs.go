@@ -21,6 +21,9 @@ type LogOptions struct {
 	Tail   int          // only so many lines of the end; below 0: all
 	Follow bool         // go on with what comes, until the VM ends or is another node's
 	Note   func(string) // what is to be known of the log; may be nil
+
+	Timestamps   bool      // each line begins with the time at which this node had it
+	Since, Until time.Time // of the lines that are shown; zero: no bound
 }
 
 // Logs writes what a VM that runs detached has written, as this node has it: the files of its log, the oldest first.
@@ -30,11 +33,17 @@ func (c *Client) Logs(ctx context.Context, vm *nodev1.VM, w io.Writer, o LogOpti
 	if err != nil {
 		return err
 	}
-	l := &logReader{path: path, out: w}
+	if !o.Until.IsZero() && o.Since.After(o.Until) {
+		return fmt.Errorf("the log since %s until %s: the end comes before the beginning: %w",
+			o.Since.Format(time.RFC3339), o.Until.Format(time.RFC3339), errdefs.ErrInvalidArgument)
+	}
+	l := &logReader{path: path, out: w, times: newTimedLines(vm.GetId(), o)}
 	defer l.close()
 	switch err := l.begin(o.Tail); {
 	case errors.Is(err, fs.ErrNotExist) && !o.Follow:
 		return c.noLog(ctx, vm, path)
+	case errors.Is(err, errNoTimes):
+		return noTimes(vm.GetId())
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("read the log of %s: %w", vm.GetId(), err)
 	}
@@ -132,7 +141,7 @@ func (c *Client) followLog(ctx context.Context, vm *nodev1.VM, l *logReader, o L
 	tick := time.NewTicker(logPause)
 	defer tick.Stop()
 	for i := 1; ; i++ {
-		over := i%aliveLook == 0 && c.over(ctx, vm, o.Note)
+		over := !o.Until.IsZero() && time.Now().After(o.Until) || i%aliveLook == 0 && c.over(ctx, vm, o.Note)
 		if err := l.more(); err != nil {
 			return fmt.Errorf("read the log of %s: %w", vm.GetId(), err)
 		}

@@ -15,6 +15,8 @@ type logReader struct {
 	path string
 	out  io.Writer
 	file *os.File // the newest one, read so far; nil: there is none yet
+	// times shows lines with their times, or those of some time alone; nil: all as they are.
+	times *timedLines
 }
 
 func (l *logReader) close() {
@@ -31,6 +33,11 @@ func (l *logReader) begin(tail int) error {
 	}
 	if len(files) == 0 {
 		return fs.ErrNotExist
+	}
+	if l.times != nil {
+		if err := l.times.begin(files, l.path); err != nil {
+			return errors.Join(err, closeAll(files))
+		}
 	}
 	if tail >= 0 {
 		left, i := tail, len(files)-1
@@ -72,7 +79,7 @@ func (l *logReader) more() error {
 				return err
 			}
 		}
-		if _, err := io.Copy(l.out, l.file); err != nil || os.SameFile(own, now) {
+		if err := l.copy(l.file); err != nil || os.SameFile(own, now) {
 			return err
 		}
 	}
@@ -84,11 +91,20 @@ func (l *logReader) more() error {
 	return l.take(files)
 }
 
+// copy writes what a file has from where it is read.
+func (l *logReader) copy(f *os.File) error {
+	if l.times != nil {
+		return l.times.copy(l.out, f, l.path)
+	}
+	_, err := io.Copy(l.out, f)
+	return err
+}
+
 // take writes files, the oldest first, and keeps the last one.
 func (l *logReader) take(files []*os.File) error {
 	l.file = files[len(files)-1]
 	for i, f := range files {
-		if _, err := io.Copy(l.out, f); err != nil {
+		if err := l.copy(f); err != nil {
 			return errors.Join(err, closeAll(files[i:len(files)-1]))
 		}
 		if f != l.file {

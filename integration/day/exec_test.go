@@ -220,6 +220,28 @@ func read(from *os.File, says chan<- string) {
 }
 
 // The log of a VM is in order over a sleep and a wake, without a gap, also for who follows it.
+// testLogTimes checks that lines which come each second have times that say so.
+func (s *site) testLogTimes(t *testing.T) {
+	lines := strings.Split(strings.TrimSpace(s.ok("logs", "-t", "web")), "\n")
+	var before time.Time
+	for i, line := range lines {
+		stamp, text, _ := strings.Cut(line, " ")
+		at, err := time.Parse(time.RFC3339Nano, stamp)
+		if err != nil || text != fmt.Sprintf("line %d", i) || at.Before(before) {
+			t.Errorf("-t: line %d: %q", i, line)
+		}
+		before = at
+	}
+	third, _, _ := strings.Cut(lines[2], " ")
+	if out := s.ok("logs", "--since", third, "--until", third, "web"); out != "line 2\n" {
+		t.Errorf("of one time: %q", out)
+	}
+	s.fails(2, "--since", "logs", "--since", "lately", "web")
+	if out := s.ok("logs", "--since", "-1h", "web"); out != "" {
+		t.Errorf("of the future: %q", out)
+	}
+}
+
 func (s *site) testLogs(t *testing.T) {
 	s = s.within(t)
 	all := strings.Split(strings.TrimSpace(s.ok("logs", "web")), "\n")
@@ -230,6 +252,7 @@ func (s *site) testLogs(t *testing.T) {
 		t.Errorf("--tail 2: %q", tail)
 	}
 	s.fails(2, "write a number of lines", "logs", "--tail", "few", "web")
+	s.testLogTimes(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out strings.Builder

@@ -3,15 +3,18 @@ package stdio
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/internal/filelock"
+	"godwit.dev/godwit/internal/logtimes"
 )
 
 // LogFile is where a woken VM's output goes, where that is a file. Its owner alone reads it,
@@ -76,6 +79,16 @@ func (l *LogFile) makeRoom(f *os.File, n int) error {
 	}
 }
 
+// note writes down when the last n bytes were written to f. The output goes on without a time where that fails.
+func (l *LogFile) note(f *os.File, n int, at time.Time) {
+	if l == nil || n <= 0 {
+		return
+	}
+	if end, err := f.Seek(0, io.SeekCurrent); err == nil {
+		_ = logtimes.Note(f, l.Path, end-int64(n), at)
+	}
+}
+
 // rotate moves the log aside, unless another output was faster.
 func (l *LogFile) rotate(full os.FileInfo) error {
 	lock, err := os.OpenFile(l.Path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -89,6 +102,7 @@ func (l *LogFile) rotate(full os.FileInfo) error {
 	if there, err := os.Lstat(l.Path); err != nil || !os.SameFile(full, there) {
 		return err
 	}
+	defer func() { _ = logtimes.Sweep(l.Path) }() // what is left goes with the next one
 	if l.Files <= 1 {
 		return os.Remove(l.Path)
 	}

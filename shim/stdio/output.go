@@ -175,5 +175,8 @@ func (s output) write(data []byte) (int, error) {
 	if err := s.log.makeRoom(s.file, len(data)); durable.IsFull(err) {
 		return 0, err
 	}
-	return s.file.Write(data)
+	at := time.Now()
+	n, err := s.file.Write(data)
+	s.log.note(s.file, n, at)
+	return n, err
 }
