@@ -30,6 +30,7 @@ type daemon struct {
 	nodev1.NodeService
 	vms       []*nodev1.VMInfo
 	snapshots []*nodev1.SnapshotInfo
+	events    []*nodev1.NodeEvent
 	warning   string // its lists are not whole
 	fails     error
 }
@@ -58,6 +59,20 @@ func (d *daemon) Snapshots(_ context.Context, req *nodev1.SnapshotsRequest) (*no
 		}
 	}
 	return resp, record.ToWire(d.fails)
+}
+
+func (d *daemon) History(_ context.Context, req *nodev1.HistoryRequest) (*nodev1.HistoryResponse, error) {
+	resp := &nodev1.HistoryResponse{}
+	for _, ev := range d.events {
+		if resp.Last = ev; ev.GetId() > req.GetAfter() {
+			resp.Events = append(resp.Events, ev)
+		}
+	}
+	return resp, record.ToWire(d.fails)
+}
+
+func (d *daemon) Info(context.Context, *nodev1.InfoRequest) (*nodev1.InfoResponse, error) {
+	return &nodev1.InfoResponse{Node: "b"}, nil
 }
 
 // ctrd is containerd's service of containers, on containerd's own store of them.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -123,11 +124,47 @@ func (c *Client) noLog(ctx context.Context, vm *nodev1.VM, path string) error {
 
 // noteArrival says where the earlier part of a log may be.
 func (c *Client) noteArrival(ctx context.Context, vm *nodev1.VM, note func(string)) {
+	id := vm.GetId()
+	if nodes := c.earlierNodes(ctx, vm); len(nodes) > 0 {
+		note(fmt.Sprintf("%s came from another node. What it wrote there is not here. To see it, on %s: godwit logs %s", id,
+			strings.Join(nodes, " and on "), id))
+		return
+	}
 	info, _, err := c.listed(ctx, vm)
 	if mode := info.GetRestoreMode(); err == nil && mode != "" && mode != "clone" {
 		note(fmt.Sprintf("%s was restored on this node. What it wrote on other nodes is in their logs: "+
-			"godwit logs %s, there", vm.GetId(), vm.GetId()))
+			"godwit logs %s, there", id, id))
 	}
+}
+
+// earlierNodes are the other nodes that are known to have had the VM: the sources of its moves to this node that are
+// remembered, and those where its snapshots were made.
+func (c *Client) earlierNodes(ctx context.Context, vm *nodev1.VM) (nodes []string) {
+	here, err := c.self()
+	if err != nil {
+		return nil
+	}
+	add := func(node string) {
+		if node != "" && node != here && !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
+		}
+	}
+	node, err := c.Node(ctx)
+	if err != nil {
+		return nil
+	}
+	if resp, err := node.Snapshots(ctx, &nodev1.SnapshotsRequest{Vm: vm}); err == nil {
+		for _, s := range resp.GetSnapshots() {
+			add(s.GetNode())
+		}
+	}
+	_ = c.Events(ctx, EventOptions{Since: time.Unix(0, 1), Until: time.Now()}, func(ev *nodev1.NodeEvent) error {
+		if ev.GetType() == "move" && ev.GetDestination() == here && key(ev.GetVm()) == key(vm) {
+			add(ev.GetSource())
+		}
+		return nil
+	})
+	return nodes
 }
 
 // Pauses of a reader that follows a log.
