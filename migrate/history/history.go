@@ -104,6 +104,22 @@ func (h *History) Named(vm *nodev1.VM, name string) (before string, known bool) 
 	return before, known
 }
 
+// Seen are the last starts and ends of the VMs that are there, one of each VM, as far as they are kept.
+func (h *History) Seen() (all []*nodev1.NodeEvent) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	known := map[string]bool{}
+	for _, ev := range slices.Backward(h.all) {
+		if vm := key(ev.GetVm()); !known[vm] && ev.GetType() == TypeVM &&
+			slices.Contains([]string{Create, Start, Exit, Delete}, ev.GetEvent()) {
+			if known[vm] = true; ev.GetEvent() != Delete {
+				all = append(all, ev)
+			}
+		}
+	}
+	return all
+}
+
 // Last is the newest event that counts; nil: there is none.
 func (h *History) Last(counts func(*nodev1.NodeEvent) bool) *nodev1.NodeEvent {
 	h.mu.Lock()
@@ -162,7 +178,7 @@ func (h *History) append(ev *nodev1.NodeEvent) {
 // of the one before says nothing new.
 func (h *History) told(ev *nodev1.NodeEvent) bool {
 	if ev.GetOperation() == "" {
-		return false
+		return h.late(ev)
 	}
 	for _, was := range slices.Backward(h.all) {
 		if was.GetOperation() != ev.GetOperation() || was.GetEvent() != ev.GetEvent() {
@@ -173,6 +189,20 @@ func (h *History) told(ev *nodev1.NodeEvent) bool {
 			return was.GetPhase() == Retrying && was.GetReason() == ev.GetReason() && was.GetAttempt() == ev.GetAttempt()
 		case was.GetPhase() == ev.GetPhase() && was.GetAttempt() == ev.GetAttempt(), ended(was.GetPhase()):
 			return true
+		}
+	}
+	return false
+}
+
+// late reports whether one of two events, which are told of the same start or end, was found out later.
+func (h *History) late(ev *nodev1.NodeEvent) bool {
+	if ev.GetType() != TypeVM || !slices.Contains([]string{Start, Exit, Delete}, ev.GetEvent()) {
+		return false
+	}
+	for _, was := range slices.Backward(h.all) {
+		if key(was.GetVm()) == key(ev.GetVm()) && was.GetType() == TypeVM &&
+			slices.Contains([]string{Create, Start, Exit, Delete}, was.GetEvent()) {
+			return was.GetEvent() == ev.GetEvent() && (was.GetReason() == Late || ev.GetReason() == Late)
 		}
 	}
 	return false

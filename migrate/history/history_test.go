@@ -331,3 +331,25 @@ func TestFollowMoves(t *testing.T) {
 		})
 	}
 }
+
+// An end that was found out later and is heard of too is told once, whichever comes first. The VMs that are there are
+// known by their last start or end.
+func TestSeenAndLate(t *testing.T) {
+	h := Open(filepath.Join(t.TempDir(), "events.jsonl"), "a")
+	defer h.Close()
+	gone := &nodev1.VM{Namespace: "default", Id: "gone"}
+	for _, ev := range []*nodev1.NodeEvent{
+		{Event: Create, Vm: web()}, {Event: Start, Vm: web()}, {Event: Exit, Vm: web(), Reason: Late},
+		{Event: Exit, Vm: web()}, {Event: Start, Vm: web()}, {Event: Exit, Vm: web()},
+		{Event: Exit, Vm: web(), Reason: Late}, {Event: Start, Vm: gone}, {Event: Delete, Vm: gone},
+		{Event: Start, Vm: web()}, {Event: Start, Vm: web()},
+	} {
+		ev.Type = TypeVM
+		h.Add(ev)
+	}
+	want(t, read(t, h, &nodev1.HistoryRequest{}, 9), "1 create", "2 start", "3 exit", "4 start", "5 exit", "6 start",
+		"7 delete", "8 start", "9 start")
+	if seen := h.Seen(); len(seen) != 1 || seen[0].GetId() != 9 {
+		t.Errorf("seen %v", seen)
+	}
+}

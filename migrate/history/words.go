@@ -29,6 +29,9 @@ const (
 	Gap    = "gap" // something may have happened that was not heard
 )
 
+// Late is the reason of an event that was found out after a time in which nothing was heard.
+const Late = "seen later: it was not heard when it happened"
+
 // Phases of operations and moves.
 const (
 	Begun    = "begun"

@@ -7,10 +7,13 @@ import (
 	"time"
 
 	eventsapi "github.com/containerd/containerd/api/events"
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 
 	"godwit.dev/godwit/api/config"
@@ -23,6 +26,8 @@ type Listener interface {
 	Add(ev *nodev1.NodeEvent)
 	// Named says what a VM is called, and answers what it was called before.
 	Named(vm *nodev1.VM, name string) (before string, known bool)
+	// Seen are the last starts and ends of the VMs that are there, as far as they were told.
+	Seen() []*nodev1.NodeEvent
 }
 
 // Tell tells of the VMs of this node what containerd tells of their containers and tasks, until ctx ends. containerd
@@ -34,7 +39,7 @@ func (c *Client) Tell(ctx context.Context, to Listener, from time.Time) {
 		envelopes, failed := c.containerd.EventService().Subscribe(within, `topic~=^/containers/`, `topic~=^/tasks/`)
 		err := l.known(ctx)
 		if err == nil {
-			l.missed(from)
+			l.missed(ctx, from)
 			err = l.hear(ctx, envelopes, failed)
 			from = time.Now()
 		}
@@ -57,11 +62,44 @@ type told struct {
 	vms    map[string]bool // by NAMESPACE/ID
 }
 
-func (t *told) missed(from time.Time) {
-	if !from.IsZero() {
-		t.to.Add(&nodev1.NodeEvent{Type: history.TypeNode, Event: history.Gap,
-			Reason: "what containerd told of VMs since " + from.UTC().Format(time.RFC3339) + " was not heard"})
+// missed says since when nothing was heard, and tells the ends and starts of meanwhile that can still be seen.
+func (t *told) missed(ctx context.Context, from time.Time) {
+	if from.IsZero() {
+		return
 	}
+	t.to.Add(&nodev1.NodeEvent{Type: history.TypeNode, Event: history.Gap,
+		Reason: "what containerd told of VMs since " + from.UTC().Format(time.RFC3339) + " was not heard"})
+	for _, was := range t.to.Seen() {
+		if ev := t.since(ctx, was); ev != nil {
+			ev.Type, ev.Vm = history.TypeVM, was.GetVm()
+			ev.Reason = history.Late
+			t.to.Add(ev)
+		}
+	}
+}
+
+// since is what has become of a VM since an event; nil: nothing, or it is not known.
+func (t *told) since(ctx context.Context, was *nodev1.NodeEvent) *nodev1.NodeEvent {
+	vm, ran := was.GetVm(), was.GetEvent() == history.Start
+	if _, found := t.vms[vm.GetNamespace()+"/"+vm.GetId()]; !found {
+		return &nodev1.NodeEvent{Event: history.Delete}
+	}
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, vm.GetNamespace()), lookBound)
+	defer cancel()
+	resp, err := t.client.containerd.TaskService().Get(ctx, &tasksapi.GetRequest{ContainerID: vm.GetId()})
+	err = errgrpc.ToNative(err)
+	switch p := resp.GetProcess(); {
+	case errdefs.IsNotFound(err) && ran:
+		return &nodev1.NodeEvent{Event: history.Exit}
+	case err != nil:
+		return nil
+	case p.GetStatus() == task.Status_STOPPED && ran:
+		code := p.GetExitStatus()
+		return &nodev1.NodeEvent{Event: history.Exit, ExitCode: &code, UnixNano: p.GetExitedAt().AsTime().UnixNano()}
+	case p.GetStatus() == task.Status_RUNNING && !ran:
+		return &nodev1.NodeEvent{Event: history.Start}
+	}
+	return nil
 }
 
 // known lists the containers that are there already.
@@ -70,6 +108,7 @@ func (t *told) known(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.vms = map[string]bool{}
 	for _, space := range spaces {
 		list, err := t.client.containerd.ContainerService().List(namespaces.WithNamespace(ctx, space))
 		if err != nil && !errdefs.IsNotFound(err) {

@@ -12,12 +12,17 @@ import (
 	"time"
 
 	eventsapi "github.com/containerd/containerd/api/events"
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -80,11 +85,52 @@ func (s listing) List(ctx context.Context, _ ...string) (all []containers.Contai
 	return all, nil
 }
 
+// tasksOf is its service of tasks: VM exited has ended, VM runs runs, VM silent does not answer.
+type tasksOf struct{ tasksapi.TasksClient }
+
+func (tasksOf) Get(_ context.Context, req *tasksapi.GetRequest, _ ...grpc.CallOption) (*tasksapi.GetResponse, error) {
+	switch req.GetContainerID() {
+	case "exited":
+		return &tasksapi.GetResponse{Process: &task.Process{Status: task.Status_STOPPED, ExitStatus: 9,
+			ExitedAt: timestamppb.Now()}}, nil
+	case "runs":
+		return &tasksapi.GetResponse{Process: &task.Process{Status: task.Status_RUNNING}}, nil
+	case "silent":
+		return nil, errgrpc.ToGRPC(errdefs.ErrUnavailable)
+	}
+	return nil, errgrpc.ToGRPC(errdefs.ErrNotFound)
+}
+
+// What can still be seen of the time in which nothing was heard is told: ends and starts of VMs whose last event says
+// something else. No answer tells nothing.
+func TestTellWhatWasMissed(t *testing.T) {
+	ctr, err := containerd.New("", containerd.WithServices(containerd.WithTaskClient(tasksOf{})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := &heard{}
+	l := &told{client: &Client{containerd: ctr}, to: to, vms: map[string]bool{"a/exited": true, "a/runs": true,
+		"a/silent": true, "a/removed": true}}
+	for _, was := range []string{"start exited", "exit exited", "start runs", "exit runs", "start silent", "exit silent",
+		"start removed", "exit removed", "start gone"} {
+		event, id, _ := strings.Cut(was, " ")
+		to.seen = append(to.seen, &nodev1.NodeEvent{Event: event, Vm: &nodev1.VM{Namespace: "a", Id: id}})
+	}
+	l.missed(t.Context(), time.Now())
+	want := []string{"gap 0", "exit exited 9", "start runs 0", "exit removed 0", "delete gone 0"}
+	if !slices.Equal(to.all, want) {
+		t.Errorf("told %q, want %q", to.all, want)
+	}
+}
+
 // heard is a Listener.
 type heard struct {
 	all   []string
 	names map[string]string
+	seen  []*nodev1.NodeEvent
 }
+
+func (h *heard) Seen() []*nodev1.NodeEvent { return h.seen }
 
 func (h *heard) Add(ev *nodev1.NodeEvent) {
 	text := fmt.Sprint(ev.GetEvent(), " ", ev.GetVm().GetId(), " ", ev.GetProcess(), " ", ev.GetExitCode())
