@@ -63,7 +63,7 @@ func (c *Client) Create(ctx context.Context, o VMOptions) (*nodev1.VM, error) {
 			return nil, err
 		}
 	}
-	if m.log, err = c.logURI(m.name); err != nil {
+	if m.log, err = c.logURI(c.namespace, m.name); err != nil {
 		return nil, err
 	}
 	ctx, done, err := c.leased(ctx)
@@ -248,14 +248,14 @@ func (c *Client) takenPorts(ctx context.Context) (map[string]string, error) {
 }
 
 // logURI is where the output of a detached VM goes.
-func (c *Client) logURI(name string) (string, error) {
+func (c *Client) logURI(namespace, name string) (string, error) {
 	cfg, err := c.load()
 	if err != nil {
 		return "", err
 	}
 	own := *cfg
 	own.StdioURI = cmp.Or(own.StdioURI, config.Default().StdioURI)
-	u, err := own.TaskOutput(c.namespace, name)
+	u, err := own.TaskOutput(namespace, name)
 	if err != nil {
 		return "", fmt.Errorf("stdio_uri: %w: %w", err, errdefs.ErrInvalidArgument)
 	}

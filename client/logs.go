@@ -64,10 +64,10 @@ func (c *Client) logPath(ctx context.Context, vm *nodev1.VM) (string, error) {
 		return "", err
 	}
 	ctx = within(ctx, vm)
-	uri := ""
+	stdout, label := "", ""
 	state, err := ctr.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: vm.GetId()})
 	if err == nil {
-		uri = state.GetProcess().GetStdout()
+		stdout = state.GetProcess().GetStdout()
 	}
 	container, err := ctr.LoadContainer(ctx, vm.GetId())
 	switch {
@@ -76,9 +76,7 @@ func (c *Client) logPath(ctx context.Context, vm *nodev1.VM) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("read the labels of VM %s: %w", vm.GetId(), unwrapped(err))
 		}
-		if l := labels[LabelLogURI]; l != "" && !strings.HasPrefix(uri, "file://") {
-			uri = l
-		}
+		label = labels[LabelLogURI]
 	case errdefs.IsNotFound(err):
 		if _, owner, _ := c.whereabouts(ctx, vm); owner.GetNode() != "" {
 			if here, _ := c.self(); here != "" && here != owner.GetNode() {
@@ -88,12 +86,31 @@ func (c *Client) logPath(ctx context.Context, vm *nodev1.VM) (string, error) {
 	default:
 		return "", fmt.Errorf("ask containerd for VM %s: %w", vm.GetId(), unwrapped(err))
 	}
-	if uri == "" {
-		if uri, err = c.logURI(vm.GetId()); err != nil {
-			return "", err
-		}
+	uri, err := c.outputOf(vm, stdout, label)
+	if err != nil {
+		return "", err
 	}
 	return logFile(vm, uri)
+}
+
+// outputOf is where the output of a VM goes: to the file that is its stdout, where the label of its container says, to
+// another stdout, or where the configuration says. A task that came from elsewhere has a log too: its stdout is a fifo
+// that its shim has made for clients.
+func (c *Client) outputOf(vm *nodev1.VM, stdout, label string) (string, error) {
+	if strings.HasPrefix(stdout, "file://") {
+		return stdout, nil
+	}
+	if label != "" {
+		return label, nil
+	}
+	cfg, err := c.load()
+	if err != nil {
+		return "", err
+	}
+	if stdout != "" && !strings.HasPrefix(stdout, cfg.VMRunDir(vm.GetNamespace(), vm.GetId())+"/") {
+		return stdout, nil
+	}
+	return c.logURI(vm.GetNamespace(), vm.GetId())
 }
 
 func logFile(vm *nodev1.VM, uri string) (string, error) {

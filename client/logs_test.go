@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -122,6 +123,28 @@ func TestNoteOfArrival(t *testing.T) {
 		client.noteArrival(t.Context(), vm, func(text string) { said += text })
 		if (said == "") != (c.want == "") || !strings.Contains(said, c.want) {
 			t.Errorf("%d: said %q, want %q", i, said, c.want)
+		}
+	}
+}
+
+// The log of a VM that came from another node is found: containerd shows a fifo of its shim as its stdout, and its
+// container has no label. Another fifo is a client's.
+func TestOutputOf(t *testing.T) {
+	cfg := config.Default()
+	cfg.StdioURI = "file:///log/{namespace}-{id}.log"
+	c := New()
+	c.load = func() (*config.Config, error) { return cfg, nil }
+	vm := &nodev1.VM{Namespace: "other", Id: "web"}
+	const own, label = "file:///log/other-web.log", "binary:///logger"
+	for _, o := range []struct{ stdout, label, want string }{
+		{"", "", own}, {cfg.VMRunDir("other", "web") + "/task-stdout", "", own},
+		{cfg.VMRunDir("other", "web") + "/task-stdout", label, label}, {"", label, label},
+		{"/run/containerd/fifo/1/web-stdout", "", "/run/containerd/fifo/1/web-stdout"},
+		{cfg.VMRunDir("default", "web") + "/task-stdout", "", cfg.VMRunDir("default", "web") + "/task-stdout"},
+		{"file:///named", label, "file:///named"},
+	} {
+		if uri, err := c.outputOf(vm, o.stdout, o.label); err != nil || uri != o.want {
+			t.Errorf("stdout %q, label %q: %q, %v; want %q", o.stdout, o.label, uri, err, o.want)
 		}
 	}
 }
