@@ -56,7 +56,7 @@ func TestControllerCommands(t *testing.T) {
 	f.says(0, "up, not reported", "nodes")
 	f.says(0, "up, cordoned, retired", "nodes")
 	f.says(0, "start godwitd there; gone for good: godwit controller retire NODE", "nodes")
-	f.says(6, "nodes have not reported what they hold: a, b, controller, roomy",
+	f.says(6, "nodes have not said what they hold: a, b, controller, roomy",
 		"migrate web --detach --operation m --to b")
 	for _, node := range []string{"a", "b", "controller"} {
 		if _, err := f.whole.Report(t.Context(), &nodev1.ReportRequest{Node: node}); err != nil {
@@ -67,7 +67,7 @@ func TestControllerCommands(t *testing.T) {
 	f.says(0, "all nodes have reported, records are being settled", "controller retire roomy")
 	f.later = controller.SettleDelay
 	f.says(0, "1 VMs were not settled: godwit ps -A names them", "controller status")
-	f.says(4, "it runs nowhere", "migrate web --detach --operation m --to b")
+	f.says(4, "it ended there", "migrate web --detach --operation m --to b")
 	rec, err := f.records.Get(t.Context(), &nodev1.GetRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}})
 	if text := record.LostText(rec); err != nil ||
 		!strings.Contains(text, "node a had it when the copy of the store was made") ||

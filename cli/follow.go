@@ -62,24 +62,40 @@ func outcome(status *nodev1.StatusResponse) error {
 	if class == nil || lost(op.GetPhase()) {
 		class = errdefs.ErrAborted
 	}
-	what := fmt.Sprintf("The %s of %s has failed.", lower(op.GetKind().String(), "KIND_"), fullName(op.GetVm()))
+	how := "has failed"
 	if op.GetPhase() == nodev1.Phase_PHASE_ABORTED {
-		what = fmt.Sprintf("The %s of %s was given up.", lower(op.GetKind().String(), "KIND_"), fullName(op.GetVm()))
+		how = "was given up"
 	}
-	return &client.Problem{What: what, Why: capital(sentence(plain(op.GetReason()))), Remedy: after(op),
+	stays, next := after(op)
+	why := parts(capital(sentence(plain(op.GetReason()))), nil)
+	if class == context.DeadlineExceeded && op.GetReason() != "" && plain(op.GetReason()) == class.Error() {
+		why = &client.Problem{What: "It has taken longer than it may.",
+			Remedy: "To give it longer: timeouts.operation in the configuration, or --timeout of a move."}
+	}
+	return &client.Problem{What: fmt.Sprintf("The %s of %s %s. %s", noun(op.GetKind()), fullName(op.GetVm()), how, stays),
+		Why: why.What + " " + why.Why, Remedy: why.Remedy + " " + next,
 		Cause: fmt.Errorf("operation %s %s: %s: %w", op.GetId(), lower(op.GetPhase().String(), "PHASE_"), op.GetReason(),
 			class)}
 }
 
-// after says where an operation that was undone has left the VM.
-func after(op *nodev1.Operation) string {
+// noun is what an operation of a kind is called.
+func noun(kind nodev1.Kind) string {
+	if kind == nodev1.Kind_KIND_MIGRATE {
+		return "move"
+	}
+	return lower(kind.String(), "KIND_")
+}
+
+// after says where an operation that was undone has left the VM, and what to do from there.
+func after(op *nodev1.Operation) (stays, next string) {
 	switch {
 	case lost(op.GetPhase()):
-		return "The VM has ended. Its last snapshot is kept: godwit snapshot ls " + fullName(op.GetVm()) + "."
+		return "The VM has ended, and its last snapshot is kept.",
+			fmt.Sprintf("To see its snapshots: godwit snapshot ls %s.", fullName(op.GetVm()))
 	case op.GetKind() != nodev1.Kind_KIND_WAKE:
-		return "The VM stays at node " + op.GetSource() + " as before."
+		return "The VM stays at node " + op.GetSource() + " as before.", ""
 	default:
-		return "The VM sleeps as before. To try again: godwit wake " + fullName(op.GetVm()) + "."
+		return "The VM sleeps as before.", fmt.Sprintf("To try again: godwit wake %s.", fullName(op.GetVm()))
 	}
 }
 

@@ -230,14 +230,14 @@ func TestMigrateAndAbort(t *testing.T) {
 func TestMigrateRefused(t *testing.T) {
 	f := newFleet(t)
 	f.says(3, "nothere", "migrate nothere")
-	f.says(2, "node a has it already", "migrate web --to a")
+	f.says(2, "it is on node a already", "migrate web --to a")
 	f.says(3, "To see all nodes: godwit nodes.", "migrate web --to nowhere")
 	f.says(4, "(godwit uncordon closed)", "migrate web --to closed")
 	f.says(4, "registry.repository", "migrate web --to b --mode cold")
 	f.says(3, "To see all nodes: godwit nodes.", "drain a --to nowhere")
 	f.says(0, "node b is cordoned", "cordon b")
 	f.says(0, "node roomy is cordoned", "cordon roomy")
-	f.says(6, "no other node takes VMs (godwit nodes)", "migrate web")
+	f.says(6, "no other node takes VMs. To see why: godwit nodes.", "migrate web")
 	if n, err := f.board.Node("a"); err != nil || n.GetCordoned() {
 		t.Errorf("node %v, %v", n, err)
 	}

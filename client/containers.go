@@ -60,8 +60,7 @@ func (c *Client) containers(ctx context.Context, namespace string, filters ...st
 	defer cancel()
 	list, err := ctr.ContainerService().List(ctx, filters...)
 	if err != nil {
-		socket, _ := c.containerdSocket()
-		return nil, fmt.Errorf("ask containerd at %s for its containers: %w", socket, unwrapped(err))
+		return nil, c.containerdError("list containers", err)
 	}
 	all := make([]*Container, 0, len(list))
 	for _, obj := range list {

@@ -190,12 +190,6 @@ func imageOf(ctx context.Context, img containerd.Image) (*Image, error) {
 		Created: img.Metadata().CreatedAt}, nil
 }
 
-// containerdError says what was asked of containerd, and where it is.
-func (c *Client) containerdError(what string, err error) error {
-	socket, _ := c.containerdSocket()
-	return fmt.Errorf("%s at containerd (%s): %w", what, socket, unwrapped(err))
-}
-
 // cleaning is a context for what has to be done also after an interrupt.
 func cleaning(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)

@@ -223,9 +223,16 @@ func notWhole(kind, ref string, causes []error) error {
 	if errdefs.IsNotFound(class) || errors.Is(class, errdefs.ErrUnknown) {
 		class = errdefs.ErrUnavailable
 	}
-	texts := make([]string, 0, len(causes))
+	p := &Problem{What: fmt.Sprintf("It is not known whether there is a %s %s.", kind, ref), Cause: class}
 	for _, cause := range causes {
-		texts = append(texts, strings.TrimSuffix(cause.Error(), ": "+class.Error()))
+		if own, ok := errors.AsType[*Problem](cause); ok {
+			p.Why, p.Remedy = p.Why+" "+own.What+" "+own.Why, p.Remedy+" "+own.Remedy
+			continue
+		}
+		p.Why += " " + sentence(strings.TrimSuffix(cause.Error(), ": "+class.Error()))
 	}
-	return fmt.Errorf("find %s %s: not all lists could be read: %s: %w", kind, ref, strings.Join(texts, "; "), class)
+	if strings.TrimSpace(p.Remedy) == "" {
+		p.Remedy = "To go on, name it by its whole id, or try again."
+	}
+	return p
 }

@@ -151,7 +151,7 @@ func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
 	defer cancel()
 	rec, err := c.host.Records.Ensure(ctx, &nodev1.EnsureRequest{Vm: c.vm.name()})
 	if err != nil {
-		return unavailable(fmt.Errorf("ask the VM's record: %w", err))
+		return unavailable(fmt.Errorf("ask godwitd who has the VM: %w", err))
 	}
 	c.record = rec
 	c.decision, err = record.Decide(rec, c.host.Config.Node, c.intent)

@@ -26,17 +26,17 @@ func (s *starting) claimed(ctx context.Context) error {
 	defer cancel()
 	rec, err := vm.host.Records.Get(ctx, &nodev1.GetRequest{Vm: vm.name()})
 	if errdefs.IsNotFound(err) {
-		return fmt.Errorf("VM %s/%s was claimed for this task under generation %d, and has no record: delete the task and "+
-			"make it anew: %w", vm.namespace, vm.id, j.Generation, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("VM %s/%s was claimed for this task, and the controller does not know it any more. To go "+
+			"on, delete "+
+			"the task and make it anew: %w", vm.namespace, vm.id, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		return unavailable(err)
 	}
 	if rec.GetUid() != j.Spec.UID || rec.GetOwner().GetNode() != vm.host.Config.Node ||
 		rec.GetGeneration() != j.Generation || rec.GetRivals() || rec.GetMissing() {
-		return fmt.Errorf("VM %s/%s was claimed for this task under generation %d, and its record gives it to %v under "+
-			"%d: delete the task and make it anew: %w",
-			vm.namespace, vm.id, j.Generation, rec.GetOwner(), rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("VM %s/%s was claimed for this task, and belongs to %v by now. To go on, delete the task and "+
+			"make it anew: %w", vm.namespace, vm.id, rec.GetOwner(), errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -187,3 +187,9 @@ func FromWire(err error) error {
 	}
 	return errgrpc.ToNative(err)
 }
+
+// NoStore is said where a snapshot has no place to go.
+func NoStore(node string) error {
+	return fmt.Errorf("node %s has no place for snapshots. To give it one, set registry.repository or registry.layout in "+
+		"its configuration, and start godwitd again: %w", node, errdefs.ErrFailedPrecondition)
+}

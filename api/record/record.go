@@ -66,7 +66,7 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 	}
 	if rec == nil {
 		if intent.Set() {
-			return Decision{}, fmt.Errorf("restore %s: no record names it as the VM's owner: %w", intent.wants(),
+			return Decision{}, fmt.Errorf("restore %s: it is not known as the state of that VM: %w", intent.wants(),
 				errdefs.ErrFailedPrecondition)
 		}
 		return boot(nil, "without records", intent)
@@ -101,9 +101,9 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 // somewhere. These records, empty ones perhaps, may not know that state.
 func boot(rec *nodev1.Record, vm string, intent Intent) (Decision, error) {
 	if intent.Left != "" && !knows(rec, intent.Left) {
-		return Decision{}, fmt.Errorf("create VM %s: it was left in snapshot %s, which the records of this node do not "+
-			"know: are they lost, or is [controller] missing in the configuration? To give that state up, delete the "+
-			"container and make it anew: %w",
+		return Decision{}, fmt.Errorf("create VM %s: it was left in snapshot %s, which the controller of this node does "+
+			"not know. Has it lost its store, or is [controller] missing in the configuration? To give that state up, delete "+
+			"the container and make it anew: %w",
 			vm, intent.Left, errdefs.ErrFailedPrecondition)
 	}
 	return Decision{Action: Boot}, nil
@@ -130,7 +130,7 @@ func decideOpen(vm string, rec *nodev1.Record, op *nodev1.Operation, node string
 	switch {
 	case mine && move && intent.Stream != nil:
 		if g := intent.Stream.GetGeneration(); g != rec.GetGeneration() {
-			return Decision{}, fmt.Errorf("receive VM %s of generation %d: its record is at %d: %w", vm, g, rec.GetGeneration(),
+			return Decision{}, fmt.Errorf("receive VM %s of owner number %d: it has had %d: %w", vm, g, rec.GetGeneration(),
 				errdefs.ErrFailedPrecondition)
 		}
 		return Decision{Action: Receive, Move: true}, nil

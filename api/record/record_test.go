@@ -62,7 +62,7 @@ func TestDecide(t *testing.T) {
 			want: Decision{Action: Boot}},
 		"a live move": {rec: move(nodev1.Phase_PHASE_PREPARING, ""), intent: stream(7),
 			want: Decision{Action: Receive, Move: true}},
-		"a live move, stale":     {rec: move(nodev1.Phase_PHASE_PREPARING, ""), intent: stream(6), text: "generation 6"},
+		"a live move, stale":     {rec: move(nodev1.Phase_PHASE_PREPARING, ""), intent: stream(6), text: "owner number 6"},
 		"a live move, committed": {rec: move(nodev1.Phase_PHASE_COMMITTED, ""), intent: stream(7), text: "op"},
 		"a live move, over": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}, Generation: 8},
 			intent: stream(7), text: "operation op"},

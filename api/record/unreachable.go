@@ -16,8 +16,9 @@ func Unreachable(address string, cause error) error {
 	here := filepath.IsAbs(address)
 	switch {
 	case here && errors.Is(cause, fs.ErrPermission):
-		return fmt.Errorf("you may not use the socket of godwitd, %s. To go on, run the command as root, as with sudo: %w",
-			address, errdefs.ErrPermissionDenied)
+		return &plain{"you may not use the socket of godwitd, " + address + ". To go on, run the command as root, " +
+			"as with sudo",
+			errdefs.ErrPermissionDenied}
 	case here && (errors.Is(cause, fs.ErrNotExist) || errors.Is(cause, syscall.ECONNREFUSED)):
 		return fmt.Errorf("godwitd does not run: nothing listens at %s. To start it: systemctl start godwitd. "+
 			"To see why it has ended: journalctl -u godwitd: %w", address, errdefs.ErrUnavailable)

@@ -200,7 +200,7 @@ func TestRetention(t *testing.T) {
 		t.Errorf("dry run: %s", out)
 	}
 	refuses(t, n, "owns the VM", "snapshot", "rm", third)
-	refuses(t, n, "no record lists it", "snapshot", "rm", digest.FromString("x").String())
+	refuses(t, n, "no VM has a snapshot", "snapshot", "rm", digest.FromString("x").String())
 
 	h.Door.SetFault(func(_ int, r *http.Request) harness.Fault {
 		if r.Method == http.MethodDelete {

@@ -73,7 +73,7 @@ var SyncDir = func(dir string) error {
 func DiskError(err error) error {
 	switch {
 	case IsFull(err):
-		return fmt.Errorf("make room in state_dir: %w: %w", err, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("%w. To go on, make room in state_dir: %w", err, errdefs.ErrResourceExhausted)
 	case errors.Is(err, syscall.EROFS):
 		return ReadOnly(err)
 	}
@@ -82,7 +82,7 @@ func DiskError(err error) error {
 
 // ReadOnly is the error of a write below state_dir that the file system does not allow.
 func ReadOnly(err error) error {
-	return fmt.Errorf("make state_dir writable: %w: %w", err, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("%w. To go on, make state_dir writable: %w", err, errdefs.ErrFailedPrecondition)
 }
 
 // IsFull reports whether a file system had no room.

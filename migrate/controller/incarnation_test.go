@@ -150,7 +150,7 @@ func TestPutBackWithTheCommand(t *testing.T) {
 	r.report("a")
 	r.report("b", held(onB, "OWN"))
 	r.settle()
-	r.refused(web, "a", "nodes have not reported what they hold: c.")
+	r.refused(web, "a", "have not said what they hold: c.")
 	r.report("c")
 	if s := r.settle(); s.GetWaiting() || s.GetIncarnation() != 1_800_000_000 {
 		t.Fatalf("%v", s)
@@ -185,7 +185,7 @@ func TestPutBackWithoutTheCommand(t *testing.T) {
 	}
 	r.report("a", held(onB, "OWN"))
 	r.records = controller.New(r.memory)
-	r.refused(web, "a", "older than what node a holds", "ns/web", "generation 2", "godwit controller restore",
+	r.refused(web, "a", "older than what node a holds", "ns/web", "owner number 2", "godwit controller restore",
 		"godwit controller retire a")
 	if rec := r.get(web); rec.GetGeneration() != onA.GetGeneration() {
 		t.Errorf("reads go on: %v", rec)
@@ -291,7 +291,8 @@ func TestRogueReport(t *testing.T) {
 	}
 	rec := r.get(web)
 	if rec.GetOwner().GetNode() != "a" || !rec.GetRivals() ||
-		!strings.Contains(rec.GetConflict(), fmt.Sprintf("nodes b (generation %d) and a (generation %d)", lie.GetGeneration(),
+		!strings.Contains(rec.GetConflict(), fmt.Sprintf("nodes b (its owner number %d) and a (number %d)",
+			lie.GetGeneration(),
 			onA.GetGeneration())) {
 		t.Fatalf("%v", rec)
 	}

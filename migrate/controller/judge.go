@@ -45,7 +45,7 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState,
 			owner, absurd := rec.GetOwner().GetNode(), h.GetGeneration() >= record.Floor(latest)
 			v.add(&nodev1.Doubt{Vm: h.GetVm(), Owner: owner, Credible: !absurd && (owner == "" || owner == v.node),
 				Refuted: absurd},
-				"it has VM %s under generation %d, its record is at %d", name, h.GetGeneration(), rec.GetGeneration())
+				"it has VM %s as its owner number %d, and the controller knows of %d", name, h.GetGeneration(), rec.GetGeneration())
 		case !spoken:
 			if err := i.late(ctx, state, rec, req.GetNode(), h); err != nil {
 				return nil, err

@@ -140,7 +140,7 @@ func TestPutBackAndTheOwnerIsAsked(t *testing.T) {
 	r.memory.PutBack(copied)
 	other := &nodev1.VM{Namespace: "ns", Id: "other"}
 	r.report("b", held(onB, "OWN"))
-	r.refused(web, "a", "node b says of it", "node a, which has it by the record, is asked", "godwit controller retire b")
+	r.refused(web, "a", "node b says of it", "It belongs to node a, which is asked", "godwit controller retire b")
 	r.boot(other, "c")
 	if _, asked, err := r.whole.Told(t.Context(), "a"); err != nil || !asked {
 		t.Fatalf("a is asked: %v, %v", asked, err)
@@ -180,7 +180,7 @@ func TestEqualGenerationOfAnother(t *testing.T) {
 		t.Fatalf("%v, %v", rec, err)
 	}
 	r.report("b", real)
-	r.refused(web, "c", "older than what node b holds", "generation 2")
+	r.refused(web, "c", "older than what node b holds", "owner number 2")
 
 	r = newRestored(t)
 	next := r.boot(web, "a")

@@ -92,9 +92,8 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 	}
 	opens := op != nil && op.GetId() != was.GetOperation().GetId()
 	if n := len(now.GetSnapshots()); opens && op.GetKind() != nodev1.Kind_KIND_WAKE && n >= maxListed {
-		return fmt.Errorf("operation %s of VM %s/%s: its record lists %d snapshots, of %d that it may: delete some "+
-			"(godwit snapshot prune): %w",
-			op.GetId(), op.GetVm().GetNamespace(), op.GetVm().GetId(), n, maxListed, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("VM %s/%s has %d snapshots, of %d that it may. To delete some: godwit snapshot prune: %w",
+			op.GetVm().GetNamespace(), op.GetVm().GetId(), n, maxListed, errdefs.ErrResourceExhausted)
 	}
 	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE || claims(was, now, peer) {
 		if err := s.policy.Pull.Allows(ctx, was, peer); err != nil {

@@ -111,7 +111,7 @@ func TestQuota(t *testing.T) {
 		}
 	}
 	_, err := s.Ensure(ctx, &nodev1.EnsureRequest{Vm: vmOf("three")})
-	full("a third record", err, "2 records", "of 2", "controller.records_per_node")
+	full("a third record", err, "2 VMs", "of 2", "controller.records_per_node")
 	owned(t, s, "other", "its")
 	if _, err := s.Open(ctx, hibernate(one, "src", "")); err != nil {
 		t.Fatal(err)

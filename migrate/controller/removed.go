@@ -30,7 +30,8 @@ func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Reco
 		}
 	}
 	if state.Record == nil {
-		return nil, fmt.Errorf("record of VM %s/%s: %w", req.GetVm().GetNamespace(), req.GetVm().GetId(), errdefs.ErrNotFound)
+		return nil, fmt.Errorf("the controller knows no VM %s/%s. To see all VMs: godwit ps -a -A: %w",
+			req.GetVm().GetNamespace(), req.GetVm().GetId(), errdefs.ErrNotFound)
 	}
 	return state.Record, nil
 }

@@ -62,7 +62,8 @@ func (s *Service) update(ctx context.Context, c call) (*nodev1.Record, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("change record of VM %s/%s: %d conflicts in a row: %w", c.vm.GetNamespace(), c.vm.GetId(),
+	return nil, fmt.Errorf("VM %s/%s was changed by others %d times in a row. To go on, try again: "+
+		"%w", c.vm.GetNamespace(), c.vm.GetId(),
 		conflictRetries, errdefs.ErrUnavailable)
 }
 

@@ -42,11 +42,11 @@ func (t *usage) admit(ctx context.Context, s *Service, node string, makes, opens
 	case err != nil:
 		return err
 	case full(records, p.Records, makes):
-		return fmt.Errorf("node %s has made %d records that stand, of %d that it may (controller.records_per_node): "+
-			"remove some, or raise it: %w", node, records, p.Records, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("node %s has %d VMs, of %d that it may. To go on, remove some, or raise "+
+			"controller.records_per_node: %w", node, records, p.Records, errdefs.ErrResourceExhausted)
 	case full(operations, p.Operations, opens):
-		return fmt.Errorf("node %s drives %d operations, of %d that it may at once (controller.operations_per_node): wait "+
-			"for some, or raise it: %w", node, operations, p.Operations, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("node %s drives %d operations, of %d that it may at once. To go on, wait for some, or raise "+
+			"controller.operations_per_node: %w", node, operations, p.Operations, errdefs.ErrResourceExhausted)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

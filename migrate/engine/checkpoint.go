@@ -58,8 +58,7 @@ func (c *core) place(rec *nodev1.Record, op *nodev1.Operation) error {
 	op.Repository = c.opts.Repository(rec)
 	op.Tag = record.SnapshotTag(rec.GetGeneration(), op.GetId(), 0)
 	if op.GetRepository() == "" {
-		return fmt.Errorf("capture VM %s: node %s has no registry and no layout to put it: %w", name(rec.GetVm()),
-			c.opts.Node, errdefs.ErrFailedPrecondition)
+		return record.NoStore(c.opts.Node)
 	}
 	return nil
 }

@@ -245,7 +245,7 @@ func TestDeletionWithoutAStore(t *testing.T) {
 	e := w.start("n1")
 	e.opts.Repository = func(*nodev1.Record) string { return "" }
 	if err := w.remove(e, "d"); err != nil || w.deleted("no store") ||
-		!strings.Contains(w.record().GetDeletion().GetReason(), "no registry") {
+		!strings.Contains(w.record().GetDeletion().GetReason(), "no place for snapshots") {
 		t.Errorf("%v, %v", w.record(), err)
 	}
 }

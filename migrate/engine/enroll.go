@@ -28,7 +28,7 @@ func (e *Engine) Enroll(ctx context.Context, vm *nodev1.VM, stays bool) error {
 	case errdefs.IsNotFound(asked):
 		return fmt.Errorf("no VM %s runs on node %s, and none sleeps: %w", name(vm), e.opts.Node, errdefs.ErrNotFound)
 	case asked != nil:
-		return fmt.Errorf("VM %s has no record, and its shim does not answer: %w", name(vm), asked)
+		return fmt.Errorf("the controller knows no VM %s, and its shim does not answer: %w", name(vm), asked)
 	case !unrecorded && (q.GetRecord() != recordOwn || q.GetGeneration() != 0 || q.GetUid() == ""):
 		return nil
 	case unrecorded:
@@ -38,11 +38,11 @@ func (e *Engine) Enroll(ctx context.Context, vm *nodev1.VM, stays bool) error {
 	}
 	switch {
 	case rec.GetUid() != q.GetUid():
-		return fmt.Errorf("VM %[1]s was started without a record, and its name has the record of another VM. If that is not "+
-			"needed: godwit rm %[1]s, and order this again: %[2]w", name(vm), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("VM %[1]s was started while the controller did not know it, and it knows another VM of that name. "+
+			"To give that one up, and order this again: godwit rm %[1]s: %[2]w", name(vm), errdefs.ErrFailedPrecondition)
 	case stays && !q.GetEnrolls():
-		return fmt.Errorf("VM %[1]s was started by an earlier version of godwit, without a record. Let it sleep and wake "+
-			"first: godwit hibernate %[1]s, godwit wake %[1]s: %[2]w", name(vm), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("VM %[1]s was started by an earlier version of godwit. To go on, let it sleep and wake first: "+
+			"godwit hibernate %[1]s, godwit wake %[1]s: %[2]w", name(vm), errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -50,8 +50,9 @@ func (e *Engine) Enroll(ctx context.Context, vm *nodev1.VM, stays bool) error {
 func (e *Engine) enroll(ctx context.Context, vm *nodev1.VM, q *machinev1.QueryResponse) (*nodev1.Record, error) {
 	switch {
 	case q.GetGeneration() != 0 || q.GetUid() == "":
-		return nil, fmt.Errorf("VM %s was started under other records than those that node %s asks now. Give the node back "+
-			"its controller.address, or end the VM and start it again: %w", name(vm), e.opts.Node,
+		return nil, fmt.Errorf("VM %s was started under another controller than the one that node %s asks now. To "+
+			"go on, give "+
+			"the node its controller.address back, or end the VM and start it again: %w", name(vm), e.opts.Node,
 			errdefs.ErrFailedPrecondition)
 	case q.GetRecord() != recordOwn || q.GetState() == stateStopped:
 		return nil, fmt.Errorf("VM %s does not run (%s): %w", name(vm), q.GetState(), errdefs.ErrFailedPrecondition)

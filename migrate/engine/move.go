@@ -139,7 +139,7 @@ func (e *Engine) unfit(ctx context.Context, rec *nodev1.Record, offer *machinev1
 		return strings.Join(offer.GetObstacles(), "; "), nil
 	case !live:
 		if check.Repository = e.opts.Repository(rec); check.Repository == "" {
-			return "no registry.repository and no registry.layout is configured at the controller", nil
+			return "the controller has no place for snapshots (registry.repository or registry.layout in its configuration)", nil
 		}
 		if err := e.Snapshots.Accepts(ctx, check.Repository); err != nil {
 			return "", err

@@ -67,15 +67,11 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 // movable refuses what cannot become a move, before anything is written, and chooses
 // where it goes if the order does not say.
 func (e *Engine) movable(ctx context.Context, rec *nodev1.Record, op *nodev1.Operation) error {
-	switch owner := rec.GetOwner(); {
-	case owner.GetDigest() != "":
-		return fmt.Errorf("it sleeps as %s: wake it where it is wanted (godwit wake): %w", owner.GetDigest(),
-			errdefs.ErrFailedPrecondition)
-	case owner.GetNode() == "":
-		return fmt.Errorf("it runs nowhere: %w", errdefs.ErrFailedPrecondition)
+	switch {
+	case rec.GetOwner().GetNode() == "": // it sleeps, or runs nowhere
+		return &record.HeldError{Call: "move", Record: rec}
 	case op.GetMode() == moves.ModeCold && e.opts.Repository(rec) == "":
-		return fmt.Errorf("no registry.repository and no registry.layout is configured at the controller: %w",
-			errdefs.ErrFailedPrecondition)
+		return record.NoStore(op.GetSource())
 	}
 	if op.GetDestination() == "" {
 		to, err := e.Choose(ctx, op.GetSource())
@@ -85,7 +81,8 @@ func (e *Engine) movable(ctx context.Context, rec *nodev1.Record, op *nodev1.Ope
 		op.Destination = to
 	}
 	if op.GetDestination() == op.GetSource() {
-		return fmt.Errorf("node %s has it already: %w", op.GetSource(), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("it is on node %s already. To move it, name another node: godwit nodes: "+
+			"%w", op.GetSource(), errdefs.ErrInvalidArgument)
 	}
 	return e.placement.takes(op.GetDestination())
 }
@@ -98,7 +95,7 @@ func (p *placement) Choose(ctx context.Context, but ...string) (string, error) {
 		return slices.Contains(but, n.GetName()) || Takes(n) != nil
 	})
 	if len(all) == 0 {
-		return "", fmt.Errorf("no other node takes VMs (godwit nodes): %w", errdefs.ErrUnavailable)
+		return "", fmt.Errorf("no other node takes VMs. To see why: godwit nodes: %w", errdefs.ErrUnavailable)
 	}
 	recs, err := p.Records.List(ctx, &nodev1.ListRequest{})
 	if err != nil {

@@ -141,7 +141,7 @@ func TestMoveIsRefused(t *testing.T) {
 	}
 	w.settleHibernate("h")
 	if err := w.moveTo(e, "m", "n2", "cold"); !errdefs.IsFailedPrecondition(err) ||
-		!strings.Contains(err.Error(), "wake") {
+		!strings.Contains(err.Error(), "owns it") {
 		t.Errorf("of a VM that sleeps: %v", err)
 	}
 }

@@ -60,8 +60,8 @@ func (r *rounds) unknown(ctx context.Context, s *localVM) error {
 	if s.q.GetRecord() != recordPrepared {
 		return nil
 	}
-	err := fmt.Errorf("it stands still for operation %s, and there is no record of it: if it was given up: godwit rm "+
-		"--force %s on this node: %w", s.ref().GetOperation(), name(s.vm), errdefs.ErrUnavailable)
+	err := fmt.Errorf("it stands still for operation %s, and the controller does not know it. To give it up, on this "+
+		"node: godwit rm --force %s: %w", s.ref().GetOperation(), name(s.vm), errdefs.ErrUnavailable)
 	return errors.Join(err, r.doubt(ctx))
 }
 
@@ -75,7 +75,7 @@ func (r *rounds) runAgain(ctx context.Context, s *localVM) error {
 	case errdefs.IsNotFound(err) && record.Predates(s.rec, ref.GetGeneration()):
 		return r.Machines.Abort(ctx, s.vm, &machinev1.AbortRequest{Ref: ref, Reason: overReason(ref)})
 	case errdefs.IsNotFound(err):
-		return errors.Join(fmt.Errorf("it stands still for operation %s, of which the records know nothing: %w",
+		return errors.Join(fmt.Errorf("it stands still for operation %s, which the controller does not know: %w",
 			ref.GetOperation(), errdefs.ErrUnavailable), r.doubt(ctx))
 	case err != nil || !transition.Settled(resp.GetOperation().GetPhase()):
 		return err

@@ -44,18 +44,17 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 	switch {
 	case req.GetLostNode() != "" && req.GetLostNode() != lost, req.GetGeneration() != 0 &&
 		req.GetGeneration() != rec.GetGeneration():
-		return nil, fmt.Errorf("%s from node %s at generation %d: node %q has it by now, at generation %d: %w", call,
-			req.GetLostNode(), req.GetGeneration(), lost, rec.GetGeneration(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("%s from node %s: node %q has it by now: "+
+			"%w", call, req.GetLostNode(), lost, errdefs.ErrFailedPrecondition)
 	case k != nil && req.GetDigest() == "":
-		return nil, fmt.Errorf("%s: node %s still holds it as it was at the switch-over, newer than any snapshot: take it "+
-			"back (--from-source), or name the snapshot that shall count (--digest): %w", call, k.GetNode(),
+		return nil, fmt.Errorf("%s: node %s still holds it as it was at the switch-over, newer than any snapshot. To have "+
+			"that back: --from-source. To have a snapshot instead: --digest: %w", call, k.GetNode(),
 			errdefs.ErrFailedPrecondition)
-	case lost == "" && record.IsLost(rec):
-		return nil, fmt.Errorf("%s: no node owns it: %s: %w", call, record.LostText(rec), errdefs.ErrFailedPrecondition)
 	case lost == "":
-		return nil, fmt.Errorf("%s: no node owns it: %w", call, errdefs.ErrFailedPrecondition)
+		return nil, &record.HeldError{Call: call, Record: rec}
 	case i < 0:
-		return nil, fmt.Errorf("%s: node %s has it, and there is no such snapshot of it: it lives or ends with that node: %w",
+		return nil, fmt.Errorf("%s: node %s has it, and there is no such snapshot of it: it lives or ends with that node. "+
+			"To see its snapshots: godwit snapshot ls: %w",
 			call, lost, errdefs.ErrNotFound)
 	}
 	resp := &nodev1.RecoverResponse{Digest: refs[i].GetDigest(), CreatedUnixNano: refs[i].GetCreatedUnixNano(),

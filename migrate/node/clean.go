@@ -50,7 +50,8 @@ func (s *Service) Drop(ctx context.Context, req *nodev1.DropRequest) (*nodev1.Dr
 	}
 	vm := listing(records, req.GetDigest())
 	if vm == nil {
-		return nil, fmt.Errorf("snapshot %s: no record lists it: %w", req.GetDigest(), errdefs.ErrNotFound)
+		return nil, fmt.Errorf("no VM has a snapshot %s. To see all: godwit snapshot ls: "+
+			"%w", req.GetDigest(), errdefs.ErrNotFound)
 	}
 	if _, err := s.Records.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: req.GetDigest(),
 		Payer: s.Config.Node, Ordered: true}); err != nil {

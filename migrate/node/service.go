@@ -13,6 +13,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/version"
 )
 
@@ -219,8 +220,7 @@ func (s *Service) checkOrder(vm *nodev1.VM) error {
 		return fmt.Errorf("vm: namespace and id are needed: %w", errdefs.ErrInvalidArgument)
 	}
 	if !s.Config.HasStore() {
-		return fmt.Errorf("VM %s/%s: no registry.repository and no registry.layout is configured on node %s: %w",
-			vm.GetNamespace(), vm.GetId(), s.Config.Node, errdefs.ErrFailedPrecondition)
+		return record.NoStore(s.Config.Node)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (s *Service) repositoryOf(ctx context.Context, req interface {
 	}
 	r := holder(records, req.GetDigest())
 	if r == "" {
-		return "", fmt.Errorf("snapshot %s: no record knows it; name its repository: %w", req.GetDigest(),
+		return "", fmt.Errorf("no VM has a snapshot %s. To look elsewhere: --repository: %w", req.GetDigest(),
 			errdefs.ErrNotFound)
 	}
 	return r, nil

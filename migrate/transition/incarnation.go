@@ -37,20 +37,22 @@ func Lift(rec *nodev1.Record, incarnation uint64) *nodev1.Record {
 func Closed(state *nodev1.StoreState) error {
 	switch d := state.GetBehind(); {
 	case d != nil && d.GetNode() == "":
-		return fmt.Errorf("records do not change: the store is older than it was: %s. It was put back from a copy, or is "+
-			"another one: godwit controller restore: %w", d.GetReason(), errdefs.ErrUnavailable)
+		return fmt.Errorf("no VM changes its state now: the controller's store is older than it was: %s. It was put back "+
+			"from a copy, or is another one. To go on with it: godwit controller restore: "+
+			"%w", d.GetReason(), errdefs.ErrUnavailable)
 	case d != nil:
-		return fmt.Errorf("records do not change: the store is older than what node %s holds: %s. If it was put back from "+
-			"a copy: godwit controller restore; if that node lies: godwit controller retire %s: %w",
+		return fmt.Errorf("no VM changes its state now: the controller's store is older than what node %s holds: %s. "+
+			"To go on with a store that was put back from a copy: godwit controller restore. To go on without a node that "+
+			"lies: godwit controller retire %s: %w",
 			d.GetNode(), d.GetReason(), d.GetNode(), errdefs.ErrUnavailable)
 	case state.GetWaiting() && len(state.GetMissing()) > 0:
-		return fmt.Errorf("records do not change: the store was put back from a copy, and nodes have not reported what "+
-			"they hold: %s. Start godwitd there; of a node that is gone for good, and runs nothing: godwit controller retire "+
-			"NODE: %w",
+		return fmt.Errorf("no VM changes its state now: the controller's store was put back from a copy, and nodes have not "+
+			"said what they hold: %s. To go on: start godwitd there. To go on without a node that is gone for good, and runs "+
+			"nothing: godwit controller retire NODE: %w",
 			strings.Join(state.GetMissing(), ", "), errdefs.ErrUnavailable)
 	case state.GetWaiting():
-		return fmt.Errorf("records do not change: the store was put back from a copy, and what nodes reported is being "+
-			"settled: %w", errdefs.ErrUnavailable)
+		return fmt.Errorf("no VM changes its state now: the controller's store was put back from a copy, and what nodes "+
+			"said is being settled. To go on, try again: %w", errdefs.ErrUnavailable)
 	}
 	return nil
 }
@@ -98,12 +100,13 @@ type DoubtedError struct {
 // Error names the node and the remedy.
 func (e *DoubtedError) Error() string {
 	if e.asked != "" {
-		return fmt.Sprintf("record of VM %s does not change: node %s says of it: %s; node %s, which has it by the record, "+
-			"is asked. If node %s lies: godwit controller retire %s: %v",
+		return fmt.Sprintf("VM %s does not change its state now: node %s says of it: %s. It belongs to node %s, which is "+
+			"asked. To go on if node %s lies: godwit controller retire %s: %v",
 			name(e.VM), e.Node, e.Reason, e.asked, e.Node, e.Node, errdefs.ErrUnavailable)
 	}
-	return fmt.Sprintf("record of VM %s does not change: it is older than what node %s holds: %s. If the store was put "+
-		"back from a copy: godwit controller restore; if node %s lies: godwit controller retire %s: %v",
+	return fmt.Sprintf("VM %s does not change its state now. What the controller knows of it is older than what node %s "+
+		"holds: %s. To go on with a store that was put back from a copy: godwit controller restore. To go on if node %s "+
+		"lies: godwit controller retire %s: %v",
 		name(e.VM), e.Node, e.Reason, e.Node, e.Node, errdefs.ErrUnavailable)
 }
 

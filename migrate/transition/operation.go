@@ -323,7 +323,8 @@ func current(s State, r ref, call string) (*nodev1.Operation, error) {
 		return nil, fmt.Errorf("%s: attempt %d is over, this is %d: %w", call, r.GetAttempt(), op.GetAttempt(),
 			errdefs.ErrAborted)
 	case op.GetGeneration() != r.GetGeneration():
-		return nil, fmt.Errorf("%s: it was opened at generation %d, not %d: %w", call, op.GetGeneration(), r.GetGeneration(),
+		return nil, fmt.Errorf("%s: it was opened for owner %d of the VM, not %d: "+
+			"%w", call, op.GetGeneration(), r.GetGeneration(),
 			errdefs.ErrFailedPrecondition)
 	case !Settled(op.GetPhase()) && s.Record.GetRivals():
 		return nil, held(s.Record, call)

@@ -84,9 +84,9 @@ func EndOwnership(s State, req *nodev1.DisownRequest) (Change, error) {
 	}
 	switch v := req.GetVersion(); {
 	case v != 0 && v != rec.GetVersion():
-		return Change{}, fmt.Errorf("end the ownership of VM %s: version: node %s has looked at version %d of the record, "+
-			"which is at "+
-			"%d: look again: %w", name(rec.GetVm()), node, v, rec.GetVersion(), errdefs.ErrFailedPrecondition)
+		return Change{}, fmt.Errorf("end the ownership of VM %s: node %s has looked at version %d of it, which is "+
+			"at %d. To go "+
+			"on, look again: %w", name(rec.GetVm()), node, v, rec.GetVersion(), errdefs.ErrFailedPrecondition)
 	case req.GetMissing() && rec.GetMissing():
 		return keep(s)
 	}

@@ -57,7 +57,8 @@ func Reclaim(s State, req *nodev1.ReclaimRequest, now time.Time) (Change, error)
 	case op != nil && req.GetLostNode() != op.GetDestination():
 		return Change{}, held(rec, call+", whose destination is not called lost")
 	case rec.GetGeneration() != req.GetGeneration():
-		return Change{}, fmt.Errorf("%s at generation %d: it is at %d: %w", call, req.GetGeneration(), rec.GetGeneration(),
+		return Change{}, fmt.Errorf("%s: it was given away meanwhile, %d times and not %d: "+
+			"%w", call, rec.GetGeneration(), req.GetGeneration(),
 			errdefs.ErrFailedPrecondition)
 	}
 	rec = edit(s)

@@ -132,7 +132,7 @@ func rivals(top Holder, others []Holder, copied uint64) string {
 			h.GetUid() == top.GetUid() {
 			continue
 		}
-		return fmt.Sprintf("nodes %s (generation %d) and %s (generation %d) both say that they have it; end it at the one "+
+		return fmt.Sprintf("nodes %s (its owner number %d) and %s (number %d) both say that they have it; end it at the one "+
 			"that is wrong, or retire that node, then order godwit controller restore once more",
 			top.Node, top.GetGeneration(), h.Node, h.GetGeneration())
 	}
@@ -190,7 +190,8 @@ func absent(rec *nodev1.Record, holders []Holder, retired bool) {
 		rec.Lost = refs[len(refs)-1].GetDigest()
 	}
 	rec.Owner, rec.Repository, rec.Generation = nil, "", record.After(at, rec.GetIncarnation())
-	rec.Conflict = fmt.Sprintf("node %s had it when the copy of the store was made (generation %d), and says that it "+
+	rec.Conflict = fmt.Sprintf("node %s had it when the copy of the store was made (as owner number %d), and says "+
+		"that it "+
 		"has it no more: it ended there, or sleeps in a snapshot that the copy does not know", node, at)
 }
 

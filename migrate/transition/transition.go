@@ -103,7 +103,7 @@ func CheckNamed(vm *nodev1.VM, rec *nodev1.Record) error {
 }
 
 func missing(vm *nodev1.VM) error {
-	return fmt.Errorf("record of VM %s: %w", name(vm), errdefs.ErrNotFound)
+	return fmt.Errorf("the controller knows no VM %s. To see all VMs: godwit ps -a -A: %w", name(vm), errdefs.ErrNotFound)
 }
 
 // held says that rec's owner or open operation stands in the way.

@@ -121,7 +121,7 @@ func fileError(verb string, o Object, err error) error {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		return fmt.Errorf("%s %s: %w: %w", verb, o, err, errdefs.ErrPermissionDenied)
 	case durable.IsFull(err):
-		return fmt.Errorf("%s %s: make room on that disk (state_dir, or registry.layout): %w: %w", verb, o, err,
+		return fmt.Errorf("%s %s: %w. To go on, make room on that disk (state_dir, or registry.layout): %w", verb, o, err,
 			errdefs.ErrResourceExhausted)
 	case errors.Is(err, unix.EIO), errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s %s: %w: %w", verb, o, err, errdefs.ErrUnavailable)

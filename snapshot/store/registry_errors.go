@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -17,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-var errStalled = fmt.Errorf("the transfer stands still: %w", errdefs.ErrUnavailable)
+var errStalled = fmt.Errorf("the registry has sent or taken nothing for a minute: %w", errdefs.ErrUnavailable)
 
 // statusError is a registry's refusal.
 type statusError struct {
@@ -28,7 +29,7 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string {
-	return fmt.Sprintf("registry answered %d %s%s", e.code, http.StatusText(e.code), e.text)
+	return fmt.Sprintf("the registry answered %d %s%s", e.code, http.StatusText(e.code), e.text)
 }
 
 // Unwrap returns the class.
@@ -99,28 +100,51 @@ func (h *host) callError(ctx context.Context, c call, err error) error {
 	var asked *url.Error
 	switch {
 	case errors.As(err, &refused) && refused.code == http.StatusNotFound:
-		return fmt.Errorf("%s: %v: %w", what, err, notFound(c)) // one class: the first one crosses the wire
+		return fmt.Errorf("%s: %v%s: %w", what, err, missing(c), notFound(c)) // one class: the first one crosses the wire
 	case errors.As(err, &refused):
 		return fmt.Errorf("%s: %w%s", what, err, remedy(refused.code))
 	case errors.As(err, &shook):
-		return fmt.Errorf("%s: authenticate: registry answered %d%s: %w", what, shook.StatusCode, remedy(shook.StatusCode),
+		return fmt.Errorf("%s: to the login the registry answered %d%s: %w", what, shook.StatusCode, remedy(shook.StatusCode),
 			authClass(shook))
 	case errors.As(err, &asked):
 		err = asked.Err // the address of an upload is a secret of its session
 	}
 	if cert := new(tls.CertificateVerificationError); errors.As(err, &cert) {
-		return fmt.Errorf("%s: its certificate: %w: see registry.ca_file: %w", what, cert.Err, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s: its certificate is not trusted: %v. To trust it: registry.ca_file: "+
+			"%w", what, cert.Err, errdefs.ErrFailedPrecondition)
+	}
+	if dialed := new(net.OpError); errors.As(err, &dialed) && dialed.Op == "dial" {
+		return fmt.Errorf("%s: the registry does not answer: %w. To go on, have it run, or see registry.repository", what,
+			classify(err))
 	}
 	return fmt.Errorf("%s: %w", what, classify(err))
 }
 
 // remedy is what an operator can do about a refusal.
 func remedy(code int) string {
-	switch code {
-	case http.StatusUnauthorized:
-		return " (a login for this registry belongs in registry.docker_config)"
-	case http.StatusForbidden:
-		return " (the login needs the rights to push, pull and delete in every repository below registry.repository)"
+	switch {
+	case code == http.StatusUnauthorized:
+		return ". It wants a login. To give it one: docker login, and registry.docker_config names the file"
+	case code == http.StatusForbidden:
+		return ". The login has too few rights. To go on, let it push, pull and delete in every repository below " +
+			"registry.repository"
+	case code == http.StatusTooManyRequests:
+		return ". It is asked too often. To go on, try again later, or raise its limit"
+	case code >= http.StatusInternalServerError && code != http.StatusInsufficientStorage:
+		return ". It does not work. To see why: its own log"
+	case code == http.StatusInsufficientStorage, code == http.StatusRequestEntityTooLarge:
+		return ". It has no room. To make some: godwit snapshot prune"
+	}
+	return ""
+}
+
+// missing is what an operator can do about a 404 that is no answer to a question.
+func missing(c call) string {
+	switch class := notFound(c); {
+	case errors.Is(class, errdefs.ErrFailedPrecondition):
+		return ". It has no such repository, and makes none. To go on, make it there, or change registry.repository"
+	case errors.Is(class, errdefs.ErrAborted):
+		return ". A part of the snapshot is gone from it. To go on, try again"
 	}
 	return ""
 }

@@ -34,13 +34,13 @@ var versionLine = regexp.MustCompile(`^cloud-hypervisor v?(\d+\.\d+(?:\.\d+)*)`)
 func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 	binary, err := exec.LookPath(d.Binary)
 	if err != nil {
-		return vmm.Facts{}, fmt.Errorf("find Cloud Hypervisor %s: install version %d or newer, or set "+
-			"vmm.cloud_hypervisor: %v: %w",
-			d.Binary, minMajor, err, errdefs.ErrFailedPrecondition)
+		return vmm.Facts{}, fmt.Errorf("there is no Cloud Hypervisor: %v. To have one, install version %d or newer, or set "+
+			"vmm.cloud_hypervisor: %w", err, minMajor, errdefs.ErrFailedPrecondition)
 	}
 	if missing := d.host.Missing(); missing != nil {
-		return vmm.Facts{}, fmt.Errorf("probe %s: KVM does not work here, load kvm_intel or kvm_amd, or use QEMU: %w: %w",
-			binary, missing, errdefs.ErrFailedPrecondition)
+		return vmm.Facts{}, fmt.Errorf("KVM does not work here: %w. To have it, load kvm_intel or kvm_amd. To do "+
+			"without: vmm.kind "+
+			"= \"qemu\": %w", missing, errdefs.ErrFailedPrecondition)
 	}
 	version, err := d.Remember("cloud-hypervisor version", []string{binary}, func() (string, error) {
 		return probeVersion(ctx, binary)

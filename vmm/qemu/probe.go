@@ -26,8 +26,8 @@ var versionLine = regexp.MustCompile(`^QEMU emulator version ((\d+)\.(\d+)(?:\.\
 func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 	binary, err := exec.LookPath(d.Binary)
 	if err != nil {
-		return vmm.Facts{}, fmt.Errorf("find QEMU %s: install qemu-system-x86 or set vmm.qemu: %v: %w",
-			d.Binary, err, errdefs.ErrFailedPrecondition)
+		return vmm.Facts{}, fmt.Errorf("there is no QEMU: %v. To have one, install qemu-system-x86, or set "+
+			"vmm.qemu: %w", err, errdefs.ErrFailedPrecondition)
 	}
 	find := func() (string, error) { return d.version(ctx, binary) }
 	var version string
@@ -89,8 +89,8 @@ func (d *Driver) accel() (accel, reason string, err error) {
 	case missing == nil:
 		return "kvm", "KVM works", nil
 	case d.Accel == "kvm":
-		return "", "", fmt.Errorf("KVM does not work here, load kvm_intel or kvm_amd or set vmm.accel to tcg: %w: %w",
-			errdefs.ErrFailedPrecondition, missing)
+		return "", "", fmt.Errorf("KVM does not work here: %w. To have it, load kvm_intel or kvm_amd. To do without: "+
+			"vmm.accel = \"tcg\": %w", missing, errdefs.ErrFailedPrecondition)
 	}
 	return "tcg", missing.Error(), nil
 }
