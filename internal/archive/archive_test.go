@@ -86,6 +86,18 @@ func newPlace(t testing.TB) *place {
 // untouched fails the test if anything outside has changed, or if a file that is not whole stays.
 func (p *place) untouched(t testing.TB) {
 	t.Helper()
+	p.outside(t)
+	_ = filepath.WalkDir(p.in, func(name string, _ os.DirEntry, _ error) error {
+		if strings.HasPrefix(filepath.Base(name), partialPrefix) {
+			t.Fatalf("%s stays", name)
+		}
+		return nil
+	})
+}
+
+// outside fails the test if anything outside has changed.
+func (p *place) outside(t testing.TB) {
+	t.Helper()
 	for dir, want := range map[string]int{p.out: 1, filepath.Dir(p.in): 2} {
 		if all, err := os.ReadDir(dir); err != nil || len(all) != want {
 			t.Fatalf("%s has %v, %v", dir, all, err)
@@ -99,12 +111,6 @@ func (p *place) untouched(t testing.TB) {
 	if err != nil || info.Mode() != 0o600 || info.Sys().(*syscall.Stat_t).Nlink != 1 {
 		t.Fatalf("the file outside: %v, %v", info, err)
 	}
-	_ = filepath.WalkDir(p.in, func(name string, _ os.DirEntry, _ error) error {
-		if strings.HasPrefix(filepath.Base(name), ".godwit-") {
-			t.Fatalf("%s stays", name)
-		}
-		return nil
-	})
 }
 
 // A tree that was packed is the same after it was unpacked: files, modes, links, and an empty directory.

@@ -2,7 +2,18 @@
 
 package archive
 
-import "os"
+import (
+	"os"
+	"syscall"
+)
 
 // ofKernel reports whether an open file is of a file system in which the kernel shows itself: Linux has such.
 func ofKernel(*os.File) (bool, error) { return false, nil }
+
+// nonblock keeps an open from waiting for the other end of a pipe.
+const nonblock = syscall.O_NONBLOCK
+
+// locked takes the lock of a file; false: another process has it.
+func locked(f *os.File) bool {
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}

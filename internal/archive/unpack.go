@@ -32,7 +32,8 @@ type Unpacker struct {
 	dirs   []made
 
 	mu      sync.Mutex
-	partial string // a file that is not whole yet
+	partial string          // a file that is not whole yet
+	swept   map[string]bool // directories in which what a killed copy has left was looked for
 	ended   bool
 }
 
@@ -185,7 +186,14 @@ func (u *Unpacker) begin(name string) (string, error) {
 	if info, err := u.Root.Lstat(name); err == nil && info.IsDir() {
 		return "", fmt.Errorf("it is a directory: %w", errdefs.ErrFailedPrecondition)
 	}
-	u.partial = path.Join(path.Dir(name), ".godwit-"+rand.Text())
+	if dir := path.Dir(name); !u.swept[dir] {
+		if u.swept == nil {
+			u.swept = map[string]bool{}
+		}
+		u.swept[dir] = true
+		sweep(u.Root, dir)
+	}
+	u.partial = path.Join(path.Dir(name), partialPrefix+rand.Text())
 	return u.partial, nil
 }
 
@@ -216,7 +224,7 @@ func (u *Unpacker) file(name string, h *tar.Header, content io.Reader) error {
 		defer u.mu.Unlock()
 		u.drop()
 	}()
-	f, err := u.Root.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := create(u.Root, temp)
 	if err != nil {
 		return err
 	}
