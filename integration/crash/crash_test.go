@@ -2,8 +2,8 @@
 
 // Package crash kills every program of godwit at every step of its operations, with real VMs, and looks from outside
 // what came of the VM. The steps of a move are the calls and records that the programs tell of by themselves
-// (internal/failpoint, move_*_test.go). Those of a hibernate, a wake, a checkpoint and a task are scenes, one for each,
-// in *points_test.go: a new step wants a new scene.
+// (internal/failpoint, move_*_test.go). The steps of a hibernate and of a wake are scenes: crash_test.go lists them.
+// The scenes of a checkpoint are in checkpoint_test.go, those of a task in task_test.go. A new step needs a new scene.
 package crash
 
 import (

@@ -191,8 +191,8 @@ func (d *demo) sleep(ctx context.Context, n *harness.Node, empty harness.Invento
 	paused, durable := ms(push.LastBlob.Sub(last.At)), ms(push.Manifest.Sub(push.LastBlob))
 	d.result.RAMBytes, d.result.ResidentBytes, d.result.PushedBytes = &size, &resident, &pushed
 	d.result.CounterBefore, d.result.PauseMS, d.result.DurableMS = &last.Counter, &paused, &durable
-	d.say("node %s: asleep at counter %d; pushed %s of %s resident; nothing of it is left but the stopped container",
-		n.Name, last.Counter, mib(&pushed), mib(&resident))
+	d.say("node %s: asleep at counter %d; pushed %s of %s resident; only the stopped container is left on node %s",
+		n.Name, last.Counter, mib(&pushed), mib(&resident), n.Name)
 	return nil
 }
 

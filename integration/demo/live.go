@@ -98,7 +98,7 @@ func (d *liveDemo) story(ctx context.Context) error {
 	if err := d.empty(bounded, a, emptyA); err != nil {
 		return err
 	}
-	d.say("node a: nothing of the VM is left but the stopped container")
+	d.say("node a: only the stopped container is left")
 	if _, err := a.RunCtr(ctx, "container", "rm", vm); err != nil {
 		return err
 	}

@@ -100,8 +100,9 @@ func declared(t *testing.T, name string) []string {
 var (
 	// [`Name`](path.go): the file declares Name; of `Type.Name` the last part counts.
 	nameLink = regexp.MustCompile("\\[`([\\w.]+)(?:\\(\\))?`\\]\\(([^)#\\s]+\\.go)\\)")
-	// `Name` in `path.go` says the same in words.
-	nameIn = regexp.MustCompile("`(\\w+)` in `([\\w/]+\\.go)`")
+	// `Name` and `Other` in `path` say the same in words. path is a file, a list of files, or a package.
+	nameIn = regexp.MustCompile("((?:`\\w+`(?:, | and |, and ))*`\\w+`) in `((?:\\w+/)+[\\w.{},-]+|\\w+\\.go)`")
+	quoted = regexp.MustCompile("`(\\w+)`")
 	// `path/file`, also with a list of names: `shim/{machine,handover}.go`.
 	filePath = regexp.MustCompile(
 		"`((?:api|cli|client|cmd|daemon|docs|internal|guest|" +
@@ -140,9 +141,13 @@ func TestDocsNameWhatExists(t *testing.T) {
 				}
 			}
 		}
-		for _, m := range nameIn.FindAllStringSubmatch(page, -1) {
-			if strings.Contains(m[2], "/") {
-				places = append(places, place{name, m[1], m[2]})
+		for _, m := range nameIn.FindAllStringSubmatchIndex(page, -1) {
+			names, file := page[m[2]:m[3]], page[m[4]:m[5]]
+			if !strings.Contains(file, "/") {
+				file = path.Join(dirBefore(page[:m[0]]), file)
+			}
+			for _, n := range quoted.FindAllStringSubmatch(names, -1) {
+				places = append(places, place{name, n[1], file})
 			}
 		}
 		for _, m := range nameLink.FindAllStringSubmatch(page, -1) {
@@ -151,16 +156,43 @@ func TestDocsNameWhatExists(t *testing.T) {
 	}
 	names := map[string][]string{}
 	for _, p := range places {
-		if _, err := os.Stat(filepath.Join(root, p.file)); err != nil {
-			continue // told above, or by TestDocLinks
-		}
 		if names[p.file] == nil {
-			names[p.file] = declared(t, p.file)
+			for _, file := range filesAt(p.file) {
+				names[p.file] = append(names[p.file], declared(t, file)...)
+			}
 		}
-		if !slices.Contains(names[p.file], p.name) {
+		// Without a Go file it is another language's, or the file is missing, which is told above or by TestDocLinks.
+		if len(names[p.file]) > 0 && !slices.Contains(names[p.file], p.name) {
 			t.Errorf("%s: %s declares no %s", p.page, p.file, p.name)
 		}
 	}
+}
+
+// dirBefore answers the directory of the last file that a line names before its end: a file without one is there too.
+func dirBefore(text string) string {
+	line := text[strings.LastIndex(text, "\n")+1:]
+	all := filePath.FindAllStringSubmatch(line, -1)
+	if len(all) == 0 {
+		return ""
+	}
+	return path.Dir(all[len(all)-1][1])
+}
+
+// filesAt answers the Go files that exist of a file, of a list of files, or of a package.
+func filesAt(path string) []string {
+	var all []string
+	for _, file := range expand(path) {
+		if !strings.HasSuffix(file, ".go") {
+			file += "/*.go"
+		}
+		found, _ := filepath.Glob(filepath.Join(root, file))
+		for _, f := range found {
+			if rel, err := filepath.Rel(root, f); err == nil {
+				all = append(all, filepath.ToSlash(rel))
+			}
+		}
+	}
+	return all
 }
 
 // The glossary stays short: a project with many words of its own is hard to enter.
