@@ -71,6 +71,11 @@ func (s *stoppedVMM) RemoveNIC(context.Context, string) error   { return s.refus
 func (s *stoppedVMM) Ejected(context.Context, string) (bool, error) {
 	return false, s.refuse("look for NIC")
 }
+func (s *stoppedVMM) AddDisk(context.Context, vmm.Disk) error  { return s.refuse("add disk") }
+func (s *stoppedVMM) RemoveDisk(context.Context, string) error { return s.refuse("remove disk") }
+func (s *stoppedVMM) DiskEjected(context.Context, string) (bool, error) {
+	return false, s.refuse("look for disk")
+}
 
 func (s *stoppedVMM) refuse(call string) error {
 	return fmt.Errorf("%s: the VMM is stopped: %w", call, errdefs.ErrFailedPrecondition)

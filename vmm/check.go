@@ -25,7 +25,10 @@ func invalid(format string, args ...any) error {
 }
 
 // Slots are where an implementation has room for devices, first and last ones included.
-type Slots struct{ FirstDisk, LastDisk, FirstNIC, LastNIC int }
+type Slots struct{ FirstDisk, LastDisk, FirstNIC, LastNIC, FirstHot, LastHot int }
+
+// Hot tells whether a slot is one for disks that are plugged in while the VM runs.
+func (s Slots) Hot(slot int) bool { return slot >= s.FirstHot && slot <= s.LastHot }
 
 // Check refuses, with InvalidArgument, what a VMM would refuse later, with less to say, or
 // not at all. control is the path of the socket that the VMM is driven by.
@@ -61,7 +64,7 @@ func (c Config) checkDevices(slots Slots) error {
 		return nil
 	}
 	for _, disk := range c.Disks {
-		if err := disk.check(slots); err != nil {
+		if err := disk.check(slots, c.HotDisks); err != nil {
 			return err
 		}
 		if err := once("disk", disk.ID, disk.Slot); err != nil {
@@ -96,13 +99,24 @@ func (c Config) checkRAM() error {
 	return nil
 }
 
-func (d Disk) check(slots Slots) error {
+// CheckHot refuses a disk that is to be plugged in, as Config.Check does.
+func (d Disk) CheckHot(slots Slots) error {
+	if !slots.Hot(d.Slot) {
+		return invalid("disk %s: slot %d, disks that are plugged in have %d to %d", d.ID, d.Slot, slots.FirstHot,
+			slots.LastHot)
+	}
+	return d.check(slots, true)
+}
+
+func (d Disk) check(slots Slots, hot bool) error {
 	switch {
 	case !isID(d.ID):
 		return invalid("disk id %q", d.ID)
 	case d.File == nil:
 		return invalid("disk %s: no file", d.ID)
-	case d.Slot < slots.FirstDisk || d.Slot > slots.LastDisk:
+	case slots.Hot(d.Slot) && !hot:
+		return invalid("disk %s: slot %d, and the VM has no slots for disks that are plugged in", d.ID, d.Slot)
+	case (d.Slot < slots.FirstDisk || d.Slot > slots.LastDisk) && !slots.Hot(d.Slot):
 		return invalid("disk %s: slot %d, disks have %d to %d", d.ID, d.Slot, slots.FirstDisk, slots.LastDisk)
 	case len(d.Serial) > maxSerial:
 		return invalid("disk %s: serial %q is longer than %d", d.ID, d.Serial, maxSerial)

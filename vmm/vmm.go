@@ -35,7 +35,9 @@ type Config struct {
 	Initrd  string
 	Cmdline string
 	Disks   []Disk
-	NICs    []NIC
+	// HotDisks: the VM has slots for disks that are plugged in while it runs. The guest sees them.
+	HotDisks bool
+	NICs     []NIC
 	// Agent is the path of the unix socket on which the VMM serves the guest's agent
 	// channel (virtio-serial port "agent", or hybrid vsock). The VMM makes it.
 	Agent string
@@ -122,6 +124,7 @@ type Machine interface {
 	Power
 	State
 	NICs
+	Disks
 	Watch
 }
 
@@ -164,6 +167,16 @@ type NICs interface {
 	// Ejected reports whether the guest has no NIC of that id, and frees what the VMM may
 	// still hold of one that has gone unawaited: its tap can be opened then.
 	Ejected(ctx context.Context, id string) (bool, error)
+}
+
+// Disks plugs and unplugs disks of a VM that was started with HotDisks, in its hot slots. The
+// contract is that of NICs. A disk that is plugged in is part of the device state: a restore needs
+// it in Config.Disks, in the same slot.
+type Disks interface {
+	AddDisk(ctx context.Context, disk Disk) error
+	// RemoveDisk asks the guest to release the disk. The guest must have unmounted it before.
+	RemoveDisk(ctx context.Context, id string) error
+	DiskEjected(ctx context.Context, id string) (bool, error)
 }
 
 // Watch tells what happens to the VM.
@@ -223,6 +236,8 @@ type Process struct {
 	Work    string   `json:"work,omitempty"` // how the VMM names its own directory in Dir; empty: it has none
 	Memory  uint64   `json:"memory"`
 	NICs    []string `json:"nics,omitempty"`
+	// Disks are those in hot slots.
+	Disks []string `json:"disks,omitempty"`
 	// Console is the file that takes the guest's serial port, cut when it grows too long;
 	// empty if it is no file.
 	Console   string `json:"console,omitempty"`

@@ -28,5 +28,5 @@ func check(cfg vmm.Config) error {
 	case (!cfg.Incoming || cfg.Reboots) && cfg.Kernel == "" && cfg.Firmware == nil:
 		return invalid("neither kernel nor firmware: Cloud Hypervisor has no BIOS of its own")
 	}
-	return cfg.Check(controlPath(cfg.Dir), slots)
+	return cfg.Check(controlPath(cfg.Dir), slotsOf(cfg))
 }

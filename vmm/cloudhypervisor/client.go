@@ -118,6 +118,14 @@ func (c *client) addNet(ctx context.Context, n *models.Net, fd int) error {
 	return c.sendFDs(ctx, "/vm.add-net", n, []int{fd})
 }
 
+func (c *client) addDisk(ctx context.Context, d *models.Disk) error {
+	if err := c.fits(d); err != nil {
+		return fmt.Errorf("vm.add-disk: %w", err)
+	}
+	_, _, err := c.ops.AddDiskContext(ctx, operations.NewAddDiskParamsWithTimeout(0).WithConfig(d))
+	return failed("vm.add-disk", err)
+}
+
 // refused is an answer that says no.
 type refused interface {
 	error

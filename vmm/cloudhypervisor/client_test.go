@@ -73,7 +73,7 @@ func TestGate(t *testing.T) {
 func TestDerivedConfig(t *testing.T) {
 	cfg := testConfig(t)
 	d := fakeVMM(t, "works", 0).Driver
-	f, err := openFiles(cfg, true)
+	f, err := openFiles(cfg, true, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestVMDisk(t *testing.T) {
 			cfg := testConfig(t)
 			cfg.Console, cfg.Serial, cfg.Reboots = nil, filepath.Join(cfg.Dir, "console.sock"), true
 			tt.change(&cfg)
-			f, err := openFiles(cfg, true)
+			f, err := openFiles(cfg, true, true)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -86,7 +86,7 @@ func (d *Driver) start(ctx context.Context, cfg vmm.Config) (*Machine, error) {
 	if missing := d.host.Missing(); missing != nil {
 		return nil, fmt.Errorf("KVM does not work here: %w: %w", missing, errdefs.ErrFailedPrecondition)
 	}
-	f, err := openFiles(cfg, d.AllowRoot)
+	f, err := openFiles(cfg, d.AllowRoot, d.confined())
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) 
 	}
 	p.Boot = proc.Boot
 	m := newMachine(d.Log, p, proc)
-	m.mtu = d.mtu
+	m.mtu, m.confined = d.mtu, d.confined()
 	if err := errors.Join(m.identify(ctx), m.publish()); err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.Close())
 	}

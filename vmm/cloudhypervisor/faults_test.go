@@ -36,6 +36,14 @@ var booted = []step{
 	{"add NIC", 1, func(ctx context.Context, _ *testing.T, m *Machine, cfg vmm.Config) error {
 		return m.AddNIC(ctx, cfg.NICs[0])
 	}},
+	{"add disk", 1, func(ctx context.Context, t *testing.T, m *Machine, _ vmm.Config) error {
+		disk := hotDisk(t)
+		defer disk.File.Close()
+		return m.AddDisk(ctx, disk)
+	}},
+	{"remove disk", 3, func(ctx context.Context, _ *testing.T, m *Machine, _ vmm.Config) error {
+		return m.RemoveDisk(ctx, "image")
+	}},
 	{"pause", 2, func(ctx context.Context, _ *testing.T, m *Machine, _ vmm.Config) error { return m.Pause(ctx) }},
 	{"save", 2, func(ctx context.Context, t *testing.T, m *Machine, _ vmm.Config) error {
 		f, err := os.Create(filepath.Join(t.TempDir(), "state"))
@@ -58,7 +66,7 @@ func restored(state []byte) []step {
 			t.Fatal(err)
 		}
 		return m.LoadState(ctx, f)
-	}}}, booted[:3]...)
+	}}}, booted[:5]...)
 }
 
 // TestFailsAtEachCall: whatever call of a life goes wrong, in whatever way, the step that makes it ends in an error

@@ -24,7 +24,10 @@ type files struct {
 	work   string // path
 	ram    string
 	disks  []string
-	user   process.User
+	shown  []shown // disks in hot slots
+	// confined: the VMM will see none of the host's files.
+	confined bool
+	user     process.User
 
 	firmware string // path
 
@@ -35,8 +38,8 @@ type files struct {
 
 // openFiles listens on the API's socket and gathers what cfg names. On error nothing
 // stays, the socket included.
-func openFiles(cfg vmm.Config, allowRoot bool) (_ *files, err error) {
-	f := new(files)
+func openFiles(cfg vmm.Config, allowRoot, confined bool) (_ *files, err error) {
+	f := &files{confined: confined}
 	// Who listens on the API's socket has the directory: another VM that has it is left
 	// alone.
 	if f.api, err = f.Listen(controlPath(cfg.Dir)); err != nil {
@@ -60,7 +63,7 @@ func openFiles(cfg vmm.Config, allowRoot bool) (_ *files, err error) {
 		return nil, err
 	}
 	for _, disk := range cfg.Disks {
-		path, err := f.own(disk.File, !disk.ReadOnly)
+		path, err := f.disk(disk)
 		if err != nil {
 			return nil, fmt.Errorf("pass disk %s: %w", disk.ID, err)
 		}
@@ -81,6 +84,20 @@ func openFiles(cfg vmm.Config, allowRoot bool) (_ *files, err error) {
 		}
 	}()
 	return f, f.openWork(cfg, payload)
+}
+
+// disk answers the path by which the VMM opens a disk. One in a hot slot is shown to the VMM, not
+// passed: its descriptor would stay in the VMM after the disk is removed.
+func (f *files) disk(disk vmm.Disk) (string, error) {
+	if !slots.Hot(disk.Slot) {
+		return f.own(disk.File, !disk.ReadOnly)
+	}
+	s, err := show(f.user, disk, f.confined)
+	if err != nil {
+		return "", err
+	}
+	f.shown = append(f.shown, s)
+	return s.path, nil
 }
 
 // own passes what the VMM opens again as its user, and answers the path of it.

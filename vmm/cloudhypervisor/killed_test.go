@@ -23,7 +23,10 @@ import (
 func TestKilled(t *testing.T) {
 	env := realEnv(t)
 	state, ram := pausedState(t, env)
-	for _, life := range [][]step{{booted[0], booted[3], booted[4]}, {booted[0], booted[2]}, restored(state)[:2]} {
+	lives := [][]step{
+		{booted[0], booted[5], booted[6]}, {booted[0], booted[2]}, {booted[0], booted[3], booted[4]}, restored(state)[:2],
+	}
+	for _, life := range lives {
 		for i, s := range life {
 			for _, after := range []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond} {
 				t.Run(life[0].name+"/"+s.name+"/"+after.String(), func(t *testing.T) {
@@ -49,6 +52,7 @@ func killedAt(t *testing.T, env vmmtest.Env, ram []byte, before []step, s step, 
 	defer tap.Close()
 	cfg := vmm.Config{NICs: []vmm.NIC{{ID: "net0", Slot: env.NICSlot, MAC: "52:54:00:00:00:01", MTU: 1400, Tap: tap}}}
 	m := startReal(t, env, func(c *vmm.Config) {
+		c.HotDisks = true
 		if len(before) == 0 && s.name == "load" || len(before) > 0 && before[0].name == "load" {
 			c.Incoming, c.Kernel, c.Initrd = true, "", ""
 			if _, err := c.RAM.WriteAt(ram, 0); err != nil {

@@ -44,7 +44,8 @@ func realEnv(t *testing.T) vmmtest.Env {
 	}
 	return vmmtest.Env{
 		Driver: driver, Kernel: cmp.Or(os.Getenv("GODWIT_GUEST_KERNEL"), filepath.Join(guest, "vmlinuz")), Initrd: initrd,
-		Memory: 256 << 20, VCPUs: 1, User: vmmtest.FirstUser, DiskSlot: FirstDiskSlot, NICSlot: FirstNICSlot,
+		Memory: 256 << 20, VCPUs: 1, User: vmmtest.FirstUser,
+		DiskSlot: LastDiskSlot, NICSlot: FirstNICSlot, HotSlot: FirstHotSlot,
 		Dir: dir, NetNS: vmmtest.OpenNetNS, Tap: vmmtest.OpenTapIn, Still: 500 * time.Millisecond, Limit: time.Minute,
 	}.Here()
 }

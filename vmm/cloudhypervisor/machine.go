@@ -34,13 +34,14 @@ type Machine struct {
 	plan *plan // how the VM is made; nil once it is, and after Adopt; held with turn
 	lost bool  // a call was not answered: the VM's state is not known; held with turn
 	mtu  func(tap, mtu int) error
-	// confined is set from the start of a process until prepare, which seals it.
+	// confined: the process has namespaces of its own. prepare seals it.
 	confined bool
 
 	waiters process.Waiters[event]
 
 	mu       sync.Mutex // guards what follows
 	info     vmm.Process
+	hot      map[string]int // slots of disks that were plugged in, by the caller's id
 	exit     vmm.Exit
 	ending   ending
 	detached bool
@@ -61,7 +62,7 @@ func newMachine(log *slog.Logger, p vmm.Process, proc *process.Process) *Machine
 	return &Machine{
 		log: log.With("vmm", Name, "pid", p.PID), api: newClient(p.Control), proc: proc, info: p,
 		events: make(chan vmm.Event, 64), done: make(chan struct{}), reader: make(chan struct{}),
-		turn: make(chan struct{}, 1),
+		turn: make(chan struct{}, 1), hot: map[string]int{},
 	}
 }
 
@@ -77,9 +78,12 @@ func (m *Machine) prepare(ctx context.Context) error {
 		if m.confined {
 			// It has its libraries and KVM. The descriptors that it opens again it finds in
 			// its own /proc.
-			if err := m.proc.Seal("/dev", "/proc"); err != nil {
+			if err := m.proc.Seal(m.plan.kept()...); err != nil {
 				return err
 			}
+		}
+		if err := m.showAll(m.plan.shown); err != nil {
+			return err
 		}
 		if m.plan.incoming {
 			return nil
@@ -93,10 +97,18 @@ func (m *Machine) prepare(ctx context.Context) error {
 			}
 			m.noteNIC(t.nic.ID, true)
 		}
-		err := m.plan.close()
-		m.plan = nil
-		return err
+		return m.made()
 	})
+}
+
+// made notes the disks in hot slots of a VM that exists now, and drops the plan of it.
+func (m *Machine) made() error {
+	for _, s := range m.plan.shown {
+		m.noteDisk(s.disk.ID, s.disk.Slot)
+	}
+	err := m.plan.close()
+	m.plan = nil
+	return err
 }
 
 // identify asks an adopted VMM who it is and which NICs it has.
@@ -113,14 +125,16 @@ func (m *Machine) identify(ctx context.Context) error {
 	if err != nil || info.State == stateCreated {
 		return err // before the boot no device is there to be asked for
 	}
-	m.info.NICs = nil
+	m.info.NICs, m.info.Disks = nil, nil
 	for id := range info.DeviceTree {
 		if nic, ok := strings.CutPrefix(id, nicID("")); ok {
 			m.info.NICs = append(m.info.NICs, nic)
 		}
+		m.noteHot(id)
 	}
 	slices.Sort(m.info.NICs)
-	return nil
+	slices.Sort(m.info.Disks)
+	return m.hideUnused()
 }
 
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -218,6 +232,6 @@ func (m *Machine) Process() vmm.Process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.info
-	p.NICs = slices.Clone(p.NICs)
+	p.NICs, p.Disks = slices.Clone(p.NICs), slices.Clone(p.Disks)
 	return p
 }

@@ -14,13 +14,15 @@ import (
 type plan struct {
 	vm       *models.VM
 	incoming bool
+	hot      bool // it takes disks while it runs
+	shown    []shown
 	taps     []tap
 	user     process.User
 	err      error // of a tap that cannot be had
 }
 
 func (d *Driver) plan(cfg vmm.Config, f *files) *plan {
-	p := &plan{incoming: cfg.Incoming, user: f.user}
+	p := &plan{incoming: cfg.Incoming, user: f.user, hot: cfg.HotDisks, shown: f.shown}
 	p.vm = &models.VM{
 		Cpus:    &models.CPUs{BootVcpus: int64(cfg.VCPUs), MaxVcpus: int64(cfg.VCPUs), Nested: new(bool)},
 		Memory:  &models.Memory{Zones: []*models.Zone{{ID: ramZone, Size: cfg.Memory, File: f.ram, Shared: true}}},
@@ -42,14 +44,14 @@ func (d *Driver) plan(cfg vmm.Config, f *files) *plan {
 	}
 	p.vm.Cpus.KvmHyperv = cfg.HyperV
 	for i, disk := range cfg.Disks {
-		p.vm.Disks = append(p.vm.Disks, &models.Disk{
-			ID: diskID(disk.ID), Path: f.disks[i], Readonly: disk.ReadOnly, Serial: disk.Serial,
-			ImageType: "Raw", PciDeviceID: int64(disk.Slot), // never looked for in what the guest writes
-		})
+		p.vm.Disks = append(p.vm.Disks, diskOf(disk, f.disks[i]))
 	}
 	if d.landlock() {
 		p.vm.LandlockEnable = true
 		p.vm.LandlockRules = []*models.LandlockRule{{Path: f.work, Access: "rw"}}
+		if cfg.HotDisks && d.confined() {
+			p.vm.LandlockRules = append(p.vm.LandlockRules, &models.LandlockRule{Path: process.HotDir, Access: "rw"})
+		}
 	}
 	for _, nic := range cfg.NICs {
 		t, err := holdTap(nic)
@@ -74,6 +76,19 @@ func payload(cfg vmm.Config, f *files) *models.Payload {
 		out.Initramfs = filepath.Join(f.work, initrdLink)
 	}
 	return out
+}
+
+// diskOf is a disk that the VMM opens at path. Its format is said: it is never looked for in what
+// the guest writes.
+func diskOf(disk vmm.Disk, path string) *models.Disk {
+	d := &models.Disk{
+		ID: diskID(disk.ID), Path: path, Readonly: disk.ReadOnly, Serial: disk.Serial, ImageType: "Raw",
+		PciDeviceID: number(disk.Slot),
+	}
+	if slots.Hot(disk.Slot) {
+		d.ID = hotID(disk)
+	}
+	return d
 }
 
 // netOf is a NIC on a tap that goes with the request.
@@ -106,7 +121,10 @@ func (p *plan) close() error {
 	for _, t := range p.taps {
 		errs = append(errs, t.close())
 	}
-	p.taps = nil
+	for _, s := range p.shown {
+		errs = append(errs, s.file.Close())
+	}
+	p.taps, p.shown = nil, nil
 	return errors.Join(errs...)
 }
 

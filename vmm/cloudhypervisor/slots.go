@@ -1,6 +1,9 @@
 package cloudhypervisor
 
-import "godwit.dev/godwit/vmm"
+import (
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/process"
+)
 
 // PCI device numbers on the one bus. They are in every snapshot and never change.
 //
@@ -10,6 +13,9 @@ import "godwit.dev/godwit/vmm"
 //	 4..7   NICs
 //	 8..28  disks
 //	29..31  free
+//
+// A VM with hot disks has its other disks at 24 to 28 only. The slots 32 to 47 of disks that are
+// plugged in are the device numbers 8 to 23.
 const (
 	// FirstNICSlot to LastNICSlot are for vmm.NIC.Slot.
 	FirstNICSlot = 4
@@ -17,6 +23,10 @@ const (
 	// FirstDiskSlot to LastDiskSlot are for vmm.Disk.Slot.
 	FirstDiskSlot = 8
 	LastDiskSlot  = 28
+
+	// FirstHotSlot to LastHotSlot are for disks that are plugged in while the VM runs.
+	FirstHotSlot = 32
+	LastHotSlot  = FirstHotSlot + process.HotPoints - 1
 
 	vsockSlot = 1
 	rngSlot   = 2
@@ -26,4 +36,27 @@ const (
 // a socket of its own, and the guest keeps the number across a restore.
 const guestCID = 3
 
-var slots = vmm.Slots{FirstDisk: FirstDiskSlot, LastDisk: LastDiskSlot, FirstNIC: FirstNICSlot, LastNIC: LastNICSlot}
+var slots = vmm.Slots{
+	FirstDisk: FirstDiskSlot, LastDisk: LastDiskSlot, FirstNIC: FirstNICSlot, LastNIC: LastNICSlot,
+	FirstHot: FirstHotSlot, LastHot: LastHotSlot,
+}
+
+// slotsOf a VM: hot disks take device numbers away from the others.
+func slotsOf(cfg vmm.Config) vmm.Slots {
+	s := slots
+	if cfg.HotDisks {
+		s.FirstDisk += process.HotPoints
+	}
+	return s
+}
+
+// place of a hot slot among those of process.HotDir.
+func place(slot int) int { return slot - FirstHotSlot }
+
+// number is the PCI device number of a disk's slot.
+func number(slot int) int64 {
+	if slots.Hot(slot) {
+		return int64(FirstDiskSlot + place(slot))
+	}
+	return int64(slot)
+}

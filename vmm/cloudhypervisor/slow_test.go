@@ -28,11 +28,14 @@ var slow = map[string]func(ctx context.Context, t *testing.T, m *Machine, nic vm
 		nic.ID, nic.Slot = "net1", 5
 		return m.AddNIC(ctx, nic)
 	},
+	"add disk": func(ctx context.Context, t *testing.T, m *Machine, _ vmm.NIC) error {
+		return m.AddDisk(ctx, hotDisk(t))
+	},
 	"power button": func(ctx context.Context, _ *testing.T, m *Machine, _ vmm.NIC) error { return m.PowerButton(ctx) },
 }
 
 // slowAt is the number of that call: a Resume is vm.info and vm.boot.
-var slowAt = map[string]int{"pause": 3, "save": 5, "add NIC": 2, "power button": 2}
+var slowAt = map[string]int{"pause": 3, "save": 5, "add NIC": 2, "add disk": 2, "power button": 2}
 
 // leave begins a step whose caller leaves in the midst of it.
 func leave(t *testing.T, f fake, m *Machine, name string, nic vmm.NIC) {
@@ -71,6 +74,9 @@ func TestCallerLeaves(t *testing.T) {
 			if name == "add NIC" && !slices.Contains(m.Process().NICs, "net1") {
 				t.Error("nobody knows of the NIC that came late")
 			}
+			if name == "add disk" && !slices.Contains(m.Process().Disks, "image") {
+				t.Error("the disk that came late is not known")
+			}
 		})
 	}
 }
@@ -105,6 +111,9 @@ func TestLateAnswer(t *testing.T) {
 			runs(t, m)
 			if gone, err := m.Ejected(t.Context(), "net1"); err != nil || gone == (name == "add NIC") {
 				t.Errorf("NIC that came late, or never: gone %v, %v", gone, err)
+			}
+			if gone, err := m.DiskEjected(t.Context(), "image"); err != nil || gone == (name == "add disk") {
+				t.Errorf("disk that came late, or never: gone %v, %v", gone, err)
 			}
 		})
 	}

@@ -119,8 +119,7 @@ func (m *Machine) load(ctx context.Context, from *os.File, send sender) (err err
 	for _, t := range m.plan.taps {
 		m.noteNIC(t.nic.ID, true)
 	}
-	err = m.plan.close()
-	m.plan = nil
+	err = m.made()
 	if now, stateErr := m.state(ctx); stateErr != nil || now != statePaused {
 		return errors.Join(err, fmt.Errorf("VM is %q after the restore, not paused: %w", now,
 			errors.Join(stateErr, errdefs.ErrInternal)))

@@ -76,6 +76,14 @@ func RemoveSockets(paths ...string) error {
 	return errors.Join(errs...)
 }
 
+// Dup is another descriptor of file, which the caller closes.
+func Dup(file *os.File) (*os.File, error) {
+	return Control(file, func(fd int) (*os.File, error) {
+		fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		return os.NewFile(uintptr(fd), file.Name()), err
+	})
+}
+
 // Control calls do with the descriptor, which stays as it is: Fd would make it blocking.
 // Of a file that is closed it is os.ErrClosed.
 func Control[T any](file *os.File, do func(fd int) (T, error)) (value T, err error) {

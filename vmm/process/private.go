@@ -15,6 +15,20 @@ import (
 // node makes a node of the device that info is of, in a file system that is mounted nowhere. It is for the user alone,
 // and to be read alone unless write is set: it goes with the last descriptor of it.
 func (u User) node(name string, info *syscall.Stat_t, write bool) (*os.File, error) {
+	dir, err := u.nodeFS(name, info, write)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	fd, err := unix.Openat(int(dir.Fd()), "node", unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the node of %s: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// nodeFS makes the file system with that node.
+func (u User) nodeFS(name string, info *syscall.Stat_t, write bool) (*os.File, error) {
 	mode := info.Mode&syscall.S_IFMT | 0o400
 	if write {
 		mode |= 0o200
@@ -23,19 +37,38 @@ func (u User) node(name string, info *syscall.Stat_t, write bool) (*os.File, err
 	if err != nil {
 		return nil, fmt.Errorf("make a node of %s: %w", name, err)
 	}
-	defer dir.Close()
 	if err := u.mknod(dir, "node", mode, info.Rdev); err != nil {
-		return nil, fmt.Errorf("make a node of %s: %w: %w", name, errdefs.ErrFailedPrecondition, err)
+		err = fmt.Errorf("make a node of %s: %w: %w", name, errdefs.ErrFailedPrecondition, err)
+		return nil, errors.Join(err, dir.Close())
 	}
-	fd, err := unix.Openat(int(dir.Fd()), "node", unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open the node of %s: %w", name, err)
-	}
-	node := os.NewFile(uintptr(fd), name)
 	if err := readOnly(dir); err != nil { // the node is the user's, who could change its mode
-		return nil, errors.Join(fmt.Errorf("make a node of %s: %w", name, err), node.Close())
+		return nil, errors.Join(fmt.Errorf("make a node of %s: %w", name, err), dir.Close())
 	}
-	return node, nil
+	return dir, nil
+}
+
+// mountOfNode answers a mount of the node in a file system of nodeFS. A mount can be cloned only from a
+// namespace: the file system is attached to one of the thread's own for it.
+func mountOfNode(dir *os.File) (mount *os.File, err error) {
+	err = osthread.Do(func() error {
+		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("make a mount namespace: %w: %w", errdefs.ErrFailedPrecondition, err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("keep mounts from the host: %w", err)
+		}
+		if err := attach(dir, "/dev"); err != nil {
+			return err
+		}
+		const flags = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC
+		fd, err := unix.OpenTree(unix.AT_FDCWD, "/dev/node", flags)
+		if err != nil {
+			return fmt.Errorf("clone the mount of a node: %w", err)
+		}
+		mount = os.NewFile(uintptr(fd), dir.Name())
+		return nil
+	})
+	return mount, err
 }
 
 // readOnly keeps what lies in a mount from being changed. Devices in it are opened for writing all the same.

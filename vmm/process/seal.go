@@ -14,7 +14,7 @@ import (
 // Seal takes the host's files from a process that was started Confined: its root is an empty file system from then on,
 // which cannot be written to. It has opened what it needs, its libraries among them, and got nothing yet that a
 // stranger made. In keep are those of "/dev" and "/proc" that it opens later: its own nodes, and a /proc in which it
-// sees itself.
+// sees itself. With HotDir it can be shown files later.
 func (p *Process) Seal(keep ...string) error {
 	if err := osthread.Do(func() error { return p.sealHere(keep) }); err != nil {
 		return fmt.Errorf("take the host's files from process %d: %w", p.PID, err)
@@ -23,6 +23,14 @@ func (p *Process) Seal(keep ...string) error {
 }
 
 func (p *Process) sealHere(keep []string) error {
+	if err := p.enterMounts(); err != nil {
+		return err
+	}
+	return hideFiles(keep)
+}
+
+// enterMounts moves the calling thread, which is thrown away, to the process's mount namespace.
+func (p *Process) enterMounts() error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("leave the program's directories: %w", err)
 	}
@@ -30,7 +38,7 @@ func (p *Process) sealHere(keep []string) error {
 	if err != nil {
 		return fmt.Errorf("enter its mount namespace: %w", err)
 	}
-	return hideFiles(keep)
+	return nil
 }
 
 // hideFiles gives all processes of the thread's mount namespace whose root is the thread's an empty
@@ -73,7 +81,10 @@ func hideFiles(keep []string) error {
 }
 
 func keptMount(path string) (*os.File, error) {
-	if path == "/proc" {
+	switch path {
+	case HotDir:
+		return hotPoints()
+	case "/proc":
 		const attr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 		return newFS("proc", attr, "hidepid", "ptraceable", "subset", "pid")
 	}

@@ -107,7 +107,7 @@ func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.Close())
 	}
-	if err := m.release(ctx, p.NICs); err != nil {
+	if err := errors.Join(m.release(ctx, p.NICs), m.releaseDisks(ctx, p.Disks)); err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), m.Detach())
 	}
 	return m, nil
@@ -189,9 +189,11 @@ func (d *Driver) connect(ctx context.Context, p vmm.Process, proc *process.Proce
 		return nil, err
 	}
 	m.qmp = client
-	if m.info.NICs, err = m.listNICs(ctx); err != nil {
+	devices, err := m.listDevices(ctx)
+	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
+	m.info.NICs, m.info.Disks = idsOf(devices, nicID("")), idsOf(devices, hotID(""))
 	go m.watch()
 	return m, nil
 }

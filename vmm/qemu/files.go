@@ -164,16 +164,11 @@ func (f *files) firmware(cfg vmm.Config) error {
 
 // set passes file as a set of one, which QEMU opens by name as often as it likes.
 func (f *files) set(file *os.File, mode int) (string, error) {
-	flags, err := process.Control(file, func(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0) })
+	file, err := withMode(file, mode)
 	if err != nil {
-		return "", fmt.Errorf("read flags: %w: %w", errdefs.ErrInvalidArgument, err)
+		return "", err
 	}
-	if flags&unix.O_ACCMODE != mode {
-		if file, err = reopen(file, flags, mode); err != nil {
-			return "", err
-		}
-		defer file.Close()
-	}
+	defer file.Close()
 	fd, err := f.Pass(file)
 	if err != nil {
 		return "", err
@@ -182,8 +177,16 @@ func (f *files) set(file *os.File, mode int) (string, error) {
 	return "/dev/fdset/" + fd, nil
 }
 
-// reopen gives a file of exactly that access mode: QEMU takes no other from a set.
-func reopen(file *os.File, flags, mode int) (*os.File, error) {
+// withMode gives a descriptor of exactly that access mode: QEMU takes no other from a set. The
+// caller closes it.
+func withMode(file *os.File, mode int) (*os.File, error) {
+	flags, err := process.Control(file, func(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0) })
+	if err != nil {
+		return nil, fmt.Errorf("read flags: %w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	if flags&unix.O_ACCMODE == mode {
+		return process.Dup(file)
+	}
 	if flags&unix.O_ACCMODE != unix.O_RDWR {
 		return nil, fmt.Errorf("access mode %d, need %d: %w", flags&unix.O_ACCMODE, mode, errdefs.ErrInvalidArgument)
 	}
@@ -197,18 +200,30 @@ func reopen(file *os.File, flags, mode int) (*os.File, error) {
 }
 
 func (f *files) disk(disk vmm.Disk) (blockSource, error) {
+	driver, mode, err := access(disk)
+	if err != nil {
+		return blockSource{}, err
+	}
+	path, err := f.set(disk.File, mode)
+	if err == nil && slots.Hot(disk.Slot) {
+		// By this name the set is found when the disk is removed.
+		f.sets[len(f.sets)-1] += ",opaque=" + escape(hotID(disk.ID))
+	}
+	return blockSource{driver, path}, err
+}
+
+// access is QEMU's driver for a disk, and the access mode that the driver needs of the file.
+func access(disk vmm.Disk) (driver string, mode int, err error) {
 	info, err := disk.File.Stat()
 	if err != nil {
-		return blockSource{}, fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
+		return "", 0, fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
 	}
-	driver := "file"
+	driver, mode = "file", unix.O_RDWR
 	if info.Mode()&os.ModeDevice != 0 {
 		driver = "host_device"
 	}
-	mode := unix.O_RDWR
 	if disk.ReadOnly {
 		mode = unix.O_RDONLY
 	}
-	path, err := f.set(disk.File, mode)
-	return blockSource{driver, path}, err
+	return driver, mode, nil
 }

@@ -65,6 +65,9 @@ func (d *Driver) line(cfg vmm.Config, accel string, f *files) []string {
 	args = append(args, bootLine(cfg, f)...)
 	args = append(args, f.sets...)
 	args = append(args, f.flashLine()...)
+	if cfg.HotDisks { // before the disks that are in them
+		args = append(args, hotBridge()...)
+	}
 	for i, disk := range cfg.Disks {
 		args = append(args, diskLine(disk, f.disks[i], cfg.Kernel == "" && (!cfg.Incoming || cfg.Reboots))...)
 	}
@@ -157,8 +160,11 @@ func diskLine(disk vmm.Disk, source blockSource, bootable bool) []string {
 	if disk.ReadOnly {
 		readOnly = "on"
 	}
-	device := []string{"drive", diskID(disk.ID), "id", "dev-" + diskID(disk.ID),
-		"addr", addr(disk.Slot), "serial", disk.Serial, "disable-legacy", "on"}
+	device := []string{"drive", diskID(disk.ID), "id", "dev-" + diskID(disk.ID), "addr", addr(disk.Slot)}
+	if slots.Hot(disk.Slot) {
+		device = []string{"drive", diskID(disk.ID), "id", hotID(disk.ID), "bus", hotBus, "addr", hotAddr(disk.Slot)}
+	}
+	device = append(device, "serial", disk.Serial, "disable-legacy", "on")
 	if bootable {
 		device = append(device, "bootindex", strconv.Itoa(disk.Slot))
 	}
@@ -187,6 +193,7 @@ func nicLine(nic vmm.NIC, fd string) []string {
 
 // Prefixes keep the caller's ids apart from each other and from ours.
 func diskID(id string) string { return "disk-" + id }
+func hotID(id string) string  { return "hot-" + id }
 func nicID(id string) string  { return "nic-" + id }
 func tapID(id string) string  { return "tap-" + id }
 func port(slot int) string    { return "port" + strconv.Itoa(slot) }

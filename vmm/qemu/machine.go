@@ -142,6 +142,6 @@ func (m *Machine) Process() vmm.Process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.info
-	p.NICs = slices.Clone(p.NICs)
+	p.NICs, p.Disks = slices.Clone(p.NICs), slices.Clone(p.Disks)
 	return p
 }

@@ -2,11 +2,9 @@ package qemu
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -81,7 +79,7 @@ func (m *Machine) RemoveNIC(ctx context.Context, id string) error {
 	if !slices.Contains(m.Process().NICs, id) {
 		return fmt.Errorf("remove NIC %s: %w", id, errdefs.ErrNotFound)
 	}
-	if err := m.eject(ctx, id); err != nil {
+	if err := m.eject(ctx, nicID(id)); err != nil {
 		return fmt.Errorf("remove NIC %s: %w", id, err)
 	}
 	if err := m.forget(ctx, id); err != nil {
@@ -95,7 +93,7 @@ func (m *Machine) Ejected(ctx context.Context, id string) (bool, error) {
 	if !slices.Contains(m.Process().NICs, id) {
 		return true, nil
 	}
-	there, err := m.present(ctx, id)
+	there, err := m.present(ctx, nicID(id))
 	if err == nil && !there {
 		err = m.forget(ctx, id)
 	}
@@ -129,69 +127,4 @@ func (m *Machine) release(ctx context.Context, was []string) error {
 		}
 	}
 	return nil
-}
-
-func (m *Machine) eject(ctx context.Context, id string) error {
-	status, err := m.status(ctx)
-	if err != nil {
-		return err
-	}
-	if status != "running" {
-		return fmt.Errorf("VM is %s, only a running guest can acknowledge: %w", status, errdefs.ErrFailedPrecondition)
-	}
-	w := m.waiters.Expect(func(e qmp.Event) bool {
-		var data struct {
-			Device string `json:"device"`
-		}
-		return (e.Name == "DEVICE_DELETED" || e.Name == "DEVICE_UNPLUG_GUEST_ERROR") &&
-			json.Unmarshal(e.Data, &data) == nil && data.Device == nicID(id)
-	})
-	defer w.Close()
-	present, err := m.present(ctx, id)
-	if err != nil || !present {
-		return err // an eject that was asked for earlier has happened since
-	}
-	err = m.execute(ctx, "device_del", map[string]any{"id": nicID(id)}, nil)
-	if refused := (*qmp.Error)(nil); err != nil && !errors.As(err, &refused) {
-		return err
-	} else if err != nil {
-		// It may be on its way out, asked for by an earlier call.
-		if present, err2 := m.present(ctx, id); err2 != nil || !present {
-			return err2
-		}
-		m.log.Debug("NIC is being ejected already", "nic", id, "error", err)
-	}
-	select {
-	case e := <-w.Got:
-		if e.Name != "DEVICE_DELETED" {
-			return fmt.Errorf("guest refuses: %w", errdefs.ErrFailedPrecondition)
-		}
-		return nil
-	case <-m.qmp.Done():
-		return m.qmp.Err()
-	case <-ctx.Done():
-		return fmt.Errorf("guest does not acknowledge: %w", ctx.Err())
-	}
-}
-
-func (m *Machine) present(ctx context.Context, id string) (bool, error) {
-	nics, err := m.listNICs(ctx)
-	return slices.Contains(nics, id), err
-}
-
-// listNICs asks QEMU, which knows better than what was written down.
-func (m *Machine) listNICs(ctx context.Context) ([]string, error) {
-	var devices []struct {
-		Name string `json:"name"`
-	}
-	if err := m.execute(ctx, "qom-list", map[string]any{"path": "/machine/peripheral"}, &devices); err != nil {
-		return nil, err
-	}
-	var ids []string
-	for _, d := range devices {
-		if id, ok := strings.CutPrefix(d.Name, nicID("")); ok {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
 }

@@ -46,6 +46,11 @@ func TestFullMachineInItsPlace(t *testing.T) {
 			ID: id, Serial: id, Slot: slot, File: file(id, 1<<20), ReadOnly: slot < LastDiskSlot,
 		})
 	}
+	cfg.HotDisks = true
+	for slot := FirstHotSlot; slot <= LastHotSlot; slot++ {
+		id := "h" + strconv.Itoa(slot)
+		cfg.Disks = append(cfg.Disks, vmm.Disk{ID: id, Serial: id, Slot: slot, File: file(id, 1<<20), ReadOnly: true})
+	}
 	for slot := FirstNICSlot; slot <= LastNICSlot; slot++ {
 		tap, err := vmmtest.OpenTap()
 		if err != nil {

@@ -123,7 +123,7 @@ func TestPlugWithoutAnswer(t *testing.T) {
 			if err := m.RemoveNIC(t.Context(), nic.ID); err != nil {
 				t.Errorf("remove: %v", err)
 			}
-			if there, err := m.listNICs(t.Context()); err != nil || len(there) > 0 {
+			if there, err := m.present(t.Context(), nicID(nic.ID)); err != nil || there {
 				t.Errorf("a VM that is to sleep without NICs has %v, %v", there, err)
 			}
 			if err := m.AddNIC(t.Context(), nic); err != nil {

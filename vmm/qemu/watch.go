@@ -87,9 +87,10 @@ func translate(e qmp.Event) (vmm.Event, bool) {
 		event.Kind = vmm.Reset
 	case e.Name == "GUEST_PANICKED":
 		event.Kind, event.Reason = vmm.Panicked, data.Action
-	case e.Name == "DEVICE_DELETED" && strings.HasPrefix(data.Device, nicID("")):
+	case e.Name == "DEVICE_DELETED" && data.Device != "":
 		// An earlier one of the same device names its backend, without a device.
-		event.Kind, event.Device = vmm.DeviceRemoved, strings.TrimPrefix(data.Device, nicID(""))
+		_, id, _ := strings.Cut(data.Device, "-")
+		event.Kind, event.Device = vmm.DeviceRemoved, id
 	default:
 		return event, false
 	}

@@ -26,9 +26,10 @@ type Env struct {
 	Memory      uint64
 	VCPUs       int
 	User        int // that the VMMs run as; 0: root
-	// DiskSlot and NICSlot are the first of each kind.
+	// DiskSlot, NICSlot and HotSlot are the first of each kind.
 	DiskSlot int
 	NICSlot  int
+	HotSlot  int
 	// Dir takes the VMs' directories. It is short: sockets lie below it.
 	Dir string
 	// Huge, if not empty, is a directory of huge pages for RAM.
@@ -88,6 +89,10 @@ func Clauses() []Clause {
 		{"NIC is removed and added", nics},
 		{"NIC is added after a restore", nicAfterRestore},
 		{"unknown NIC is not found", unknownNIC},
+		{"disk is plugged in and ejected", disks},
+		{"a disk that was plugged in goes on elsewhere", diskMoves},
+		{"disk is plugged in after a restore", diskAfterRestore},
+		{"unknown disk is not found", unknownDisk},
 		{"another process adopts the VM", adopt},
 		{"a hanging VMM ends in an error", hang},
 	}

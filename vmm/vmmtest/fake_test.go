@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,6 +44,8 @@ type fakeVM struct {
 	waiting bool // for LoadState
 	saved   int
 	nics    []vmm.NIC
+	disks   []vmm.Disk // in hot slots
+	texts   map[string]string
 	way     vmm.EventKind // how the guest ended the VM
 	events  chan vmm.Event
 	done    chan struct{}
@@ -70,6 +73,7 @@ func (d *fakeDriver) Start(ctx context.Context, cfg vmm.Config) (vmm.Machine, er
 	}
 	v := &fakeVM{
 		d: d, cfg: cfg, cmd: exec.Command("sleep", "600"), waiting: cfg.Incoming, nics: cfg.NICs,
+		disks: slices.Clone(cfg.Disks[1:]), texts: map[string]string{},
 		stop: make(chan struct{}), over: make(chan struct{}), start: 1,
 		events: make(chan vmm.Event, 64), done: make(chan struct{}),
 	}
@@ -155,6 +159,7 @@ func (v *fakeVM) count(console, ram, disk *os.File) {
 	for _, nic := range v.nics {
 		macs += nic.MAC + ","
 	}
+	macs += v.diskTexts()
 	line := fmt.Sprintf("tick %d %d %s.\n", boot, n, macs)
 	console.WriteString(line)
 	if v.d.wrong != "disk is not ours" || !v.cfg.Incoming {
@@ -352,6 +357,9 @@ func (v *fakeVM) Process() vmm.Process {
 	p := vmm.Process{PID: v.cmd.Process.Pid, StartTime: v.start, Dir: v.cfg.Dir, Agent: v.cfg.Agent}
 	for _, nic := range v.nics {
 		p.NICs = append(p.NICs, nic.ID)
+	}
+	for _, disk := range v.disks {
+		p.Disks = append(p.Disks, disk.ID)
 	}
 	return p
 }

@@ -135,7 +135,7 @@ func (m *measure) run(ctx context.Context, b *bench) error {
 			return err
 		}
 	}
-	return m.restores(ctx, b, v)
+	return errors.Join(m.restores(ctx, b, v), m.hot(ctx, b))
 }
 
 // plug takes the NIC out and puts it in again.

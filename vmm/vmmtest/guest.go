@@ -15,7 +15,9 @@ import (
 type tick struct {
 	Boot string
 	N    int
-	MACs string // each with a comma after it
+	// Devices are the MACs of the NICs, and serial=line of each disk but the first, each with a
+	// comma after it.
+	Devices string
 }
 
 // The kernel may write to the same console at any time: what does not match is skipped.
@@ -62,7 +64,7 @@ func parseTick(line string) (tick, bool) {
 		return tick{}, false
 	}
 	n, err := strconv.Atoi(m[2])
-	return tick{Boot: m[1], N: n, MACs: m[3]}, err == nil
+	return tick{Boot: m[1], N: n, Devices: m[3]}, err == nil
 }
 
 // last is the newest line, zero before the first.

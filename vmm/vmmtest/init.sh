@@ -1,6 +1,7 @@
 #!/bin/busybox sh
-# Says "tick BOOT N MACS." every 50 ms: BOOT is made at boot, N counts in this
-# process, MACS are those of the NICs that are there. The same goes to the first disk.
+# Says "tick BOOT N DEVICES." every 50 ms: BOOT is made at boot, N counts in this
+# process. DEVICES are the MACs of the NICs that are there, and serial=line of each disk but
+# the first. The same goes to the first disk.
 # "suite=poweroff|reset|panic" on the kernel's command line ends the VM after 3 lines.
 bb=/bin/busybox
 $bb mount -t proc proc /proc
@@ -12,11 +13,16 @@ read -r cmdline </proc/cmdline
 n=0
 while :; do
 	n=$((n + 1))
-	macs=
+	devices=
 	for nic in /sys/class/net/e*; do
-		[ -e "$nic/address" ] && read -r mac <"$nic/address" && macs="$macs$mac,"
+		[ -e "$nic/address" ] && read -r mac <"$nic/address" && devices="$devices$mac,"
 	done
-	line="tick $boot $n $macs."
+	for disk in /sys/block/vd[b-z]; do
+		[ -e "$disk/serial" ] || continue
+		read -r serial <"$disk/serial" # its line has no end, of which read complains
+		read -r text <"/dev/${disk##*/}" && devices="$devices$serial=$text,"
+	done 2>/dev/null
+	line="tick $boot $n $devices."
 	echo "$line"
 	[ -b /dev/vda ] && echo "$line" | $bb dd of=/dev/vda bs=512 count=1 conv=sync,fsync 2>/dev/null
 	if [ $n = 3 ]; then

@@ -12,7 +12,7 @@ import (
 )
 
 func (v *vm) nicSeen(ctx context.Context, want bool) error {
-	_, err := v.guest.await(ctx, func(t tick) bool { return strings.Contains(t.MACs, mac) == want })
+	_, err := v.guest.await(ctx, func(t tick) bool { return strings.Contains(t.Devices, mac) == want })
 	if err != nil {
 		return fmt.Errorf("NIC seen %v: %w", want, err)
 	}

@@ -18,7 +18,7 @@ func fakeEnv(t *testing.T, wrong string) Env {
 		ns = "mnt"
 	}
 	return Env{
-		Driver: &fakeDriver{wrong: wrong}, Memory: 2 << 20, VCPUs: 1, Dir: dir,
+		Driver: &fakeDriver{wrong: wrong}, Memory: 2 << 20, VCPUs: 1, Dir: dir, HotSlot: fakeHotSlot,
 		NetNS: func() (*os.File, error) { return os.Open("/proc/self/ns/" + ns) },
 		Tap:   func(*os.File) (*os.File, error) { return os.Open(os.DevNull) },
 		Still: 150 * time.Millisecond, Limit: time.Minute, // it says something each millisecond
@@ -39,15 +39,20 @@ var wrongAnswers = map[string][]string{
 	"what is no state is refused":              {"garbage loads"},
 	"state and RAM go on elsewhere": {"load resumes", "load boots fresh", "disk is not ours",
 		"another namespace"},
-	"kill is idempotent and leaves nothing": {"kill leaves sockets", "kill twice fails", "resume of the dead passes"},
-	"power-off is a clean exit":             {"power-off is not clean", "no event of powered-off"},
-	"reset ends the process":                {"reset boots again", "no event of reset"},
-	"panic ends the process":                {"panic is clean", "no event of panicked"},
-	"NIC is removed and added":              {"remove is not waited for", "everything is ejected"},
-	"NIC is added after a restore":          {"add is lost after a restore"},
-	"unknown NIC is not found":              {"unknown NIC passes"},
-	"another process adopts the VM":         {"adopt ignores start time", "adopt resets"},
-	"a hanging VMM ends in an error":        {"hang passes"},
+	"kill is idempotent and leaves nothing": {"kill leaves sockets", "kill twice fails",
+		"resume of the dead passes"},
+	"power-off is a clean exit":                    {"power-off is not clean", "no event of powered-off"},
+	"reset ends the process":                       {"reset boots again", "no event of reset"},
+	"panic ends the process":                       {"panic is clean", "no event of panicked"},
+	"NIC is removed and added":                     {"remove is not waited for", "everything is ejected"},
+	"NIC is added after a restore":                 {"add is lost after a restore"},
+	"unknown NIC is not found":                     {"unknown NIC passes"},
+	"disk is plugged in and ejected":               {"disk is not removed", "disk of before is read"},
+	"a disk that was plugged in goes on elsewhere": {"disk is lost in a restore", "disk stays after a restore"},
+	"disk is plugged in after a restore":           {"disk is lost after a restore"},
+	"unknown disk is not found":                    {"unknown disk passes", "any slot takes a disk"},
+	"another process adopts the VM":                {"adopt ignores start time", "adopt resets"},
+	"a hanging VMM ends in an error":               {"hang passes"},
 }
 
 // TestEachClauseFails gives each clause a VMM with one wrong answer: a clause that does

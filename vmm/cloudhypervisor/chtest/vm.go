@@ -76,6 +76,8 @@ func (s *Server) handle(method, call string, body []byte, in *withFiles) (int, a
 		return s.restore(body, in)
 	case "vm.add-net":
 		return s.addNet(body, in)
+	case "vm.add-disk":
+		return s.addDisk(body)
 	case "vm.power-button":
 		return 204, nil
 	case "vm.remove-device":
@@ -228,6 +230,32 @@ func (s *Server) addNet(body []byte, in *withFiles) (int, any) {
 		return 204, nil
 	}
 	return 200, map[string]string{"id": config.ID, "bdf": "0000:00:04.0"}
+}
+
+// addDisk plugs in a disk whose file this VMM can open.
+func (s *Server) addDisk(body []byte) (int, any) {
+	var config struct {
+		ID   string `json:"id"`
+		Path string `json:"path"`
+	}
+	switch {
+	case !decode(body, &config):
+		return 400, refusal("invalid JSON")
+	case s.vm.state == "":
+		return 404, refusal("VM is not created")
+	case slices.Contains(s.vm.nets, config.ID):
+		return 500, refusal("Invalid identifier as it is not unique: " + config.ID)
+	}
+	file, err := os.Open(config.Path)
+	if err != nil {
+		return 500, refusal("Error from device manager", "Disk", err.Error())
+	}
+	file.Close()
+	s.vm.nets = append(s.vm.nets, config.ID)
+	if s.vm.state == "Created" {
+		return 204, nil
+	}
+	return 200, map[string]string{"id": config.ID, "bdf": "0000:00:08.0"}
 }
 
 func (s *Server) removeDevice(body []byte) (int, any) {

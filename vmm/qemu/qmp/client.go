@@ -96,6 +96,11 @@ func (c *Client) SendFile(ctx context.Context, name string, file *os.File) error
 	return c.execute(ctx, "getfd", map[string]any{"fdname": name}, nil, file)
 }
 
+// ExecuteWith is Execute of a command that takes a descriptor with it. The caller keeps its own.
+func (c *Client) ExecuteWith(ctx context.Context, command string, args, result any, file *os.File) error {
+	return c.execute(ctx, command, args, result, file)
+}
+
 // Close ends the connection; QEMU and the VM go on. What is being executed fails.
 func (c *Client) Close() error {
 	err := c.conn.Close()

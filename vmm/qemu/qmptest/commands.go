@@ -43,7 +43,12 @@ func (s *Server) execute(c call, file *os.File) (any, *refusal) {
 		return map[string]any{"status": s.migration}, nil
 	case "qom-list":
 		return s.listDevices(), nil
+	case "add-fd", "remove-fd", "query-fdsets", "blockdev-add", "blockdev-del", "query-named-block-nodes":
+		return s.disk(c, file)
 	case "netdev_add", "netdev_del", "device_add", "device_del":
+		if drive, ok := c.Arguments["drive"].(string); ok {
+			return s.plugDisk(c.Arguments["id"].(string), drive)
+		}
 		return s.nic(c)
 	}
 	return nil, &refusal{"CommandNotFound", "no command " + c.Execute}
@@ -197,6 +202,7 @@ func (s *Server) eject(id string) (any, *refusal) {
 	}
 	s.NICs = slices.DeleteFunc(s.NICs, func(have string) bool { return have == id })
 	delete(s.ejecting, id)
+	s.unplugged(id)
 	// The first one is for the backend and names no device.
 	s.event("DEVICE_DELETED", map[string]any{"path": "/machine/peripheral/" + id + "/virtio-backend"})
 	s.event("DEVICE_DELETED", map[string]any{"device": id, "path": "/machine/peripheral/" + id})

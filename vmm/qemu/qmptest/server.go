@@ -26,12 +26,12 @@ const (
 
 // Server is one fake QEMU. Its fields are set before Serve.
 type Server struct {
-	FailAt int    // number of the call that goes wrong; 0 is the greeting
-	How    string // empty: none goes wrong
-	Exit   func() // ends the process
-	Status string // as in query-status
-	NICs   []string
-	// Silent makes the guest ignore requests to eject a NIC.
+	FailAt int      // number of the call that goes wrong; 0 is the greeting
+	How    string   // empty: none goes wrong
+	Exit   func()   // ends the process
+	Status string   // as in query-status
+	NICs   []string // devices that are plugged in, disks too
+	// Silent makes the guest ignore requests to eject a device.
 	Silent bool
 	// Saves makes a save last until Late says so.
 	Saves bool
@@ -54,7 +54,10 @@ type Server struct {
 	files     map[string]*os.File
 	ejecting  map[string]bool
 	netdevs   map[string]bool
-	saving    *os.File // takes the state of a save that lasts
+	sets      map[int]set
+	lastSet   int
+	nodes     map[string]string // block nodes: free, used, ejected
+	saving    *os.File          // takes the state of a save that lasts
 	out       *bufio.Writer
 }
 
@@ -76,6 +79,7 @@ func refuse(format string, args ...any) *refusal {
 // Serve talks to one client after the other, as QEMU does, until l is closed.
 func (s *Server) Serve(l *net.UnixListener) error {
 	s.files, s.ejecting, s.netdevs = map[string]*os.File{}, map[string]bool{}, map[string]bool{}
+	s.sets, s.nodes = map[int]set{}, map[string]string{}
 	for _, id := range s.NICs {
 		s.netdevs[strings.TrimPrefix(id, "nic-")] = true
 	}

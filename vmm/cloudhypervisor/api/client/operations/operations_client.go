@@ -54,6 +54,10 @@ type ClientOption func(*runtime.ClientOperation)
 
 // ClientService is the interface for Client methods.
 type ClientService interface {
+	AddDisk(params *AddDiskParams, opts ...ClientOption) (*AddDiskOK, *AddDiskNoContent, error)
+
+	AddDiskContext(ctx context.Context, params *AddDiskParams, opts ...ClientOption) (*AddDiskOK, *AddDiskNoContent, error)
+
 	AddNet(params *AddNetParams, opts ...ClientOption) (*AddNetOK, *AddNetNoContent, error)
 
 	AddNetContext(ctx context.Context, params *AddNetParams, opts ...ClientOption) (*AddNetOK, *AddNetNoContent, error)
@@ -103,6 +107,68 @@ type ClientService interface {
 	SnapshotContext(ctx context.Context, params *SnapshotParams, opts ...ClientOption) (*SnapshotNoContent, error)
 
 	SetTransport(transport runtime.ContextualTransport)
+}
+
+// AddDisk add disk API.
+//
+// This method does not support injected context.
+// However, timeout and opentracing contexts are honored whenever enabled.
+//
+// If you need to pass a specific context, use [Client.AddDiskContext] instead.
+func (a *Client) AddDisk(params *AddDiskParams, opts ...ClientOption) (*AddDiskOK, *AddDiskNoContent, error) {
+	var ctx context.Context
+	if params != nil && params.inner.ctx != nil {
+		ctx = params.inner.ctx
+	} else {
+		ctx = context.Background()
+	}
+
+	return a.AddDiskContext(ctx, params, opts...)
+}
+
+// AddDiskContext add disk API.
+//
+// Do not use the deprecated [AddDiskParams.Context] with this method: it would be ignored.
+func (a *Client) AddDiskContext(ctx context.Context, params *AddDiskParams, opts ...ClientOption) (*AddDiskOK, *AddDiskNoContent, error) {
+	// NOTE: parameters are not validated before sending
+	if params == nil {
+		params = NewAddDiskParams()
+	}
+
+	op := &runtime.ClientOperation{
+		ID:                 "addDisk",
+		Method:             "PUT",
+		PathPattern:        "/vm.add-disk",
+		ProducesMediaTypes: []string{"application/json"},
+		ConsumesMediaTypes: []string{"application/json"},
+		Schemes:            []string{"http"},
+		Params:             params,
+		Reader:             &AddDiskReader{formats: a.formats},
+		Client:             params.HTTPClient,
+	}
+
+	for _, opt := range opts {
+		opt(op)
+	}
+
+	result, err := a.transport.SubmitContext(ctx, op)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	// several success responses have to be checked
+	switch value := result.(type) {
+	case *AddDiskOK:
+		return value, nil, nil
+	case *AddDiskNoContent:
+		return nil, value, nil
+	}
+
+	// unexpected success response.
+	//
+	// a default response is provided: fill this and return an error
+	unexpectedSuccess := result.(*AddDiskDefault)
+	return nil, nil, runtime.NewAPIError("unexpected success response: content available as default response in error", unexpectedSuccess, unexpectedSuccess.Code())
 }
 
 // AddNet add net API.

@@ -1,0 +1,98 @@
+package cloudhypervisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/vmmtest"
+)
+
+func hotDisk(t *testing.T) vmm.Disk {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "hot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	if err := file.Truncate(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	return vmm.Disk{ID: "image", Serial: "image", Slot: FirstHotSlot, File: file, ReadOnly: true}
+}
+
+// TestDiskID: slot and id of a disk come back from the VMM's id of its device, whatever the caller's id is.
+func TestDiskID(t *testing.T) {
+	for _, disk := range []vmm.Disk{{ID: "image", Slot: 32}, {ID: "a-b", Slot: 47}, {ID: "-", Slot: 40}} {
+		if slot, id, ok := cutHot(hotID(disk)); !ok || slot != disk.Slot || id != disk.ID {
+			t.Errorf("%s: got %d, %q, %v", hotID(disk), slot, id, ok)
+		}
+	}
+	for _, device := range []string{"disk-rw", "hot-8-a", "hot-x-a", "hot-32", "nic-net0"} {
+		if slot, id, ok := cutHot(device); ok {
+			t.Errorf("%s: slot %d, %q", device, slot, id)
+		}
+	}
+}
+
+// TestColdDisksOfHotVM: device numbers that hot disks need are refused to other disks.
+func TestColdDisksOfHotVM(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.HotDisks = true
+	if _, err := fakeVMM(t, "works", 0).Start(t.Context(), cfg); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("disks at %d: got %v, want InvalidArgument", cfg.Disks[0].Slot, err)
+	}
+}
+
+// TestRefusedDisk: a disk that the VMM refuses is not there.
+func TestRefusedDisk(t *testing.T) {
+	m, disk := startFake(t, fakeVMM(t, "works", 0), testConfig(t)), hotDisk(t)
+	if err := m.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(disk.File.Name()); err != nil { // this VMM opens it by its name
+		t.Fatal(err)
+	}
+	if err := m.AddDisk(t.Context(), disk); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("add: got %v, want FailedPrecondition", err)
+	}
+	if got := m.Process().Disks; len(got) > 0 {
+		t.Errorf("disks: %v", got)
+	}
+}
+
+// TestSilentGuestKeepsDisk: a guest that does not release a disk costs the deadline, and the disk stays known until
+// the guest has released it after all. An adopted VM tells its disks.
+func TestSilentGuestKeepsDisk(t *testing.T) {
+	f := fakeVMM(t, "works", 0, "FAKE_SILENT=1")
+	m := startFake(t, f, testConfig(t))
+	if err := errors.Join(m.Resume(t.Context()), m.AddDisk(t.Context(), hotDisk(t))); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.RemoveDisk(f.waiting(t), "image"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("remove: got %v, want DeadlineExceeded", err)
+	}
+	adopted, err := f.Adopt(t.Context(), m.Process())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := adopted.Process().Disks; !slices.Equal(got, []string{"image"}) {
+		t.Errorf("disks of an adopted VM: %v", got)
+	}
+	if gone, err := m.DiskEjected(t.Context(), "image"); gone || err != nil {
+		t.Errorf("ejected while the guest has it: %v, %v", gone, err)
+	}
+	vmmtest.Tell(f.pidFile + lets)
+	if gone, err := m.DiskEjected(t.Context(), "image"); !gone || err != nil {
+		t.Errorf("ejected after the guest has released it: %v, %v", gone, err)
+	}
+	if got := m.Process().Disks; len(got) > 0 {
+		t.Errorf("disks: %v", got)
+	}
+}
