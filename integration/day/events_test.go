@@ -42,6 +42,9 @@ func TestEvents(t *testing.T) {
 		}
 		at += i + 1
 	}
+	if !strings.Contains(text, "it sleeps") {
+		t.Error("the end of a VM that sleeps does not say so")
+	}
 	if all := s.ok("events", "--since", "0", "--until", "0s", "-f", "type=node"); !strings.Contains(all, "gap") {
 		t.Errorf("godwitd was killed: %s", all)
 	}

@@ -53,5 +53,9 @@ func TestEventsOfAMove(t *testing.T) {
 			t.Fatalf("line %d is %q", i, line)
 		}
 	}
+	if !strings.Contains(b.Godwit(t, "logs", "-t", "web"), "Z line ") {
+		t.Error("lines on b have no times")
+	}
+	b.Godwit(t, "stop", "--time", "0", "web")
 	b.Godwit(t, "rm", "-f", "web")
 }

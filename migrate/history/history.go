@@ -151,6 +151,9 @@ func (h *History) write() {
 func (h *History) append(ev *nodev1.NodeEvent) {
 	h.mu.Lock()
 	again := h.told(ev)
+	if ev.GetEvent() == Exit && ev.GetProcess() == "" && ev.GetReason() == "" {
+		ev.Reason = h.left(ev.GetVm())
+	}
 	ev.Id, ev.HeardUnixNano = h.last+1, time.Now().UnixNano()
 	if n := len(h.all); n > 0 { // a clock that was set back
 		ev.HeardUnixNano = max(ev.GetHeardUnixNano(), h.all[n-1].GetHeardUnixNano()+1)
@@ -206,6 +209,22 @@ func (h *History) late(ev *nodev1.NodeEvent) bool {
 		}
 	}
 	return false
+}
+
+// left is where a VM goes on that ends here; empty: nowhere, as far as it is known.
+func (h *History) left(vm *nodev1.VM) string {
+	for _, was := range slices.Backward(h.all) {
+		switch {
+		case key(was.GetVm()) != key(vm):
+		case was.GetEvent() == Start:
+			return ""
+		case was.GetPhase() == Committed && was.GetEvent() == "hibernate":
+			return "it sleeps"
+		case was.GetPhase() == Committed && was.GetEvent() == Move && was.GetSource() == h.node:
+			return "it goes on at node " + was.GetDestination()
+		}
+	}
+	return ""
 }
 
 // Read answers events, or waits for one.

@@ -353,3 +353,28 @@ func TestSeenAndLate(t *testing.T) {
 		t.Errorf("seen %v", seen)
 	}
 }
+
+// A VM that ends since it sleeps or has moved says so; one that ends by itself after it has come back does not.
+func TestExitOfAVMThatLeft(t *testing.T) {
+	h := Open(filepath.Join(t.TempDir(), "events.jsonl"), "a")
+	defer h.Close()
+	op := func(event, id, to string) *nodev1.NodeEvent {
+		return &nodev1.NodeEvent{Type: TypeOperation, Event: event, Phase: Committed, Vm: web(), Operation: id, Source: "a",
+			Destination: to}
+	}
+	vm := func(event string) *nodev1.NodeEvent { return &nodev1.NodeEvent{Type: TypeVM, Event: event, Vm: web()} }
+	for _, ev := range []*nodev1.NodeEvent{
+		vm(Start), op("checkpoint", "c", ""), vm(Exit), vm(Start), op("hibernate", "h", ""), vm(Exit), vm(Start),
+		op(Move, "m", "b"), vm(Exit), vm(Start), vm(Exit),
+	} {
+		h.Add(ev)
+	}
+	read(t, h, &nodev1.HistoryRequest{}, 11)
+	var got []string
+	for _, ev := range h.Read(t.Context(), &nodev1.HistoryRequest{}).GetEvents() {
+		if ev.GetEvent() == Exit {
+			got = append(got, ev.GetReason())
+		}
+	}
+	want(t, got, "", "it sleeps", "it goes on at node b", "")
+}

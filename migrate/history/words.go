@@ -34,23 +34,24 @@ const Late = "seen later: it was not heard when it happened"
 
 // Phases of operations and moves.
 const (
-	Begun    = "begun"
-	Retrying = "retrying"
-	Done     = "done"
-	Failed   = "failed"
-	Aborted  = "aborted"
-	Lost     = "lost"
+	Begun     = "begun"
+	Committed = "committed"
+	Retrying  = "retrying"
+	Done      = "done"
+	Failed    = "failed"
+	Aborted   = "aborted"
+	Lost      = "lost"
 )
 
 func ended(phase string) bool { return slices.Contains([]string{Done, Failed, Aborted, Lost}, phase) }
 
 var phases = map[engine.Type]string{
-	engine.Opened: Begun, engine.Committed: "committed", engine.Succeeded: Done, engine.Retrying: Retrying,
+	engine.Opened: Begun, engine.Committed: Committed, engine.Succeeded: Done, engine.Retrying: Retrying,
 	engine.Aborting: "aborting", engine.Aborted: Aborted, engine.Failed: Failed, engine.Lost: Lost,
 }
 
 var movePhases = map[string]string{
-	moves.Started: Begun, moves.Switching: "switching", moves.Committed: "committed", moves.Succeeded: Done,
+	moves.Started: Begun, moves.Switching: "switching", moves.Committed: Committed, moves.Succeeded: Done,
 	moves.Aborting: "aborting", moves.Aborted: Aborted, moves.Failed: Failed, moves.Lost: Lost,
 	moves.Retrying: Retrying, moves.Retargeted: "retargeted",
 }
