@@ -36,7 +36,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
+.PHONY: image usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
 	shimtest crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
@@ -64,6 +64,9 @@ tools: $(tools)/.containerd $(tools)/.containerd23 $(tools)/.registry $(tools)/.
 $(tools)/sbom: tools/sbom/main.go tools/sbom/go.mod tools/sbom/go.sum
 	cd tools/sbom && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ .
 
+$(tools)/image: tools/image/main.go tools/image/tree.go tools/image/go.mod tools/image/go.sum
+	cd tools/image && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ .
+
 $(tools)/.%: tools/%/go.mod tools/%/go.sum
 	@mkdir -p $(tools)/cni $(tools)/containerd23 $(tools)/etcd
 	cd tools/$* && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/$(filter cni containerd23 etcd,$*) go install -trimpath -tags no_btrfs tool
@@ -81,6 +84,12 @@ $(tools)/promtool:
 	cd bin/debs/prometheus && { apt-get -q download prometheus || { apt-get -q update && apt-get -q download prometheus; }; } && \
 		dpkg -x prometheus_*.deb . && mv usr/bin/promtool $(CURDIR)/$@
 
+# Debian's runc, unpacked: it runs the container of godwitd in a test.
+$(tools)/runc:
+	rm -rf bin/debs/runc && mkdir -p $(tools) bin/debs/runc
+	cd bin/debs/runc && { apt-get -q download runc || { apt-get -q update && apt-get -q download runc; }; } && \
+		dpkg -x runc_*.deb . && mv usr/sbin/runc $(CURDIR)/$@
+
 alerts: $(tools)/promtool ## check the alert rules, and when each fires
 	$(tools)/promtool check rules packaging/prometheus/godwit.rules.yml
 	$(tools)/promtool test rules packaging/prometheus/godwit.rules.test.yml
@@ -97,7 +106,7 @@ test: ## unit tests with the race detector: no root, no VM
 	go test -run 'TestSimulat' ./migrate/engine
 	go test -tags points ./internal/failpoint
 
-integration: setup tools package alerts chromium ## tests with real VMs, containerd and a registry (root)
+integration: setup tools image $(tools)/runc alerts chromium ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
 	status=0; tools/integration.sh $(integration_pkgs) || status=1; tools/qemu2.sh || status=1; tools/upgrade.sh || status=1; tools/shimtest.sh || status=1; exit $$status
 
@@ -189,6 +198,9 @@ usability: setup tools package ## from a clean Debian to the first VM, and a doc
 
 package: setup build guest man $(tools)/.nfpm $(tools)/sbom ## the Debian package, the RPM and their parts list (CycloneDX) into out/
 	tools/package.sh out
+
+image: package $(tools)/image ## the container image of godwitd for nodes of Kubernetes, amd64 and arm64, as an OCI layout in out/image
+	VERSION='$(VERSION)' COMMIT='$(COMMIT)' tools/image.sh out/image
 
 man: build
 	@VERSION='$(VERSION)' tools/man.sh

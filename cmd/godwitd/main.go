@@ -23,7 +23,16 @@ func main() {
 	path := flag.String("config", "", "configuration (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
 	show := flag.Bool("version", false, "print version, commit and the versions of protocols and formats")
 	asJSON := flag.Bool("json", false, "with -version: as JSON")
+	node := flag.String("install", "",
+		"in a container: put the files of the image into the root file system of the node, mounted here, and end")
 	flag.Parse()
+	if *node != "" {
+		if err := install(os.Stdout, imageTree, *node); err != nil {
+			slog.Error("godwitd ends", "error", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if *show {
 		if err := version.Write(os.Stdout, "godwitd", *asJSON); err != nil {
 			os.Exit(1)

@@ -72,16 +72,17 @@ func vendorsContainerd(t *testing.T, top string) string {
 	return dir + ".deb"
 }
 
-// boot makes a machine of a root file system. It has no network but its own, and no service manager.
-func boot(t *testing.T, r release, dir string) *root {
+// boot makes a machine whose root file system mount, a script, puts on /mnt/root. It has no network but its own, and
+// no service manager.
+func boot(t *testing.T, name, mount string) *root {
 	t.Helper()
-	m := harness.NewMachine(t, r.suite)
+	m := harness.NewMachine(t, name)
 	inside := &root{pid: m.PID(), namespaces: []string{"--net", "--cgroup"}}
 	command(t, "", "nsenter", "--target", fmt.Sprint(m.PID()), "--mount", "--pid", "--net", "sh", "-ec", `
 		ip link set lo up
 		mount -t tmpfs tmpfs /mnt
 		mkdir /mnt/root
-		mount --bind `+dir+` /mnt/root
+		`+mount+`
 		mount -t proc proc /mnt/root/proc
 		mount --rbind /sys /mnt/root/sys
 		mount --rbind /dev /mnt/root/dev
@@ -91,8 +92,8 @@ func boot(t *testing.T, r release, dir string) *root {
 	return inside
 }
 
-// image is one that the machine finds in a registry.
-const image = "127.0.0.1:5000/busybox:1"
+// busybox is an image that the machine finds in a registry.
+const busybox = "127.0.0.1:5000/busybox:1"
 
 // serveImage has a registry on the machine's network, with one image.
 func serveImage(t *testing.T, m *harness.Machine) {
@@ -115,7 +116,7 @@ func serveImage(t *testing.T, m *harness.Machine) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref, err := name.ParseReference(strings.Replace(image, "127.0.0.1:5000", outside.Listener.Addr().String(), 1))
+	ref, err := name.ParseReference(strings.Replace(busybox, "127.0.0.1:5000", outside.Listener.Addr().String(), 1))
 	if err != nil {
 		t.Fatal(err)
 	}

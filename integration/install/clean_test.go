@@ -15,7 +15,7 @@ import (
 var way = []string{
 	"apt-get install --yes --no-install-recommends /root/*.deb",
 	"godwit doctor --fix", // where systemd runs the host, the packages start both daemons by themselves
-	"godwit run -d --name web " + image + " sh -c 'echo $RANDOM$RANDOM >/dev/shm/mark; sleep 1000000'",
+	"godwit run -d --name web " + busybox + " sh -c 'echo $RANDOM$RANDOM >/dev/shm/mark; sleep 1000000'",
 	"godwit hibernate web",
 	"godwit wake web",
 }
@@ -35,7 +35,7 @@ func TestFromCleanSystem(t *testing.T) {
 	var all []fromNothing
 	for _, r := range releases {
 		t.Run(r.name, func(t *testing.T) {
-			clean := boot(t, r, cleanRoot(t, r, deb, vendor))
+			clean := boot(t, r.suite, "mount --bind "+cleanRoot(t, r, deb, vendor)+" /mnt/root")
 			took := walk(t, clean)
 			all = append(all, fromNothing{r.name, len(way), took.Seconds()})
 			t.Logf("install: %s: %d commands to a VM that slept and woke, %.1f s", r.name, len(way), took.Seconds())

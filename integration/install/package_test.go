@@ -17,6 +17,9 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
+// programs are those that a node has.
+var programs = []string{"containerd-shim-godwit-v1", "godwitd", "godwit"}
+
 // built is the package that `make package` has built.
 func built(t *testing.T) (top, deb string) {
 	t.Helper()

@@ -82,7 +82,8 @@ func (r *root) path(name string) string {
 func (r *root) try(args ...string) (string, error) {
 	inside := append([]string{"--target", fmt.Sprint(r.pid), "--mount", "--pid"}, r.namespaces...)
 	inside = append(inside, "chroot", "/mnt/root",
-		"env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "HOME=/root", "DEBIAN_FRONTEND=noninteractive")
+		"env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "HOME=/root",
+		"DEBIAN_FRONTEND=noninteractive")
 	out, err := exec.Command("nsenter", append(inside, args...)...).CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)

@@ -18,8 +18,6 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-var programs = []string{"containerd-shim-godwit-v1", "godwitd", "godwit"}
-
 // unpack lays the package out as Options.Programs of the harness wants it.
 func unpack(t *testing.T, deb string) string {
 	t.Helper()

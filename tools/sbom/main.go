@@ -1,7 +1,7 @@
 // Command sbom lists what the package of godwit is made of, in CycloneDX 1.6 (JSON, ECMA-424): the Go
 // modules that are linked into its programs, the Go standard library, and the kernel of the guest.
 //
-//	sbom -version V -time SECONDS -guest bin/guest/version PROGRAM..
+//	sbom -version V -time SECONDS [-guest bin/guest/version] PROGRAM..
 //
 // The same inputs give the same bytes.
 package main
@@ -26,7 +26,7 @@ import (
 func main() {
 	version := flag.String("version", "", "of godwit")
 	seconds := flag.Int64("time", 0, "since 1970, when the commit was made")
-	guest := flag.String("guest", "", "file that says what the guest is made of")
+	guest := flag.String("guest", "", "file that says what the guest is made of; empty: there is none")
 	flag.Parse()
 	if err := write(os.Stdout, *version, time.Unix(*seconds, 0), *guest, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "sbom:", err)
@@ -41,11 +41,13 @@ func write(w io.Writer, version string, at time.Time, guest string, programs []s
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	kernel, err := kernelOf(guest)
-	if err != nil {
-		return fmt.Errorf("%s: %w", guest, err)
+	if guest != "" {
+		kernel, err := kernelOf(guest)
+		if err != nil {
+			return fmt.Errorf("%s: %w", guest, err)
+		}
+		all[kernel.PackageURL] = kernel
 	}
-	all[kernel.PackageURL] = kernel
 	components := make([]cyclonedx.Component, 0, len(all))
 	for _, c := range all {
 		components = append(components, c)
