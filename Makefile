@@ -97,7 +97,7 @@ alerts: $(tools)/promtool ## check the alert rules, and when each fires
 chromium: setup ## install the browser that the dashboard is tried in (root)
 	tools/setup.sh chromium fonts-dejavu-core
 
-screenshots: chromium ## try the dashboard in a browser, and write its pictures into docs/images/ (root)
+screenshots: chromium tools build guest ## try the dashboard in a browser and verbs in a terminal, and write their pictures into docs/images/ (root)
 	mkdir -p docs/images
 	GODWIT_SCREENSHOTS=$(CURDIR)/docs/images go test -tags integration -count=1 ./integration/browser
 

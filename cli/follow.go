@@ -111,16 +111,15 @@ func summary(w io.Writer, status *nodev1.StatusResponse) error {
 		return err
 	}
 	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
-		_, err := fmt.Fprintf(w, "%s sleeps as %s (pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n",
+		_, err := fmt.Fprintf(w, "%s sleeps as %s\n(pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n",
 			vm, op.GetDigest(), screen.Bytes(f.GetPushedBytes()), screen.Bytes(f.GetResidentBytes()), f.GetPauseMs(),
 			f.GetDurableMs())
 		return err
 	}
 	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT {
-		_, err := fmt.Fprintf(w, "%s goes on; its checkpoint is %s (pushed %s of %s resident, paused %.0f ms, durable "+
-			"after %.0f ms)\n%s",
-			vm, op.GetDigest(), screen.Bytes(f.GetPushedBytes()), screen.Bytes(f.GetResidentBytes()), f.GetPauseMs(),
-			f.GetDurableMs(), inPause(f))
+		_, err := fmt.Fprintf(w, "%s goes on (pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n"+
+			"checkpoint %s\n%s", vm, screen.Bytes(f.GetPushedBytes()), screen.Bytes(f.GetResidentBytes()),
+			f.GetPauseMs(), f.GetDurableMs(), op.GetDigest(), inPause(f))
 		return err
 	}
 	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {

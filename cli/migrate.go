@@ -135,7 +135,7 @@ func moved(w io.Writer, status *nodev1.StatusResponse) error {
 // timeline is where the time of a move went: passes while the VM ran, then the parts of the time that it stood still.
 func timeline(f *nodev1.Figures) screen.Table {
 	t := screen.Table{Columns: []screen.Column{{Title: "STEP", Keep: true}, {Title: "MS", Right: true},
-		{Title: "SENT", Right: true}, {Title: "LEFT", Right: true}, {Title: "THE-VM"}}}
+		{Title: "SENT", Right: true}, {Title: "LEFT", Right: true}, {Title: "VM"}}}
 	row := func(step string, ms float64, sent, left uint64, state string) {
 		t.Rows = append(t.Rows, []string{step, fmt.Sprintf("%.1f", ms), screen.Bytes(sent), screen.Bytes(left), state})
 	}

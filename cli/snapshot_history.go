@@ -56,7 +56,7 @@ func marks(s *nodev1.SnapshotInfo) string {
 	for _, m := range []struct {
 		is   bool
 		text string
-	}{{s.GetOwner(), "the VM sleeps as this"}, {s.GetBase() && !s.GetOwner(), "the VM has gone on from it"},
+	}{{s.GetOwner(), "the VM sleeps as this"}, {s.GetBase() && !s.GetOwner(), "went on from it"},
 		{s.GetPinned(), "pinned"}, {s.GetOwed(), "is being deleted"}} {
 		if m.is {
 			all = append(all, m.text)

@@ -13,6 +13,7 @@ const (
 
 // states that a cell of the column STATE begins with, and their colours.
 var states = []struct{ word, colour string }{
+	{"ok", green}, {"warn", yellow}, {"FAIL", red},
 	{"running", green}, {"up", green}, {"asleep", blue}, {"lost", red}, {"unknown", red}, {"silent", red},
 	{"hibernating", yellow}, {"waking", yellow}, {"moving", yellow}, {"paused", yellow}, {"capturing", yellow},
 }
