@@ -153,8 +153,9 @@ func draw(t *testing.T, c *chromium, text, file string) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = fmt.Fprintf(w, `<!doctype html><title>terminal</title><body style="margin:0;background:#fff">
-<pre id="screen" style="margin:0;padding:14px 16px;width:%dch;box-sizing:content-box;font:14px/1.45 'DejaVu Sans Mono',monospace;
-background:#f6f8fa;white-space:pre-wrap;word-break:break-all;border:1px solid #d0d7de;border-radius:8px;color:#1f2328">%s</pre>`, columns,
+<pre id="screen" style="margin:0;padding:14px 16px;width:%dch;font:14px/1.45 'DejaVu Sans Mono',monospace;
+background:#f6f8fa;white-space:pre-wrap;word-break:break-all;
+border:1px solid #d0d7de;border-radius:8px;color:#1f2328">%s</pre>`, columns,
 			inHTML(strings.TrimRight(text, "\n")))
 	}))
 	defer page.Close()
