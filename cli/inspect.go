@@ -5,9 +5,32 @@ import (
 
 	"github.com/spf13/cobra"
 
+	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client"
 )
+
+// inspectionDocument is one of those that inspect prints.
+type inspectionDocument struct {
+	Namespace string                          `json:"namespace"`
+	ID        string                          `json:"id"`
+	VM        *screen.Message[*nodev1.VMInfo] `json:"vm,omitempty"`
+	Record    *screen.Message[*nodev1.Record] `json:"record,omitempty"`
+	Container *client.InspectedContainer      `json:"container,omitempty"`
+	Task      *client.InspectedTask           `json:"task,omitempty"`
+	Unread    []string                        `json:"unread,omitempty"`
+}
+
+func inspected(i *client.Inspection) inspectionDocument {
+	d := inspectionDocument{Namespace: i.Namespace, ID: i.ID, Container: i.Container, Task: i.Task, Unread: i.Unread}
+	if i.VM != nil {
+		d.VM = &screen.Message[*nodev1.VMInfo]{M: i.VM}
+	}
+	if i.Record != nil {
+		d.Record = &screen.Message[*nodev1.Record]{M: i.Record}
+	}
+	return d
+}
 
 func newInspect(opts *options) *cobra.Command {
 	format := ""
@@ -19,7 +42,7 @@ func newInspect(opts *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := opts.client()
 			defer c.Close()
-			all := []*client.Inspection{}
+			all := []inspectionDocument{}
 			for _, arg := range args {
 				vm, err := c.Resolve(cmd.Context(), arg)
 				if err != nil {
@@ -29,7 +52,7 @@ func newInspect(opts *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				all = append(all, i)
+				all = append(all, inspected(i))
 			}
 			if format != "" {
 				return formatted(cmd.OutOrStdout(), format, all)
@@ -47,7 +70,7 @@ func newInspect(opts *options) *cobra.Command {
 }
 
 // formatted writes a line for each VM, as a Go template says.
-func formatted(w io.Writer, format string, all []*client.Inspection) error {
+func formatted(w io.Writer, format string, all []inspectionDocument) error {
 	t, err := screen.ParseTemplate(format)
 	if err != nil {
 		return err

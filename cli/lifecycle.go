@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"syscall"
 	"time"
 
@@ -174,7 +175,11 @@ func newRename(opts *options) *cobra.Command {
 		Use:   "rename VM NEW",
 		Short: "Give a VM of this node another name; its id stays",
 		RunE: opts.resolved(func(cmd *cobra.Command, args []string, c *client.Client, vm *nodev1.VM) error {
-			return c.Rename(cmd.Context(), vm, args[1])
+			if err := c.Rename(cmd.Context(), vm, args[1]); err != nil {
+				return err
+			}
+			return opts.print(cmd, screen.Result{Value: vm, Names: []string{fullName(vm)},
+				Text: func(io.Writer) error { return nil }})
 		}),
 	}
 }

@@ -25,7 +25,11 @@ func (o *options) explain(err error) *client.Problem {
 	case errors.As(err, &command):
 		return notStarted(command)
 	case errors.Is(err, context.Canceled):
-		return &client.Problem{What: "Interrupted.", Why: o.said(sentence(bare(err))), Cause: err}
+		p := &client.Problem{What: "Interrupted.", Cause: err}
+		if why := bare(err); why != context.Canceled.Error() {
+			p.Why = o.said(sentence(capital(why)))
+		}
+		return p
 	}
 	if p := c.Explain(context.Background(), err); p != nil {
 		return p

@@ -27,6 +27,11 @@ type watched struct {
 	last   map[string]*client.Stats
 }
 
+// statsDocument is what stats prints.
+type statsDocument struct {
+	VMs []shownStats `json:"vms"`
+}
+
 // shownStats is a row.
 type shownStats struct {
 	*client.Stats
@@ -115,7 +120,7 @@ func statsList(rows []shownStats) screen.List {
 		Columns: []screen.Column{{Title: "VM", Keep: true}, {Title: "CPU", Right: true}, {Title: "MEMORY/LIMIT", Right: true},
 			{Title: "HOST/RAM", Right: true}, {Title: "NET IN/OUT", Right: true}, {Title: "DISK READ/WRITTEN", Right: true},
 			{Title: "PIDS", Right: true}},
-		Whole: func(left []screen.Item) any { return map[string]any{"vms": screen.Values[shownStats](left)} },
+		Whole: func(left []screen.Item) any { return statsDocument{screen.Values[shownStats](left)} },
 	}
 	both := func(a, b uint64) string { return screen.Bytes(a) + "/" + screen.Bytes(b) }
 	for _, r := range rows {

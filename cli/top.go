@@ -11,6 +11,29 @@ import (
 	"godwit.dev/godwit/client"
 )
 
+// processesDocument is what top prints.
+type processesDocument struct {
+	Processes []processDocument `json:"processes"`
+}
+
+// processDocument is one, with the ids that it has in the VM.
+type processDocument struct {
+	PID     int    `json:"pid"`
+	Parent  int    `json:"parentPid"`
+	User    string `json:"user"`
+	UID     int    `json:"uid"`
+	State   string `json:"state"`
+	Memory  uint64 `json:"memoryBytes"`
+	CPU     int64  `json:"cpuMs"`
+	Started string `json:"startedTime"` // RFC 3339
+	Command string `json:"command"`
+}
+
+func processOf(p client.GuestProcess) processDocument {
+	return processDocument{p.PID, p.Parent, p.User, p.UID, p.State, p.Memory, p.CPU,
+		time.Unix(p.Started, 0).UTC().Format(time.RFC3339), p.Command}
+}
+
 func newTop(opts *options) *cobra.Command {
 	flags := screen.ListFlags{}
 	cmd := &cobra.Command{
@@ -28,12 +51,13 @@ func newTop(opts *options) *cobra.Command {
 					{Title: "STATE"}, {Title: "CPU", Right: true}, {Title: "MEMORY", Right: true}, {Title: "AGE"},
 					{Title: "COMMAND", Keep: true}},
 				Whole: func(left []screen.Item) any {
-					return map[string]any{"processes": screen.Values[client.GuestProcess](left)}
+					return processesDocument{screen.Values[processDocument](left)}
 				},
 			}
 			for _, p := range all {
 				pid := fmt.Sprint(p.PID)
-				l.Items = append(l.Items, screen.Item{Value: p, Name: pid, ID: pid, Row: []string{pid, fmt.Sprint(p.Parent),
+				l.Items = append(l.Items, screen.Item{Value: processOf(p), Name: pid, ID: pid, Row: []string{pid,
+					fmt.Sprint(p.Parent),
 					p.User, p.State, (time.Duration(p.CPU) * time.Millisecond).String(), screen.Bytes(p.Memory),
 					screen.Age(p.Age(time.Now())), p.Command}})
 			}

@@ -14,11 +14,12 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/errno"
 )
 
-// LabelName is the label of a container that holds its name. nerdctl made it.
-const LabelName = "nerdctl/name"
+// LabelName is the label of a container that holds its name.
+const LabelName = record.LabelName
 
 // lookTimeout bounds what containerd may take to answer for its containers.
 const lookTimeout = 10 * time.Second

@@ -8,8 +8,6 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
@@ -19,8 +17,8 @@ import (
 type Inspection struct {
 	Namespace string              `json:"namespace"`
 	ID        string              `json:"id"`
-	VM        json.RawMessage     `json:"vm,omitempty"`        // as in godwit ps -o json
-	Record    json.RawMessage     `json:"record,omitempty"`    // who owns the VM, and its snapshots
+	VM        *nodev1.VMInfo      `json:"vm,omitempty"`        // as godwitd lists it; nil: it does not
+	Record    *nodev1.Record      `json:"record,omitempty"`    // who owns the VM, and its snapshots; nil: it has none
 	Container *InspectedContainer `json:"container,omitempty"` // nil: this node has none
 	Task      *InspectedTask      `json:"task,omitempty"`      // nil: it does not run here
 	Unread    []string            `json:"unread,omitempty"`
@@ -32,7 +30,7 @@ type InspectedContainer struct {
 	Image       string            `json:"image,omitempty"`
 	Runtime     string            `json:"runtime"`
 	Snapshotter string            `json:"snapshotter,omitempty"`
-	Created     time.Time         `json:"created"`
+	Created     time.Time         `json:"createdTime"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Spec        json.RawMessage   `json:"spec,omitempty"` // of OCI
 }
@@ -77,24 +75,16 @@ func (i *Inspection) daemon(ctx context.Context, c *Client, vm *nodev1.VM) (foun
 		i.Unread = append(i.Unread, warning)
 	}
 	if info != nil {
-		i.VM, found = document(info), true
+		i.VM, found = info, true
 	}
 	rec, err := node.Recorded(ctx, &nodev1.GetRequest{Vm: vm})
 	switch err = record.FromWire(err); {
 	case err == nil:
-		i.Record, found = document(rec), true
+		i.Record, found = rec, true
 	case !errdefs.IsNotFound(err):
 		i.Unread = append(i.Unread, "record: "+err.Error())
 	}
 	return found
-}
-
-func document(m proto.Message) json.RawMessage {
-	data, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
-	if err != nil { // a string that is no UTF-8
-		return nil
-	}
-	return data
 }
 
 // containerd asks containerd; false: it has no such container.

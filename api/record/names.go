@@ -7,6 +7,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
+// LabelName is the label of a container that holds its name. nerdctl made it.
+const LabelName = "nerdctl/name"
+
 var (
 	snapshotName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 	hexadecimal  = regexp.MustCompile(`^[0-9a-f]+$`)

@@ -1,8 +1,11 @@
 package screen
 
 import (
+	"encoding/json"
+	"maps"
 	"reflect"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -76,9 +79,20 @@ func valueSchema(f protoreflect.FieldDescriptor) map[string]any {
 
 // goSchema is of a type whose keys are JSON tags.
 func goSchema(t reflect.Type) map[string]any {
-	switch t.Kind() {
-	case reflect.Pointer:
+	if t.Kind() == reflect.Pointer {
 		return goSchema(t.Elem())
+	}
+	switch own := reflect.Zero(t).Interface().(type) {
+	case time.Time:
+		return map[string]any{"type": "string"}
+	case json.RawMessage:
+		return map[string]any{}
+	case interface{ schema() map[string]any }:
+		return own.schema()
+	}
+	switch t.Kind() {
+	case reflect.Float64:
+		return map[string]any{"type": "number"}
 	case reflect.Slice:
 		return map[string]any{"type": "array", "items": goSchema(t.Elem())}
 	case reflect.Map:
@@ -90,6 +104,12 @@ func goSchema(t reflect.Type) map[string]any {
 	case reflect.Struct:
 		properties, required := map[string]any{}, []string{}
 		for i := range t.NumField() {
+			if f := t.Field(i); f.Anonymous {
+				inner := goSchema(f.Type)
+				maps.Copy(properties, inner["properties"].(map[string]any))
+				required = append(required, inner["required"].([]string)...)
+				continue
+			}
 			name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
 			if name == "" || name == "-" {
 				continue

@@ -8,10 +8,11 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // labelName is what nerdctl calls a container.
-const labelName = "nerdctl/name"
+const labelName = record.LabelName
 
 // Containers tells of all containers of all namespaces: their name, their image, and when they were made. Those of
 // other runtimes are among them. With an error it tells of those that it could read.
