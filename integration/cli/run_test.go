@@ -121,7 +121,7 @@ func (d *day) detached() {
 		"test -e /kept && echo kept; touch /kept; sync; echo up; nc -ll -p 80 -e echo eighty & trap 'exit 3' TERM; "+
 			"while :; do sleep 1; done")
 	d.log("web", func(s string) bool { return strings.HasPrefix(s, "up\n") })
-	d.fails(125, "the name web is that of another VM", "run", "-d", "--name", "web", images.Busybox)
+	d.fails(125, "The name web is taken", "run", "-d", "--name", "web", images.Busybox)
 	d.fails(125, "port 8080 of the host is", "run", "-d", "--name", "other", "-p", "8080:80", images.Busybox)
 	d.fails(4, "already", "start", "web")
 	d.says("80/tcp -> 0.0.0.0:8080\n", "port", "web")
