@@ -173,6 +173,7 @@ func (m *fakeMachine) Process() vmm.Process {
 }
 
 type fakeNetwork struct {
+	mu sync.Mutex // of attached, detached, left
 	*faults
 	links    []network.Link
 	attached bool
@@ -216,10 +217,14 @@ func (n *fakeNetwork) Open(context.Context, string, []network.Link) (Attachment,
 	return n, n.call("open network")
 }
 func (n *fakeNetwork) Detach(_ context.Context, netns string, _ []network.Link) error {
+	n.mu.Lock() // a shim that counts as dead may end the VM at the same time as its successor
+	defer n.mu.Unlock()
 	n.attached, n.detached = false, netns
 	return nil
 }
 func (n *fakeNetwork) Leave(_ context.Context, netns string, _ []network.Link) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.attached, n.left = false, netns
 	return nil
 }

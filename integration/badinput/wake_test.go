@@ -101,9 +101,8 @@ func forbidden(t *testing.T, g *guest, good string) {
 // awake: the VM runs on b. No second node gets it.
 func awake(t *testing.T, g *guest) {
 	a, b := g.Node(0), g.Node(1)
-	for _, n := range g.Nodes() {
-		godwitFails(t, n, "wake", g.id).want(t, "FailedPrecondition", g.id, "node b")
-	}
+	godwitFails(t, a, "wake", g.id).want(t, "FailedPrecondition", g.id, "node b")
+	godwitFails(t, b, "wake", g.id).want(t, "FailedPrecondition", g.id, "this node, b")
 	godwitFails(t, a, "hibernate", g.id).want(t, "FailedPrecondition", g.id, "node b")
 	godwitFails(t, a, "rm", "--force", g.id).want(t, "FailedPrecondition", g.id, "node b")
 	ctrFails(t, a, "task", "start", g.id).want(t, "FailedPrecondition", g.id, "node b")
