@@ -160,8 +160,8 @@ func TestMigrateCold(t *testing.T) {
 	heard(t, a, "a", "b")
 	a.Ctr(t, "task", "exec", "--detach", "--exec-id", "along", vm, "/bin/busybox", "sleep", "100000")
 
-	refused(t, a, "never announced", "migrate", vm, "--to", "nowhere")
-	refused(t, a, "has it already", "migrate", vm, "--to", "a")
+	refused(t, a, `no node "nowhere"`, "migrate", vm, "--to", "nowhere")
+	refused(t, a, "on node a already", "migrate", vm, "--to", "a")
 	refused(t, a, "abort-on", "migrate", vm, "--to", "b", "--abort-on", "rain")
 	b.Godwit(t, "cordon", "b")
 	refused(t, a, "cordoned", "migrate", vm, "--to", "b", "--mode", "cold")

@@ -65,7 +65,7 @@ func putBackAtStart(t *testing.T, a, b *harness.Node, copied []byte) {
 	a.Godwit(t, "controller", "restore", "--at-start")
 	putBack(t, a, copied)
 	says(t, a, []string{"controller", "status"}, "nodes have not reported: b")
-	refused(t, a, "have not reported what they hold: b", "hibernate", vm)
+	refused(t, a, "what they hold: b", "hibernate", vm)
 	a.Godwit(t, "controller", "retire", "b")
 	says(t, a, []string{"controller", "status"}, "records change")
 	if err := b.StartGodwitd(t.Context()); err != nil {

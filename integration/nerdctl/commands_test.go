@@ -35,7 +35,6 @@ func (s *site) testCommands(t *testing.T) {
 	t.Run("ports", s.testPorts)
 	t.Run("pause", s.testPause)
 	t.Run("cp", s.testCopy)
-	t.Run("commit", s.testCommit)
 	t.Run("no two share a VM", func(t *testing.T) {
 		for flag, word := range map[string]string{"--net": "eth0", "--pid": "linux.namespaces pid"} {
 			if r := s.nerdctl(t, "run", "--rm", "--runtime", runtimeName, flag, "container:web", images.Busybox,

@@ -125,7 +125,7 @@ func (k Kept) Remove() error {
 }
 
 // Note writes into the directory of a VM that is restored which root file system containerd has for it, for Link.
-// Its snapshot is marked as by Prepare. A container that was made for the restore has none: it is the zero root.
+// A container that was made for the restore has none: it is the zero root.
 func Note(mounts []*types.Mount, dir string) error {
 	var r root
 	if len(mounts) > 0 {
@@ -135,9 +135,6 @@ func Note(mounts []*types.Mount, dir string) error {
 		}
 		known := false
 		if r, known, err = p.rootOf(); !known || err != nil {
-			return err
-		}
-		if err := p.mark(); err != nil {
 			return err
 		}
 	}

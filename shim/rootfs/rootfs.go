@@ -71,17 +71,10 @@ func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, e
 	if err := p.placeWritable(dst); err != nil {
 		return Layers{}, fmt.Errorf("prepare root file system: %w", err)
 	}
-	marked, err := p.unmark() // the guest sees what else is in upperdir
-	if err != nil {
-		return Layers{}, fmt.Errorf("prepare root file system: %w", err)
-	}
 	_, statErr := os.Lstat(p.writable)
 	defer func() {
 		if err == nil {
 			return
-		}
-		if marked {
-			err = errors.Join(err, p.mark())
 		}
 		undo := os.RemoveAll(linked)
 		if errors.Is(statErr, fs.ErrNotExist) {
@@ -106,7 +99,7 @@ func Prepare(ctx context.Context, mounts []*types.Mount, dst Paths) (_ Layers, e
 		return Layers{}, err
 	}
 	layers.Writable = p.writable
-	return layers, p.mark()
+	return layers, nil
 }
 
 // placeWritable decides where the writable disk is: next to upperdir, where a task before this one has left it, or in
