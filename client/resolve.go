@@ -78,7 +78,7 @@ func (s *search) containers(ctx context.Context) (*nodev1.VM, error) {
 	}
 	switch {
 	case s.nameless && s.id, err != nil && s.id:
-		return s.ref, ctx.Err()
+		return s.only(ctx, nil)
 	case s.nameless:
 		return nil, nil
 	case err != nil:
@@ -96,43 +96,52 @@ func (s *search) containers(ctx context.Context) (*nodev1.VM, error) {
 			s.prefixed[key(f.VM)] = f.VM
 		}
 	}
-	if len(named) == 0 {
-		if s.id {
-			return s.ref, nil
-		}
+	if len(named) == 0 && !s.id {
 		return nil, nil
 	}
-	several := s.elsewhere(ctx)
-	for _, f := range named {
-		several[key(f.VM)] = f.VM
-	}
-	if len(several) > 1 {
-		return nil, s.ambiguous(several)
-	}
-	return named[0].vm()
+	return s.only(ctx, named)
 }
 
-// elsewhere are the VMs that have ref as their id or name by the records. Where these cannot be read it is this node's
-// word that counts.
-func (s *search) elsewhere(ctx context.Context) map[string]*nodev1.VM {
+// only is the one VM that has ref as its name on this node, or as its id or name by the records. A node may give a VM
+// the id that is another one's name. Where the records cannot be read, a name of this node counts, and an id does not.
+func (s *search) only(ctx context.Context, named []*Container) (*nodev1.VM, error) {
 	several := map[string]*nodev1.VM{}
+	err := s.elsewhere(ctx, several)
 	if s.id {
 		several[key(s.ref)] = s.ref
 	}
+	for _, f := range named {
+		several[key(f.VM)] = f.VM
+	}
+	switch {
+	case len(several) > 1:
+		return nil, s.ambiguous(several)
+	case len(named) > 0:
+		return named[0].vm()
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, notWhole("VM", key(s.ref), []error{err})
+	}
+	return s.ref, nil
+}
+
+// elsewhere adds the VMs that have ref as their id or name by the records.
+func (s *search) elsewhere(ctx context.Context, several map[string]*nodev1.VM) error {
 	node, err := s.client.Node(ctx)
 	if err != nil {
-		return several
+		return err
 	}
 	resp, err := node.VMs(ctx, &nodev1.VMsRequest{Namespace: s.ref.GetNamespace(), Recorded: true})
 	if err != nil {
-		return several
+		return record.FromWire(err)
 	}
 	for _, info := range resp.GetVms() {
-		if s.called(info) {
+		if s.called(info) || key(info.GetVm()) == key(s.ref) && info.GetStatus() != "removed" {
 			several[key(info.GetVm())] = info.GetVm()
 		}
 	}
-	return several
+	return nil
 }
 
 // called reports whether ref is the name of a VM that there is.
@@ -157,6 +166,7 @@ func (s *search) vms(ctx context.Context) (*nodev1.VM, error) {
 		s.unread = append(s.unread, fmt.Errorf("%s: %w", w, errdefs.ErrUnavailable))
 	}
 	named := map[string]*nodev1.VM{}
+	var exact *nodev1.VM
 	for _, info := range resp.GetVms() {
 		vm := info.GetVm()
 		if vm.GetNamespace() == s.ref.GetNamespace() && info.GetStatus() != "removed" {
@@ -165,15 +175,23 @@ func (s *search) vms(ctx context.Context) (*nodev1.VM, error) {
 		switch {
 		case vm.GetNamespace() != s.ref.GetNamespace():
 		case vm.GetId() == s.ref.GetId():
-			return vm, nil
+			if exact = vm; info.GetStatus() != "removed" && !s.whole {
+				named[key(vm)] = vm
+			}
 		case s.called(info):
 			named[key(vm)] = vm
 		case strings.HasPrefix(vm.GetId(), s.ref.GetId()) && info.GetStatus() != "removed":
 			s.prefixed[key(vm)] = vm
 		}
 	}
+	if s.whole && exact != nil {
+		return exact, nil
+	}
 	if len(named) > 1 {
 		return nil, s.ambiguous(named)
+	}
+	if exact != nil && (len(named) == 0 || named[key(exact)] != nil) {
+		return exact, nil
 	}
 	for _, vm := range named {
 		if len(s.unread) == 0 { // else another one may have the name too

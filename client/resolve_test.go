@@ -79,12 +79,23 @@ func TestResolveByTheNameOfARecord(t *testing.T) {
 			t.Errorf("%s = %v, %v; want %s", ref, vm, err, want)
 		}
 	}
-	for _, ref := range []string{"twice", "mine", "default/mine"} {
+	// The id of a VM of another node is the name of one that is not here.
+	d.vms = append(d.vms, info("moved", "rogue"))
+	for _, ref := range []string{"twice", "mine", "default/mine", "moved"} {
 		vm, err := client.Resolve(t.Context(), ref)
 		if several, ok := errors.AsType[*AmbiguousError](err); !ok || len(several.Candidates) != 2 {
 			t.Errorf("%s = %v, %v", ref, vm, err)
 		}
 	}
+	if vm, err := client.Resolve(t.Context(), "default/moved"); err != nil || key(vm) != "default/moved" {
+		t.Errorf("a whole id: %v, %v", vm, err)
+	}
+	c.fails = errdefs.ErrUnavailable.WithMessage("containerd is away")
+	if vm, err := client.Resolve(t.Context(), "moved"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("while containerd is away: %v, %v", vm, err)
+	}
+	c.fails = nil
+	d.vms = d.vms[:len(d.vms)-1]
 	d.warning = "a part of the list is away"
 	if vm, err := client.Resolve(t.Context(), "moved"); !errdefs.IsUnavailable(err) {
 		t.Errorf("in a part of the list: %v, %v", vm, err)
