@@ -127,8 +127,8 @@ func (f *eventFollower) tell(req *nodev1.HistoryRequest, resp *nodev1.HistoryRes
 			return err
 		}
 	}
-	if last := resp.GetLast(); last != nil && (f.last == nil || resp.GetLost() && len(resp.GetEvents()) == 0) {
-		f.last = last
+	if f.last == nil || resp.GetLost() && len(resp.GetEvents()) == 0 {
+		f.last = resp.GetLast() // nil: there is no event, and the next question waits for the first one
 	}
 	return nil
 }

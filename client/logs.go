@@ -175,6 +175,8 @@ func (c *Client) earlierNodes(ctx context.Context, vm *nodev1.VM) (nodes []strin
 			add(s.GetNode())
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, earlierLook)
+	defer cancel()
 	_ = c.Events(ctx, EventOptions{Since: time.Unix(0, 1), Until: time.Now()}, func(ev *nodev1.NodeEvent) error {
 		if ev.GetType() == "move" && ev.GetDestination() == here && key(ev.GetVm()) == key(vm) {
 			add(ev.GetSource())
@@ -183,6 +185,9 @@ func (c *Client) earlierNodes(ctx context.Context, vm *nodev1.VM) (nodes []strin
 	})
 	return nodes
 }
+
+// earlierLook bounds how long is looked for the nodes where a VM has run before: it is for a note only.
+const earlierLook = 2 * time.Second
 
 // Pauses of a reader that follows a log.
 const (

@@ -36,14 +36,14 @@ func (f *file) open() (all []*nodev1.NodeEvent, err error) {
 	}
 	f.behind = true // whatever cannot be read is written anew
 	if err != nil {
-		return nil, err
+		return nil, f.putAside(err)
 	}
 	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s has %d bytes: %w", f.path, info.Size(), errdefs.ErrDataLoss)
+		return nil, f.putAside(fmt.Errorf("%s has %d bytes: %w", f.path, info.Size(), errdefs.ErrDataLoss))
 	}
 	data, err := os.ReadFile(f.path)
 	if err != nil {
-		return nil, err
+		return nil, f.putAside(err)
 	}
 	bad := 0
 	for line := range bytes.Lines(data) {
@@ -53,7 +53,9 @@ func (f *file) open() (all []*nodev1.NodeEvent, err error) {
 		}
 		o := protojson.UnmarshalOptions{DiscardUnknown: true} // fields of a later build
 		if err := o.Unmarshal(line, ev); err != nil || ev.GetId() <= last {
-			bad++
+			if bytes.HasSuffix(line, []byte("\n")) { // else it is the torn end
+				bad++
+			}
 			continue
 		}
 		all = append(all, ev)
@@ -66,6 +68,11 @@ func (f *file) open() (all []*nodev1.NodeEvent, err error) {
 		err = fmt.Errorf("%s: %d lines are no events, and were left out: %w", f.path, bad, errdefs.ErrDataLoss)
 	}
 	return all, err
+}
+
+// putAside keeps a file that cannot be read: its events may be there yet.
+func (f *file) putAside(cause error) error {
+	return errors.Join(cause, os.Rename(f.path, f.path+".unread"))
 }
 
 // add writes one more event to those that are kept. What fails is written with the next one.

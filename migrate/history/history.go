@@ -43,13 +43,15 @@ type History struct {
 	closed  bool
 }
 
-// Open reads the history in a file, and goes on with it. A file that cannot be read costs what is in it, and no more.
+// Open reads the history in a file, and goes on with it. A file that cannot be read is kept
+// under another name, and an event says so.
 func Open(path, node string) *History {
 	h := &History{node: node, queue: make(chan *nodev1.NodeEvent, maxQueue), done: make(chan struct{}),
 		file: &file{path: path}, fresh: make(chan struct{}), names: map[string]string{}}
 	all, err := h.file.open()
 	if err != nil {
 		slog.Warn("read the history of events", "path", path, "error", err)
+		h.Add(&nodev1.NodeEvent{Type: TypeNode, Event: Gap, Reason: "events of before cannot be read: " + err.Error()})
 	}
 	if h.all = all; len(all) > 0 {
 		h.last = all[len(all)-1].GetId()

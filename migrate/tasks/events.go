@@ -175,11 +175,11 @@ func (t *told) envelope(ctx context.Context, e *events.Envelope) {
 		}
 	}
 	own, renamed := t.look(ctx, vm, ev.GetEvent())
-	if !own || ev.GetEvent() == history.Rename && !renamed {
-		return
-	}
 	if ev.GetEvent() == history.Delete {
 		delete(t.vms, vm.GetNamespace()+"/"+vm.GetId())
+	}
+	if !own || ev.GetEvent() == history.Rename && !renamed {
+		return
 	}
 	t.to.Add(ev)
 }
@@ -222,6 +222,11 @@ func (t *told) look(ctx context.Context, vm *nodev1.VM, event string) (own, rena
 	defer cancel()
 	obj, err := t.client.containerd.ContainerService().Get(ctx, vm.GetId())
 	if err != nil {
+		if !errdefs.IsNotFound(err) { // the next event of it looks again
+			delete(t.vms, vm.GetNamespace()+"/"+vm.GetId())
+			t.to.Add(&nodev1.NodeEvent{Type: history.TypeNode, Event: history.Gap,
+				Reason: "containerd did not say what the container " + vm.GetId() + " is: " + err.Error()})
+		}
 		return own, false
 	}
 	renamed = t.see(vm, obj)
