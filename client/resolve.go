@@ -165,9 +165,29 @@ func (s *search) vms(ctx context.Context) (*nodev1.VM, error) {
 	if w := resp.GetWarning(); w != "" {
 		s.unread = append(s.unread, fmt.Errorf("%s: %w", w, errdefs.ErrUnavailable))
 	}
-	named := map[string]*nodev1.VM{}
-	var exact *nodev1.VM
-	for _, info := range resp.GetVms() {
+	exact, named := s.listed(resp.GetVms())
+	if s.whole && exact != nil {
+		return exact, nil
+	}
+	if len(named) > 1 {
+		return nil, s.ambiguous(named)
+	}
+	if exact != nil && (len(named) == 0 || named[key(exact)] != nil) {
+		return exact, nil
+	}
+	for _, vm := range named {
+		if len(s.unread) == 0 { // else another one may have the name too
+			return vm, nil
+		}
+	}
+	return nil, nil
+}
+
+// listed are, of a list, the VM of exactly that id, and those that have ref as their id or name. A beginning of an id
+// is noted.
+func (s *search) listed(vms []*nodev1.VMInfo) (exact *nodev1.VM, named map[string]*nodev1.VM) {
+	named = map[string]*nodev1.VM{}
+	for _, info := range vms {
 		vm := info.GetVm()
 		if vm.GetNamespace() == s.ref.GetNamespace() && info.GetStatus() != "removed" {
 			s.known = append(s.known, info.GetName(), vm.GetId())
@@ -184,21 +204,7 @@ func (s *search) vms(ctx context.Context) (*nodev1.VM, error) {
 			s.prefixed[key(vm)] = vm
 		}
 	}
-	if s.whole && exact != nil {
-		return exact, nil
-	}
-	if len(named) > 1 {
-		return nil, s.ambiguous(named)
-	}
-	if exact != nil && (len(named) == 0 || named[key(exact)] != nil) {
-		return exact, nil
-	}
-	for _, vm := range named {
-		if len(s.unread) == 0 { // else another one may have the name too
-			return vm, nil
-		}
-	}
-	return nil, nil
+	return exact, named
 }
 
 // outcome is what the beginnings of ids say, once all lists were looked at.
