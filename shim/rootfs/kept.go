@@ -63,6 +63,11 @@ func (k Kept) find(r root, name string) (string, error) {
 	if k.Dir == "" {
 		return "", nil
 	}
+	if r != (root{}) {
+		if err := k.recover(r); err != nil {
+			return "", err
+		}
+	}
 	data, err := os.ReadFile(filepath.Join(k.Dir, keptRoot))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil

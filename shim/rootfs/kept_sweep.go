@@ -8,10 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
-
-	"godwit.dev/godwit/internal/durable"
 )
 
 // SweepKept removes the disks below top, one directory a namespace, whose root file systems containerd has removed.
@@ -25,7 +21,8 @@ func SweepKept(top string) {
 	})
 }
 
-// EachKept calls fn for each container that something is kept of below top, and joins its errors.
+// EachKept calls fn for each container that something is kept of below top, and joins its errors. What a sweep that was
+// killed has put aside is still its container's.
 func EachKept(top string, fn func(namespace, id string, k Kept) error) error {
 	namespaces, err := os.ReadDir(top)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -35,49 +32,44 @@ func EachKept(top string, fn func(namespace, id string, k Kept) error) error {
 	for _, ns := range namespaces {
 		containers, err := os.ReadDir(filepath.Join(top, ns.Name()))
 		errs = append(errs, err)
+		seen := map[string]bool{}
 		for _, c := range containers {
-			k := Kept{filepath.Join(top, ns.Name(), c.Name())}
-			if strings.HasPrefix(c.Name(), asidePrefix) { // a sweep was killed
-				errs = append(errs, k.Remove())
-				continue
+			id := strings.TrimPrefix(c.Name(), asidePrefix)
+			if !seen[id] {
+				errs = append(errs, fn(ns.Name(), id, Kept{filepath.Join(top, ns.Name(), id)}))
 			}
-			errs = append(errs, fn(ns.Name(), c.Name(), k))
+			seen[id] = true
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// asidePrefix begins the name of what is being removed. No container has such an id.
-const asidePrefix = ".gone-"
-
 // RemoveOrphan removes what is kept of a container that is proved to be gone: absent says so of the container, and of
 // any task of it. The root file system has to be gone too. Another container of that name may be made meanwhile: its
 // own files stay.
 func (k Kept) RemoveOrphan(absent func() (bool, error)) error {
-	r, err := k.read()
-	if err != nil || r != (root{}) && !r.gone() {
+	unlock, err := k.lock()
+	if err != nil {
+		return fmt.Errorf("remove the disk of a container that is gone: %w", err)
+	}
+	defer unlock()
+	if stays, err := k.settle(absent); stays || err != nil {
+		return err
+	}
+	if r, err := k.read(); err != nil || !r.orphan() {
 		return nil //nolint:nilerr // the next start of the container says what is wrong with its disk
 	}
 	if gone, err := absent(); !gone || err != nil {
 		return err
 	}
-	aside := Kept{filepath.Join(filepath.Dir(k.Dir), asidePrefix+filepath.Base(k.Dir))}
-	if err := os.Rename(k.Dir, aside.Dir); err != nil {
+	if err := os.Rename(k.Dir, k.aside().Dir); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		return fmt.Errorf("remove the disk of a container that is gone: %w", err)
 	}
-	now, err := aside.read()
-	gone := err == nil && now == r
-	if gone && r == (root{}) { // all such look alike
-		gone, err = absent()
-	}
-	if gone {
-		return aside.Remove()
-	}
-	back := unix.Renameat2(unix.AT_FDCWD, aside.Dir, unix.AT_FDCWD, k.Dir, unix.RENAME_NOREPLACE)
-	return errors.Join(err, back, durable.SyncDir(filepath.Dir(k.Dir)))
+	_, err = k.settle(absent)
+	return err
 }
 
 // read is the note.
@@ -88,6 +80,9 @@ func (k Kept) read() (r root, err error) {
 	}
 	return r, json.Unmarshal(data, &r)
 }
+
+// orphan reports whether no root file system holds the disk. One that came from another node has none.
+func (r root) orphan() bool { return r == (root{}) || r.gone() }
 
 // gone reports whether containerd has removed a root file system. Where its file system is not mounted that is not
 // known.

@@ -283,7 +283,7 @@ func TestOrphanIsRemovedOnProof(t *testing.T) {
 		"there":             {"gone", func(Kept, int) (bool, error) { return false, nil }, true},
 		"not known":         {"", func(Kept, int) (bool, error) { return false, os.ErrDeadlineExceeded }, true},
 		"snapshot is there": {"there", func(Kept, int) (bool, error) { return true, nil }, true},
-		"is made anew":      {"gone", func(k Kept, _ int) (bool, error) { return true, k.begin(root{"/other", 7}) }, true},
+		"is made anew":      {"gone", func(k Kept, _ int) (bool, error) { return true, k.begin(root{"/proc", 7}) }, true},
 		"comes anew":        {"", func(_ Kept, call int) (bool, error) { return call == 1, nil }, true},
 		"not known any more": {"", func(_ Kept, n int) (bool, error) {
 			return n == 1, []error{nil, os.ErrClosed}[n-1]

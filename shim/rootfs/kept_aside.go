@@ -1,0 +1,84 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/internal/filelock"
+)
+
+// asidePrefix begins the name of what is being removed. No container has such an id.
+const asidePrefix = ".gone-"
+
+// aside is where the directory is while it is removed.
+func (k Kept) aside() Kept {
+	return Kept{filepath.Join(filepath.Dir(k.Dir), asidePrefix+filepath.Base(k.Dir))}
+}
+
+// lock has one process at a time look at what is aside in a namespace.
+func (k Kept) lock() (unlock func(), err error) {
+	dir, err := os.Open(filepath.Dir(k.Dir))
+	if err != nil {
+		return nil, err
+	}
+	if err := filelock.Lock(dir, unix.LOCK_EX); err != nil {
+		return nil, errors.Join(&os.PathError{Op: "flock", Path: dir.Name(), Err: err}, dir.Close())
+	}
+	return func() { _ = dir.Close() }, nil
+}
+
+// settle removes what is aside if its container is still proved to be gone, and gives it back if not. The directory of
+// another container of that name stays as it is: then what is aside waits for the end of that one. The caller has the
+// lock.
+func (k Kept) settle(absent func() (bool, error)) (stays bool, err error) {
+	aside := k.aside()
+	if _, err := os.Lstat(aside.Dir); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	r, err := aside.read()
+	gone := err == nil && r.orphan() || errors.Is(err, fs.ErrNotExist) // the note goes with the rest
+	if err = nil; gone {
+		gone, err = absent()
+	}
+	if gone && err == nil {
+		return false, aside.Remove()
+	}
+	return true, errors.Join(err, k.giveBack())
+}
+
+// giveBack what is aside, if nothing has taken its place.
+func (k Kept) giveBack() error {
+	err := unix.Renameat2(unix.AT_FDCWD, k.aside().Dir, unix.AT_FDCWD, k.Dir, unix.RENAME_NOREPLACE)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		err = durable.SyncDir(filepath.Dir(k.Dir))
+	}
+	if err != nil {
+		return fmt.Errorf("give %s its disk back: %w", k.Dir, err)
+	}
+	return nil
+}
+
+// recover gives back what a sweep that was killed, or still looks, has put aside of a root file system that is there.
+func (k Kept) recover(r root) error {
+	if _, err := os.Lstat(k.aside().Dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	unlock, err := k.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if kept, err := k.aside().read(); err != nil || kept != r {
+		return nil //nolint:nilerr // it is another one's, or is not there any more
+	}
+	return k.giveBack()
+}
