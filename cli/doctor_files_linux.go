@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/packaging"
@@ -19,6 +20,11 @@ const dirMode = 0o711
 
 // dropInFile names the runtime to containerd's CRI; packages put it there. A variable for the tests.
 var dropInFile = "/etc/containerd/conf.d/godwit.toml"
+
+// owner of the node's files is root. A variable for the tests.
+var owner uint32
+
+func ownerOf(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
 
 var dropIn = packaging.ContainerdDropIn
 
@@ -40,30 +46,11 @@ func checkDirs(cfg *config.Config) finding {
 func faultyDirs(cfg *config.Config) (faulty []string) {
 	for _, dir := range []string{cfg.StateDir, cfg.RunDir} {
 		info, err := os.Stat(dir)
-		if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 != 0 {
+		if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 != 0 || ownerOf(info) != owner {
 			faulty = append(faulty, dir)
 		}
 	}
 	return faulty
-}
-
-func checkKeys(cfg *config.Config) finding {
-	f := finding{Check: keysCheck, OK: true, Detail: "read by root alone"}
-	if open := openKeys(cfg); len(open) > 0 {
-		f.OK, f.Detail = false, strings.Join(open, ", ")+": others than root may read it"
-		f.Remedy = "godwit doctor --fix takes the right from them; if others were on this host, make new keys"
-	}
-	return f
-}
-
-// openKeys are the private keys that others than their owner may use.
-func openKeys(cfg *config.Config) (open []string) {
-	for _, key := range []string{cfg.TLS.Key, filepath.Join(cfg.PKIDir(), "ca.key")} {
-		if info, err := os.Stat(key); err == nil && info.Mode().Perm()&0o077 != 0 {
-			open = append(open, key)
-		}
-	}
-	return open
 }
 
 // checkDropIn misses the file where containerd is configured by files.

@@ -109,8 +109,9 @@ func (h *host) processorHas(flag string) bool {
 // repairDirs makes missing directories, and takes the right to write from others.
 func (h *host) repairDirs() *repair {
 	dirs := faultyDirs(h.cfg)
+	all := strings.Join(dirs, " ")
 	return &repair{does: "make " + strings.Join(dirs, " and ") + " a directory that root alone writes",
-		hand: "mkdir -p -m 0711 " + strings.Join(dirs, " ") + " && chmod go-w " + strings.Join(dirs, " "),
+		hand: "mkdir -p -m 0711 " + all + " && chown root " + all + " && chmod go-w " + all,
 		do: func(context.Context) error {
 			for _, dir := range dirs {
 				if err := makeOwn(dir); err != nil {
@@ -135,6 +136,9 @@ func makeOwn(dir string) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
+	if st.Uid != owner {
+		return fmt.Errorf("%s belongs to user %d, not to root", dir, st.Uid)
+	}
 	if err := unix.Fchmod(fd, st.Mode&0o7777&^0o022); err != nil {
 		return fmt.Errorf("change the mode of %s: %w", dir, err)
 	}
@@ -144,11 +148,14 @@ func makeOwn(dir string) error {
 // repairKeys takes keys from others than root.
 func (h *host) repairKeys() *repair {
 	keys := openKeys(h.cfg)
+	if len(keys) == 0 {
+		return nil
+	}
 	return &repair{does: "keep others from " + strings.Join(keys, " and "),
 		hand: "chmod go-rwx " + strings.Join(keys, " "),
 		do: func(context.Context) error {
 			for _, key := range keys {
-				if err := os.Chmod(key, 0o600); err != nil {
+				if err := closeKey(key); err != nil {
 					return err
 				}
 			}

@@ -48,9 +48,9 @@ func aHost(t *testing.T) (h *host, ran *[]string) {
 	cfg := config.Default()
 	cfg.StateDir, cfg.RunDir = filepath.Join(dir, "state"), filepath.Join(dir, "run")
 	cfg.TLS.Key = filepath.Join(dir, "node.key")
-	was := dropInFile
-	dropInFile = filepath.Join(dir, "containerd", "conf.d", "godwit.toml")
-	t.Cleanup(func() { dropInFile = was })
+	was, root := dropInFile, owner
+	dropInFile, owner = filepath.Join(dir, "containerd", "conf.d", "godwit.toml"), uint32(os.Geteuid())
+	t.Cleanup(func() { dropInFile, owner = was, root })
 	ran = new([]string)
 	for name, text := range map[string]string{"cpuinfo": "flags\t: fpu vmx sse\n", "proc/1/comm": "init\n"} {
 		path := filepath.Join(dir, name)
