@@ -10,9 +10,6 @@ import (
 // nonblock keeps an open from waiting for the other end of a pipe.
 const nonblock = unix.O_NONBLOCK
 
-// locked takes the lock of a file; false: another process has it.
-func locked(f *os.File) bool { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil }
-
 // kernels are the file systems in which the kernel shows itself (statfs(2)).
 var kernels = map[int64]bool{
 	unix.PROC_SUPER_MAGIC: true, unix.SYSFS_MAGIC: true, unix.DEVPTS_SUPER_MAGIC: true, unix.CGROUP_SUPER_MAGIC: true,

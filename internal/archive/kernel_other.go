@@ -12,8 +12,3 @@ func ofKernel(*os.File) (bool, error) { return false, nil }
 
 // nonblock keeps an open from waiting for the other end of a pipe.
 const nonblock = syscall.O_NONBLOCK
-
-// locked takes the lock of a file; false: another process has it.
-func locked(f *os.File) bool {
-	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
-}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -14,8 +15,7 @@ import (
 // writes, and what only looks like it, stays.
 func TestWhatAKilledCopyHasLeft(t *testing.T) {
 	p := newPlace(t)
-	left, busy, link := partialPrefix+strings.Repeat("A", 26), partialPrefix+strings.Repeat("B", 26),
-		partialPrefix+strings.Repeat("C", 26)
+	left, link := partialPrefix+strings.Repeat("A", 26), partialPrefix+strings.Repeat("C", 26)
 	whole, other := partialPrefix+strings.Repeat("D", 26), partialPrefix+"notes"
 	for name, mode := range map[string]fs.FileMode{left: partialMode, "sub/" + left: partialMode, whole: 0o644,
 		other: partialMode} {
@@ -29,7 +29,7 @@ func TestWhatAKilledCopyHasLeft(t *testing.T) {
 	if err := os.Symlink(left, filepath.Join(p.in, link)); err != nil {
 		t.Fatal(err)
 	}
-	f, err := create(p.root, busy)
+	f, busy, err := create(p.root, ".")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +42,63 @@ func TestWhatAKilledCopyHasLeft(t *testing.T) {
 		if _, err := os.Lstat(filepath.Join(p.in, name)); (err == nil) != want {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// On a file system that serves no locks a copy goes on without one, and takes nothing away: no file there is proved to
+// be abandoned.
+func TestCopyWithoutLocks(t *testing.T) {
+	defer func(was func(*os.File) error) { tryLock = was }(tryLock)
+	tryLock = func(*os.File) error { return syscall.ENOLCK }
+	p := newPlace(t)
+	left := filepath.Join(p.in, partialPrefix+strings.Repeat("A", 26))
+	if err := os.WriteFile(left, []byte("half"), partialMode); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&Unpacker{Root: p.root}).Unpack(stream(t, file("new", "x"))); err != nil {
+		t.Errorf("copy: %v", err)
+	}
+	for _, path := range []string{left, filepath.Join(p.in, "new")} {
+		if _, err := os.Lstat(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A file that another copy takes away is made again under a new name: the other copy may remove its old name once more.
+// A hard link that has no name yet is never taken away.
+func TestNameIsNotUsedAgain(t *testing.T) {
+	defer func(was func(*os.File) error) { tryLock = was }(tryLock)
+	p := newPlace(t)
+	var stolen string
+	real := tryLock
+	tryLock = func(f *os.File) error {
+		if stolen == "" {
+			stolen = filepath.Base(f.Name())
+			return syscall.EWOULDBLOCK
+		}
+		return real(f)
+	}
+	f, name, err := create(p.root, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if name == stolen || !partialName.MatchString(name) {
+		t.Errorf("the new name is %s, the old one %s", name, stolen)
+	}
+	if _, err := os.Lstat(filepath.Join(p.in, stolen)); err != nil {
+		t.Errorf("a failed try removes a name that is another copy's: %v", err)
+	}
+	u := &Unpacker{Root: p.root}
+	err = u.link("link", func(temp string) error {
+		if partialName.MatchString(filepath.Base(temp)) {
+			t.Errorf("a link under way is swept as %s", temp)
+		}
+		return p.root.Symlink("x", temp)
+	}, nil)
+	if err != nil {
+		t.Error(err)
 	}
 }
 

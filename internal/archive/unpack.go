@@ -176,8 +176,8 @@ func (u *Unpacker) adorn(name string, a attrs) error {
 	return u.Root.Chtimes(name, time.Time{}, a.modified)
 }
 
-// begin names a file that takes the place of name once it is whole.
-func (u *Unpacker) begin(name string) (string, error) {
+// begin makes what takes the place of name once it is whole, by way of try, and notes the name that it has until then.
+func (u *Unpacker) begin(name string, try func(dir string) (string, error)) (string, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.ended {
@@ -193,8 +193,9 @@ func (u *Unpacker) begin(name string) (string, error) {
 		u.swept[dir] = true
 		sweep(u.Root, dir)
 	}
-	u.partial = path.Join(path.Dir(name), partialPrefix+rand.Text())
-	return u.partial, nil
+	var err error
+	u.partial, err = try(path.Dir(name))
+	return u.partial, err
 }
 
 // place gives what is whole its name.
@@ -215,20 +216,20 @@ func (u *Unpacker) place(name string, inPlace func() error) error {
 }
 
 func (u *Unpacker) file(name string, h *tar.Header, content io.Reader) error {
-	temp, err := u.begin(name)
+	var f *os.File
+	temp, err := u.begin(name, func(dir string) (temp string, err error) {
+		f, temp, err = create(u.Root, dir)
+		return temp, err
+	})
 	if err != nil {
 		return err
 	}
+	defer f.Close()
 	defer func() {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.drop()
 	}()
-	f, err := create(u.Root, temp)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
 	n, err := io.Copy(f, content)
 	u.result.Bytes += n
 	if err != nil {
@@ -262,11 +263,11 @@ func (u *Unpacker) rewrite(name string, from *os.File) error {
 
 // link makes a symbolic or a hard one. Only the first has an owner of its own.
 func (u *Unpacker) link(name string, link func(temp string) error, h *tar.Header) error {
-	temp, err := u.begin(name)
+	temp, err := u.begin(name, func(dir string) (string, error) {
+		temp := path.Join(dir, linkPrefix+rand.Text())
+		return temp, link(temp)
+	})
 	if err != nil {
-		return err
-	}
-	if err := link(temp); err != nil {
 		return err
 	}
 	if h != nil && u.Owners {
