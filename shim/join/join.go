@@ -126,7 +126,6 @@ func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskS
 	if err != nil {
 		return nil, err
 	}
-	rootfs.SweepKept(d.cfg.DisksDir())
 	if set, err := d.left(req.Namespace, req.ID, req.Mounts); set != nil || err != nil {
 		return set, err
 	}

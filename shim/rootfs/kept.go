@@ -32,7 +32,12 @@ const (
 type root struct {
 	Path  string `json:"path"`
 	Inode uint64 `json:"inode"`
+	// Parent tells the directory of all snapshots from another at its path; empty: not known, as in older notes.
+	Parent string `json:"parent,omitempty"`
 }
+
+// same reports whether it is one root file system.
+func (r root) same(other root) bool { return r.Path == other.Path && r.Inode == other.Inode }
 
 // rootOf names what containerd has made for one container; false: the mounts are a view, or are gone.
 func (p *plan) rootOf() (_ root, known bool, err error) {
@@ -55,7 +60,12 @@ func (p *plan) rootOf() (_ root, known bool, err error) {
 	if err != nil {
 		return root{}, false, fmt.Errorf("look at the root file system %s: %w", path, err)
 	}
-	return root{path, st.Ino}, true, nil
+	r := root{Path: path, Inode: st.Ino}
+	if parent, err := os.Open(filepath.Dir(path)); err == nil {
+		r.Parent = directoryID(parent)
+		_ = parent.Close()
+	}
+	return r, true, nil
 }
 
 // find is the file that is kept for a root file system; empty: there is none. What cannot be read may be it: an error.
@@ -80,7 +90,7 @@ func (k Kept) find(r root, name string) (string, error) {
 		return "", fmt.Errorf("look for the container's writable disk in %s, which stays. If it is not needed, remove that "+
 			"directory: %w", k.Dir, err)
 	}
-	if kept != r {
+	if !kept.same(r) {
 		return "", nil
 	}
 	path := filepath.Join(k.Dir, name)

@@ -77,7 +77,7 @@ func (k Kept) recover(r root) error {
 		return err
 	}
 	defer unlock()
-	if kept, err := k.aside().read(); err != nil || kept != r {
+	if kept, err := k.aside().read(); err != nil || !kept.same(r) {
 		return nil //nolint:nilerr // it is another one's, or is not there any more
 	}
 	return k.giveBack()

@@ -8,18 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-)
 
-// SweepKept removes the disks below top, one directory a namespace, whose root file systems containerd has removed.
-// What cannot be looked at stays.
-func SweepKept(top string) {
-	_ = EachKept(top, func(_, _ string, k Kept) error {
-		if r, err := k.read(); err == nil && r.gone() {
-			_ = k.Remove()
-		}
-		return nil
-	})
-}
+	"golang.org/x/sys/unix"
+)
 
 // EachKept calls fn for each container that something is kept of below top, and joins its errors. What a sweep that was
 // killed has put aside is still its container's.
@@ -84,15 +75,34 @@ func (k Kept) read() (r root, err error) {
 // orphan reports whether no root file system holds the disk. One that came from another node has none.
 func (r root) orphan() bool { return r == (root{}) || r.gone() }
 
-// gone reports whether containerd has removed a root file system. Where its file system is not mounted that is not
-// known.
+// gone reports whether containerd has removed a root file system. It is not known where the directory of all snapshots
+// is another one: containerd may have started before its file system was mounted.
 func (r root) gone() bool {
-	if r.Path == "" {
+	if r.Path == "" || r.Parent == "" {
 		return false
 	}
-	if _, err := os.Lstat(filepath.Dir(r.Path)); err != nil {
+	parent, err := os.Open(filepath.Dir(r.Path))
+	if err != nil {
 		return false
 	}
-	_, err := os.Lstat(r.Path)
+	defer parent.Close()
+	if directoryID(parent) != r.Parent {
+		return false
+	}
+	var st unix.Stat_t
+	err = unix.Fstatat(int(parent.Fd()), filepath.Base(r.Path), &st, unix.AT_SYMLINK_NOFOLLOW)
 	return errors.Is(err, fs.ErrNotExist)
+}
+
+// directoryID names a directory by its inode and birth. The number of a device may be another one after a boot, so
+// it is used only where a file system has no births. Empty: not known.
+func directoryID(dir *os.File) string {
+	var st unix.Statx_t
+	if err := unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return ""
+	}
+	if st.Mask&unix.STATX_BTIME == 0 {
+		return fmt.Sprintf("%d on %d:%d", st.Ino, st.Dev_major, st.Dev_minor)
+	}
+	return fmt.Sprintf("%d %d.%09d", st.Ino, st.Btime.Sec, st.Btime.Nsec)
 }

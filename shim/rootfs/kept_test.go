@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,13 @@ func TestDiskIsKeptForTheNextTask(t *testing.T) {
 		}
 		return p.writable
 	}
+	sweep := func() {
+		if err := EachKept(kept, func(_, _ string, k Kept) error {
+			return k.RemoveOrphan(func() (bool, error) { return true, nil })
+		}); err != nil {
+			t.Error(err)
+		}
+	}
 	one := place(snapshot("1"))
 	if err := os.WriteFile(one, []byte("written"), 0o600); err != nil {
 		t.Fatal(err)
@@ -41,24 +49,33 @@ func TestDiskIsKeptForTheNextTask(t *testing.T) {
 	if data, err := os.ReadFile(place(snapshot("1"))); string(data) != "written" {
 		t.Errorf("the next task has %q, %v", data, err)
 	}
-	SweepKept(kept)
+	sweep()
 	if _, err := os.Stat(one); err != nil {
 		t.Errorf("swept while its snapshot is there: %v", err)
 	}
 	if _, err := os.Stat(place(snapshot("2"))); !os.IsNotExist(err) {
 		t.Errorf("another container has the disk of the first: %v", err)
 	}
-	if err := os.RemoveAll(filepath.Join(top, "snapshots")); err != nil {
+	snapshots, unmounted := filepath.Join(top, "snapshots"), filepath.Join(top, "unmounted")
+	if err := os.Rename(snapshots, unmounted); err != nil {
 		t.Fatal(err)
 	}
-	SweepKept(kept)
+	sweep()
 	if _, err := os.Stat(dst.Kept.Dir); err != nil {
 		t.Errorf("swept though containerd's directory is not there: %v", err)
 	}
-	if err := os.Mkdir(filepath.Join(top, "snapshots"), 0o700); err != nil {
+	if err := os.Mkdir(snapshots, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	SweepKept(kept)
+	sweep()
+	if _, err := os.Stat(dst.Kept.Dir); err != nil {
+		t.Errorf("swept though containerd has another, empty directory: %v", err)
+	}
+	if err := errors.Join(os.Remove(snapshots), os.Rename(unmounted, snapshots),
+		os.Remove(filepath.Join(snapshots, "2"))); err != nil {
+		t.Fatal(err)
+	}
+	sweep()
 	if _, err := os.Stat(dst.Kept.Dir); !os.IsNotExist(err) {
 		t.Errorf("it stays after its snapshot: %v", err)
 	}
@@ -283,8 +300,10 @@ func TestOrphanIsRemovedOnProof(t *testing.T) {
 		"there":             {"gone", func(Kept, int) (bool, error) { return false, nil }, true},
 		"not known":         {"", func(Kept, int) (bool, error) { return false, os.ErrDeadlineExceeded }, true},
 		"snapshot is there": {"there", func(Kept, int) (bool, error) { return true, nil }, true},
-		"is made anew":      {"gone", func(k Kept, _ int) (bool, error) { return true, k.begin(root{"/proc", 7}) }, true},
-		"comes anew":        {"", func(_ Kept, call int) (bool, error) { return call == 1, nil }, true},
+		"is made anew": {"gone", func(k Kept, _ int) (bool, error) {
+			return true, k.begin(root{Path: "/proc", Inode: 7})
+		}, true},
+		"comes anew": {"", func(_ Kept, call int) (bool, error) { return call == 1, nil }, true},
 		"not known any more": {"", func(_ Kept, n int) (bool, error) {
 			return n == 1, []error{nil, os.ErrClosed}[n-1]
 		}, true},
@@ -296,7 +315,12 @@ func TestOrphanIsRemovedOnProof(t *testing.T) {
 			}
 			var r root
 			if c.root != "" {
-				r = root{filepath.Join(top, c.root), 5}
+				dir, err := os.Open(top)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer dir.Close()
+				r = root{filepath.Join(top, c.root), 5, directoryID(dir)}
 			}
 			k := Kept{Dir: filepath.Join(top, "disks", "ns", "vm")}
 			if err := k.begin(r); err != nil {
