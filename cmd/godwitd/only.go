@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -22,6 +23,23 @@ func makeDirs(cfg *config.Config) error {
 	return nil
 }
 
+// lockSoon takes a lock, with tries for a moment: who only looks whether a daemon runs here has it for an instant.
+func lockSoon(f *os.File) (err error) {
+	for range lockTries {
+		if err = filelock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		time.Sleep(lockPause)
+	}
+	return err
+}
+
+// lockTries, with lockPause after each, take about a second.
+const (
+	lockTries = 20
+	lockPause = 50 * time.Millisecond
+)
+
 // beOnly refuses a second daemon of one run_dir, of one state_dir, or of one node name. It would unlink the first one's
 // socket, drive its VMs, or take its records for its own. The locks are held for life, and end with the process.
 func (d *daemon) beOnly() error {
@@ -36,7 +54,7 @@ func (d *daemon) beOnly() error {
 			return fmt.Errorf("lock %s: %w", l.path, err)
 		}
 		d.undo = append(d.undo, f.Close)
-		err = filelock.Lock(f, unix.LOCK_EX|unix.LOCK_NB)
+		err = lockSoon(f)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return fmt.Errorf("another godwitd runs here with %s = %q. End it, or give this one %s in its configuration: %w",
 				l.key, l.value, l.remedy, errdefs.ErrFailedPrecondition)

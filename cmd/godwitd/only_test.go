@@ -1,13 +1,17 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/internal/filelock"
 )
 
 // A second daemon with the run_dir, the state_dir or the node name of one that runs is refused, and the key is named.
@@ -43,5 +47,28 @@ func TestOneDaemonOfAName(t *testing.T) {
 	first.close()
 	if err := with("a", "r5", "s5").beOnly(); err != nil {
 		t.Errorf("after the first has ended: %v", err)
+	}
+}
+
+// A look whether a daemon runs, which takes the lock for an instant, does not end a daemon that is just starting.
+func TestLookAtTheLock(t *testing.T) {
+	cfg := config.Default()
+	dir := t.TempDir()
+	cfg.Node, cfg.RunDir, cfg.StateDir = "a", filepath.Join(dir, "run"), filepath.Join(dir, "state")
+	d := &daemon{config: cfg}
+	t.Cleanup(d.close)
+	if err := makeDirs(cfg); err != nil {
+		t.Fatal(err)
+	}
+	look, err := os.Create(filepath.Join(cfg.RunDir, "godwitd.lock"))
+	if err == nil {
+		err = filelock.Lock(look, unix.LOCK_SH)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(lockPause, func() { _ = look.Close() })
+	if err := d.beOnly(); err != nil {
+		t.Error(err)
 	}
 }
