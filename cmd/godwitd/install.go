@@ -7,21 +7,50 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // imageTree is where the container image has the files of a node, by their paths on the node.
 const imageTree = "/opt/godwit"
 
-// install puts the files of the image into the root file system of a node, which is mounted at to, and says which. Each
-// is there whole, or as it was: VMs run on with the programs that they have. Configuration of the node is left alone.
+// install puts the files of the image into the root file system of a node, which is mounted at to, and says which.
+// All are copied next to their places first, so that a full disk leaves the node as it was. Then each gets its name.
+// VMs run on with the programs that they have. Configuration of the node is left alone.
 func install(out io.Writer, from, to string) error {
 	root, err := os.OpenRoot(to) // links on the node that lead out of it are not followed
 	if err != nil {
 		return fmt.Errorf("install into %s: %w", to, err)
 	}
 	defer root.Close()
-	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+	names, err := wanted(root, from)
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		if err := put(root, filepath.Join(from, name), name); err != nil {
+			return errors.Join(fmt.Errorf("install %s into %s: %w", name, to, err), unput(root, names[:i]))
+		}
+	}
+	for i, name := range names {
+		if err := root.Rename(next(name), name); err != nil {
+			return errors.Join(fmt.Errorf("install %s into %s: %w", name, to, err), unput(root, names[i:]))
+		}
+	}
+	for _, name := range names {
+		if err := syncDir(root, filepath.Dir(name)); err != nil {
+			return fmt.Errorf("install %s into %s: %w", name, to, err)
+		}
+		if _, err := fmt.Fprintf(out, "installed /%s\n", name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wanted are the files of the image that the node gets, programs last: a new program finds its guest.
+func wanted(root *os.Root, from string) (names []string, err error) {
+	err = filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return fmt.Errorf("install from %s, which a container image of godwitd has: %w", from, err)
 		}
@@ -34,15 +63,24 @@ func install(out io.Writer, from, to string) error {
 				return err
 			}
 		}
-		if err := put(root, path, name); err != nil {
-			return fmt.Errorf("install %s into %s: %w", name, to, err)
-		}
-		_, err = fmt.Fprintf(out, "installed /%s\n", name)
-		return err
+		names = append(names, name)
+		return nil
 	})
+	slices.SortStableFunc(names, func(a, b string) int { return programs(a) - programs(b) })
+	return names, err
 }
 
-// put copies a file to its place below root by way of another name.
+func programs(name string) int {
+	if filepath.Base(filepath.Dir(name)) == "bin" {
+		return 1
+	}
+	return 0
+}
+
+// next is the name of a file that is not in its place yet.
+func next(name string) string { return name + ".new" }
+
+// put copies a file to another name next to its place below root. After an error nothing of it is there.
 func put(root *os.Root, from, name string) (err error) {
 	in, err := os.Open(from)
 	if err != nil {
@@ -56,20 +94,37 @@ func put(root *os.Root, from, name string) (err error) {
 	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	next := name + ".new"
-	if err := root.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := unput(root, []string{name}); err != nil {
 		return err
 	}
-	to, err := root.OpenFile(next, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm())
+	to, err := root.OpenFile(next(name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm())
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, to.Close()) }()
-	if _, err := io.Copy(to, in); err != nil {
+	_, err = io.Copy(to, in)
+	if err == nil {
+		err = errors.Join(to.Chmod(info.Mode().Perm()), to.Sync()) // whatever the umask is
+	}
+	if err = errors.Join(err, to.Close()); err != nil {
+		return errors.Join(err, unput(root, []string{name}))
+	}
+	return nil
+}
+
+// unput removes files that are not in their places.
+func unput(root *os.Root, names []string) (err error) {
+	for _, name := range names {
+		if gone := root.Remove(next(name)); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
+}
+
+func syncDir(root *os.Root, name string) error {
+	dir, err := root.Open(name)
+	if err != nil {
 		return err
 	}
-	if err := errors.Join(to.Chmod(info.Mode().Perm()), to.Sync()); err != nil { // whatever the umask is
-		return err
-	}
-	return root.Rename(next, name)
+	return errors.Join(dir.Sync(), dir.Close())
 }

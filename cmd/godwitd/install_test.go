@@ -61,3 +61,31 @@ func TestInstallFromImage(t *testing.T) {
 		t.Errorf("where there is no image: %v", err)
 	}
 }
+
+// An install that fails at one file leaves the node with the files of before, all of them, and no other.
+func TestInstallThatFails(t *testing.T) {
+	image, node := t.TempDir(), t.TempDir()
+	write(t, image+"/usr/local/bin/godwit", "new", 0o755)
+	write(t, image+"/usr/local/share/godwit/initramfs", "new", 0o644)
+	write(t, node+"/usr/local/bin/godwit", "old", 0o755)
+	write(t, node+"/usr/local/share/godwit/initramfs", "old", 0o644)
+	if err := os.MkdirAll(image+"/usr/local/share/other", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/proc/self/mem", image+"/usr/local/share/other/file"); err != nil { // a read fails
+		t.Fatal(err)
+	}
+	if err := install(io.Discard, image, node); err == nil || !strings.Contains(err.Error(), "other/file") {
+		t.Errorf("it ends with %v", err)
+	}
+	for _, name := range []string{"/usr/local/bin/godwit", "/usr/local/share/godwit/initramfs"} {
+		if text, err := os.ReadFile(node + name); err != nil || string(text) != "old" {
+			t.Errorf("%s has %q: %v", name, text, err)
+		}
+	}
+	for _, name := range []string{"bin/godwit", "share/godwit/initramfs", "share/other/file"} {
+		if _, err := os.Lstat(node + "/usr/local/" + name + ".new"); err == nil {
+			t.Errorf("%s.new is left", name)
+		}
+	}
+}
