@@ -74,9 +74,26 @@ func (m *Machine) AddDisk(ctx context.Context, disk vmm.Disk) error {
 	if slices.Contains(m.Process().Disks, disk.ID) {
 		return fmt.Errorf("add disk %s: %w", disk.ID, errdefs.ErrAlreadyExists)
 	}
-	err := m.change(ctx, func(_ context.Context, send sender) error { return m.plugInDisk(disk, send) })
+	err := m.change(ctx, func(_ context.Context, send sender) error {
+		if err := m.checkSlot(disk.Slot); err != nil {
+			return err
+		}
+		return m.plugInDisk(disk, send)
+	})
 	if err != nil {
 		return fmt.Errorf("add disk %s: %w", disk.ID, err)
+	}
+	return nil
+}
+
+// checkSlot refuses a slot that has a disk: what the VMM is shown there would be covered, and hidden with the new one.
+func (m *Machine) checkSlot(slot int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, used := range m.hot {
+		if used == slot {
+			return fmt.Errorf("slot %d has disk %s: %w", slot, id, errdefs.ErrFailedPrecondition)
+		}
 	}
 	return nil
 }

@@ -50,6 +50,21 @@ func TestColdDisksOfHotVM(t *testing.T) {
 	}
 }
 
+// TestSlotWithADisk: a slot that has a disk is refused before anything changes, and the disk there stays.
+func TestSlotWithADisk(t *testing.T) {
+	m, disk := startFake(t, fakeVMM(t, "works", 0), testConfig(t)), hotDisk(t)
+	if err := errors.Join(m.Resume(t.Context()), m.AddDisk(t.Context(), disk)); err != nil {
+		t.Fatal(err)
+	}
+	disk.ID = "other"
+	if err := m.AddDisk(t.Context(), disk); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("add: got %v, want FailedPrecondition", err)
+	}
+	if got := m.Process().Disks; !slices.Equal(got, []string{"image"}) {
+		t.Errorf("disks: %v", got)
+	}
+}
+
 // TestRefusedDisk: a disk that the VMM refuses is not there.
 func TestRefusedDisk(t *testing.T) {
 	m, disk := startFake(t, fakeVMM(t, "works", 0), testConfig(t)), hotDisk(t)
