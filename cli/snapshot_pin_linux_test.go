@@ -40,6 +40,10 @@ func (k keeper) Recorded(_ context.Context, req *nodev1.GetRequest) (*nodev1.Rec
 	return &nodev1.Record{Vm: req.GetVm()}, nil
 }
 
+func (k keeper) VMs(context.Context, *nodev1.VMsRequest) (*nodev1.VMsResponse, error) {
+	return &nodev1.VMsResponse{}, nil
+}
+
 func (k keeper) Wake(_ context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
 	k.wakes <- req
 	return awake(req.GetOperation()), nil

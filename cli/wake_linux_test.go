@@ -56,6 +56,10 @@ func (w wakerNode) Wake(_ context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 	return awake(req.GetOperation()), nil
 }
 
+func (wakerNode) VMs(context.Context, *nodev1.VMsRequest) (*nodev1.VMsResponse, error) {
+	return &nodev1.VMsResponse{}, nil
+}
+
 func (wakerNode) Recorded(_ context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
 	return &nodev1.Record{Vm: req.GetVm()}, nil
 }
