@@ -246,6 +246,27 @@ func reopensAs(t *testing.T, u User, file *os.File, write bool, mode string) str
 	return said
 }
 
+// loopOf makes a loop device of the file at path, for the time of the test.
+func loopOf(t *testing.T, path string) *os.File {
+	t.Helper()
+	out, err := exec.Command("losetup", "--find", "--show", path).CombinedOutput()
+	if err != nil {
+		t.Fatalf("make a loop device: %v: %s", err, out)
+	}
+	loop := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "--detach", loop).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	device, err := os.OpenFile(loop, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { device.Close() }) // before it is detached
+	return device
+}
+
 // A layer that is for root alone, a disk that is a device and a file that is to be written: each
 // is opened again by a user who has no rights on it, and what belongs to others stays as it was.
 func TestPrivate(t *testing.T) {
@@ -274,21 +295,7 @@ func TestPrivate(t *testing.T) {
 		t.Errorf("a file of its own: %q", said)
 	}
 
-	out, err := exec.Command("losetup", "--find", "--show", layer).CombinedOutput()
-	if err != nil {
-		t.Fatalf("make a loop device: %v: %s", err, out)
-	}
-	loop := strings.TrimSpace(string(out))
-	t.Cleanup(func() {
-		if out, err := exec.Command("losetup", "--detach", loop).CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
-	device, err := os.OpenFile(loop, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer device.Close()
+	device := loopOf(t, layer)
 	before, err := stat(device)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -144,21 +143,7 @@ func TestShowDevice(t *testing.T) {
 	if err := file.Truncate(1 << 20); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("losetup", "--find", "--show", file.Name()).CombinedOutput()
-	if err != nil {
-		t.Fatalf("make a loop device: %v: %s", err, out)
-	}
-	loop := strings.TrimSpace(string(out))
-	t.Cleanup(func() {
-		if out, err := exec.Command("losetup", "--detach", loop).CombinedOutput(); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
-	device, err := os.OpenFile(loop, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer device.Close()
+	device := loopOf(t, file.Name())
 	u := User{ID: user}
 	a := newAsker(t, u)
 	a.show(t, u, 3, device, false)

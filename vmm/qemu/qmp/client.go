@@ -93,7 +93,7 @@ func (c *Client) Execute(ctx context.Context, command string, args, result any) 
 // SendFile gives QEMU a duplicate of file under name, for later commands of this
 // connection. The caller keeps its own.
 func (c *Client) SendFile(ctx context.Context, name string, file *os.File) error {
-	return c.execute(ctx, "getfd", map[string]any{"fdname": name}, nil, file)
+	return c.ExecuteWith(ctx, "getfd", map[string]any{"fdname": name}, nil, file)
 }
 
 // ExecuteWith is Execute of a command that takes a descriptor with it. The caller keeps its own.
