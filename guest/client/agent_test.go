@@ -53,12 +53,15 @@ func newFake(t *testing.T) *fake {
 }
 
 // reboot gives the guest a new listener, which knows no session.
-func (f *fake) reboot(t *testing.T) {
+func (f *fake) reboot(t *testing.T) { f.serve(t, f) }
+
+// serve is reboot with a service in f's place.
+func (f *fake) serve(t *testing.T, svc agentv1.AgentService) {
 	server, err := ttrpc.NewServer()
 	if err != nil {
 		t.Fatal(err)
 	}
-	agentv1.RegisterAgentService(server, f)
+	agentv1.RegisterAgentService(server, svc)
 	l := session.NewListener()
 	l.Open = f.open
 	f.mu.Lock()

@@ -16,12 +16,7 @@ const chunk = 1 << 20
 func (a *Agent) Setup(ctx context.Context, r *agentv1.SetupRequest) (*agentv1.SetupResponse, error) {
 	batches := split(r.Files)
 	if len(batches) > 0 {
-		head := proto.CloneOf(&agentv1.SetupRequest{
-			Layers: r.Layers, Writable: r.Writable, Mounts: r.Mounts, Hostname: r.Hostname,
-			ReadOnlyRoot: r.ReadOnlyRoot, MaskedPaths: r.MaskedPaths, ReadOnlyPaths: r.ReadOnlyPaths,
-			Sysctl: r.Sysctl, Resources: r.Resources, RootfsPropagation: r.RootfsPropagation,
-			Seccomp: r.Seccomp, Copies: r.Copies, Personality: r.Personality,
-		})
+		head := bare(r)
 		head.Files = batches[0]
 		batches, r = batches[1:], head
 	}
@@ -29,10 +24,8 @@ func (a *Agent) Setup(ctx context.Context, r *agentv1.SetupRequest) (*agentv1.Se
 	if err != nil {
 		return nil, err
 	}
-	for _, files := range batches {
-		if _, err := a.Copy(ctx, &agentv1.CopyRequest{Files: files}); err != nil {
-			return nil, err
-		}
+	if err := a.copyAll(ctx, "", batches); err != nil {
+		return nil, err
 	}
 	return resp, nil
 }
@@ -68,6 +61,6 @@ func split(files []*agentv1.File) [][]*agentv1.File {
 func part(f *agentv1.File, data []byte, at int) *agentv1.File {
 	return &agentv1.File{
 		Path: f.Path, Mode: f.Mode, Uid: f.Uid, Gid: f.Gid, Data: data,
-		Append: f.Append || at > 0, Offset: f.Offset + uint64(at), MtimeUnixNano: f.MtimeUnixNano,
+		Append: f.Append || at > 0, Offset: f.Offset + uint64(at), MtimeUnixNano: f.MtimeUnixNano, Keep: f.Keep,
 	}
 }

@@ -39,6 +39,7 @@ type InfoResponse struct {
 	Version  string
 	UptimeMs uint64
 	Kernel   string
+	Features []string
 	unknown  bool
 }
 
@@ -48,6 +49,9 @@ func (m *InfoResponse) AppendTo(b []byte) []byte {
 	b = appendString(b, 2, m.Version)
 	b = AppendNumber(b, 3, uint64(m.UptimeMs))
 	b = appendString(b, 4, m.Kernel)
+	for _, s := range m.Features {
+		b = appendItem(b, 5, s)
+	}
 	return b
 }
 
@@ -63,6 +67,8 @@ func (m *InfoResponse) Unmarshal(b []byte) error {
 			m.UptimeMs = uint64(v.Number)
 		case 4<<TypeBits | Bytes:
 			m.Kernel = string(v.Data)
+		case 5<<TypeBits | Bytes:
+			m.Features = append(m.Features, string(v.Data))
 		default:
 			m.unknown = true
 		}
@@ -162,6 +168,7 @@ type File struct {
 	Append        bool
 	Offset        uint64
 	MtimeUnixNano int64
+	Keep          bool
 	unknown       bool
 }
 
@@ -176,6 +183,7 @@ func (m *File) AppendTo(b []byte) []byte {
 	b = appendBool(b, 7, m.Append)
 	b = AppendNumber(b, 8, uint64(m.Offset))
 	b = AppendNumber(b, 9, uint64(m.MtimeUnixNano))
+	b = appendBool(b, 10, m.Keep)
 	return b
 }
 
@@ -201,6 +209,8 @@ func (m *File) Unmarshal(b []byte) error {
 			m.Offset = uint64(v.Number)
 		case 9<<TypeBits | Varint:
 			m.MtimeUnixNano = int64(v.Number)
+		case 10<<TypeBits | Varint:
+			m.Keep = v.Number != 0
 		default:
 			m.unknown = true
 		}
@@ -394,8 +404,9 @@ func (m *SetupResponse) Unknown() bool { return m.unknown }
 
 // CopyRequest is a message of the protocol.
 type CopyRequest struct {
-	Files   []*File
-	unknown bool
+	Files     []*File
+	Container string
+	unknown   bool
 }
 
 // AppendTo appends the message's bytes.
@@ -403,6 +414,7 @@ func (m *CopyRequest) AppendTo(b []byte) []byte {
 	for _, x := range m.Files {
 		b = appendItem(b, 1, x.AppendTo(nil))
 	}
+	b = appendString(b, 2, m.Container)
 	return b
 }
 
@@ -417,6 +429,8 @@ func (m *CopyRequest) Unmarshal(b []byte) error {
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Files = append(m.Files, x)
+		case 2<<TypeBits | Bytes:
+			m.Container = string(v.Data)
 		default:
 			m.unknown = true
 		}
@@ -447,6 +461,507 @@ func (m *CopyResponse) Unmarshal(b []byte) error {
 
 // Unknown reports whether fields came that this build does not know.
 func (m *CopyResponse) Unknown() bool { return m.unknown }
+
+// SetupPodRequest is a message of the protocol.
+type SetupPodRequest struct {
+	Hostname  string
+	Sysctl    map[string]string
+	Writable  *Disk
+	Resources []byte
+	unknown   bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *SetupPodRequest) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Hostname)
+	b = appendMap(b, 2, m.Sysctl, func(b []byte, v string) []byte { return appendString(b, 2, v) })
+	if m.Writable != nil {
+		b = appendItem(b, 3, m.Writable.AppendTo(nil))
+	}
+	b = appendString(b, 4, m.Resources)
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *SetupPodRequest) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Hostname = string(v.Data)
+		case 2<<TypeBits | Bytes:
+			return takeEntry(&m.Sysctl, v.Data, Bytes, readString)
+		case 3<<TypeBits | Bytes:
+			if m.Writable == nil {
+				m.Writable = new(Disk)
+			}
+			if err := m.Writable.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || m.Writable.unknown
+		case 4<<TypeBits | Bytes:
+			m.Resources = v.Data
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *SetupPodRequest) Unknown() bool { return m.unknown }
+
+// SetupPodResponse is a message of the protocol.
+type SetupPodResponse struct {
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *SetupPodResponse) AppendTo(b []byte) []byte {
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *SetupPodResponse) Unmarshal(b []byte) error {
+	return Fields(b, func(int, Value) error {
+		m.unknown = true
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *SetupPodResponse) Unknown() bool { return m.unknown }
+
+// AddVolumeRequest is a message of the protocol.
+type AddVolumeRequest struct {
+	Id      string
+	Kind    string
+	Size    uint64
+	Mode    uint32
+	Uid     uint32
+	Gid     uint32
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *AddVolumeRequest) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Id)
+	b = appendString(b, 2, m.Kind)
+	b = AppendNumber(b, 3, uint64(m.Size))
+	b = AppendNumber(b, 4, uint64(m.Mode))
+	b = AppendNumber(b, 5, uint64(m.Uid))
+	b = AppendNumber(b, 6, uint64(m.Gid))
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *AddVolumeRequest) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Id = string(v.Data)
+		case 2<<TypeBits | Bytes:
+			m.Kind = string(v.Data)
+		case 3<<TypeBits | Varint:
+			m.Size = uint64(v.Number)
+		case 4<<TypeBits | Varint:
+			m.Mode = uint32(v.Number)
+		case 5<<TypeBits | Varint:
+			m.Uid = uint32(v.Number)
+		case 6<<TypeBits | Varint:
+			m.Gid = uint32(v.Number)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *AddVolumeRequest) Unknown() bool { return m.unknown }
+
+// AddVolumeResponse is a message of the protocol.
+type AddVolumeResponse struct {
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *AddVolumeResponse) AppendTo(b []byte) []byte {
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *AddVolumeResponse) Unmarshal(b []byte) error {
+	return Fields(b, func(int, Value) error {
+		m.unknown = true
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *AddVolumeResponse) Unknown() bool { return m.unknown }
+
+// RemoveVolumeRequest is a message of the protocol.
+type RemoveVolumeRequest struct {
+	Id      string
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *RemoveVolumeRequest) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Id)
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *RemoveVolumeRequest) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Id = string(v.Data)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *RemoveVolumeRequest) Unknown() bool { return m.unknown }
+
+// RemoveVolumeResponse is a message of the protocol.
+type RemoveVolumeResponse struct {
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *RemoveVolumeResponse) AppendTo(b []byte) []byte {
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *RemoveVolumeResponse) Unmarshal(b []byte) error {
+	return Fields(b, func(int, Value) error {
+		m.unknown = true
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *RemoveVolumeResponse) Unknown() bool { return m.unknown }
+
+// VolumeMount is a message of the protocol.
+type VolumeMount struct {
+	Volume  string
+	Path    string
+	Target  string
+	Options []string
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *VolumeMount) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Volume)
+	b = appendString(b, 2, m.Path)
+	b = appendString(b, 3, m.Target)
+	for _, s := range m.Options {
+		b = appendItem(b, 4, s)
+	}
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *VolumeMount) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Volume = string(v.Data)
+		case 2<<TypeBits | Bytes:
+			m.Path = string(v.Data)
+		case 3<<TypeBits | Bytes:
+			m.Target = string(v.Data)
+		case 4<<TypeBits | Bytes:
+			m.Options = append(m.Options, string(v.Data))
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *VolumeMount) Unknown() bool { return m.unknown }
+
+// AddContainerRequest is a message of the protocol.
+type AddContainerRequest struct {
+	Container string
+	Setup     *SetupRequest
+	Pid       string
+	Volumes   []*VolumeMount
+	unknown   bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *AddContainerRequest) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Container)
+	if m.Setup != nil {
+		b = appendItem(b, 2, m.Setup.AppendTo(nil))
+	}
+	b = appendString(b, 3, m.Pid)
+	for _, x := range m.Volumes {
+		b = appendItem(b, 4, x.AppendTo(nil))
+	}
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *AddContainerRequest) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Container = string(v.Data)
+		case 2<<TypeBits | Bytes:
+			if m.Setup == nil {
+				m.Setup = new(SetupRequest)
+			}
+			if err := m.Setup.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || m.Setup.unknown
+		case 3<<TypeBits | Bytes:
+			m.Pid = string(v.Data)
+		case 4<<TypeBits | Bytes:
+			x := new(VolumeMount)
+			if err := x.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || x.unknown
+			m.Volumes = append(m.Volumes, x)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *AddContainerRequest) Unknown() bool { return m.unknown }
+
+// AddContainerResponse is a message of the protocol.
+type AddContainerResponse struct {
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *AddContainerResponse) AppendTo(b []byte) []byte {
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *AddContainerResponse) Unmarshal(b []byte) error {
+	return Fields(b, func(int, Value) error {
+		m.unknown = true
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *AddContainerResponse) Unknown() bool { return m.unknown }
+
+// RemoveContainerRequest is a message of the protocol.
+type RemoveContainerRequest struct {
+	Container string
+	unknown   bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *RemoveContainerRequest) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Container)
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *RemoveContainerRequest) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Container = string(v.Data)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *RemoveContainerRequest) Unknown() bool { return m.unknown }
+
+// RemoveContainerResponse is a message of the protocol.
+type RemoveContainerResponse struct {
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *RemoveContainerResponse) AppendTo(b []byte) []byte {
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *RemoveContainerResponse) Unmarshal(b []byte) error {
+	return Fields(b, func(int, Value) error {
+		m.unknown = true
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *RemoveContainerResponse) Unknown() bool { return m.unknown }
+
+// SyncVolumeRequest is a message of the protocol.
+type SyncVolumeRequest struct {
+	Volume   string
+	Revision uint64
+	Entries  []*File
+	Last     bool
+	unknown  bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *SyncVolumeRequest) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Volume)
+	b = AppendNumber(b, 2, uint64(m.Revision))
+	for _, x := range m.Entries {
+		b = appendItem(b, 3, x.AppendTo(nil))
+	}
+	b = appendBool(b, 4, m.Last)
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *SyncVolumeRequest) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Volume = string(v.Data)
+		case 2<<TypeBits | Varint:
+			m.Revision = uint64(v.Number)
+		case 3<<TypeBits | Bytes:
+			x := new(File)
+			if err := x.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || x.unknown
+			m.Entries = append(m.Entries, x)
+		case 4<<TypeBits | Varint:
+			m.Last = v.Number != 0
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *SyncVolumeRequest) Unknown() bool { return m.unknown }
+
+// SyncVolumeResponse is a message of the protocol.
+type SyncVolumeResponse struct {
+	Revision uint64
+	unknown  bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *SyncVolumeResponse) AppendTo(b []byte) []byte {
+	b = AppendNumber(b, 1, uint64(m.Revision))
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *SyncVolumeResponse) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Varint:
+			m.Revision = uint64(v.Number)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *SyncVolumeResponse) Unknown() bool { return m.unknown }
+
+// ReadBackRequest is a message of the protocol.
+type ReadBackRequest struct {
+	Container string
+	Path      string
+	Max       uint32
+	unknown   bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *ReadBackRequest) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Container)
+	b = appendString(b, 2, m.Path)
+	b = AppendNumber(b, 3, uint64(m.Max))
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *ReadBackRequest) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Container = string(v.Data)
+		case 2<<TypeBits | Bytes:
+			m.Path = string(v.Data)
+		case 3<<TypeBits | Varint:
+			m.Max = uint32(v.Number)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *ReadBackRequest) Unknown() bool { return m.unknown }
+
+// ReadBackResponse is a message of the protocol.
+type ReadBackResponse struct {
+	Data    []byte
+	Missing bool
+	Size    uint64
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *ReadBackResponse) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Data)
+	b = appendBool(b, 2, m.Missing)
+	b = AppendNumber(b, 3, uint64(m.Size))
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *ReadBackResponse) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Data = v.Data
+		case 2<<TypeBits | Varint:
+			m.Missing = v.Number != 0
+		case 3<<TypeBits | Varint:
+			m.Size = uint64(v.Number)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *ReadBackResponse) Unknown() bool { return m.unknown }
 
 // Address is a message of the protocol.
 type Address struct {
@@ -861,12 +1376,13 @@ func (m *SetClockResponse) Unknown() bool { return m.unknown }
 
 // StartRequest is a message of the protocol.
 type StartRequest struct {
-	Id      string
-	Process []byte
-	Stdin   bool
-	Stdout  bool
-	Stderr  bool
-	unknown bool
+	Id        string
+	Process   []byte
+	Stdin     bool
+	Stdout    bool
+	Stderr    bool
+	Container string
+	unknown   bool
 }
 
 // AppendTo appends the message's bytes.
@@ -876,6 +1392,7 @@ func (m *StartRequest) AppendTo(b []byte) []byte {
 	b = appendBool(b, 3, m.Stdin)
 	b = appendBool(b, 4, m.Stdout)
 	b = appendBool(b, 5, m.Stderr)
+	b = appendString(b, 6, m.Container)
 	return b
 }
 
@@ -893,6 +1410,8 @@ func (m *StartRequest) Unmarshal(b []byte) error {
 			m.Stdout = v.Number != 0
 		case 5<<TypeBits | Varint:
 			m.Stderr = v.Number != 0
+		case 6<<TypeBits | Bytes:
+			m.Container = string(v.Data)
 		default:
 			m.unknown = true
 		}
@@ -1179,18 +1698,25 @@ func (m *Process) Unknown() bool { return m.unknown }
 
 // ProcessesRequest is a message of the protocol.
 type ProcessesRequest struct {
-	unknown bool
+	Container string
+	unknown   bool
 }
 
 // AppendTo appends the message's bytes.
 func (m *ProcessesRequest) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Container)
 	return b
 }
 
 // Unmarshal adds what b holds.
 func (m *ProcessesRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(int, Value) error {
-		m.unknown = true
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Container = string(v.Data)
+		default:
+			m.unknown = true
+		}
 		return nil
 	})
 }
@@ -1504,18 +2030,25 @@ func (m *ResizeResponse) Unknown() bool { return m.unknown }
 
 // StatsRequest is a message of the protocol.
 type StatsRequest struct {
-	unknown bool
+	Container string
+	unknown   bool
 }
 
 // AppendTo appends the message's bytes.
 func (m *StatsRequest) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Container)
 	return b
 }
 
 // Unmarshal adds what b holds.
 func (m *StatsRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(int, Value) error {
-		m.unknown = true
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Container = string(v.Data)
+		default:
+			m.unknown = true
+		}
 		return nil
 	})
 }
@@ -1653,12 +2186,14 @@ func (m *BlockIO) Unknown() bool { return m.unknown }
 // UpdateRequest is a message of the protocol.
 type UpdateRequest struct {
 	Resources []byte
+	Container string
 	unknown   bool
 }
 
 // AppendTo appends the message's bytes.
 func (m *UpdateRequest) AppendTo(b []byte) []byte {
 	b = appendString(b, 1, m.Resources)
+	b = appendString(b, 2, m.Container)
 	return b
 }
 
@@ -1668,6 +2203,8 @@ func (m *UpdateRequest) Unmarshal(b []byte) error {
 		switch tag {
 		case 1<<TypeBits | Bytes:
 			m.Resources = v.Data
+		case 2<<TypeBits | Bytes:
+			m.Container = string(v.Data)
 		default:
 			m.unknown = true
 		}

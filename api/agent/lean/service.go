@@ -26,6 +26,13 @@ type AgentService interface {
 	Update(context.Context, *UpdateRequest) (*UpdateResponse, error)
 	Sync(context.Context, *SyncRequest) (*SyncResponse, error)
 	Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error)
+	SetupPod(context.Context, *SetupPodRequest) (*SetupPodResponse, error)
+	AddVolume(context.Context, *AddVolumeRequest) (*AddVolumeResponse, error)
+	RemoveVolume(context.Context, *RemoveVolumeRequest) (*RemoveVolumeResponse, error)
+	SyncVolume(context.Context, *SyncVolumeRequest) (*SyncVolumeResponse, error)
+	AddContainer(context.Context, *AddContainerRequest) (*AddContainerResponse, error)
+	RemoveContainer(context.Context, *RemoveContainerRequest) (*RemoveContainerResponse, error)
+	ReadBack(context.Context, *ReadBackRequest) (*ReadBackResponse, error)
 }
 
 // Handlers are the methods of s by their names.
@@ -51,5 +58,12 @@ func Handlers(s AgentService) map[string]Handler {
 		"Update":           handle(s.Update),
 		"Sync":             handle(s.Sync),
 		"Shutdown":         handle(s.Shutdown),
+		"SetupPod":         handle(s.SetupPod),
+		"AddVolume":        handle(s.AddVolume),
+		"RemoveVolume":     handle(s.RemoveVolume),
+		"SyncVolume":       handle(s.SyncVolume),
+		"AddContainer":     handle(s.AddContainer),
+		"RemoveContainer":  handle(s.RemoveContainer),
+		"ReadBack":         handle(s.ReadBack),
 	}
 }

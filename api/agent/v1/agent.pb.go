@@ -117,6 +117,7 @@ type InfoResponse struct {
 	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	UptimeMs      uint64                 `protobuf:"varint,3,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
 	Kernel        string                 `protobuf:"bytes,4,opt,name=kernel,proto3" json:"kernel,omitempty"`
+	Features      []string               `protobuf:"bytes,5,rep,name=features,proto3" json:"features,omitempty"` // what this guest can beyond the first build: "pod"
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -177,6 +178,13 @@ func (x *InfoResponse) GetKernel() string {
 		return x.Kernel
 	}
 	return ""
+}
+
+func (x *InfoResponse) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
 }
 
 // Disk is found by its serial number, never by its device name.
@@ -321,6 +329,7 @@ type File struct {
 	Append        bool                   `protobuf:"varint,7,opt,name=append,proto3" json:"append,omitempty"`                                      // data continues the file of an earlier entry of the same path
 	Offset        uint64                 `protobuf:"varint,8,opt,name=offset,proto3" json:"offset,omitempty"`                                      // of data in the file, for an entry with append
 	MtimeUnixNano int64                  `protobuf:"varint,9,opt,name=mtime_unix_nano,json=mtimeUnixNano,proto3" json:"mtime_unix_nano,omitempty"` // 0: the time of the copy
+	Keep          bool                   `protobuf:"varint,10,opt,name=keep,proto3" json:"keep,omitempty"`                                         // a regular file that ReadBack is going to ask for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -416,6 +425,13 @@ func (x *File) GetMtimeUnixNano() int64 {
 		return x.MtimeUnixNano
 	}
 	return 0
+}
+
+func (x *File) GetKeep() bool {
+	if x != nil {
+		return x.Keep
+	}
+	return false
 }
 
 type SetupRequest struct {
@@ -658,9 +674,11 @@ func (*SetupResponse) Descriptor() ([]byte, []int) {
 	return file_agent_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
+// Into a container of a pod, files can also be copied after its Start, as after a wake.
 type CopyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Files         []*File                `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	Container     string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -702,6 +720,13 @@ func (x *CopyRequest) GetFiles() []*File {
 	return nil
 }
 
+func (x *CopyRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
 type CopyResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -738,6 +763,799 @@ func (*CopyResponse) Descriptor() ([]byte, []int) {
 	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
+type SetupPodRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hostname      string                 `protobuf:"bytes,1,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	Sysctl        map[string]string      `protobuf:"bytes,2,rep,name=sysctl,proto3" json:"sysctl,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Writable      *Disk                  `protobuf:"bytes,3,opt,name=writable,proto3" json:"writable,omitempty"`   // of all containers and volumes; absent: a tmpfs takes its place
+	Resources     []byte                 `protobuf:"bytes,4,opt,name=resources,proto3" json:"resources,omitempty"` // JSON of specs.LinuxResources of the whole pod; empty: no limits
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetupPodRequest) Reset() {
+	*x = SetupPodRequest{}
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetupPodRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetupPodRequest) ProtoMessage() {}
+
+func (x *SetupPodRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetupPodRequest.ProtoReflect.Descriptor instead.
+func (*SetupPodRequest) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SetupPodRequest) GetHostname() string {
+	if x != nil {
+		return x.Hostname
+	}
+	return ""
+}
+
+func (x *SetupPodRequest) GetSysctl() map[string]string {
+	if x != nil {
+		return x.Sysctl
+	}
+	return nil
+}
+
+func (x *SetupPodRequest) GetWritable() *Disk {
+	if x != nil {
+		return x.Writable
+	}
+	return nil
+}
+
+func (x *SetupPodRequest) GetResources() []byte {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+type SetupPodResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetupPodResponse) Reset() {
+	*x = SetupPodResponse{}
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetupPodResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetupPodResponse) ProtoMessage() {}
+
+func (x *SetupPodResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetupPodResponse.ProtoReflect.Descriptor instead.
+func (*SetupPodResponse) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+type AddVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`      // letters, digits and '-'
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`  // "disk": a directory on the pod's writable disk; "memory": a tmpfs
+	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"` // bytes, of memory; 0: the kernel's default
+	Mode          uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"` // permission bits of its root, as in stat(2)
+	Uid           uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid           uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddVolumeRequest) Reset() {
+	*x = AddVolumeRequest{}
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddVolumeRequest) ProtoMessage() {}
+
+func (x *AddVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddVolumeRequest.ProtoReflect.Descriptor instead.
+func (*AddVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *AddVolumeRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AddVolumeRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *AddVolumeRequest) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *AddVolumeRequest) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *AddVolumeRequest) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *AddVolumeRequest) GetGid() uint32 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+type AddVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddVolumeResponse) Reset() {
+	*x = AddVolumeResponse{}
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddVolumeResponse) ProtoMessage() {}
+
+func (x *AddVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddVolumeResponse.ProtoReflect.Descriptor instead.
+func (*AddVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+}
+
+type RemoveVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveVolumeRequest) Reset() {
+	*x = RemoveVolumeRequest{}
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveVolumeRequest) ProtoMessage() {}
+
+func (x *RemoveVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveVolumeRequest.ProtoReflect.Descriptor instead.
+func (*RemoveVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RemoveVolumeRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RemoveVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveVolumeResponse) Reset() {
+	*x = RemoveVolumeResponse{}
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveVolumeResponse) ProtoMessage() {}
+
+func (x *RemoveVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveVolumeResponse.ProtoReflect.Descriptor instead.
+func (*RemoveVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+}
+
+type VolumeMount struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Volume string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	// Below the volume; empty: all of it. What is not there is made, as a directory with the
+	// volume's mode. No link in it leads out of the volume.
+	Path          string   `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Target        string   `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
+	Options       []string `protobuf:"bytes,4,rep,name=options,proto3" json:"options,omitempty"` // of a bind mount, as in the OCI runtime spec
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeMount) Reset() {
+	*x = VolumeMount{}
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeMount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeMount) ProtoMessage() {}
+
+func (x *VolumeMount) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeMount.ProtoReflect.Descriptor instead.
+func (*VolumeMount) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *VolumeMount) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *VolumeMount) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *VolumeMount) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *VolumeMount) GetOptions() []string {
+	if x != nil {
+		return x.Options
+	}
+	return nil
+}
+
+type AddContainerRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"` // "c1" and so on: letters, digits and '-', and not "pod"
+	// writable absent: a directory of the container on the pod's disk takes its place. The host
+	// name is the pod's, whatever setup says.
+	Setup *SetupRequest `protobuf:"bytes,2,opt,name=setup,proto3" json:"setup,omitempty"`
+	Pid   string        `protobuf:"bytes,3,opt,name=pid,proto3" json:"pid,omitempty"` // pid namespace: empty: its own; "pod": the pod's; else that of this container
+	// After the mounts of setup, in this order, but before those that lie below a volume's target.
+	Volumes       []*VolumeMount `protobuf:"bytes,4,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddContainerRequest) Reset() {
+	*x = AddContainerRequest{}
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddContainerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddContainerRequest) ProtoMessage() {}
+
+func (x *AddContainerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddContainerRequest.ProtoReflect.Descriptor instead.
+func (*AddContainerRequest) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AddContainerRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *AddContainerRequest) GetSetup() *SetupRequest {
+	if x != nil {
+		return x.Setup
+	}
+	return nil
+}
+
+func (x *AddContainerRequest) GetPid() string {
+	if x != nil {
+		return x.Pid
+	}
+	return ""
+}
+
+func (x *AddContainerRequest) GetVolumes() []*VolumeMount {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+type AddContainerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddContainerResponse) Reset() {
+	*x = AddContainerResponse{}
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddContainerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddContainerResponse) ProtoMessage() {}
+
+func (x *AddContainerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddContainerResponse.ProtoReflect.Descriptor instead.
+func (*AddContainerResponse) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+type RemoveContainerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveContainerRequest) Reset() {
+	*x = RemoveContainerRequest{}
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveContainerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveContainerRequest) ProtoMessage() {}
+
+func (x *RemoveContainerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveContainerRequest.ProtoReflect.Descriptor instead.
+func (*RemoveContainerRequest) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RemoveContainerRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+type RemoveContainerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveContainerResponse) Reset() {
+	*x = RemoveContainerResponse{}
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveContainerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveContainerResponse) ProtoMessage() {}
+
+func (x *RemoveContainerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveContainerResponse.ProtoReflect.Descriptor instead.
+func (*RemoveContainerResponse) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+}
+
+type SyncVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // from 1 on; a later content has a higher one
+	Entries       []*File                `protobuf:"bytes,3,rep,name=entries,proto3" json:"entries,omitempty"`    // with paths below the volume; mode of its root: path "/"
+	Last          bool                   `protobuf:"varint,4,opt,name=last,proto3" json:"last,omitempty"`         // false: another message of this revision follows
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncVolumeRequest) Reset() {
+	*x = SyncVolumeRequest{}
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncVolumeRequest) ProtoMessage() {}
+
+func (x *SyncVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncVolumeRequest.ProtoReflect.Descriptor instead.
+func (*SyncVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SyncVolumeRequest) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *SyncVolumeRequest) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *SyncVolumeRequest) GetEntries() []*File {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *SyncVolumeRequest) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+type SyncVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // that the volume holds now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SyncVolumeResponse) Reset() {
+	*x = SyncVolumeResponse{}
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SyncVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SyncVolumeResponse) ProtoMessage() {}
+
+func (x *SyncVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SyncVolumeResponse.ProtoReflect.Descriptor instead.
+func (*SyncVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *SyncVolumeResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type ReadBackRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // as in File
+	Max           uint32                 `protobuf:"varint,3,opt,name=max,proto3" json:"max,omitempty"`  // bytes; 0, or more than 64 KiB: 64 KiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBackRequest) Reset() {
+	*x = ReadBackRequest{}
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBackRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBackRequest) ProtoMessage() {}
+
+func (x *ReadBackRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBackRequest.ProtoReflect.Descriptor instead.
+func (*ReadBackRequest) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ReadBackRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *ReadBackRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ReadBackRequest) GetMax() uint32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
+type ReadBackResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`        // the end of the file, max bytes at most
+	Missing       bool                   `protobuf:"varint,2,opt,name=missing,proto3" json:"missing,omitempty"` // the container has removed the file's name since; data is what it held
+	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`       // of the whole file
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadBackResponse) Reset() {
+	*x = ReadBackResponse{}
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadBackResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadBackResponse) ProtoMessage() {}
+
+func (x *ReadBackResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadBackResponse.ProtoReflect.Descriptor instead.
+func (*ReadBackResponse) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ReadBackResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ReadBackResponse) GetMissing() bool {
+	if x != nil {
+		return x.Missing
+	}
+	return false
+}
+
+func (x *ReadBackResponse) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 type Address struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cidr          string                 `protobuf:"bytes,1,opt,name=cidr,proto3" json:"cidr,omitempty"`
@@ -747,7 +1565,7 @@ type Address struct {
 
 func (x *Address) Reset() {
 	*x = Address{}
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +1577,7 @@ func (x *Address) String() string {
 func (*Address) ProtoMessage() {}
 
 func (x *Address) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +1590,7 @@ func (x *Address) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Address.ProtoReflect.Descriptor instead.
 func (*Address) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Address) GetCidr() string {
@@ -799,7 +1617,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +1629,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +1642,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Route) GetDestination() string {
@@ -903,7 +1721,7 @@ type NIC struct {
 
 func (x *NIC) Reset() {
 	*x = NIC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +1733,7 @@ func (x *NIC) String() string {
 func (*NIC) ProtoMessage() {}
 
 func (x *NIC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1746,7 @@ func (x *NIC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NIC.ProtoReflect.Descriptor instead.
 func (*NIC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NIC) GetMac() string {
@@ -975,7 +1793,7 @@ type ConfigureNetworkRequest struct {
 
 func (x *ConfigureNetworkRequest) Reset() {
 	*x = ConfigureNetworkRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1805,7 @@ func (x *ConfigureNetworkRequest) String() string {
 func (*ConfigureNetworkRequest) ProtoMessage() {}
 
 func (x *ConfigureNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1818,7 @@ func (x *ConfigureNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureNetworkRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConfigureNetworkRequest) GetNics() []*NIC {
@@ -1018,7 +1836,7 @@ type ConfigureNetworkResponse struct {
 
 func (x *ConfigureNetworkResponse) Reset() {
 	*x = ConfigureNetworkResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1848,7 @@ func (x *ConfigureNetworkResponse) String() string {
 func (*ConfigureNetworkResponse) ProtoMessage() {}
 
 func (x *ConfigureNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1861,7 @@ func (x *ConfigureNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureNetworkResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 type PrepareRequest struct {
@@ -1054,7 +1872,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1884,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1897,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 type PrepareResponse struct {
@@ -1092,7 +1910,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1104,7 +1922,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1117,7 +1935,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PrepareResponse) GetVersion() string {
@@ -1148,7 +1966,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1978,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1991,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RestoredRequest) GetEntropy() []byte {
@@ -1229,7 +2047,7 @@ type RestoredResponse struct {
 
 func (x *RestoredResponse) Reset() {
 	*x = RestoredResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1241,7 +2059,7 @@ func (x *RestoredResponse) String() string {
 func (*RestoredResponse) ProtoMessage() {}
 
 func (x *RestoredResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1254,7 +2072,7 @@ func (x *RestoredResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredResponse.ProtoReflect.Descriptor instead.
 func (*RestoredResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RestoredResponse) GetBootId() string {
@@ -1287,7 +2105,7 @@ type SetClockRequest struct {
 
 func (x *SetClockRequest) Reset() {
 	*x = SetClockRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +2117,7 @@ func (x *SetClockRequest) String() string {
 func (*SetClockRequest) ProtoMessage() {}
 
 func (x *SetClockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +2130,7 @@ func (x *SetClockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetClockRequest.ProtoReflect.Descriptor instead.
 func (*SetClockRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SetClockRequest) GetUnixNano() int64 {
@@ -1331,7 +2149,7 @@ type SetClockResponse struct {
 
 func (x *SetClockResponse) Reset() {
 	*x = SetClockResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +2161,7 @@ func (x *SetClockResponse) String() string {
 func (*SetClockResponse) ProtoMessage() {}
 
 func (x *SetClockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +2174,7 @@ func (x *SetClockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetClockResponse.ProtoReflect.Descriptor instead.
 func (*SetClockResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SetClockResponse) GetBehindNano() int64 {
@@ -1367,19 +2185,22 @@ func (x *SetClockResponse) GetBehindNano() int64 {
 }
 
 type StartRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Process       []byte                 `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"` // JSON of specs.Process
-	Stdin         bool                   `protobuf:"varint,3,opt,name=stdin,proto3" json:"stdin,omitempty"`    // false: /dev/null
-	Stdout        bool                   `protobuf:"varint,4,opt,name=stdout,proto3" json:"stdout,omitempty"`
-	Stderr        bool                   `protobuf:"varint,5,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Process []byte                 `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"` // JSON of specs.Process
+	Stdin   bool                   `protobuf:"varint,3,opt,name=stdin,proto3" json:"stdin,omitempty"`    // false: /dev/null
+	Stdout  bool                   `protobuf:"varint,4,opt,name=stdout,proto3" json:"stdout,omitempty"`
+	Stderr  bool                   `protobuf:"varint,5,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	// Whose process it is. The init of a container of a pod has the container's id, an exec
+	// has CONTAINER/NAME.
+	Container     string `protobuf:"bytes,6,opt,name=container,proto3" json:"container,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +2212,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +2225,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StartRequest) GetId() string {
@@ -1442,6 +2263,13 @@ func (x *StartRequest) GetStderr() bool {
 	return false
 }
 
+func (x *StartRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
 type StartResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pid           uint32                 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
@@ -1451,7 +2279,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +2291,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +2304,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StartResponse) GetPid() uint32 {
@@ -1495,7 +2323,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +2335,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +2348,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WaitRequest) GetId() string {
@@ -1534,7 +2362,7 @@ type WaitResponse struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	ExitStatus       uint32                 `protobuf:"varint,1,opt,name=exit_status,json=exitStatus,proto3" json:"exit_status,omitempty"` // 128 + signal for a signal
 	ExitedAtUnixNano int64                  `protobuf:"varint,2,opt,name=exited_at_unix_nano,json=exitedAtUnixNano,proto3" json:"exited_at_unix_nano,omitempty"`
-	Oom              bool                   `protobuf:"varint,3,opt,name=oom,proto3" json:"oom,omitempty"` // the container's cgroup killed a process for memory
+	Oom              bool                   `protobuf:"varint,3,opt,name=oom,proto3" json:"oom,omitempty"` // the cgroup of its container killed a process for memory
 	// All that the process wrote lies before these offsets; what comes later was written by
 	// others that hold the streams.
 	StdoutEnd     uint64 `protobuf:"varint,4,opt,name=stdout_end,json=stdoutEnd,proto3" json:"stdout_end,omitempty"`
@@ -1546,7 +2374,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +2386,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +2399,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WaitResponse) GetExitStatus() uint32 {
@@ -1620,7 +2448,7 @@ type KillRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Id     string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Signal uint32                 `protobuf:"varint,2,opt,name=signal,proto3" json:"signal,omitempty"`
-	All    bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // with init's id: every process of the container
+	All    bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"` // with the id of a container's init: every process of that container
 	// Of an exec whose Start nobody waits for any more: a Start under way is waited for, one
 	// that comes later is refused, and that there is no such process is success. A guest of an
 	// earlier build answers NotFound, also for one that may be on its way.
@@ -1634,7 +2462,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +2474,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +2487,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *KillRequest) GetId() string {
@@ -1705,7 +2533,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +2545,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +2558,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 type RemoveRequest struct {
@@ -1742,7 +2570,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +2582,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +2595,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RemoveRequest) GetId() string {
@@ -1785,7 +2613,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +2625,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +2638,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 type Process struct {
@@ -1829,7 +2657,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +2669,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +2682,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Process) GetId() string {
@@ -1915,13 +2743,14 @@ func (x *Process) GetStderrOffset() uint64 {
 
 type ProcessesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProcessesRequest) Reset() {
 	*x = ProcessesRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2762,7 @@ func (x *ProcessesRequest) String() string {
 func (*ProcessesRequest) ProtoMessage() {}
 
 func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,13 +2775,20 @@ func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ProcessesRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
 }
 
 type ProcessesResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Processes []*Process             `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
-	// All others of the container, with nothing but the pid that the guest's kernel has for each. At most 65,536.
+	// All others of the container, or of all, with nothing but the pid that the guest's kernel has for each. At most 65,536.
 	Others        []*Process `protobuf:"bytes,2,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1960,7 +2796,7 @@ type ProcessesResponse struct {
 
 func (x *ProcessesResponse) Reset() {
 	*x = ProcessesResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2808,7 @@ func (x *ProcessesResponse) String() string {
 func (*ProcessesResponse) ProtoMessage() {}
 
 func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2821,7 @@ func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ProcessesResponse) GetProcesses() []*Process {
@@ -2015,7 +2851,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2027,7 +2863,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2040,7 +2876,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReadRequest) GetId() string {
@@ -2089,7 +2925,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2937,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +2950,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ReadResponse) GetData() []byte {
@@ -2149,7 +2985,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2997,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +3010,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *WriteRequest) GetId() string {
@@ -2208,7 +3044,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +3056,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +3069,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *WriteResponse) GetOffset() uint64 {
@@ -2260,7 +3096,7 @@ type CloseStdinRequest struct {
 
 func (x *CloseStdinRequest) Reset() {
 	*x = CloseStdinRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +3108,7 @@ func (x *CloseStdinRequest) String() string {
 func (*CloseStdinRequest) ProtoMessage() {}
 
 func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +3121,7 @@ func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinRequest.ProtoReflect.Descriptor instead.
 func (*CloseStdinRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *CloseStdinRequest) GetId() string {
@@ -2310,7 +3146,7 @@ type CloseStdinResponse struct {
 
 func (x *CloseStdinResponse) Reset() {
 	*x = CloseStdinResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +3158,7 @@ func (x *CloseStdinResponse) String() string {
 func (*CloseStdinResponse) ProtoMessage() {}
 
 func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +3171,7 @@ func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinResponse.ProtoReflect.Descriptor instead.
 func (*CloseStdinResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 type ResizeRequest struct {
@@ -2349,7 +3185,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2361,7 +3197,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2374,7 +3210,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ResizeRequest) GetId() string {
@@ -2406,7 +3242,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2418,7 +3254,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2431,18 +3267,19 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{54}
 }
 
 type StatsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +3291,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +3304,14 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *StatsRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
 }
 
 type StatsResponse struct {
@@ -2490,7 +3334,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +3346,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +3359,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StatsResponse) GetMemoryCurrent() uint64 {
@@ -2617,7 +3461,7 @@ type BlockIO struct {
 
 func (x *BlockIO) Reset() {
 	*x = BlockIO{}
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2629,7 +3473,7 @@ func (x *BlockIO) String() string {
 func (*BlockIO) ProtoMessage() {}
 
 func (x *BlockIO) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2642,7 +3486,7 @@ func (x *BlockIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockIO.ProtoReflect.Descriptor instead.
 func (*BlockIO) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *BlockIO) GetMajor() uint64 {
@@ -2690,13 +3534,14 @@ func (x *BlockIO) GetWrites() uint64 {
 type UpdateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Resources     []byte                 `protobuf:"bytes,1,opt,name=resources,proto3" json:"resources,omitempty"`
+	Container     string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"` // empty, of a pod: of the whole pod
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2708,7 +3553,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2721,7 +3566,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *UpdateRequest) GetResources() []byte {
@@ -2729,6 +3574,13 @@ func (x *UpdateRequest) GetResources() []byte {
 		return x.Resources
 	}
 	return nil
+}
+
+func (x *UpdateRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
 }
 
 type UpdateResponse struct {
@@ -2739,7 +3591,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2751,7 +3603,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +3616,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{59}
 }
 
 type SyncRequest struct {
@@ -2775,7 +3627,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +3639,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2800,7 +3652,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{60}
 }
 
 type SyncResponse struct {
@@ -2811,7 +3663,7 @@ type SyncResponse struct {
 
 func (x *SyncResponse) Reset() {
 	*x = SyncResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2823,7 +3675,7 @@ func (x *SyncResponse) String() string {
 func (*SyncResponse) ProtoMessage() {}
 
 func (x *SyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2836,7 +3688,7 @@ func (x *SyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncResponse.ProtoReflect.Descriptor instead.
 func (*SyncResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{61}
 }
 
 type ShutdownRequest struct {
@@ -2847,7 +3699,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2859,7 +3711,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2872,7 +3724,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{62}
 }
 
 type ShutdownResponse struct {
@@ -2883,7 +3735,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_agent_v1_agent_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2895,7 +3747,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_agent_v1_agent_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2908,7 +3760,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{63}
 }
 
 var File_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -2916,12 +3768,13 @@ var File_agent_v1_agent_proto protoreflect.FileDescriptor
 const file_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"\x14agent/v1/agent.proto\x12\x0fgodwit.agent.v1\"\r\n" +
-	"\vInfoRequest\"v\n" +
+	"\vInfoRequest\"\x92\x01\n" +
 	"\fInfoResponse\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1b\n" +
 	"\tuptime_ms\x18\x03 \x01(\x04R\buptimeMs\x12\x16\n" +
-	"\x06kernel\x18\x04 \x01(\tR\x06kernel\"O\n" +
+	"\x06kernel\x18\x04 \x01(\tR\x06kernel\x12\x1a\n" +
+	"\bfeatures\x18\x05 \x03(\tR\bfeatures\"O\n" +
 	"\x04Disk\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x1b\n" +
@@ -2930,7 +3783,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\tR\x06target\x12\x18\n" +
-	"\aoptions\x18\x04 \x03(\tR\aoptions\"\xd2\x01\n" +
+	"\aoptions\x18\x04 \x03(\tR\aoptions\"\xe6\x01\n" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x10\n" +
@@ -2940,7 +3793,9 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x04link\x18\x06 \x01(\tR\x04link\x12\x16\n" +
 	"\x06append\x18\a \x01(\bR\x06append\x12\x16\n" +
 	"\x06offset\x18\b \x01(\x04R\x06offset\x12&\n" +
-	"\x0fmtime_unix_nano\x18\t \x01(\x03R\rmtimeUnixNano\"\xab\x05\n" +
+	"\x0fmtime_unix_nano\x18\t \x01(\x03R\rmtimeUnixNano\x12\x12\n" +
+	"\x04keep\x18\n" +
+	" \x01(\bR\x04keep\"\xab\x05\n" +
 	"\fSetupRequest\x12-\n" +
 	"\x06layers\x18\x01 \x03(\v2\x15.godwit.agent.v1.DiskR\x06layers\x121\n" +
 	"\bwritable\x18\x02 \x01(\v2\x15.godwit.agent.v1.DiskR\bwritable\x12.\n" +
@@ -2963,10 +3818,60 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\aSeccomp\x12\x18\n" +
 	"\aprogram\x18\x01 \x01(\fR\aprogram\x12\x14\n" +
 	"\x05flags\x18\x02 \x01(\rR\x05flags\"\x0f\n" +
-	"\rSetupResponse\":\n" +
+	"\rSetupResponse\"X\n" +
 	"\vCopyRequest\x12+\n" +
-	"\x05files\x18\x01 \x03(\v2\x15.godwit.agent.v1.FileR\x05files\"\x0e\n" +
-	"\fCopyResponse\"\x1d\n" +
+	"\x05files\x18\x01 \x03(\v2\x15.godwit.agent.v1.FileR\x05files\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\"\x0e\n" +
+	"\fCopyResponse\"\xff\x01\n" +
+	"\x0fSetupPodRequest\x12\x1a\n" +
+	"\bhostname\x18\x01 \x01(\tR\bhostname\x12D\n" +
+	"\x06sysctl\x18\x02 \x03(\v2,.godwit.agent.v1.SetupPodRequest.SysctlEntryR\x06sysctl\x121\n" +
+	"\bwritable\x18\x03 \x01(\v2\x15.godwit.agent.v1.DiskR\bwritable\x12\x1c\n" +
+	"\tresources\x18\x04 \x01(\fR\tresources\x1a9\n" +
+	"\vSysctlEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x12\n" +
+	"\x10SetupPodResponse\"\x82\x01\n" +
+	"\x10AddVolumeRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x04R\x04size\x12\x12\n" +
+	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\x10\n" +
+	"\x03uid\x18\x05 \x01(\rR\x03uid\x12\x10\n" +
+	"\x03gid\x18\x06 \x01(\rR\x03gid\"\x13\n" +
+	"\x11AddVolumeResponse\"%\n" +
+	"\x13RemoveVolumeRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x16\n" +
+	"\x14RemoveVolumeResponse\"k\n" +
+	"\vVolumeMount\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
+	"\x06target\x18\x03 \x01(\tR\x06target\x12\x18\n" +
+	"\aoptions\x18\x04 \x03(\tR\aoptions\"\xb2\x01\n" +
+	"\x13AddContainerRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x123\n" +
+	"\x05setup\x18\x02 \x01(\v2\x1d.godwit.agent.v1.SetupRequestR\x05setup\x12\x10\n" +
+	"\x03pid\x18\x03 \x01(\tR\x03pid\x126\n" +
+	"\avolumes\x18\x04 \x03(\v2\x1c.godwit.agent.v1.VolumeMountR\avolumes\"\x16\n" +
+	"\x14AddContainerResponse\"6\n" +
+	"\x16RemoveContainerRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\x19\n" +
+	"\x17RemoveContainerResponse\"\x8c\x01\n" +
+	"\x11SyncVolumeRequest\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12/\n" +
+	"\aentries\x18\x03 \x03(\v2\x15.godwit.agent.v1.FileR\aentries\x12\x12\n" +
+	"\x04last\x18\x04 \x01(\bR\x04last\"0\n" +
+	"\x12SyncVolumeResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\"U\n" +
+	"\x0fReadBackRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x10\n" +
+	"\x03max\x18\x03 \x01(\rR\x03max\"T\n" +
+	"\x10ReadBackResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x18\n" +
+	"\amissing\x18\x02 \x01(\bR\amissing\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x04R\x04size\"\x1d\n" +
 	"\aAddress\x12\x12\n" +
 	"\x04cidr\x18\x01 \x01(\tR\x04cidr\"\xe4\x01\n" +
 	"\x05Route\x12 \n" +
@@ -3009,13 +3914,14 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\tunix_nano\x18\x01 \x01(\x03R\bunixNano\"3\n" +
 	"\x10SetClockResponse\x12\x1f\n" +
 	"\vbehind_nano\x18\x01 \x01(\x03R\n" +
-	"behindNano\"~\n" +
+	"behindNano\"\x9c\x01\n" +
 	"\fStartRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aprocess\x18\x02 \x01(\fR\aprocess\x12\x14\n" +
 	"\x05stdin\x18\x03 \x01(\bR\x05stdin\x12\x16\n" +
 	"\x06stdout\x18\x04 \x01(\bR\x06stdout\x12\x16\n" +
-	"\x06stderr\x18\x05 \x01(\bR\x06stderr\"!\n" +
+	"\x06stderr\x18\x05 \x01(\bR\x06stderr\x12\x1c\n" +
+	"\tcontainer\x18\x06 \x01(\tR\tcontainer\"!\n" +
 	"\rStartResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\rR\x03pid\"\x1d\n" +
 	"\vWaitRequest\x12\x0e\n" +
@@ -3049,8 +3955,9 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\bterminal\x18\x05 \x01(\bR\bterminal\x12!\n" +
 	"\fstdin_offset\x18\x06 \x01(\x04R\vstdinOffset\x12#\n" +
 	"\rstdout_offset\x18\a \x01(\x04R\fstdoutOffset\x12#\n" +
-	"\rstderr_offset\x18\b \x01(\x04R\fstderrOffset\"\x12\n" +
-	"\x10ProcessesRequest\"}\n" +
+	"\rstderr_offset\x18\b \x01(\x04R\fstderrOffset\"0\n" +
+	"\x10ProcessesRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"}\n" +
 	"\x11ProcessesResponse\x126\n" +
 	"\tprocesses\x18\x01 \x03(\v2\x18.godwit.agent.v1.ProcessR\tprocesses\x120\n" +
 	"\x06others\x18\x02 \x03(\v2\x18.godwit.agent.v1.ProcessR\x06others\"\x91\x01\n" +
@@ -3079,8 +3986,9 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05width\x18\x02 \x01(\rR\x05width\x12\x16\n" +
 	"\x06height\x18\x03 \x01(\rR\x06height\"\x10\n" +
-	"\x0eResizeResponse\"\x0e\n" +
-	"\fStatsRequest\"\x92\x05\n" +
+	"\x0eResizeResponse\",\n" +
+	"\fStatsRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\x92\x05\n" +
 	"\rStatsResponse\x12%\n" +
 	"\x0ememory_current\x18\x01 \x01(\x04R\rmemoryCurrent\x12!\n" +
 	"\fmemory_limit\x18\x02 \x01(\x04R\vmemoryLimit\x12(\n" +
@@ -3111,9 +4019,10 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\vwrite_bytes\x18\x04 \x01(\x04R\n" +
 	"writeBytes\x12\x14\n" +
 	"\x05reads\x18\x05 \x01(\x04R\x05reads\x12\x16\n" +
-	"\x06writes\x18\x06 \x01(\x04R\x06writes\"-\n" +
+	"\x06writes\x18\x06 \x01(\x04R\x06writes\"K\n" +
 	"\rUpdateRequest\x12\x1c\n" +
-	"\tresources\x18\x01 \x01(\fR\tresources\"\x10\n" +
+	"\tresources\x18\x01 \x01(\fR\tresources\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\"\x10\n" +
 	"\x0eUpdateResponse\"\r\n" +
 	"\vSyncRequest\"\x0e\n" +
 	"\fSyncResponse\"\x11\n" +
@@ -3122,7 +4031,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
-	"\rSTREAM_STDERR\x10\x022\xfb\v\n" +
+	"\rSTREAM_STDERR\x10\x022\xe8\x10\n" +
 	"\x05Agent\x12C\n" +
 	"\x04Info\x12\x1c.godwit.agent.v1.InfoRequest\x1a\x1d.godwit.agent.v1.InfoResponse\x12L\n" +
 	"\aPrepare\x12\x1f.godwit.agent.v1.PrepareRequest\x1a .godwit.agent.v1.PrepareResponse\x12F\n" +
@@ -3144,7 +4053,15 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05Stats\x12\x1d.godwit.agent.v1.StatsRequest\x1a\x1e.godwit.agent.v1.StatsResponse\x12I\n" +
 	"\x06Update\x12\x1e.godwit.agent.v1.UpdateRequest\x1a\x1f.godwit.agent.v1.UpdateResponse\x12C\n" +
 	"\x04Sync\x12\x1c.godwit.agent.v1.SyncRequest\x1a\x1d.godwit.agent.v1.SyncResponse\x12O\n" +
-	"\bShutdown\x12 .godwit.agent.v1.ShutdownRequest\x1a!.godwit.agent.v1.ShutdownResponseB(Z&godwit.dev/godwit/api/agent/v1;agentv1b\x06proto3"
+	"\bShutdown\x12 .godwit.agent.v1.ShutdownRequest\x1a!.godwit.agent.v1.ShutdownResponse\x12O\n" +
+	"\bSetupPod\x12 .godwit.agent.v1.SetupPodRequest\x1a!.godwit.agent.v1.SetupPodResponse\x12R\n" +
+	"\tAddVolume\x12!.godwit.agent.v1.AddVolumeRequest\x1a\".godwit.agent.v1.AddVolumeResponse\x12[\n" +
+	"\fRemoveVolume\x12$.godwit.agent.v1.RemoveVolumeRequest\x1a%.godwit.agent.v1.RemoveVolumeResponse\x12U\n" +
+	"\n" +
+	"SyncVolume\x12\".godwit.agent.v1.SyncVolumeRequest\x1a#.godwit.agent.v1.SyncVolumeResponse\x12[\n" +
+	"\fAddContainer\x12$.godwit.agent.v1.AddContainerRequest\x1a%.godwit.agent.v1.AddContainerResponse\x12d\n" +
+	"\x0fRemoveContainer\x12'.godwit.agent.v1.RemoveContainerRequest\x1a(.godwit.agent.v1.RemoveContainerResponse\x12O\n" +
+	"\bReadBack\x12 .godwit.agent.v1.ReadBackRequest\x1a!.godwit.agent.v1.ReadBackResponseB(Z&godwit.dev/godwit/api/agent/v1;agentv1b\x06proto3"
 
 var (
 	file_agent_v1_agent_proto_rawDescOnce sync.Once
@@ -3159,7 +4076,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(Stream)(0),                      // 0: godwit.agent.v1.Stream
 	(*InfoRequest)(nil),              // 1: godwit.agent.v1.InfoRequest
@@ -3172,114 +4089,149 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*SetupResponse)(nil),            // 8: godwit.agent.v1.SetupResponse
 	(*CopyRequest)(nil),              // 9: godwit.agent.v1.CopyRequest
 	(*CopyResponse)(nil),             // 10: godwit.agent.v1.CopyResponse
-	(*Address)(nil),                  // 11: godwit.agent.v1.Address
-	(*Route)(nil),                    // 12: godwit.agent.v1.Route
-	(*NIC)(nil),                      // 13: godwit.agent.v1.NIC
-	(*ConfigureNetworkRequest)(nil),  // 14: godwit.agent.v1.ConfigureNetworkRequest
-	(*ConfigureNetworkResponse)(nil), // 15: godwit.agent.v1.ConfigureNetworkResponse
-	(*PrepareRequest)(nil),           // 16: godwit.agent.v1.PrepareRequest
-	(*PrepareResponse)(nil),          // 17: godwit.agent.v1.PrepareResponse
-	(*RestoredRequest)(nil),          // 18: godwit.agent.v1.RestoredRequest
-	(*RestoredResponse)(nil),         // 19: godwit.agent.v1.RestoredResponse
-	(*SetClockRequest)(nil),          // 20: godwit.agent.v1.SetClockRequest
-	(*SetClockResponse)(nil),         // 21: godwit.agent.v1.SetClockResponse
-	(*StartRequest)(nil),             // 22: godwit.agent.v1.StartRequest
-	(*StartResponse)(nil),            // 23: godwit.agent.v1.StartResponse
-	(*WaitRequest)(nil),              // 24: godwit.agent.v1.WaitRequest
-	(*WaitResponse)(nil),             // 25: godwit.agent.v1.WaitResponse
-	(*KillRequest)(nil),              // 26: godwit.agent.v1.KillRequest
-	(*KillResponse)(nil),             // 27: godwit.agent.v1.KillResponse
-	(*RemoveRequest)(nil),            // 28: godwit.agent.v1.RemoveRequest
-	(*RemoveResponse)(nil),           // 29: godwit.agent.v1.RemoveResponse
-	(*Process)(nil),                  // 30: godwit.agent.v1.Process
-	(*ProcessesRequest)(nil),         // 31: godwit.agent.v1.ProcessesRequest
-	(*ProcessesResponse)(nil),        // 32: godwit.agent.v1.ProcessesResponse
-	(*ReadRequest)(nil),              // 33: godwit.agent.v1.ReadRequest
-	(*ReadResponse)(nil),             // 34: godwit.agent.v1.ReadResponse
-	(*WriteRequest)(nil),             // 35: godwit.agent.v1.WriteRequest
-	(*WriteResponse)(nil),            // 36: godwit.agent.v1.WriteResponse
-	(*CloseStdinRequest)(nil),        // 37: godwit.agent.v1.CloseStdinRequest
-	(*CloseStdinResponse)(nil),       // 38: godwit.agent.v1.CloseStdinResponse
-	(*ResizeRequest)(nil),            // 39: godwit.agent.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 40: godwit.agent.v1.ResizeResponse
-	(*StatsRequest)(nil),             // 41: godwit.agent.v1.StatsRequest
-	(*StatsResponse)(nil),            // 42: godwit.agent.v1.StatsResponse
-	(*BlockIO)(nil),                  // 43: godwit.agent.v1.BlockIO
-	(*UpdateRequest)(nil),            // 44: godwit.agent.v1.UpdateRequest
-	(*UpdateResponse)(nil),           // 45: godwit.agent.v1.UpdateResponse
-	(*SyncRequest)(nil),              // 46: godwit.agent.v1.SyncRequest
-	(*SyncResponse)(nil),             // 47: godwit.agent.v1.SyncResponse
-	(*ShutdownRequest)(nil),          // 48: godwit.agent.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),         // 49: godwit.agent.v1.ShutdownResponse
-	nil,                              // 50: godwit.agent.v1.SetupRequest.SysctlEntry
-	nil,                              // 51: godwit.agent.v1.StatsResponse.MemoryStatEntry
-	nil,                              // 52: godwit.agent.v1.StatsResponse.CpuStatEntry
+	(*SetupPodRequest)(nil),          // 11: godwit.agent.v1.SetupPodRequest
+	(*SetupPodResponse)(nil),         // 12: godwit.agent.v1.SetupPodResponse
+	(*AddVolumeRequest)(nil),         // 13: godwit.agent.v1.AddVolumeRequest
+	(*AddVolumeResponse)(nil),        // 14: godwit.agent.v1.AddVolumeResponse
+	(*RemoveVolumeRequest)(nil),      // 15: godwit.agent.v1.RemoveVolumeRequest
+	(*RemoveVolumeResponse)(nil),     // 16: godwit.agent.v1.RemoveVolumeResponse
+	(*VolumeMount)(nil),              // 17: godwit.agent.v1.VolumeMount
+	(*AddContainerRequest)(nil),      // 18: godwit.agent.v1.AddContainerRequest
+	(*AddContainerResponse)(nil),     // 19: godwit.agent.v1.AddContainerResponse
+	(*RemoveContainerRequest)(nil),   // 20: godwit.agent.v1.RemoveContainerRequest
+	(*RemoveContainerResponse)(nil),  // 21: godwit.agent.v1.RemoveContainerResponse
+	(*SyncVolumeRequest)(nil),        // 22: godwit.agent.v1.SyncVolumeRequest
+	(*SyncVolumeResponse)(nil),       // 23: godwit.agent.v1.SyncVolumeResponse
+	(*ReadBackRequest)(nil),          // 24: godwit.agent.v1.ReadBackRequest
+	(*ReadBackResponse)(nil),         // 25: godwit.agent.v1.ReadBackResponse
+	(*Address)(nil),                  // 26: godwit.agent.v1.Address
+	(*Route)(nil),                    // 27: godwit.agent.v1.Route
+	(*NIC)(nil),                      // 28: godwit.agent.v1.NIC
+	(*ConfigureNetworkRequest)(nil),  // 29: godwit.agent.v1.ConfigureNetworkRequest
+	(*ConfigureNetworkResponse)(nil), // 30: godwit.agent.v1.ConfigureNetworkResponse
+	(*PrepareRequest)(nil),           // 31: godwit.agent.v1.PrepareRequest
+	(*PrepareResponse)(nil),          // 32: godwit.agent.v1.PrepareResponse
+	(*RestoredRequest)(nil),          // 33: godwit.agent.v1.RestoredRequest
+	(*RestoredResponse)(nil),         // 34: godwit.agent.v1.RestoredResponse
+	(*SetClockRequest)(nil),          // 35: godwit.agent.v1.SetClockRequest
+	(*SetClockResponse)(nil),         // 36: godwit.agent.v1.SetClockResponse
+	(*StartRequest)(nil),             // 37: godwit.agent.v1.StartRequest
+	(*StartResponse)(nil),            // 38: godwit.agent.v1.StartResponse
+	(*WaitRequest)(nil),              // 39: godwit.agent.v1.WaitRequest
+	(*WaitResponse)(nil),             // 40: godwit.agent.v1.WaitResponse
+	(*KillRequest)(nil),              // 41: godwit.agent.v1.KillRequest
+	(*KillResponse)(nil),             // 42: godwit.agent.v1.KillResponse
+	(*RemoveRequest)(nil),            // 43: godwit.agent.v1.RemoveRequest
+	(*RemoveResponse)(nil),           // 44: godwit.agent.v1.RemoveResponse
+	(*Process)(nil),                  // 45: godwit.agent.v1.Process
+	(*ProcessesRequest)(nil),         // 46: godwit.agent.v1.ProcessesRequest
+	(*ProcessesResponse)(nil),        // 47: godwit.agent.v1.ProcessesResponse
+	(*ReadRequest)(nil),              // 48: godwit.agent.v1.ReadRequest
+	(*ReadResponse)(nil),             // 49: godwit.agent.v1.ReadResponse
+	(*WriteRequest)(nil),             // 50: godwit.agent.v1.WriteRequest
+	(*WriteResponse)(nil),            // 51: godwit.agent.v1.WriteResponse
+	(*CloseStdinRequest)(nil),        // 52: godwit.agent.v1.CloseStdinRequest
+	(*CloseStdinResponse)(nil),       // 53: godwit.agent.v1.CloseStdinResponse
+	(*ResizeRequest)(nil),            // 54: godwit.agent.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 55: godwit.agent.v1.ResizeResponse
+	(*StatsRequest)(nil),             // 56: godwit.agent.v1.StatsRequest
+	(*StatsResponse)(nil),            // 57: godwit.agent.v1.StatsResponse
+	(*BlockIO)(nil),                  // 58: godwit.agent.v1.BlockIO
+	(*UpdateRequest)(nil),            // 59: godwit.agent.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 60: godwit.agent.v1.UpdateResponse
+	(*SyncRequest)(nil),              // 61: godwit.agent.v1.SyncRequest
+	(*SyncResponse)(nil),             // 62: godwit.agent.v1.SyncResponse
+	(*ShutdownRequest)(nil),          // 63: godwit.agent.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),         // 64: godwit.agent.v1.ShutdownResponse
+	nil,                              // 65: godwit.agent.v1.SetupRequest.SysctlEntry
+	nil,                              // 66: godwit.agent.v1.SetupPodRequest.SysctlEntry
+	nil,                              // 67: godwit.agent.v1.StatsResponse.MemoryStatEntry
+	nil,                              // 68: godwit.agent.v1.StatsResponse.CpuStatEntry
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	3,  // 0: godwit.agent.v1.SetupRequest.layers:type_name -> godwit.agent.v1.Disk
 	3,  // 1: godwit.agent.v1.SetupRequest.writable:type_name -> godwit.agent.v1.Disk
 	4,  // 2: godwit.agent.v1.SetupRequest.mounts:type_name -> godwit.agent.v1.Mount
 	5,  // 3: godwit.agent.v1.SetupRequest.files:type_name -> godwit.agent.v1.File
-	50, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
+	65, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
 	7,  // 5: godwit.agent.v1.SetupRequest.seccomp:type_name -> godwit.agent.v1.Seccomp
 	4,  // 6: godwit.agent.v1.SetupRequest.copies:type_name -> godwit.agent.v1.Mount
 	5,  // 7: godwit.agent.v1.CopyRequest.files:type_name -> godwit.agent.v1.File
-	12, // 8: godwit.agent.v1.NIC.routes:type_name -> godwit.agent.v1.Route
-	13, // 9: godwit.agent.v1.ConfigureNetworkRequest.nics:type_name -> godwit.agent.v1.NIC
-	13, // 10: godwit.agent.v1.RestoredRequest.nics:type_name -> godwit.agent.v1.NIC
-	5,  // 11: godwit.agent.v1.RestoredRequest.files:type_name -> godwit.agent.v1.File
-	30, // 12: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
-	30, // 13: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
-	30, // 14: godwit.agent.v1.ProcessesResponse.others:type_name -> godwit.agent.v1.Process
-	0,  // 15: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
-	51, // 16: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
-	52, // 17: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
-	43, // 18: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
-	1,  // 19: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
-	16, // 20: godwit.agent.v1.Agent.Prepare:input_type -> godwit.agent.v1.PrepareRequest
-	6,  // 21: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
-	9,  // 22: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
-	14, // 23: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
-	18, // 24: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
-	20, // 25: godwit.agent.v1.Agent.SetClock:input_type -> godwit.agent.v1.SetClockRequest
-	22, // 26: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
-	24, // 27: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
-	26, // 28: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
-	28, // 29: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
-	31, // 30: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
-	33, // 31: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
-	35, // 32: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
-	37, // 33: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
-	39, // 34: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
-	41, // 35: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
-	44, // 36: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
-	46, // 37: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
-	48, // 38: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
-	2,  // 39: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
-	17, // 40: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
-	8,  // 41: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
-	10, // 42: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
-	15, // 43: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
-	19, // 44: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
-	21, // 45: godwit.agent.v1.Agent.SetClock:output_type -> godwit.agent.v1.SetClockResponse
-	23, // 46: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
-	25, // 47: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
-	27, // 48: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
-	29, // 49: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
-	32, // 50: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
-	34, // 51: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
-	36, // 52: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
-	38, // 53: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
-	40, // 54: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
-	42, // 55: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
-	45, // 56: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
-	47, // 57: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
-	49, // 58: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
-	39, // [39:59] is the sub-list for method output_type
-	19, // [19:39] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	66, // 8: godwit.agent.v1.SetupPodRequest.sysctl:type_name -> godwit.agent.v1.SetupPodRequest.SysctlEntry
+	3,  // 9: godwit.agent.v1.SetupPodRequest.writable:type_name -> godwit.agent.v1.Disk
+	6,  // 10: godwit.agent.v1.AddContainerRequest.setup:type_name -> godwit.agent.v1.SetupRequest
+	17, // 11: godwit.agent.v1.AddContainerRequest.volumes:type_name -> godwit.agent.v1.VolumeMount
+	5,  // 12: godwit.agent.v1.SyncVolumeRequest.entries:type_name -> godwit.agent.v1.File
+	27, // 13: godwit.agent.v1.NIC.routes:type_name -> godwit.agent.v1.Route
+	28, // 14: godwit.agent.v1.ConfigureNetworkRequest.nics:type_name -> godwit.agent.v1.NIC
+	28, // 15: godwit.agent.v1.RestoredRequest.nics:type_name -> godwit.agent.v1.NIC
+	5,  // 16: godwit.agent.v1.RestoredRequest.files:type_name -> godwit.agent.v1.File
+	45, // 17: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
+	45, // 18: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
+	45, // 19: godwit.agent.v1.ProcessesResponse.others:type_name -> godwit.agent.v1.Process
+	0,  // 20: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
+	67, // 21: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
+	68, // 22: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
+	58, // 23: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
+	1,  // 24: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
+	31, // 25: godwit.agent.v1.Agent.Prepare:input_type -> godwit.agent.v1.PrepareRequest
+	6,  // 26: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
+	9,  // 27: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
+	29, // 28: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
+	33, // 29: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
+	35, // 30: godwit.agent.v1.Agent.SetClock:input_type -> godwit.agent.v1.SetClockRequest
+	37, // 31: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
+	39, // 32: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
+	41, // 33: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
+	43, // 34: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
+	46, // 35: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
+	48, // 36: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
+	50, // 37: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
+	52, // 38: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
+	54, // 39: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
+	56, // 40: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
+	59, // 41: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
+	61, // 42: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
+	63, // 43: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
+	11, // 44: godwit.agent.v1.Agent.SetupPod:input_type -> godwit.agent.v1.SetupPodRequest
+	13, // 45: godwit.agent.v1.Agent.AddVolume:input_type -> godwit.agent.v1.AddVolumeRequest
+	15, // 46: godwit.agent.v1.Agent.RemoveVolume:input_type -> godwit.agent.v1.RemoveVolumeRequest
+	22, // 47: godwit.agent.v1.Agent.SyncVolume:input_type -> godwit.agent.v1.SyncVolumeRequest
+	18, // 48: godwit.agent.v1.Agent.AddContainer:input_type -> godwit.agent.v1.AddContainerRequest
+	20, // 49: godwit.agent.v1.Agent.RemoveContainer:input_type -> godwit.agent.v1.RemoveContainerRequest
+	24, // 50: godwit.agent.v1.Agent.ReadBack:input_type -> godwit.agent.v1.ReadBackRequest
+	2,  // 51: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
+	32, // 52: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
+	8,  // 53: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
+	10, // 54: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
+	30, // 55: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
+	34, // 56: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
+	36, // 57: godwit.agent.v1.Agent.SetClock:output_type -> godwit.agent.v1.SetClockResponse
+	38, // 58: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
+	40, // 59: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
+	42, // 60: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
+	44, // 61: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
+	47, // 62: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
+	49, // 63: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
+	51, // 64: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
+	53, // 65: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
+	55, // 66: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
+	57, // 67: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
+	60, // 68: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
+	62, // 69: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
+	64, // 70: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
+	12, // 71: godwit.agent.v1.Agent.SetupPod:output_type -> godwit.agent.v1.SetupPodResponse
+	14, // 72: godwit.agent.v1.Agent.AddVolume:output_type -> godwit.agent.v1.AddVolumeResponse
+	16, // 73: godwit.agent.v1.Agent.RemoveVolume:output_type -> godwit.agent.v1.RemoveVolumeResponse
+	23, // 74: godwit.agent.v1.Agent.SyncVolume:output_type -> godwit.agent.v1.SyncVolumeResponse
+	19, // 75: godwit.agent.v1.Agent.AddContainer:output_type -> godwit.agent.v1.AddContainerResponse
+	21, // 76: godwit.agent.v1.Agent.RemoveContainer:output_type -> godwit.agent.v1.RemoveContainerResponse
+	25, // 77: godwit.agent.v1.Agent.ReadBack:output_type -> godwit.agent.v1.ReadBackResponse
+	51, // [51:78] is the sub-list for method output_type
+	24, // [24:51] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -3293,7 +4245,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   52,
+			NumMessages:   68,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

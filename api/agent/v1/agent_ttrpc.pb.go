@@ -28,6 +28,13 @@ type AgentService interface {
 	Update(context.Context, *UpdateRequest) (*UpdateResponse, error)
 	Sync(context.Context, *SyncRequest) (*SyncResponse, error)
 	Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error)
+	SetupPod(context.Context, *SetupPodRequest) (*SetupPodResponse, error)
+	AddVolume(context.Context, *AddVolumeRequest) (*AddVolumeResponse, error)
+	RemoveVolume(context.Context, *RemoveVolumeRequest) (*RemoveVolumeResponse, error)
+	SyncVolume(context.Context, *SyncVolumeRequest) (*SyncVolumeResponse, error)
+	AddContainer(context.Context, *AddContainerRequest) (*AddContainerResponse, error)
+	RemoveContainer(context.Context, *RemoveContainerRequest) (*RemoveContainerResponse, error)
+	ReadBack(context.Context, *ReadBackRequest) (*ReadBackResponse, error)
 }
 
 func RegisterAgentService(srv *ttrpc.Server, svc AgentService) {
@@ -172,6 +179,55 @@ func RegisterAgentService(srv *ttrpc.Server, svc AgentService) {
 					return nil, err
 				}
 				return svc.Shutdown(ctx, &req)
+			},
+			"SetupPod": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req SetupPodRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.SetupPod(ctx, &req)
+			},
+			"AddVolume": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req AddVolumeRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.AddVolume(ctx, &req)
+			},
+			"RemoveVolume": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req RemoveVolumeRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.RemoveVolume(ctx, &req)
+			},
+			"SyncVolume": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req SyncVolumeRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.SyncVolume(ctx, &req)
+			},
+			"AddContainer": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req AddContainerRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.AddContainer(ctx, &req)
+			},
+			"RemoveContainer": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req RemoveContainerRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.RemoveContainer(ctx, &req)
+			},
+			"ReadBack": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ReadBackRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.ReadBack(ctx, &req)
 			},
 		},
 	})
@@ -342,6 +398,62 @@ func (c *agentClient) Sync(ctx context.Context, req *SyncRequest) (*SyncResponse
 func (c *agentClient) Shutdown(ctx context.Context, req *ShutdownRequest) (*ShutdownResponse, error) {
 	var resp ShutdownResponse
 	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "Shutdown", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) SetupPod(ctx context.Context, req *SetupPodRequest) (*SetupPodResponse, error) {
+	var resp SetupPodResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "SetupPod", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) AddVolume(ctx context.Context, req *AddVolumeRequest) (*AddVolumeResponse, error) {
+	var resp AddVolumeResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "AddVolume", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) RemoveVolume(ctx context.Context, req *RemoveVolumeRequest) (*RemoveVolumeResponse, error) {
+	var resp RemoveVolumeResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "RemoveVolume", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) SyncVolume(ctx context.Context, req *SyncVolumeRequest) (*SyncVolumeResponse, error) {
+	var resp SyncVolumeResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "SyncVolume", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) AddContainer(ctx context.Context, req *AddContainerRequest) (*AddContainerResponse, error) {
+	var resp AddContainerResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "AddContainer", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) RemoveContainer(ctx context.Context, req *RemoveContainerRequest) (*RemoveContainerResponse, error) {
+	var resp RemoveContainerResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "RemoveContainer", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) ReadBack(ctx context.Context, req *ReadBackRequest) (*ReadBackResponse, error) {
+	var resp ReadBackResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "ReadBack", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
