@@ -178,8 +178,8 @@ func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 		return err
 	}
 	if c.snapshot != nil {
-		if err := c.host.Disks.Forget(DisksRequest{Namespace: c.vm.namespace, ID: c.vm.id, Mounts: c.req.GetRootfs(),
-			Dir: dir}); err != nil {
+		if err := c.host.Disks.Forget(DisksRequest{Namespace: c.vm.namespace, ID: c.vm.id,
+			Container: c.bundle.Container, Mounts: c.req.GetRootfs(), Dir: dir}); err != nil {
 			return err
 		}
 		return c.vm.write(func(j *journal.Journal) { j.Disks = restoredDisks(j.Spec, dir) })
@@ -188,7 +188,7 @@ func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 		return c.vmDisk(ctx, dir)
 	}
 	set, err := c.host.Disks.Prepare(ctx, DisksRequest{
-		Namespace: c.vm.namespace, ID: c.vm.id, Mounts: c.req.GetRootfs(),
+		Namespace: c.vm.namespace, ID: c.vm.id, Container: c.bundle.Container, Mounts: c.req.GetRootfs(),
 		Dir: dir, Bundle: c.req.GetBundle(), WritableSize: c.bundle.WritableSize, Room: c.bundle.CopyRoom(),
 		Program: c.bundle.Program(),
 	})

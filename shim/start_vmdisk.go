@@ -28,8 +28,8 @@ var errNoAgent = fmt.Errorf("the VM boots the system of its disk, where no agent
 // node makes the container of: there it is one without an image.
 func (c *creation) vmDisk(ctx context.Context, dir string) error {
 	set, err := c.host.Disks.PrepareVMDisk(ctx, VMDiskRequest{
-		Namespace: c.vm.namespace, ID: c.vm.id, Mounts: c.req.GetRootfs(), Dir: dir, VMM: c.vm.spec().VMM.Name,
-		Disk: *c.bundle.VMDisk,
+		Namespace: c.vm.namespace, ID: c.vm.id, Container: c.bundle.Container, Mounts: c.req.GetRootfs(), Dir: dir,
+		VMM: c.vm.spec().VMM.Name, Disk: *c.bundle.VMDisk,
 	})
 	if err != nil {
 		return err

@@ -139,6 +139,7 @@ type Disks interface {
 // DisksRequest of a fresh boot.
 type DisksRequest struct {
 	Namespace, ID string
+	Container     string // spec.AnnotationContainer
 	Mounts        []*types.Mount
 	Dir           string // for the files of this VM alone
 	Bundle        string
@@ -150,6 +151,7 @@ type DisksRequest struct {
 // VMDiskRequest of a fresh boot.
 type VMDiskRequest struct {
 	Namespace, ID string
+	Container     string // spec.AnnotationContainer
 	Mounts        []*types.Mount
 	Dir           string // for the files of this VM alone
 	VMM           string // its name

@@ -23,6 +23,11 @@ const (
 	AnnotationDigest = AnnotationPrefix + "digest"
 )
 
+// AnnotationContainer is none for users, and none that travels. godwitd writes it on a container that it makes without
+// a root file system: it tells that one from another of the same name. Older shims do not know it, so it has a prefix
+// of its own.
+const AnnotationContainer = "container.godwit.dev/id"
+
 // Spec describes one VM independently of the node that runs it: no host path, socket
 // or device number is in it.
 type Spec struct {

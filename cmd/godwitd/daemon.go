@@ -190,6 +190,9 @@ func (d *daemon) checks() []node.Check {
 		{Name: "right to delete", Remedy: "grant it (docs/how-to/registries.md); until then snapshots pile up and cleanup " +
 			"is pending", Ask: d.snapshots.ProbeDelete},
 	}
+	all = append(all, node.Check{Name: "kept disks", Remedy: "set containerd.address to the containerd that has these " +
+		"VMs, or bring its state back; if no VM of them is needed any more, remove its directory in " + d.config.DisksDir(),
+		Ask: d.tasks.KeptFinding})
 	if st, ok := d.store.(interface {
 		Space(ctx context.Context) (string, error)
 	}); ok {

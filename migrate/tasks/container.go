@@ -31,15 +31,20 @@ func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, ne
 	called := c.name(ctx, vm)
 	container, err := c.containerd.LoadContainer(ctx, vm.GetId())
 	if err == nil {
-		return container, c.adapt(ctx, container, netns, called, intent)
+		return container, c.adapt(ctx, vm, container, netns, called, intent)
 	}
 	if !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	own, err := c.newIdentity(ctx, vm)
+	if err != nil {
 		return nil, err
 	}
 	runtimeSpec, err := runtimeSpec(sp, netns)
 	if err != nil {
 		return nil, err
 	}
+	identify(runtimeSpec, own)
 	options := &runtimeoptions.Options{TypeUrl: optionsURL, ConfigPath: c.configPath}
 	labels := map[string]string{LabelManaged: "true", labelNew: "true", labelOrder: orderMark(intent)}
 	if called != "" {
@@ -52,13 +57,37 @@ func (c *Client) container(ctx context.Context, vm *nodev1.VM, sp *spec.Spec, ne
 	)
 }
 
-// adapt readies a container object that was kept for its VM's return.
-func (c *Client) adapt(ctx context.Context, container containerd.Container, netns, called string,
+// adapt readies a container object that was kept for its VM's return. One that an older build has made without a root
+// file system gets an identity.
+func (c *Client) adapt(ctx context.Context, vm *nodev1.VM, container containerd.Container, netns, called string,
 	intent record.Intent) error {
+	info, err := container.Info(ctx, containerd.WithoutRefreshedMetadata)
+	if err != nil {
+		return err
+	}
+	own := ""
+	if info.SnapshotKey == "" {
+		if own, err = c.newIdentity(ctx, vm); err != nil {
+			return err
+		}
+	}
 	return container.Update(ctx, func(_ context.Context, _ *containerd.Client, obj *containers.Container) error {
 		rename(obj, called)
-		return ready(obj, netns, intent)
+		if err := ready(obj, netns, intent); err != nil || own == "" {
+			return err
+		}
+		return edit(obj, func(s *specs.Spec) { identify(s, own) })
 	})
+}
+
+// identify gives a container an identity, unless it has one.
+func identify(s *specs.Spec, own string) {
+	if s.Annotations == nil {
+		s.Annotations = map[string]string{}
+	}
+	if s.Annotations[spec.AnnotationContainer] == "" {
+		s.Annotations[spec.AnnotationContainer] = own
+	}
 }
 
 // ready marks obj with the order. One that the same order has made, before godwitd was

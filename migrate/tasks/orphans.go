@@ -15,23 +15,6 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// KeptDisks are the disks that wait for the next task of a container.
-type KeptDisks interface {
-	// RemoveOrphans removes those of containers that are gone, of which absent is the proof.
-	RemoveOrphans(absent func(vm *nodev1.VM) (bool, error)) error
-}
-
-// RemoveOrphanDisks removes the disks that were kept for the next task of a container that is gone.
-func (c *Client) RemoveOrphanDisks(ctx context.Context) error {
-	if c.Kept == nil {
-		return nil
-	}
-	return c.Kept.RemoveOrphans(func(vm *nodev1.VM) (bool, error) {
-		has, err := c.Has(ctx, vm)
-		return !has && err == nil, err
-	})
-}
-
 // Orphans gives back the networks of VMs whose container object is gone: a user who deletes a task and its
 // container with containerd's own tools does not know of a namespace that a wake made here. A wake makes the
 // container object before the namespace, so nothing that is under way is taken for an orphan.

@@ -239,36 +239,3 @@ func TestOrphansWithoutDescriptors(t *testing.T) {
 		t.Errorf("with them again: %v, left %v", err, n.made())
 	}
 }
-
-// disksOf are kept disks: RemoveOrphans asks for one VM.
-type disksOf struct {
-	vm   *nodev1.VM
-	gone []bool
-}
-
-func (d *disksOf) RemoveOrphans(absent func(*nodev1.VM) (bool, error)) error {
-	gone, err := absent(d.vm)
-	d.gone = append(d.gone, gone)
-	return err
-}
-
-// The disk of a container goes if containerd says that the container is not there, and not if containerd says nothing.
-func TestOrphanDisks(t *testing.T) {
-	n, _ := newFake(t)
-	k := &kept{all: map[string]bool{"a/there": true}}
-	c := k.client(t, n)
-	if err := c.RemoveOrphanDisks(t.Context()); err != nil {
-		t.Error(err)
-	}
-	for id, want := range map[string]bool{"there": false, "gone": true} {
-		d := &disksOf{vm: &nodev1.VM{Namespace: "a", Id: id}}
-		c.Kept, k.away = d, false
-		if err := c.RemoveOrphanDisks(t.Context()); err != nil || d.gone[0] != want {
-			t.Errorf("%s: %v, %v", id, d.gone, err)
-		}
-		k.away = true
-		if err := c.RemoveOrphanDisks(t.Context()); err == nil || d.gone[1] {
-			t.Errorf("%s, without containerd: %v, %v", id, d.gone, err)
-		}
-	}
-}

@@ -40,6 +40,8 @@ type Bundle struct {
 	Hooks   Hooks
 	// Left is the snapshot that the container's VM left in, as godwitd marked it.
 	Left string
+	// Container is what godwitd calls the container that it made without a root file system; empty: it made none.
+	Container string
 	// Annotations of the container, for the state that hooks get.
 	Annotations map[string]string
 	// Copies are the bind mounts; their content is read when the guest boots, because a
@@ -79,7 +81,8 @@ func Load(dir, namespace, id string, cfg *config.Config, carries func() (bool, e
 
 // parse takes oci apart; oci becomes part of the result.
 func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries func() (bool, error)) (*Bundle, error) {
-	b := &Bundle{Namespace: namespace, ID: id, Annotations: oci.Annotations, Left: oci.Annotations[spec.AnnotationDigest]}
+	b := &Bundle{Namespace: namespace, ID: id, Annotations: oci.Annotations, Left: oci.Annotations[spec.AnnotationDigest],
+		Container: oci.Annotations[spec.AnnotationContainer]}
 	own, err := readAnnotations(oci.Annotations)
 	if err != nil {
 		return nil, err

@@ -126,7 +126,7 @@ func (d *disks) Prepare(ctx context.Context, req shim.DisksRequest) (*shim.DiskS
 	if err != nil {
 		return nil, err
 	}
-	if set, err := d.left(req.Namespace, req.ID, req.Mounts); set != nil || err != nil {
+	if set, err := d.left(req.Namespace, req.ID, req.Container, req.Mounts); set != nil || err != nil {
 		return set, err
 	}
 	l, err := rootfs.Prepare(ctx, req.Mounts, rootfs.Paths{Cache: cache, Dir: req.Dir, WritableSize: req.WritableSize,
@@ -183,7 +183,7 @@ func (d *disks) Forget(req shim.DisksRequest) error {
 	if err := d.kept(req.Namespace, req.ID).Remove(); err != nil {
 		return fmt.Errorf("remove stale writable disk: %w", err)
 	}
-	if err := rootfs.Note(req.Mounts, req.Dir); err != nil {
+	if err := rootfs.Note(req.Mounts, req.Dir, req.Container); err != nil {
 		return err
 	}
 	path, err := rootfs.Writable(req.Mounts)

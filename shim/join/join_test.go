@@ -9,7 +9,9 @@ import (
 	"github.com/containerd/containerd/api/types"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // The writable disk next to an overlay's upperdir is forgotten, the layers are not; mounts that
@@ -49,5 +51,31 @@ func TestForget(t *testing.T) {
 	}
 	if err := forget(); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a VM from another node has left is for its own container. One that was made anew under its id has no disks.
+func TestDisksAreLeftForOneContainer(t *testing.T) {
+	d := &disks{cfg: &config.Config{StateDir: t.TempDir()}}
+	dir := t.TempDir()
+	disk := filepath.Join(dir, "rw.img")
+	if err := os.WriteFile(disk, []byte("written"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set := &shim.DiskSet{Disks: []spec.Disk{{ID: "rw", Type: "ext4"}}, Writable: "rw",
+		Files: []journal.Disk{{ID: "rw", Path: disk}}}
+	err := d.Forget(shim.DisksRequest{Namespace: "ns", ID: "vm", Container: "db/1", Dir: dir})
+	if err == nil {
+		err = d.KeepWoken("ns", "vm", dir, set)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for container, want := range map[string]bool{"db/1": true, "db/2": false, "": false} {
+		req := shim.DisksRequest{Namespace: "ns", ID: "vm", Container: container, Dir: t.TempDir()}
+		got, err := d.Prepare(t.Context(), req)
+		if (err == nil) != want || want && len(got.Files) != 1 {
+			t.Errorf("container %q has %+v, %v", container, got, err)
+		}
 	}
 }

@@ -18,11 +18,11 @@ func (d *disks) KeepWoken(namespace, id, dir string, set *shim.DiskSet) error {
 
 // left are the disks that a VM from another node has left for the next task of its container; nil: there are none. Such
 // a container has no root file system.
-func (d *disks) left(namespace, id string, mounts []*types.Mount) (*shim.DiskSet, error) {
+func (d *disks) left(namespace, id, container string, mounts []*types.Mount) (*shim.DiskSet, error) {
 	if len(mounts) > 0 {
 		return nil, nil
 	}
-	s, err := d.kept(namespace, id).Whole()
+	s, err := d.kept(namespace, id).Whole(container)
 	if s == nil || err != nil {
 		return nil, err
 	}

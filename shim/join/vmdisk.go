@@ -20,7 +20,7 @@ import (
 )
 
 func (d *disks) PrepareVMDisk(ctx context.Context, req shim.VMDiskRequest) (*shim.DiskSet, error) {
-	if set, err := d.left(req.Namespace, req.ID, req.Mounts); set != nil || err != nil {
+	if set, err := d.left(req.Namespace, req.ID, req.Container, req.Mounts); set != nil || err != nil {
 		if set != nil {
 			set.Path = req.Disk.Path
 		}

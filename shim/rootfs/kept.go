@@ -28,16 +28,28 @@ const (
 	keptSet  = "disks.json" // of a container without a root file system
 )
 
-// root is the root file system that a disk belongs to. Another container of the same name has another one.
+// root is the root file system that a disk belongs to. Another container of the same name has another one. A container
+// that has none is told by what its creator calls it.
 type root struct {
 	Path  string `json:"path"`
 	Inode uint64 `json:"inode"`
+	// Birth is when the inode was made, since its number is used again; empty: not known.
+	Birth string `json:"birth,omitempty"`
 	// Parent tells the directory of all snapshots from another at its path; empty: not known, as in older notes.
 	Parent string `json:"parent,omitempty"`
+	// Container is spec.AnnotationContainer of one without a path; empty: not known, as in older notes.
+	Container string `json:"container,omitempty"`
 }
 
-// same reports whether it is one root file system.
-func (r root) same(other root) bool { return r.Path == other.Path && r.Inode == other.Inode }
+// none reports whether the container has no root file system.
+func (r root) none() bool { return r.Path == "" }
+
+// same reports whether a note is about this root file system, or this container.
+func (r root) same(other root) bool {
+	return r.Path == other.Path && r.Inode == other.Inode &&
+		(r.Birth == "" || other.Birth == "" || r.Birth == other.Birth) &&
+		(r.Container == "" || r.Container == other.Container)
+}
 
 // rootOf names what containerd has made for one container; false: the mounts are a view, or are gone.
 func (p *plan) rootOf() (_ root, known bool, err error) {
@@ -52,15 +64,15 @@ func (p *plan) rootOf() (_ root, known bool, err error) {
 	default:
 		return root{}, false, nil
 	}
-	var st unix.Stat_t
-	err = unix.Lstat(path, &st)
+	var st unix.Statx_t
+	err = unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO|unix.STATX_BTIME, &st)
 	if errors.Is(err, fs.ErrNotExist) {
 		return root{}, false, nil
 	}
 	if err != nil {
 		return root{}, false, fmt.Errorf("look at the root file system %s: %w", path, err)
 	}
-	r := root{Path: path, Inode: st.Ino}
+	r := root{Path: path, Inode: st.Ino, Birth: birth(&st)}
 	if parent, err := os.Open(filepath.Dir(path)); err == nil {
 		r.Parent = directoryID(parent)
 		_ = parent.Close()
@@ -73,7 +85,7 @@ func (k Kept) find(r root, name string) (string, error) {
 	if k.Dir == "" {
 		return "", nil
 	}
-	if r != (root{}) {
+	if r != (root{}) { // else the one that is aside may be another's
 		if err := k.recover(r); err != nil {
 			return "", err
 		}
@@ -140,9 +152,9 @@ func (k Kept) Remove() error {
 }
 
 // Note writes into the directory of a VM that is restored which root file system containerd has for it, for Link.
-// A container that was made for the restore has none: it is the zero root.
-func Note(mounts []*types.Mount, dir string) error {
-	var r root
+// A container that was made for the restore has none: container tells it from another of its name.
+func Note(mounts []*types.Mount, dir, container string) error {
+	r := root{Container: container}
 	if len(mounts) > 0 {
 		p, err := readPlan(mounts)
 		if err != nil {

@@ -36,15 +36,18 @@ func (k Kept) lock() (unlock func(), err error) {
 // settle removes what is aside if its container is still proved to be gone, and gives it back if not. The directory of
 // another container of that name stays as it is: then what is aside waits for the end of that one. The caller has the
 // lock.
-func (k Kept) settle(absent func() (bool, error)) (stays bool, err error) {
+func (k Kept) settle(absent Proof) (stays bool, err error) {
 	aside := k.aside()
 	if _, err := os.Lstat(aside.Dir); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	r, err := aside.read()
-	gone := err == nil && r.orphan() || errors.Is(err, fs.ErrNotExist) // the note goes with the rest
+	gone := err == nil && r.orphan()
+	if errors.Is(err, fs.ErrNotExist) { // the note goes with the rest, after a proof
+		r, gone = root{Path: aside.Dir}, true
+	}
 	if err = nil; gone {
-		gone, err = absent()
+		gone, err = absent.of(r)
 	}
 	if gone && err == nil {
 		return false, aside.Remove()

@@ -40,7 +40,7 @@ func TestWhatIsAsideIsAskedFor(t *testing.T) {
 				if id != "vm" {
 					t.Errorf("asked for %q", id)
 				}
-				return k.RemoveOrphan(func() (bool, error) { return c.absent, c.err })
+				return k.RemoveOrphan(func(bool, string) (bool, error) { return c.absent, c.err })
 			})
 			if !errors.Is(err, c.err) {
 				t.Error(err)
@@ -64,7 +64,7 @@ func TestOneSweepAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := 0
-	err := k.RemoveOrphan(func() (bool, error) {
+	err := k.RemoveOrphan(func(bool, string) (bool, error) {
 		calls++
 		dir, err := os.Open(filepath.Dir(k.Dir))
 		if err != nil {
@@ -98,5 +98,28 @@ func TestStartFindsTheDiskThatIsAside(t *testing.T) {
 	}
 	if data, err := os.ReadFile(p.writable); string(data) != "written" {
 		t.Errorf("it has %q, %v", data, err)
+	}
+}
+
+// The number of an inode is used again: a root file system that was made anew under the same path and number is another
+// one. A note of an older build has no birth.
+func TestRootMadeAnewIsAnother(t *testing.T) {
+	note := root{Path: "/snapshots/1", Inode: 7, Birth: "1.000000000"}
+	for name, tt := range map[string]struct {
+		now  root
+		same bool
+	}{
+		"itself":    {note, true},
+		"made anew": {root{Path: "/snapshots/1", Inode: 7, Birth: "2.000000000"}, false},
+		"no births": {root{Path: "/snapshots/1", Inode: 7}, true},
+		"no root":   {root{Container: "db/1"}, false},
+	} {
+		if note.same(tt.now) != tt.same {
+			t.Errorf("%s: same %v", name, !tt.same)
+		}
+	}
+	old := root{}
+	if !old.same(root{Container: "db/1"}) {
+		t.Error("a note of an older build is about no container")
 	}
 }

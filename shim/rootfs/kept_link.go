@@ -50,14 +50,14 @@ func (k Kept) Link(dir string, set *Set) error {
 	if err == nil {
 		err = json.Unmarshal(data, &r)
 	}
-	names := set.names(r == root{})
+	names := set.names(r.none())
 	if err == nil && (freed(names, set.Paths) || k.has(r, names, set.Paths)) {
 		return nil
 	}
 	if err == nil {
 		err = k.begin(r)
 	}
-	if err == nil && r == (root{}) {
+	if err == nil && r.none() {
 		if data, err = json.Marshal(set); err == nil {
 			err = durable.WriteFile(filepath.Join(k.Dir, keptSet), data, 0o600)
 		}
@@ -88,7 +88,7 @@ func freed(names, paths map[string]string) bool {
 
 // has reports whether exactly these files are kept for a root file system.
 func (k Kept) has(r root, names, paths map[string]string) bool {
-	if r == (root{}) {
+	if r.none() {
 		if path, err := k.find(r, keptSet); path == "" || err != nil {
 			return false
 		}
@@ -110,10 +110,11 @@ func (k Kept) has(r root, names, paths map[string]string) bool {
 	return true
 }
 
-// Whole are the disks that a VM has left in a container without a root file system; nil: none did. What is there in
-// part is an error.
-func (k Kept) Whole() (*Set, error) {
-	path, err := k.find(root{}, keptSet)
+// Whole are the disks that a VM has left in a container without a root file system; nil: none did. Those of another
+// container of that name are none. What is there in part is an error.
+func (k Kept) Whole(container string) (*Set, error) {
+	r := root{Container: container}
+	path, err := k.find(r, keptSet)
 	if path == "" || err != nil {
 		return nil, err
 	}
@@ -127,7 +128,7 @@ func (k Kept) Whole() (*Set, error) {
 	}
 	set.Paths = map[string]string{}
 	for id, name := range set.names(true) {
-		path, err := k.find(root{}, name)
+		path, err := k.find(r, name)
 		if err == nil && path == "" {
 			err = fs.ErrNotExist
 		}

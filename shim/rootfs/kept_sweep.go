@@ -35,10 +35,16 @@ func EachKept(top string, fn func(namespace, id string, k Kept) error) error {
 	return errors.Join(errs...)
 }
 
-// RemoveOrphan removes what is kept of a container that is proved to be gone: absent says so of the container, and of
-// any task of it. The root file system has to be gone too. Another container of that name may be made meanwhile: its
-// own files stay.
-func (k Kept) RemoveOrphan(absent func() (bool, error)) error {
+// Proof says whether a container is gone, and any task of it. Of one without a root file system, container says which
+// it was; empty: not known.
+type Proof func(rooted bool, container string) (gone bool, err error)
+
+// of asks about the container of a note.
+func (p Proof) of(r root) (gone bool, err error) { return p(!r.none(), r.Container) }
+
+// RemoveOrphan removes what is kept of a container that is proved to be gone. The root file system has to be gone too.
+// Another container of that name may be made meanwhile: its own files stay.
+func (k Kept) RemoveOrphan(absent Proof) error {
 	unlock, err := k.lock()
 	if err != nil {
 		return fmt.Errorf("remove the disk of a container that is gone: %w", err)
@@ -47,10 +53,11 @@ func (k Kept) RemoveOrphan(absent func() (bool, error)) error {
 	if stays, err := k.settle(absent); stays || err != nil {
 		return err
 	}
-	if r, err := k.read(); err != nil || !r.orphan() {
+	r, err := k.read()
+	if err != nil || !r.orphan() {
 		return nil //nolint:nilerr // the next start of the container says what is wrong with its disk
 	}
-	if gone, err := absent(); !gone || err != nil {
+	if gone, err := absent.of(r); !gone || err != nil {
 		return err
 	}
 	if err := os.Rename(k.Dir, k.aside().Dir); err != nil {
@@ -63,6 +70,12 @@ func (k Kept) RemoveOrphan(absent func() (bool, error)) error {
 	return err
 }
 
+// Rootless reports whether this is kept of a container without a root file system, and of which.
+func (k Kept) Rootless() (container string, rootless bool, err error) {
+	r, err := k.read()
+	return r.Container, err == nil && r.none(), err
+}
+
 // read is the note.
 func (k Kept) read() (r root, err error) {
 	data, err := os.ReadFile(filepath.Join(k.Dir, keptRoot))
@@ -73,7 +86,7 @@ func (k Kept) read() (r root, err error) {
 }
 
 // orphan reports whether no root file system holds the disk. One that came from another node has none.
-func (r root) orphan() bool { return r == (root{}) || r.gone() }
+func (r root) orphan() bool { return r.none() || r.gone() }
 
 // gone reports whether containerd has removed a root file system. It is not known where the directory of all snapshots
 // is another one: containerd may have started before its file system was mounted.
@@ -101,8 +114,16 @@ func directoryID(dir *os.File) string {
 	if err := unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
 		return ""
 	}
-	if st.Mask&unix.STATX_BTIME == 0 {
-		return fmt.Sprintf("%d on %d:%d", st.Ino, st.Dev_major, st.Dev_minor)
+	if born := birth(&st); born != "" {
+		return fmt.Sprintf("%d %s", st.Ino, born)
 	}
-	return fmt.Sprintf("%d %d.%09d", st.Ino, st.Btime.Sec, st.Btime.Nsec)
+	return fmt.Sprintf("%d on %d:%d", st.Ino, st.Dev_major, st.Dev_minor)
+}
+
+// birth of an inode; empty: the file system does not tell it.
+func birth(st *unix.Statx_t) string {
+	if st.Mask&unix.STATX_BTIME == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d.%09d", st.Btime.Sec, st.Btime.Nsec)
 }

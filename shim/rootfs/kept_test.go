@@ -37,7 +37,7 @@ func TestDiskIsKeptForTheNextTask(t *testing.T) {
 	}
 	sweep := func() {
 		if err := EachKept(kept, func(_, _ string, k Kept) error {
-			return k.RemoveOrphan(func() (bool, error) { return true, nil })
+			return k.RemoveOrphan(func(bool, string) (bool, error) { return true, nil })
 		}); err != nil {
 			t.Error(err)
 		}
@@ -102,7 +102,7 @@ func TestDiskOfAWokenVMIsKept(t *testing.T) {
 	if _, err := os.Stat(dst.Kept.Dir); !os.IsNotExist(err) {
 		t.Errorf("kept without a note: %v", err)
 	}
-	if err := Note(mounts, vm); err != nil {
+	if err := Note(mounts, vm, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := dst.Kept.Link(vm, containerSet(disk)); err != nil {
@@ -136,7 +136,7 @@ func TestKeepingIsRepeated(t *testing.T) {
 	top, vm := t.TempDir(), t.TempDir()
 	mounts := []*types.Mount{{Type: "overlay", Source: "overlay", Options: []string{"workdir=" + top + "/work",
 		"upperdir=" + top + "/fs", "lowerdir=/lower"}}}
-	if err := Note(mounts, vm); err != nil {
+	if err := Note(mounts, vm, ""); err != nil {
 		t.Fatal(err)
 	}
 	files := &Set{Disks: []spec.Disk{{ID: "disk", Type: spec.TypeRaw}, {ID: "nvram", Type: spec.TypeNVRAM}},
@@ -182,7 +182,7 @@ func TestKeptStaysWhenTheFirstNameIsGone(t *testing.T) {
 	if err := os.WriteFile(disk, []byte("woken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Note(nil, vm); err != nil {
+	if err := Note(nil, vm, "db/1"); err != nil {
 		t.Fatal(err)
 	}
 	k := Kept{Dir: filepath.Join(t.TempDir(), "ns", "vm")}
@@ -195,7 +195,7 @@ func TestKeptStaysWhenTheFirstNameIsGone(t *testing.T) {
 	if err := k.Link(vm, containerSet(disk)); err != nil {
 		t.Error(err)
 	}
-	set, err := k.Whole()
+	set, err := k.Whole("db/1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,10 +253,10 @@ func TestDisksOfAContainerWithoutRootAreKept(t *testing.T) {
 		}
 	}
 	k := Kept{Dir: filepath.Join(t.TempDir(), "ns", "vm")}
-	if got, err := k.Whole(); got != nil || err != nil {
+	if got, err := k.Whole("db/1"); got != nil || err != nil {
 		t.Errorf("before: %v, %v", got, err)
 	}
-	if err := Note(nil, vm); err != nil {
+	if err := Note(nil, vm, "db/1"); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -267,7 +267,7 @@ func TestDisksOfAContainerWithoutRootAreKept(t *testing.T) {
 	if err := os.RemoveAll(vm); err != nil {
 		t.Fatal(err)
 	}
-	got, err := k.Whole()
+	got, err := k.Whole("db/1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,10 +279,13 @@ func TestDisksOfAContainerWithoutRootAreKept(t *testing.T) {
 			t.Errorf("disk %s has %q, %v", id, data, err)
 		}
 	}
+	if other, err := k.Whole("db/2"); other != nil || err != nil {
+		t.Errorf("another container of that name has %+v, %v", other, err)
+	}
 	if err := os.Remove(got.Paths["rw"]); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := k.Whole(); err == nil {
+	if got, err := k.Whole("db/1"); err == nil {
 		t.Errorf("without its writable disk: %+v", got)
 	}
 }
@@ -320,7 +323,7 @@ func TestOrphanIsRemovedOnProof(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer dir.Close()
-				r = root{filepath.Join(top, c.root), 5, directoryID(dir)}
+				r = root{Path: filepath.Join(top, c.root), Inode: 5, Parent: directoryID(dir)}
 			}
 			k := Kept{Dir: filepath.Join(top, "disks", "ns", "vm")}
 			if err := k.begin(r); err != nil {
@@ -328,7 +331,7 @@ func TestOrphanIsRemovedOnProof(t *testing.T) {
 			}
 			calls := 0
 			err := EachKept(filepath.Join(top, "disks"), func(_, _ string, k Kept) error {
-				return k.RemoveOrphan(func() (bool, error) { calls++; return c.absent(k, calls) })
+				return k.RemoveOrphan(func(bool, string) (bool, error) { calls++; return c.absent(k, calls) })
 			})
 			if (err != nil) != strings.HasPrefix(name, "not known") {
 				t.Errorf("error %v", err)
