@@ -36,6 +36,12 @@ type shown struct {
 	file *os.File // a mount of the disk, which the VMM's user may open
 }
 
+// shower lets a sealed process see files, at places of process.HotDir.
+type shower interface {
+	Show(place int, mount *os.File) error
+	Hide(places ...int) error
+}
+
 // show prepares the file of a disk for the VMM's user.
 func show(user process.User, disk vmm.Disk, confined bool) (shown, error) {
 	if !confined { // it sees the host's files
@@ -59,7 +65,7 @@ func (m *Machine) showAll(files []shown) error {
 		if !m.confined {
 			continue
 		}
-		if err := m.proc.Show(place(s.disk.Slot), s.file); err != nil {
+		if err := m.files.Show(place(s.disk.Slot), s.file); err != nil {
 			return err
 		}
 	}
@@ -111,7 +117,9 @@ func (m *Machine) plugInDisk(disk vmm.Disk, send sender) error {
 	if err := m.showAll([]shown{s}); err != nil {
 		return err
 	}
-	return send(func(ctx context.Context) error {
+	sent := false
+	err = send(func(ctx context.Context) error {
+		sent = true
 		m.noteDisk(disk.ID, disk.Slot)
 		err := m.api.addDisk(ctx, diskOf(disk, s.path))
 		if isRefusal(err) {
@@ -119,6 +127,18 @@ func (m *Machine) plugInDisk(disk vmm.Disk, send sender) error {
 		}
 		return err
 	})
+	if !sent {
+		err = errors.Join(err, m.hide(disk.Slot))
+	}
+	return err
+}
+
+// hide takes the file of a slot from the VMM.
+func (m *Machine) hide(slot int) error {
+	if !m.confined {
+		return nil
+	}
+	return m.files.Hide(place(slot))
 }
 
 // RemoveDisk asks the guest to release the disk and waits until it has. The VM must run.
@@ -182,10 +202,8 @@ func (m *Machine) forgetDisk(id string) error {
 	m.mu.Lock()
 	slot := m.hot[id]
 	m.mu.Unlock()
-	if m.confined {
-		if err := m.proc.Hide(place(slot)); err != nil {
-			return err
-		}
+	if err := m.hide(slot); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -210,7 +228,7 @@ func (m *Machine) hideUnused() error {
 			unused = append(unused, place(slot))
 		}
 	}
-	return m.proc.Hide(unused...)
+	return m.files.Hide(unused...)
 }
 
 // user that the VMM runs as: the owner of its directory.

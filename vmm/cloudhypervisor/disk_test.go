@@ -111,3 +111,50 @@ func TestSilentGuestKeepsDisk(t *testing.T) {
 		t.Errorf("disks: %v", got)
 	}
 }
+
+// places are what a sealed VMM sees.
+type places map[int]bool
+
+func (p places) Show(place int, _ *os.File) error {
+	p[place] = true
+	return nil
+}
+
+func (p places) Hide(all ...int) error {
+	for _, place := range all {
+		delete(p, place)
+	}
+	return nil
+}
+
+// TestDiskThatIsNotSent: a caller who leaves before the VMM is asked, and one who is refused, leave no file with it.
+// One whose call has no answer does: the VMM may have the disk.
+func TestDiskThatIsNotSent(t *testing.T) {
+	for name, tt := range map[string]struct {
+		send  sender
+		shown bool
+	}{
+		"not sent": {func(func(context.Context) error) error { return context.Canceled }, false},
+		"no answer": {func(call func(context.Context) error) error {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			return call(ctx)
+		}, true},
+		"refused": { // it has no such file
+			func(call func(context.Context) error) error { return call(t.Context()) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, disk, seen := startFake(t, fakeVMM(t, "works", 0), testConfig(t)), hotDisk(t), places{}
+			if err := m.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m.files, m.confined = seen, true
+			if err := m.plugInDisk(disk, tt.send); err == nil || seen[0] != tt.shown {
+				t.Errorf("shown %v, %v", seen, err)
+			}
+			if got := m.Process().Disks; (len(got) > 0) != tt.shown {
+				t.Errorf("disks: %v", got)
+			}
+		})
+	}
+}

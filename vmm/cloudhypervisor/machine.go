@@ -36,6 +36,7 @@ type Machine struct {
 	mtu  func(tap, mtu int) error
 	// confined: the process has namespaces of its own. prepare seals it.
 	confined bool
+	files    shower // of the process; what it sees while it is confined
 
 	waiters process.Waiters[event]
 
@@ -60,7 +61,7 @@ const (
 
 func newMachine(log *slog.Logger, p vmm.Process, proc *process.Process) *Machine {
 	return &Machine{
-		log: log.With("vmm", Name, "pid", p.PID), api: newClient(p.Control), proc: proc, info: p,
+		log: log.With("vmm", Name, "pid", p.PID), api: newClient(p.Control), proc: proc, files: proc, info: p,
 		events: make(chan vmm.Event, 64), done: make(chan struct{}), reader: make(chan struct{}),
 		turn: make(chan struct{}, 1), hot: map[string]int{},
 	}

@@ -125,9 +125,18 @@ func (m *Machine) forgetDisk(ctx context.Context, id string) error {
 }
 
 // releaseDisks closes disks that were there and are not: an earlier shim did not wait for the end
-// of their eject.
+// of their eject. It closes those too of which QEMU has a descriptor and no device: an earlier shim died while it
+// plugged them in, before it wrote them down.
 func (m *Machine) releaseDisks(ctx context.Context, was []string) error {
-	for _, id := range was {
+	sets, err := m.listSets(ctx)
+	if err != nil {
+		return fmt.Errorf("look for disks that were not plugged in: %w", err)
+	}
+	for _, set := range sets {
+		was = append(was, idsOf(set.names(), hotID(""))...)
+	}
+	slices.Sort(was)
+	for _, id := range slices.Compact(was) {
 		if slices.Contains(m.Process().Disks, id) {
 			continue
 		}
@@ -184,25 +193,38 @@ func (m *Machine) hasNode(ctx context.Context, name string) (bool, error) {
 	return false, err
 }
 
-func (m *Machine) removeSet(ctx context.Context, name string) error {
-	var sets []struct {
-		ID  int `json:"fdset-id"`
-		FDs []struct {
-			Opaque string `json:"opaque"`
-		} `json:"fds"`
+// fdSet is a set of descriptors that QEMU has.
+type fdSet struct {
+	ID  int `json:"fdset-id"`
+	FDs []struct {
+		Opaque string `json:"opaque"`
+	} `json:"fds"`
+}
+
+// names are those that its descriptors were given.
+func (s fdSet) names() (names []string) {
+	for _, fd := range s.FDs {
+		names = append(names, fd.Opaque)
 	}
-	if err := m.execute(ctx, "query-fdsets", nil, &sets); err != nil {
+	return names
+}
+
+func (m *Machine) listSets(ctx context.Context) (sets []fdSet, err error) {
+	err = m.execute(ctx, "query-fdsets", nil, &sets)
+	return sets, err
+}
+
+func (m *Machine) removeSet(ctx context.Context, name string) error {
+	sets, err := m.listSets(ctx)
+	if err != nil {
 		return err
 	}
 	for _, set := range sets {
-		for _, fd := range set.FDs {
-			if fd.Opaque != name {
-				continue
-			}
-			if err := m.execute(ctx, "remove-fd", map[string]any{"fdset-id": set.ID}, nil); err != nil {
-				return err
-			}
-			break
+		if !slices.Contains(set.names(), name) {
+			continue
+		}
+		if err := m.execute(ctx, "remove-fd", map[string]any{"fdset-id": set.ID}, nil); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -173,3 +173,59 @@ func TestAdoptedDisk(t *testing.T) {
 	adopt()
 	nothingOf(t, m, "image")
 }
+
+// TestUsedSlot: a disk is refused a slot that has one, and the disk there stays.
+func TestUsedSlot(t *testing.T) {
+	m, disk := startFake(t, fakeQEMU(t, "works", 0), testConfig(t)), hotDisk(t)
+	if err := errors.Join(m.Resume(t.Context()), m.AddDisk(t.Context(), disk)); err != nil {
+		t.Fatal(err)
+	}
+	other := hotDisk(t)
+	other.ID = "other"
+	if err := m.AddDisk(t.Context(), other); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("add: got %v, want FailedPrecondition", err)
+	}
+	if got := m.Process().Disks; !slices.Equal(got, []string{"image"}) {
+		t.Errorf("disks: %v", got)
+	}
+	if err := m.RemoveDisk(t.Context(), "image"); err != nil {
+		t.Fatal(err)
+	}
+	nothingOf(t, m, "other")
+}
+
+// TestPlugThatWasCutOff: a shim that dies while it plugs a disk in has written nothing down. The next one closes what
+// QEMU has of it, and can plug the disk in.
+func TestPlugThatWasCutOff(t *testing.T) {
+	for at, call := range plugCalls[1:] {
+		t.Run(call, func(t *testing.T) {
+			f, disk := fakeQEMU(t, qmptest.Close, startCalls+1+at), hotDisk(t)
+			started, err := f.Start(t.Context(), testConfig(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := started.(*Machine)
+			defer func() {
+				if err := m.Kill(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}()
+			written := m.Process()
+			if err := m.AddDisk(t.Context(), disk); err == nil {
+				t.Fatal("add: no error, though QEMU has hung up")
+			}
+			if err := m.Detach(); err != nil {
+				t.Fatal(err)
+			}
+			adopted, err := f.Adopt(t.Context(), written)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m = adopted.(*Machine)
+			nothingOf(t, m, "image")
+			if err := m.AddDisk(t.Context(), disk); err != nil {
+				t.Errorf("add again: %v", err)
+			}
+		})
+	}
+}

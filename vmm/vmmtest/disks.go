@@ -170,3 +170,36 @@ func unknownDisk(ctx context.Context, b *bench) error {
 	}
 	return nil
 }
+
+// usedSlot plugs a second disk into a slot: it is refused, and the first one stays as it was.
+func usedSlot(ctx context.Context, b *bench) error {
+	v, err := b.boot(ctx, withHotSlots)
+	if err != nil {
+		return err
+	}
+	disk, err := v.hotDisk(b, "first")
+	if err != nil {
+		return err
+	}
+	if err := v.AddDisk(ctx, disk); err != nil {
+		return err
+	}
+	other, err := v.hotDisk(b, "second")
+	if err != nil {
+		return err
+	}
+	other.ID, other.Serial = "hot1", "hot1"
+	if err := v.AddDisk(ctx, other); !errdefs.IsFailedPrecondition(err) {
+		return fmt.Errorf("add of a disk to a slot that has one: got %v, want FailedPrecondition", err)
+	}
+	if err := v.diskSeen(ctx, "first"); err != nil {
+		return err
+	}
+	if got := v.Process().Disks; !slices.Equal(got, []string{hotID}) {
+		return fmt.Errorf("disks in Process: got %v, want %v", got, []string{hotID})
+	}
+	if err := v.RemoveDisk(ctx, hotID); err != nil {
+		return err
+	}
+	return v.diskSeen(ctx, "")
+}

@@ -93,6 +93,7 @@ func Clauses() []Clause {
 		{"a disk that was plugged in goes on elsewhere", diskMoves},
 		{"disk is plugged in after a restore", diskAfterRestore},
 		{"unknown disk is not found", unknownDisk},
+		{"a slot that has a disk takes no other", usedSlot},
 		{"another process adopts the VM", adopt},
 		{"a hanging VMM ends in an error", hang},
 	}

@@ -39,8 +39,13 @@ func (v *fakeVM) AddDisk(_ context.Context, disk vmm.Disk) error {
 		return errdefs.ErrInvalidArgument
 	case v.d.wrong == "disk is lost after a restore" && v.cfg.Incoming:
 		return nil
-	case len(v.disks) > 0:
+	case len(v.disks) > 0 && disk.ID == v.disks[0].ID:
 		return errdefs.ErrAlreadyExists
+	case len(v.disks) > 0 && v.d.wrong == "a refusal takes the disk that is there":
+		v.disks = nil
+		return errdefs.ErrFailedPrecondition
+	case len(v.disks) > 0 && v.d.wrong != "a used slot takes a disk":
+		return errdefs.ErrFailedPrecondition
 	}
 	v.disks = []vmm.Disk{disk}
 	return nil

@@ -51,8 +51,10 @@ var wrongAnswers = map[string][]string{
 	"a disk that was plugged in goes on elsewhere": {"disk is lost in a restore", "disk stays after a restore"},
 	"disk is plugged in after a restore":           {"disk is lost after a restore"},
 	"unknown disk is not found":                    {"unknown disk passes", "any slot takes a disk"},
-	"another process adopts the VM":                {"adopt ignores start time", "adopt resets"},
-	"a hanging VMM ends in an error":               {"hang passes"},
+	"a slot that has a disk takes no other": {"a used slot takes a disk",
+		"a refusal takes the disk that is there"},
+	"another process adopts the VM":  {"adopt ignores start time", "adopt resets"},
+	"a hanging VMM ends in an error": {"hang passes"},
 }
 
 // TestEachClauseFails gives each clause a VMM with one wrong answer: a clause that does

@@ -47,7 +47,7 @@ func (s *Server) execute(c call, file *os.File) (any, *refusal) {
 		return s.disk(c, file)
 	case "netdev_add", "netdev_del", "device_add", "device_del":
 		if drive, ok := c.Arguments["drive"].(string); ok {
-			return s.plugDisk(c.Arguments["id"].(string), drive)
+			return s.plugDisk(c.Arguments["id"].(string), drive, c.Arguments["addr"])
 		}
 		return s.nic(c)
 	}

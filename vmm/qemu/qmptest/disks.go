@@ -2,6 +2,7 @@ package qmptest
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -84,10 +85,16 @@ func (s *Server) removeNode(name string) (any, *refusal) {
 }
 
 // plugDisk is device_add of a disk in a hot slot.
-func (s *Server) plugDisk(id, drive string) (any, *refusal) {
+func (s *Server) plugDisk(id, drive string, addr any) (any, *refusal) {
 	if slices.Contains(s.NICs, id) || s.nodes[drive] != "free" {
 		return nil, refuse("Duplicate device ID '%s', or no node %s", id, drive)
 	}
+	place, _ := addr.(string)
+	if user := s.places[place]; user != "" {
+		return nil, refuse("PCI: slot %s function 0 not available for virtio-blk-pci, in use by virtio-blk-pci,id=%s", place,
+			user)
+	}
+	s.places[place] = id
 	s.nodes[drive] = "used"
 	s.NICs = append(s.NICs, id)
 	return struct{}{}, nil
@@ -97,5 +104,6 @@ func (s *Server) plugDisk(id, drive string) (any, *refusal) {
 func (s *Server) unplugged(device string) {
 	if id, ok := strings.CutPrefix(device, "hot-"); ok {
 		s.nodes["disk-"+id] = "ejected"
+		maps.DeleteFunc(s.places, func(_, user string) bool { return user == device })
 	}
 }

@@ -57,6 +57,7 @@ type Server struct {
 	sets      map[int]set
 	lastSet   int
 	nodes     map[string]string // block nodes: free, used, ejected
+	places    map[string]string // the device at each address of the bus of hot disks
 	saving    *os.File          // takes the state of a save that lasts
 	out       *bufio.Writer
 }
@@ -80,6 +81,7 @@ func refuse(format string, args ...any) *refusal {
 func (s *Server) Serve(l *net.UnixListener) error {
 	s.files, s.ejecting, s.netdevs = map[string]*os.File{}, map[string]bool{}, map[string]bool{}
 	s.sets, s.nodes = map[int]set{}, map[string]string{}
+	s.places = map[string]string{}
 	for _, id := range s.NICs {
 		s.netdevs[strings.TrimPrefix(id, "nic-")] = true
 	}
