@@ -15,34 +15,38 @@ import (
 const imageTree = "/opt/godwit"
 
 // install puts the files of the image into the root file system of a node, which is mounted at to, and says which.
-// All are copied next to their places first, so that a full disk leaves the node as it was. Then each gets its name.
-// VMs run on with the programs that they have. Configuration of the node is left alone.
+// All are copied next to their places first. Then each gets its name. An error leaves the node as it was, with all of
+// its files. VMs run on with the programs that they have. Configuration of the node is left alone.
 func install(out io.Writer, from, to string) error {
 	root, err := os.OpenRoot(to) // links on the node that lead out of it are not followed
 	if err != nil {
 		return fmt.Errorf("install into %s: %w", to, err)
 	}
 	defer root.Close()
-	names, err := wanted(root, from)
+	files, err := wanted(root, from)
 	if err != nil {
 		return err
 	}
-	for i, name := range names {
-		if err := put(root, filepath.Join(from, name), name); err != nil {
-			return errors.Join(fmt.Errorf("install %s into %s: %w", name, to, err), unput(root, names[:i]))
-		}
+	if err := copyAll(root, from, files); err != nil {
+		return fmt.Errorf("install into %s: %w", to, err)
 	}
-	for i, name := range names {
-		if err := root.Rename(next(name), name); err != nil {
-			return errors.Join(fmt.Errorf("install %s into %s: %w", name, to, err), unput(root, names[i:]))
-		}
+	sync := func() error { return syncDirs(root, files) }
+	if err := (&exchange{names: root, sync: sync, files: files}).run(); err != nil {
+		return fmt.Errorf("install into %s: %w", to, err)
 	}
-	for _, name := range names {
-		if err := syncDir(root, filepath.Dir(name)); err != nil {
-			return fmt.Errorf("install %s into %s: %w", name, to, err)
-		}
+	for _, name := range files {
 		if _, err := fmt.Fprintf(out, "installed /%s\n", name); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// copyAll copies the files next to their places. After an error none of them is there.
+func copyAll(root *os.Root, from string, files []string) error {
+	for i, name := range files {
+		if err := put(root, filepath.Join(from, name), name); err != nil {
+			return errors.Join(fmt.Errorf("install %s: %w", name, err), unput(root, files[:i]))
 		}
 	}
 	return nil
@@ -77,9 +81,6 @@ func programs(name string) int {
 	return 0
 }
 
-// next is the name of a file that is not in its place yet.
-func next(name string) string { return name + ".new" }
-
 // put copies a file to another name next to its place below root. After an error nothing of it is there.
 func put(root *os.Root, from, name string) (err error) {
 	in, err := os.Open(from)
@@ -112,19 +113,23 @@ func put(root *os.Root, from, name string) (err error) {
 }
 
 // unput removes files that are not in their places.
-func unput(root *os.Root, names []string) (err error) {
-	for _, name := range names {
-		if gone := root.Remove(next(name)); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
-			err = errors.Join(err, gone)
-		}
+func unput(root names, files []string) (err error) {
+	for _, name := range files {
+		err = errors.Join(err, remove(root, next(name)))
 	}
 	return err
 }
 
-func syncDir(root *os.Root, name string) error {
-	dir, err := root.Open(name)
-	if err != nil {
-		return err
+// syncDirs makes the names of the files durable.
+func syncDirs(root *os.Root, files []string) error {
+	for _, name := range files {
+		dir, err := root.Open(filepath.Dir(name))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+			return err
+		}
 	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -87,5 +88,100 @@ func TestInstallThatFails(t *testing.T) {
 		if _, err := os.Lstat(node + "/usr/local/" + name + ".new"); err == nil {
 			t.Errorf("%s.new is left", name)
 		}
+	}
+}
+
+// faulty fails at one call, or from it on.
+type faulty struct {
+	*os.Root
+	at, calls int
+	forGood   bool
+}
+
+func (f *faulty) fails() error {
+	if f.calls++; f.calls == f.at || f.forGood && f.calls > f.at {
+		return os.ErrInvalid
+	}
+	return nil
+}
+
+func (f *faulty) Link(from, to string) error {
+	if err := f.fails(); err != nil {
+		return err
+	}
+	return f.Root.Link(from, to)
+}
+
+func (f *faulty) Rename(from, to string) error {
+	if err := f.fails(); err != nil {
+		return err
+	}
+	return f.Root.Rename(from, to)
+}
+
+func (f *faulty) Remove(name string) error {
+	if err := f.fails(); err != nil {
+		return err
+	}
+	return f.Root.Remove(name)
+}
+
+// An install that fails at any of its steps leaves all files of before, or all new ones. If the node cannot go back
+// either, the error says so.
+func TestInstallIsAllOrNothing(t *testing.T) {
+	files := []string{"share/guest", "share/unit", "bin/a", "bin/b"} // the unit is new
+	for _, forGood := range []bool{false, true} {
+		failed := 0
+		for at := 1; at == failed+1; at++ {
+			image, node := t.TempDir(), t.TempDir()
+			for _, name := range files {
+				write(t, filepath.Join(image, name), "new", 0o755)
+				if name != "share/unit" {
+					write(t, filepath.Join(node, name), "old", 0o755)
+				}
+			}
+			root, err := os.OpenRoot(node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer root.Close()
+			if err := copyAll(root, image, files); err != nil {
+				t.Fatal(err)
+			}
+			f := &faulty{Root: root, at: at, forGood: forGood}
+			err = (&exchange{names: f, sync: f.fails, files: files}).run()
+			if err != nil {
+				failed = at
+			}
+			got := ""
+			for _, name := range files {
+				text, _ := os.ReadFile(filepath.Join(node, name))
+				got += string(text) + " "
+			}
+			mixed := err != nil && strings.Contains(err.Error(), "old and new files")
+			if got != "new new new new " && (got != "old  old old " || err == nil) && !(forGood && mixed) {
+				t.Errorf("failure %d (for good: %v): the node has %q, %v", at, forGood, got, err)
+			}
+		}
+		if failed < 3*len(files) {
+			t.Errorf("only %d steps have failed", failed)
+		}
+	}
+}
+
+// The next install makes up for one that was killed.
+func TestInstallAfterOneThatWasKilled(t *testing.T) {
+	image, node := t.TempDir(), t.TempDir()
+	write(t, image+"/bin/a", "new", 0o755)
+	for name, text := range map[string]string{"a": "newer", "a.old": "old", "a.new": "half"} {
+		write(t, node+"/bin/"+name, text, 0o755)
+	}
+	if err := install(io.Discard, image, node); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(node + "/bin")
+	text, rerr := os.ReadFile(node + "/bin/a")
+	if err != nil || rerr != nil || len(left) != 1 || string(text) != "new" {
+		t.Errorf("left %v, %q, %v", left, text, errors.Join(err, rerr))
 	}
 }
