@@ -70,7 +70,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	if err := makeDirs(cfg); err != nil {
 		return nil, err
 	}
-	if err := d.beOnly(); err != nil {
+	if err := d.beOnly(ctx); err != nil {
 		return nil, err
 	}
 	if err := rampool.Mount(cfg.RAMDir, uint64(cfg.RAMSize), uint64(cfg.RAMHugePages)); err != nil {

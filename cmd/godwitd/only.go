@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/internal/filelock"
+	"godwit.dev/godwit/internal/retry"
 )
 
 func makeDirs(cfg *config.Config) error {
@@ -24,25 +26,28 @@ func makeDirs(cfg *config.Config) error {
 }
 
 // lockSoon takes a lock, with tries for a moment: who only looks whether a daemon runs here has it for an instant.
-func lockSoon(f *os.File) (err error) {
-	for range lockTries {
-		if err = filelock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+func lockSoon(ctx context.Context, f *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	pause := retry.Backoff{Min: lockPause, Max: lockPatience}
+	for {
+		err := filelock.Lock(f, unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || ctx.Err() != nil {
 			return err
 		}
-		time.Sleep(lockPause)
+		pause.Wait(ctx)
 	}
-	return err
 }
 
-// lockTries, with lockPause after each, take about a second.
+// lockPause is the first pause between two tries, which last for lockPatience.
 const (
-	lockTries = 20
-	lockPause = 50 * time.Millisecond
+	lockPause    = 10 * time.Millisecond
+	lockPatience = time.Second
 )
 
 // beOnly refuses a second daemon of one run_dir, of one state_dir, or of one node name. It would unlink the first one's
 // socket, drive its VMs, or take its records for its own. The locks are held for life, and end with the process.
-func (d *daemon) beOnly() error {
+func (d *daemon) beOnly(ctx context.Context) error {
 	cfg := d.config
 	for _, l := range []struct{ path, key, value, remedy string }{
 		{filepath.Join(cfg.RunDir, "godwitd.lock"), "run_dir", cfg.RunDir, "another run_dir and node"},
@@ -54,7 +59,7 @@ func (d *daemon) beOnly() error {
 			return fmt.Errorf("lock %s: %w", l.path, err)
 		}
 		d.undo = append(d.undo, f.Close)
-		err = lockSoon(f)
+		err = lockSoon(ctx, f)
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return fmt.Errorf("another godwitd runs here with %s = %q. End it, or give this one %s in its configuration: %w",
 				l.key, l.value, l.remedy, errdefs.ErrFailedPrecondition)

@@ -29,23 +29,23 @@ func TestOneDaemonOfAName(t *testing.T) {
 		return d
 	}
 	first := with("a", "r1", "s1")
-	if err := first.beOnly(); err != nil {
+	if err := first.beOnly(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for key, second := range map[string]*daemon{
 		"run_dir": with("b", "r1", "s2"), "state_dir": with("b", "r2", "s1"), "node": with("a", "r3", "s3"),
 	} {
-		err := second.beOnly()
+		err := second.beOnly(t.Context())
 		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), key+" =") {
 			t.Errorf("the same %s: %v", key, err)
 		}
 		second.close()
 	}
-	if err := with("b", "r4", "s4").beOnly(); err != nil {
+	if err := with("b", "r4", "s4").beOnly(t.Context()); err != nil {
 		t.Errorf("another node: %v", err)
 	}
 	first.close()
-	if err := with("a", "r5", "s5").beOnly(); err != nil {
+	if err := with("a", "r5", "s5").beOnly(t.Context()); err != nil {
 		t.Errorf("after the first has ended: %v", err)
 	}
 }
@@ -68,7 +68,7 @@ func TestLookAtTheLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.AfterFunc(lockPause, func() { _ = look.Close() })
-	if err := d.beOnly(); err != nil {
+	if err := d.beOnly(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
