@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -269,35 +270,37 @@ func (s *stalled) GetRange(ctx context.Context, d digest.Digest, offset, n int64
 func TestFillWaitsForAnIdleVM(t *testing.T) {
 	w := newWorld(t, 64)
 	_, s := w.stored(t)
-	o := FillOptions{patience: quick}
-	o.patience.Idle, o.patience.LongestIdle = time.Millisecond, time.Hour
-	st := &stalled{Store: w.st, asked: make(chan struct{}), goOn: make(chan struct{})}
-	s.store = st
-	ram, whole := newLazyRAM(t), false
-	go func() {
-		ram.touch(t.Context(), int64(s.index.Spaces[0].Runs[0].Page)*format.PageSize)
-	}()
-	go func() {
-		<-st.asked
-		time.Sleep(20 * time.Millisecond)
-		if n := st.packs.Load(); n > 0 {
-			t.Errorf("%d packs are read during the wait for a page that the VM waits for", n)
+	synctest.Test(t, func(t *testing.T) {
+		o := FillOptions{patience: quick}
+		o.patience.Idle, o.patience.LongestIdle = time.Millisecond, time.Hour
+		st := &stalled{Store: w.st, asked: make(chan struct{}), goOn: make(chan struct{})}
+		s.store = st
+		ram, whole := newLazyRAM(t), false
+		go func() {
+			ram.touch(t.Context(), int64(s.index.Spaces[0].Runs[0].Page)*format.PageSize)
+		}()
+		go func() {
+			<-st.asked
+			time.Sleep(time.Second)
+			if n := st.packs.Load(); n > 0 {
+				t.Errorf("%d packs are read during the wait for a page that the VM waits for", n)
+			}
+			close(st.goOn)
+		}()
+		end := func(context.Context) error { whole = true; return nil }
+		if err := s.FillWaiting(t.Context(), "ram0", ram, o, end); err != nil || !whole || st.packs.Load() == 0 {
+			t.Errorf("whole %v by %d packs, %v", whole, st.packs.Load(), err)
 		}
-		close(st.goOn)
-	}()
-	end := func(context.Context) error { whole = true; return nil }
-	if err := s.FillWaiting(t.Context(), "ram0", ram, o, end); err != nil || !whole || st.packs.Load() == 0 {
-		t.Errorf("whole %v by %d packs, %v", whole, st.packs.Load(), err)
-	}
-	never := func(context.Context) error { t.Error("it is whole"); return nil }
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := s.FillWaiting(ctx, "ram0", newLazyRAM(t), FillOptions{patience: quick}, never); !errors.Is(err,
-		context.Canceled) {
-		t.Errorf("called off: %v", err)
-	}
-	whole, o.patience.Idle, o.patience.LongestIdle = false, time.Hour, time.Millisecond
-	if err := s.FillWaiting(t.Context(), "ram0", newLazyRAM(t), o, end); err != nil || !whole {
-		t.Errorf("whole %v, %v", whole, err)
-	}
+		never := func(context.Context) error { t.Error("it is whole"); return nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.FillWaiting(ctx, "ram0", newLazyRAM(t), FillOptions{patience: quick}, never); !errors.Is(err,
+			context.Canceled) {
+			t.Errorf("called off: %v", err)
+		}
+		whole, o.patience.Idle, o.patience.LongestIdle = false, time.Hour, time.Millisecond
+		if err := s.FillWaiting(t.Context(), "ram0", newLazyRAM(t), o, end); err != nil || !whole {
+			t.Errorf("whole %v, %v", whole, err)
+		}
+	})
 }

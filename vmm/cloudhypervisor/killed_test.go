@@ -3,6 +3,7 @@
 package cloudhypervisor
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 func TestKilled(t *testing.T) {
 	env := realEnv(t)
 	state, ram := pausedState(t, env)
+	goesOn(t, env, state, ram) // else a VM that ends by itself might be taken for one that was killed
 	lives := [][]step{
 		{booted[0], booted[5], booted[6]}, {booted[0], booted[2]}, {booted[0], booted[3], booted[4]}, restored(state)[:2],
 	}
@@ -37,8 +39,69 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// killedAt kills the VMM some time after a step of a life has begun. A restore gets the RAM of its state: a guest
-// without it would end by itself.
+// asRestored has a VM wait for a state, with the RAM of that state: a guest without it would end by itself.
+func asRestored(t *testing.T, ram []byte) func(*vmm.Config) {
+	return func(c *vmm.Config) {
+		c.Incoming, c.Kernel, c.Initrd = true, "", ""
+		if _, err := c.RAM.WriteAt(ram, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// goesOn fails unless a guest goes on from a state and its RAM: it says one more line.
+func goesOn(t *testing.T, env vmmtest.Env, state, ram []byte) {
+	t.Helper()
+	env.Dir = filepath.Join(env.Dir, "g")
+	if err := os.Mkdir(env.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(env.Dir)
+	console := newConsole(t)
+	m := startReal(t, env, func(c *vmm.Config) {
+		c.Console = console
+		asRestored(t, ram)(c)
+	})
+	if err := errors.Join(load(t, m, state), m.Resume(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	awaitTick(t, env, m, console)
+	if err := m.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newConsole(t *testing.T) *os.File {
+	t.Helper()
+	console, err := os.OpenFile(filepath.Join(t.TempDir(), "console"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { console.Close() })
+	return console
+}
+
+// awaitTick waits until the guest has said a line.
+func awaitTick(t *testing.T, env vmmtest.Env, m *Machine, console *os.File) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), env.Limit)
+	defer cancel()
+	for text := []byte(nil); !bytes.Contains(text, []byte("tick ")); {
+		select {
+		case <-m.Done():
+			t.Fatalf("the VM has ended by itself: %+v", m.Exit())
+		case <-ctx.Done():
+			t.Fatalf("the guest says nothing: %q", text)
+		case <-time.After(10 * time.Millisecond):
+		}
+		var err error
+		if text, err = os.ReadFile(console.Name()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// killedAt kills the VMM some time after a step of a life has begun.
 func killedAt(t *testing.T, env vmmtest.Env, ram []byte, before []step, s step, after time.Duration) {
 	env.Dir = filepath.Join(env.Dir, "k")
 	if err := os.Mkdir(env.Dir, 0o700); err != nil {
@@ -54,10 +117,7 @@ func killedAt(t *testing.T, env vmmtest.Env, ram []byte, before []step, s step, 
 	m := startReal(t, env, func(c *vmm.Config) {
 		c.HotDisks = true
 		if len(before) == 0 && s.name == "load" || len(before) > 0 && before[0].name == "load" {
-			c.Incoming, c.Kernel, c.Initrd = true, "", ""
-			if _, err := c.RAM.WriteAt(ram, 0); err != nil {
-				t.Fatal(err)
-			}
+			asRestored(t, ram)(c)
 		}
 	})
 	for _, b := range before {
@@ -89,15 +149,20 @@ func killedAt(t *testing.T, env vmmtest.Env, ram []byte, before []step, s step, 
 	}
 }
 
-// pausedState is the state of a VM without devices that has run for a moment, and its RAM.
+// pausedState is the state of a VM without devices whose guest has said a line, and its RAM.
 func pausedState(t *testing.T, env vmmtest.Env) (state, ram []byte) {
 	t.Helper()
 	env.Dir = filepath.Join(env.Dir, "s")
 	if err := os.Mkdir(env.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	m := startReal(t, env, nil)
-	if err := errors.Join(m.Resume(t.Context()), m.Pause(t.Context())); err != nil {
+	console := newConsole(t)
+	m := startReal(t, env, func(c *vmm.Config) { c.Console = console })
+	if err := m.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitTick(t, env, m, console)
+	if err := m.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	state, err := save(t, m)
