@@ -231,7 +231,9 @@ func (d *day) keptElsewhere(script string) {
 	d.says("", "stop", "guest")
 	d.says("", "start", "guest")
 	d.says("mine\nmore\n", "exec", "guest", "cat", "/own")
-	d.says("removed", "rm", "-f", "guest")
+	d.says("", "stop", "guest")
+	d.anotherContainer("came")
+	d.says("removed", "rm", "-f", "came")
 }
 
 // interrupted: Ctrl-C in a pull from a registry that stalls, and before a VM runs, leaves nothing.
