@@ -37,6 +37,15 @@ var mutants = map[string][]mutant{
 	"store went back": {
 		{"migrate/controller/verdict.go", "\t\t\tstate.Doubts = append(state.Doubts, d)\n", ""},
 	},
+	// The rule for snapshots takes those that are pinned.
+	"pins are forgotten": {
+		{"migrate/engine/snapshot_retain.go", "ref.GetPinned() || ref.GetManual()", "ref.GetManual()"},
+		{"migrate/transition/pin.go", "\tcase ref.GetPinned():\n\t\treturn fmt", "\tcase false:\n\t\treturn fmt"},
+	},
+	// The rule is applied to what was seen, and the record does not decide once more.
+	"pinned meanwhile": {
+		{"migrate/transition/pin.go", "\tcase ref.GetPinned():\n\t\treturn fmt", "\tcase false:\n\t\treturn fmt"},
+	},
 	// The VMs of a silent node go elsewhere before a fence has proved that it runs none.
 	"silence is death": {
 		{"migrate/loss/give.go", "case !k.covers(ready):", "case len(ready) == 0:"},

@@ -66,6 +66,7 @@ func (g simRegistry) Drop(ctx context.Context, _, digest, _, _ string) error {
 	if err != nil || rec.GetOwner().GetDigest() == digest || op.GetDigest() == digest && !over {
 		r.s.violated("I3: snapshot %s is deleted, which is wanted: %v", digest, rec)
 	}
+	r.kept(rec, digest)
 	r.tags = slices.DeleteFunc(r.tags, func(l Leftover) bool { return l.Digest == digest })
 	delete(r.s.blobs, digest)
 	r.dropped++

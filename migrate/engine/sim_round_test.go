@@ -41,6 +41,7 @@ type simRounds struct {
 	steps   int
 	tags    []Leftover // in the registry
 	dropped int
+	pins    simPins
 }
 
 // actors of the rounds: two a node.
@@ -58,6 +59,7 @@ func newSimRounds(seed uint64) *simulation {
 		panic(err)
 	}
 	r := &simRounds{s: s, uid: rec.GetUid(), mild: seed%4 > 0, goes: seed%3 == 0, said: map[string]uint64{}}
+	r.pins.sure = map[string]bool{}
 	r.loss = &simLoss{r: r, time: time.Unix(1_800_000_000, 0), seen: map[string]time.Time{}, fences: seed%2 == 0}
 	s.rounds = r
 	if r.mild {
@@ -155,11 +157,13 @@ func (r *simRounds) disturb() {
 		r.boot(s.nodes[pick(&s.schedule, simNodes)])
 	case n < 40:
 		r.user(s.nodes[pick(&s.schedule, simNodes)])
-	case n < 41 && s.faults:
+	case n < 46:
+		r.pin(s.nodes[pick(&s.schedule, simNodes)])
+	case n < 47 && s.faults:
 		s.nodes[pick(&s.schedule, simNodes)].cut = 200 + s.rng.IntN(3000)
-	case n < 61 && s.faults && r.goes && r.copied == nil:
+	case n < 67 && s.faults && r.goes && r.copied == nil:
 		r.copy()
-	case n < 65 && s.faults && r.copied != nil && r.back == 0 && (s.gen > r.gen || s.rng.IntN(200) == 0):
+	case n < 71 && s.faults && r.copied != nil && r.back == 0 && (s.gen > r.gen || s.rng.IntN(200) == 0):
 		r.putBack()
 	}
 }
@@ -189,6 +193,7 @@ func (r *simRounds) putBack() {
 	}
 	s.memory.PutBack(r.copied)
 	r.back++
+	clear(r.pins.sure) // of pins since the copy nothing knows
 	st, err := s.memory.Load(context.Background(), vm, transition.Asked{})
 	if err != nil {
 		panic(err)

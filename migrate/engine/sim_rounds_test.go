@@ -59,6 +59,7 @@ func (s *simulation) count(seen map[string]int) {
 	}
 	seen["put back"] += s.rounds.back
 	seen["deleted"] += s.rounds.dropped
+	seen["pinned"] += s.rounds.pins.made
 	seen["moves"] += s.orders
 	seen["taken"] += s.rounds.loss.taken
 	told := strings.Join(s.trace, "\n")
@@ -70,8 +71,7 @@ func (s *simulation) count(seen map[string]int) {
 
 // TestSimulatedRounds plays histories in which the rounds of the nodes run between any two steps of moves. The
 // engine and the rules of the records are the real ones. What the rounds observe fails, comes late, is old, or is
-// cut short. what they observe fails, comes late, is old, or is cut short. A seed that fails is played again by
-// -sim.seed.
+// cut short. Users pin and name snapshots meanwhile. A seed that fails is played again by -sim.seed.
 func TestSimulatedRounds(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
@@ -93,8 +93,9 @@ func TestSimulatedRounds(t *testing.T) {
 		s.count(seen)
 	}
 	t.Logf("%d histories: %v", runs, seen)
-	if n := int(runs); seen["rounds"] < 100*n || seen["put back"] < n/20 || seen["moves"] < n || seen["deleted"] < n/10 ||
-		seen["boots"] < n/20 || seen["sleeps"] < n/10 || seen["wakes"] < n/10 || seen["taken"] < n/50 {
+	if n := int(runs); seen["rounds"] < 100*n || seen["put back"] < n/20 || seen["moves"] < n ||
+		seen["deleted"] < n/10 || seen["pinned"] < n/2 || seen["boots"] < n/20 || seen["sleeps"] < n/10 ||
+		seen["wakes"] < n/10 || seen["taken"] < n/50 {
 		t.Errorf("too little happens: %v", seen)
 	}
 }
