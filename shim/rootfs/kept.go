@@ -126,6 +126,9 @@ func (k Kept) place(r root, name string) (string, error) {
 
 // begin writes the note. It is durable, and so are the directories up to the one of all containers.
 func (k Kept) begin(r root) error {
+	if err := k.spare(r); err != nil {
+		return err
+	}
 	if err := k.Remove(); err != nil {
 		return err
 	}

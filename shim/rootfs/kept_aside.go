@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/internal/durable"
@@ -84,4 +85,28 @@ func (k Kept) recover(r root) error {
 		return nil //nolint:nilerr // it is another one's, or is not there any more
 	}
 	return k.giveBack()
+}
+
+// spare puts aside what is kept of a container without a root file system, if another one of its name takes the place:
+// it may be in another database of containerd, and then this one is no proof that it is gone. A sweep removes it with
+// that proof.
+func (k Kept) spare(r root) error {
+	if old, err := k.read(); err != nil || !old.none() || old.Container == "" || old.same(r) {
+		return nil //nolint:nilerr // there is nothing, or what cannot be read was an error before
+	}
+	unlock, err := k.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	aside := k.aside().Dir
+	err = unix.Renameat2(unix.AT_FDCWD, k.Dir, unix.AT_FDCWD, aside, unix.RENAME_NOREPLACE)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s and %s have the disks of two other containers of that name. Remove what is not needed: %w",
+			k.Dir, aside, errdefs.ErrFailedPrecondition)
+	}
+	if err == nil {
+		err = durable.SyncDir(filepath.Dir(k.Dir))
+	}
+	return err
 }

@@ -123,3 +123,34 @@ func TestRootMadeAnewIsAnother(t *testing.T) {
 		t.Error("a note of an older build is about no container")
 	}
 }
+
+// A new container of the name takes no disk away of one that may be in another database of containerd. A sweep removes
+// it with the proof.
+func TestDiskOfAnotherDatabaseIsSpared(t *testing.T) {
+	top := filepath.Join(t.TempDir(), "disks")
+	k := Kept{Dir: filepath.Join(top, "ns", "vm")}
+	if err := k.begin(root{Container: "db/1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(k.Dir, KeptDisk), []byte("written"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &plan{own: true, dirs: []string{t.TempDir()}}
+	if err := p.placeWritable(Paths{Kept: k}); err != nil {
+		t.Fatal(err)
+	}
+	if container, rootless, err := k.Rootless(); container != "db/1" || !rootless || err != nil {
+		t.Errorf("doctor is told of %q, %v, %v", container, rootless, err)
+	}
+	aside := filepath.Join(k.aside().Dir, KeptDisk)
+	if data, err := os.ReadFile(aside); string(data) != "written" {
+		t.Errorf("the disk of the other container: %q, %v", data, err)
+	}
+	for _, gone := range []bool{false, true} {
+		asked := ""
+		err := k.RemoveOrphan(func(_ bool, container string) (bool, error) { asked = container; return gone, nil })
+		if _, serr := os.Stat(aside); err != nil || asked != "db/1" || gone != os.IsNotExist(serr) {
+			t.Errorf("gone %v: asked for %q, %v, %v", gone, asked, err, serr)
+		}
+	}
+}

@@ -70,8 +70,11 @@ func (k Kept) RemoveOrphan(absent Proof) error {
 	return err
 }
 
-// Rootless reports whether this is kept of a container without a root file system, and of which.
+// Rootless reports whether this, or what is aside, is kept of a container without a root file system, and of which.
 func (k Kept) Rootless() (container string, rootless bool, err error) {
+	if r, err := k.aside().read(); err == nil && r.none() {
+		return r.Container, true, nil
+	}
 	r, err := k.read()
 	return r.Container, err == nil && r.none(), err
 }
