@@ -15,11 +15,11 @@ const (
 	byNerdctl   = "nerdctl has it: nerdctl run --runtime io.containerd.godwit.v1 %s."
 	ownKernel   = "A VM has a kernel of its own, and shares none of the host's namespaces."
 	hostDevice  = "A VM gets no device of the host."
-	notBounded  = "The kernel of the VM counts for itself: --memory and --cpus bound it."
-	ownSwap     = "A VM has no swap: --memory bounds it."
-	ownNetwork  = "CNI's configuration (cni.conf_dir) says it for all VMs of the node."
+	notBounded  = "A VM has a kernel of its own. To limit the VM: --memory and --cpus."
+	ownSwap     = "A VM has no swap. To limit its memory: --memory."
+	ownNetwork  = "The CNI configuration (cni.conf_dir) sets it for all VMs of the node."
 	rotatedLogs = "The log is a file that is rotated (logs.max_bytes). To read it: godwit logs."
-	noHealth    = "To ask a VM: godwit exec VM COMMAND."
+	noHealth    = "To check a VM: godwit exec VM COMMAND."
 )
 
 // dockerRunFlags are those of docker run that godwit run has not. %s stands for the flag.
@@ -34,9 +34,9 @@ var dockerRunFlags = map[string]string{
 	"volumes-from":  "To take files along: godwit cp OTHER:PATH - | godwit cp - VM:PATH.",
 	"volume-driver": "Write -v HOST:PATH:copy.",
 	"label-file":    "Write -l KEY=VALUE for each.", "platform": "A VM runs images of the host's platform.",
-	"runtime": "All VMs have godwit's.", "attach": "Leave -d away, or: godwit attach VM.",
-	"detach-keys": "At a terminal, Ctrl-P Ctrl-Q leaves godwit attach.", "sig-proxy": "Signals go to the command always.",
-	"disable-content-trust": "It has no effect here.", "isolation": "It is of Windows alone.",
+	"runtime": "godwit has only one runtime.", "attach": "Leave out -d, or: godwit attach VM.",
+	"detach-keys": "At a terminal, Ctrl-P Ctrl-Q ends godwit attach.", "sig-proxy": "Signals always go to the command.",
+	"disable-content-trust": "It has no effect here.", "isolation": "It is only for Windows.",
 	"use-api-socket": "A VM reaches no socket of the host.", "expose": "To publish a port: -p PORT.",
 	"publish-all": "To publish a port: -p PORT.",
 	"link":        "VMs of a network reach each other by address: godwit ps -o wide.",
@@ -66,21 +66,22 @@ var dockerVerbs = map[string]string{
 	"commit": "To keep a VM's state: godwit checkpoint VM --name NAME. To keep its files: " +
 		"godwit cp VM:/ - >files.tar.",
 	"compose":   "nerdctl compose runs VMs with --runtime io.containerd.godwit.v1.",
-	"container": "Leave the word container away: godwit ps, godwit rm VM.",
+	"container": "Leave out the word container: godwit ps, godwit rm VM.",
 	"diff":      "To see a file: godwit exec VM cat FILE.",
-	"export":    "To have its files: godwit cp VM:/ - >files.tar.",
+	"export":    "To get its files: godwit cp VM:/ - >files.tar.",
 	"image":     "To list images: godwit images. To delete one: nerdctl rmi IMAGE.", "import": "Use ctr images import.",
 	"info": "To check the node: godwit doctor.", "load": "Use ctr images import, or nerdctl load.",
 	"login":   "Use docker login or nerdctl login: godwit reads what they write (registry.docker_config).",
-	"network": "CNI's configuration makes networks (cni.conf_dir).", "pause": "To free its RAM too: godwit hibernate VM.",
-	"push": "Use nerdctl push IMAGE.", "rmi": "Use nerdctl rmi IMAGE, or ctr images rm IMAGE.",
+	"network": "The CNI configuration makes networks (cni.conf_dir).",
+	"pause":   "To free its RAM too: godwit hibernate VM.",
+	"push":    "Use nerdctl push IMAGE.", "rmi": "Use nerdctl rmi IMAGE, or ctr images rm IMAGE.",
 	"save": "Use ctr images export, or nerdctl save.", "search": "Search at the registry.",
 	"swarm":  "To make a cluster: godwit node init, then godwit node join.",
 	"system": "To check the node: godwit doctor. To delete snapshots: godwit snapshot prune.",
 	"tag":    "Use ctr images tag, or nerdctl tag.", "unpause": "To wake a VM: godwit wake VM.",
 	"update": "Use nerdctl update, or make the VM again with other limits.",
 	"volume": "A VM keeps its disk over stop, sleep and moves. To copy files: godwit cp.",
-	"wait":   "To wait for the end, and have the exit code: godwit attach --no-stdin VM.",
+	"wait":   "To wait for the end, and get the exit code: godwit attach --no-stdin VM.",
 }
 
 // dockerFlag is what to use instead of a flag of docker's; empty: docker has none of this name, or it is not told.
