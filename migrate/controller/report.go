@@ -116,7 +116,7 @@ func checkReport(req *nodev1.ReportRequest) error {
 	return nil
 }
 
-// Told is what a node's sign of life is answered: the store's incarnation, whether its records change, and whether
+// Told is what a heartbeat of a node is answered: the store's incarnation, whether its records change, and whether
 // it is asked to report. A node that was not waited for is waited for from then on.
 func (i *Incarnations) Told(ctx context.Context, node string) (state *nodev1.StoreState, report bool, err error) {
 	state, err = i.told.State(ctx)

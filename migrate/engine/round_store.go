@@ -29,7 +29,7 @@ func (c *core) trust(ctx context.Context) error {
 }
 
 // vouched fails unless the records say now that they count: a controller that was started on an
-// old copy since the last sign of life answers for records as before.
+// old copy since the last heartbeat answers for records as before.
 func (c *core) vouched(ctx context.Context, rec *nodev1.Record) error {
 	if c.Store == nil {
 		return nil

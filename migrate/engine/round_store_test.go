@@ -96,13 +96,13 @@ func TestOldRecordsEndNothing(t *testing.T) {
 	}
 }
 
-// backSince is a store that was put back since the last sign of life.
+// backSince is a store that was put back since the last heartbeat.
 type backSince struct{ believed }
 
 func (backSince) Current(context.Context) error { return nil }
 
 // TestScanAsksTheStore shows that a scan deletes nothing by records that were put back since the node's
-// last sign of life: what they do not name may be all there is of the VM.
+// last heartbeat: what they do not name may be all there is of the VM.
 func TestScanAsksTheStore(t *testing.T) {
 	w := asleep(t)
 	e := w.start("n1")

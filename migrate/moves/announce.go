@@ -32,7 +32,7 @@ type Speaker interface {
 	Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error
 }
 
-// Live tells the controller that a node lives, for as long as it does. No sign of life waits for what
+// Live tells the controller that a node lives, for as long as it does. No heartbeat waits for what
 // the node does about an answer: of the answers that come meanwhile it hears the newest.
 func Live(ctx context.Context, to Announcer, node Speaker) {
 	answers := make(chan *nodev1.AnnounceResponse, 1)

@@ -46,7 +46,7 @@ func TestSignsOfLifeWaitForNothing(t *testing.T) {
 		b, n := &controllerStub{}, &slow{takes: 32 * time.Second}
 		Live(ctx, b, n)
 		if got := b.signs.Load(); got != 13 {
-			t.Errorf("%d signs of life in a minute, want 13", got)
+			t.Errorf("%d heartbeats in a minute, want 13", got)
 		}
 		if len(n.heard) != 2 || n.heard[0] != 1 || n.heard[1] != 7 {
 			t.Errorf("it heard answers %v, want the first, and the newest after 32 s", n.heard)
@@ -54,7 +54,7 @@ func TestSignsOfLifeWaitForNothing(t *testing.T) {
 	})
 }
 
-// late is a controller that refuses each sign of life until then.
+// late is a controller that refuses each heartbeat until then.
 type late struct {
 	controllerStub
 	until time.Time
@@ -69,7 +69,7 @@ func (l *late) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*node
 	return l.controllerStub.Announce(ctx, req)
 }
 
-// A node whose first sign of life failed gives the next one within a second or so. While the controller stays away,
+// A node whose first heartbeat failed gives the next one within a second or so. While the controller stays away,
 // it gives no more of them than at other times.
 func TestSignsOfLifeComeBackSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

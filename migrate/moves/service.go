@@ -56,7 +56,7 @@ type Service struct {
 // Store is the store of the records as a whole.
 type Store interface {
 	State(ctx context.Context, req *nodev1.StateRequest) (*nodev1.StoreState, error)
-	// Told is what a node's sign of life is answered, and whether it is asked to report.
+	// Told is what a heartbeat of a node is answered, and whether it is asked to report.
 	Told(ctx context.Context, node string) (state *nodev1.StoreState, report bool, err error)
 }
 
@@ -189,7 +189,7 @@ func (s *Service) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*n
 	if err != nil {
 		return nil, err
 	}
-	if err := s.hear(ctx, node.GetName(), req.GetEvents()); err != nil { // its sign of life counts
+	if err := s.hear(ctx, node.GetName(), req.GetEvents()); err != nil { // its heartbeat counts
 		return nil, err
 	}
 	resp := &nodev1.AnnounceResponse{Cordoned: info.GetCordoned(), AgainMs: cluster.Interval.Milliseconds()}

@@ -162,6 +162,6 @@ func TestEndAfterLossIsTold(t *testing.T) {
 		t.Errorf("told %v", ev)
 	}
 	if len(members.Nodes()) != 1 {
-		t.Error("its sign of life does not count")
+		t.Error("its heartbeat does not count")
 	}
 }
