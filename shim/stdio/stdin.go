@@ -3,21 +3,27 @@ package stdio
 import (
 	"bytes"
 	"context"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/guesttool"
 	"godwit.dev/godwit/internal/retry"
 )
 
 // readStdin reads what the client writes, for the life of the process. It ends with the stream: at
-// its end of file, or when it is closed.
+// its end of file, or when it is closed. A tool of the agent has one client: once that writes, its end is that of the
+// stream, or a copy whose client was killed would wait in the guest for ever.
 func (p *Pump) readStdin() {
 	defer close(p.input)
 	for buf := make([]byte, chunk); ; {
 		n, err := p.streams.stdin.Read(buf)
 		if n > 0 {
+			if strings.HasPrefix(p.id, guesttool.ExecPrefix) {
+				p.streams.CloseStdin()
+			}
 			select {
 			case p.input <- bytes.Clone(buf[:n]):
 			case <-p.process.Done():
