@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/api/moves"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/failpoint"
 )
 
 // Client of one node. It connects to godwitd and to containerd with the first call that needs them. It may be used by
@@ -147,7 +148,8 @@ func (c *Client) Containerd() (*containerd.Client, error) {
 	if c.ctr != nil {
 		return c.ctr, nil
 	}
-	ctr, err := containerd.New(address, containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithContextDialer(dial)}))
+	ctr, err := containerd.New(address,
+		containerd.WithExtraDialOpts(append(failpoint.Client(), grpc.WithContextDialer(dial))))
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s: %w: %w", address, errdefs.ErrUnavailable, err)
 	}

@@ -4,6 +4,7 @@
 // what came of the VM. The steps of a move are the calls and records that the programs tell of by themselves
 // (internal/failpoint, move_*_test.go). The steps of a hibernate and of a wake are scenes: crash_test.go lists them.
 // The scenes of a checkpoint are in checkpoint_test.go, those of a task in task_test.go. A new step needs a new scene.
+// The verbs that change a VM, with the points that they register, are in verb_test.go.
 package crash
 
 import (
