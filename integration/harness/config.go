@@ -18,7 +18,7 @@ const peerPort = 7444
 const containerdConfig = `version = 3
 root = '%[1]s/root'
 state = '%[1]s/state'
-disabled_plugins = [%[2]s'io.containerd.nri.v1.nri', 'io.containerd.tracing.processor.v1.otlp',
+disabled_plugins = [%[2]s'io.containerd.tracing.processor.v1.otlp',
   'io.containerd.internal.v1.tracing']
 [grpc]
   address = '%[1]s/c.sock'
@@ -34,7 +34,7 @@ disabled_plugins = [%[2]s'io.containerd.nri.v1.nri', 'io.containerd.tracing.proc
 
 // withoutCRI are the plugins that Kubernetes alone needs.
 const withoutCRI = "'io.containerd.grpc.v1.cri', 'io.containerd.cri.v1.images', 'io.containerd.cri.v1.runtime', " +
-	"'io.containerd.podsandbox.controller.v1.podsandbox', "
+	"'io.containerd.podsandbox.controller.v1.podsandbox', 'io.containerd.nri.v1.nri', "
 
 // containerdConfig is the file of the node's daemon.
 func (n *Node) containerdConfig() string {
@@ -62,9 +62,20 @@ const cniConfig = `{
       "ranges": [[%s]],
       "routes": [{"dst": "0.0.0.0/0"}]
     }
-  }]
+  }%s]
 }
 `
+
+// cniPorts gives pods the ports of the host that they ask for.
+const cniPorts = `, {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}`
+
+func (n *Node) cniConfig() string {
+	ports := ""
+	if n.harness.opts.CRI {
+		ports = cniPorts
+	}
+	return fmt.Sprintf(cniConfig, bridge, ranges(n.index), ports)
+}
 
 // maxNodes have a range of their own in the CNI configuration.
 const maxNodes = 8
@@ -89,7 +100,7 @@ func (n *Node) writeConfig() error {
 	h := n.harness
 	files := map[string]string{
 		filepath.Join(n.Dir, "containerd.toml"):       n.containerdConfig(),
-		n.inside("/etc/cni/net.d/10-godwit.conflist"): fmt.Sprintf(cniConfig, bridge, ranges(n.index)),
+		n.inside("/etc/cni/net.d/10-godwit.conflist"): n.cniConfig(),
 		n.Config:                     n.godwitConfig(),
 		n.inside("/etc/resolv.conf"): "nameserver " + Gateway + "\n",
 		filepath.Join(n.Dir, "docker", "config.json"):     h.opts.Registry.dockerConfig(),

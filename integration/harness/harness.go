@@ -173,6 +173,9 @@ func (h *Harness) Close() error {
 	return h.err
 }
 
+// OnClose has Close call f first.
+func (h *Harness) OnClose(f func() error) { h.onClose(f) }
+
 func (h *Harness) onClose(f func() error) { h.undo = append(h.undo, f) }
 
 // closeOnSignal makes an interrupt clean up before it ends the process.

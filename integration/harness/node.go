@@ -56,6 +56,9 @@ func (h *Harness) startNodes(ctx context.Context) error {
 		if err := n.mountState(ctx); err != nil {
 			return err
 		}
+		if err := n.shareMounts(ctx); err != nil {
+			return err
+		}
 		if err := n.StartContainerd(ctx); err != nil {
 			return err
 		}
@@ -80,6 +83,15 @@ func (n *Node) mountState(ctx context.Context) error {
 		return err
 	}
 	_, err := n.Run(ctx, "mount", "-t", "tmpfs", "-o", "mode=0755,size="+size, "state", dir)
+	return err
+}
+
+// shareMounts makes the mounts of a node of Kubernetes shared, as systemd does: volumes with propagation ask for that.
+func (n *Node) shareMounts(ctx context.Context) error {
+	if !n.harness.opts.CRI {
+		return nil
+	}
+	_, err := n.Run(ctx, "mount", "--make-rshared", "/")
 	return err
 }
 

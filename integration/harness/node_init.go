@@ -94,12 +94,13 @@ type nodeInit struct {
 	ns    []*os.File // in the order they are entered
 }
 
-// Like: unshare --net --mount --pid --cgroup --fork
+// Like: unshare --net --mount --pid --ipc --cgroup --fork
 func startNodeInit(name string) (_ *nodeInit, err error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), holderEnv+"="+name)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID |
+		unix.CLONE_NEWIPC,
 		Setpgid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -121,7 +122,7 @@ func startNodeInit(name string) (_ *nodeInit, err error) {
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
 		return nil, fmt.Errorf("start node: it says %q: %w", line, err)
 	}
-	for _, name := range []string{"pid", "net", "cgroup", "mnt"} {
+	for _, name := range []string{"pid", "ipc", "net", "cgroup", "mnt"} {
 		f, err := os.Open(h.proc("ns", name))
 		if err != nil {
 			return nil, err

@@ -53,6 +53,9 @@ func (p *Process) Exited() error {
 	}
 }
 
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
 // Kill ends the process with SIGKILL and waits for its end.
 func (p *Process) Kill() error { return p.end(syscall.SIGKILL) }
 
