@@ -89,7 +89,7 @@ func Shell() (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Image{Name: Busybox, Layers: [][]File{base}, Config: v1.Config{Env: env, Cmd: []string{"/bin/sh"}}}.build()
+	return Image{Name: Busybox, Layers: [][]File{base}, Config: v1.Config{Env: env, Cmd: []string{"/bin/sh"}}}.Build()
 }
 
 // Standard answers the images that most tests need. probe is the path of the built
@@ -120,7 +120,7 @@ func Write(path string, all ...Image) error {
 	defer os.RemoveAll(dir)
 	idx := v1.ImageIndex(empty.Index)
 	for _, i := range all {
-		img, err := i.build()
+		img, err := i.Build()
 		if err != nil {
 			return fmt.Errorf("build image %s: %w", i.Name, err)
 		}
@@ -135,7 +135,8 @@ func Write(path string, all ...Image) error {
 	return archive(path, dir)
 }
 
-func (i Image) build() (v1.Image, error) {
+// Build makes the image in memory.
+func (i Image) Build() (v1.Image, error) {
 	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: "amd64", Config: i.Config})
 	if err != nil {
 		return nil, err
