@@ -24,6 +24,9 @@ MUTATION ?=
 SCALE_ONLY ?=
 CASES   ?= all
 VMM     ?= qemu
+HANDLER ?= godwit
+RELEASE ?= 2.4.2
+FOCUS   ?=
 
 export GOTOOLCHAIN := local
 
@@ -37,7 +40,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 portable = ./cmd/godwit ./api/...
 
 .PHONY: image usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
-	shimtest crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
+	shimtest critest cri-suite crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +73,19 @@ $(tools)/image: tools/image/main.go tools/image/tree.go tools/image/go.mod tools
 $(tools)/.%: tools/%/go.mod tools/%/go.sum
 	@mkdir -p $(tools)/cni $(tools)/containerd23 $(tools)/etcd
 	cd tools/$* && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/$(filter cni containerd23 etcd,$*) go install -trimpath -tags no_btrfs tool
+	@touch $@
+
+# critest is a test program, and so is containerd's suite.
+$(tools)/.critest: tools/critest/go.mod tools/critest/go.sum
+	@mkdir -p $(tools)
+	cd tools/critest && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools) go install -trimpath tool && \
+		CGO_ENABLED=0 go test -c -trimpath -o $(CURDIR)/$(tools)/critest sigs.k8s.io/cri-tools/cmd/critest
+	@touch $@
+
+$(tools)/.crisuite: tools/crisuite/go.mod tools/crisuite/go.sum
+	@mkdir -p $(tools)
+	cd tools/crisuite && CGO_ENABLED=0 go test -c -trimpath -tags no_btrfs -o $(CURDIR)/$(tools)/cri-suite \
+		github.com/containerd/containerd/v2/integration
 	@touch $@
 
 # Debian's own registry, unpacked: its package would start it.
@@ -106,7 +122,7 @@ test: ## unit tests with the race detector: no root, no VM
 	go test -run 'TestSimulat' ./migrate/engine
 	go test -tags points ./internal/failpoint
 
-integration: setup tools image $(tools)/runc alerts chromium ## tests with real VMs, containerd and a registry (root)
+integration: setup tools image $(tools)/runc $(tools)/.critest alerts chromium ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
 	status=0; tools/integration.sh $(integration_pkgs) || status=1; tools/qemu2.sh || status=1; tools/upgrade.sh || status=1; tools/shimtest.sh || status=1; exit $$status
 
@@ -157,6 +173,16 @@ bench-live: setup tools build guest ## figures of moves beside QEMU's own migrat
 
 shimtest: setup tools build guest ## containerd's own conformance suites on the shim, COUNT times (root)
 	tools/shimtest.sh $(COUNT)
+
+critest: setup tools $(tools)/.critest $(tools)/runc build guest ## critest of cri-tools with runc and with the runtime handler HANDLER (godwit), on containerd RELEASE, into out/critest.json (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/critest ./integration/cmd/critest
+	bin/integration/critest -suite critest -handler '$(HANDLER)' -containerd '$(RELEASE)' -focus '$(FOCUS)'
+
+cri-suite: setup tools $(tools)/.critest $(tools)/.crisuite $(tools)/runc build guest ## containerd's own CRI suite, as make critest, into out/cri-suite.json (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/critest ./integration/cmd/critest
+	bin/integration/critest -suite cri-suite -handler '$(HANDLER)' -containerd '$(RELEASE)' -focus '$(FOCUS)'
 
 crash: setup tools build guest ## kill every program at every step, COUNT times; moves, which go on where a run was interrupted, into out/crash.json (root)
 	@mkdir -p out && rm -f out/simulated out/crash.json
