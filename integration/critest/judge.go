@@ -74,6 +74,17 @@ func Judge(control, subject []Spec, known map[string]string, floor []string, par
 			r.Unknown = append(r.Unknown, Spec{Name: c.Name, State: Failed, Why: "it did not run"})
 		}
 	}
+	r.check(ran, runc, known, floor, part)
+	slices.Sort(r.Stale)
+	r.Unexplained = len(r.Unknown)
+	if r.RuncPassed > 0 {
+		r.Shared = float64(shared*1000/r.RuncPassed) / 10
+	}
+	return r
+}
+
+// check compares the lists with the specs of the handler and of the control.
+func (r *Result) check(ran, runc map[string]Spec, known map[string]string, floor []string, part bool) {
 	for name := range known {
 		if _, ok := ran[name]; !ok && !part {
 			r.Stale = append(r.Stale, name+": there is no such spec")
@@ -84,12 +95,6 @@ func Judge(control, subject []Spec, known map[string]string, floor []string, par
 			r.Below = append(r.Below, fmt.Sprintf("%s: %s", name, c.Why))
 		}
 	}
-	slices.Sort(r.Stale)
-	r.Unexplained = len(r.Unknown)
-	if r.RuncPassed > 0 {
-		r.Shared = float64(shared*1000/r.RuncPassed) / 10
-	}
-	return r
 }
 
 // Err says what is wrong, or nil.
