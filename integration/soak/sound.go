@@ -11,7 +11,8 @@ import (
 )
 
 // unfaulted verbs are ordered after each judgement, while nothing is wrong: none may fail.
-var unfaulted = []string{"run", "hibernate", "wake", "migrate live", "migrate cold", "checkpoint", "exec"}
+var unfaulted = []string{"run", "hibernate", "wake", "migrate live", "migrate cold", "checkpoint", "exec", "rename",
+	"pin", "cp"}
 
 // soundSteps of them come after each judgement.
 const soundSteps = 6
@@ -83,13 +84,13 @@ func (a *act) faultOf(err error) string {
 	return ""
 }
 
-// taskless reports whether err is of ctr, about a VM whose shim was killed at its owner: containerd has
+// taskless reports whether err is of ctr, or of a copy, about a VM whose shim was killed at its owner: containerd has
 // no task of it until it wakes or arrives again (ADR 28).
 func (a *act) taskless(err error) bool {
 	run, ok := errors.AsType[*harness.RunError](err)
 	a.g.mu.Lock()
 	defer a.g.mu.Unlock()
-	return ok && run.Args[0] == "ctr" && a.owner != nil && a.g.adopted == a.owner.Name
+	return ok && (run.Args[0] == "ctr" || slices.Contains(run.Args, "cp")) && a.owner != nil && a.g.adopted == a.owner.Name
 }
 
 // single checks that each VM which runs has one VMM, at its owner, and that no other VMM is left.
