@@ -94,7 +94,7 @@ func (c *Client) start(ctx context.Context, vm *nodev1.VM, container containerd.
 	var input *closing
 	if streams != nil {
 		creator, input = streamed(streams, p.Terminal)
-	} else if creator, err = logOf(ctx, container, p.Terminal); err != nil {
+	} else if creator, err = c.logOf(ctx, vm, container, p.Terminal); err != nil {
 		return nil, err
 	}
 	task, err := container.NewTask(ctx, creator)
@@ -161,13 +161,20 @@ func (c *Client) startable(ctx context.Context, vm *nodev1.VM, container contain
 	return nil
 }
 
-// logOf sends the output of a task to the log that a label names.
-func logOf(ctx context.Context, container containerd.Container, terminal bool) (cio.Creator, error) {
+// logOf sends the output of a task to the log that a label names. A container that godwitd has made, of a VM that came
+// from elsewhere, has no label: its output goes where it went when the VM woke.
+func (c *Client) logOf(ctx context.Context, vm *nodev1.VM, container containerd.Container,
+	terminal bool) (cio.Creator, error) {
 	labels, err := container.Labels(ctx)
 	if err != nil {
 		return nil, err
 	}
 	log := labels[LabelLogURI]
+	if log == "" && labels[labelManaged] != "" {
+		if log, err = c.logURI(vm.GetNamespace(), vm.GetId()); err != nil {
+			return nil, err
+		}
+	}
 	if log == "" || log == "null://" {
 		return cio.NullIO, nil
 	}
