@@ -86,7 +86,7 @@ func (f *eventFlags) read(opts *options) (o client.EventOptions, show func(io.Wr
 // Values of --filter that are known.
 var (
 	eventTypes = []string{"vm", "operation", "move", "node"}
-	eventWords = []string{"create", "start", "exit", "oom", "pause", "resume", "exec-start", "exec-exit", "rename",
+	eventWords = []string{"create", "start", "exit", "kill", "oom", "pause", "resume", "exec-start", "exec-exit", "rename",
 		"delete", "hibernate", "wake", "checkpoint", "move", "lost", "superseded", "recovered", "gap", "daemon-stop"}
 )
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/shim/journal"
 )
 
@@ -34,7 +35,12 @@ func (s *Service) Kill(ctx context.Context, r *taskapi.KillRequest) (*emptyRespo
 		if r.GetSignal() > maxSignal {
 			return nil, fmt.Errorf("signal %d: there is none of that number: %w", r.GetSignal(), errdefs.ErrInvalidArgument)
 		}
-		return &emptyResponse{}, t.kill(ctx, r.GetExecID(), r.GetSignal(), r.GetAll())
+		err := t.kill(ctx, r.GetExecID(), r.GetSignal(), r.GetAll())
+		if err == nil && r.GetSignal() != 0 {
+			t.vm.events.Send(&machinev1.TaskKilled{ContainerId: t.id, ExecId: r.GetExecID(), Signal: r.GetSignal(),
+				All: r.GetAll()})
+		}
+		return &emptyResponse{}, err
 	})
 }
 

@@ -32,6 +32,12 @@ type Follower struct {
 	// Gap hears of events, from the first to the last, that are no longer to be had: the controller
 	// keeps the newest ones. nil: gaps are not told.
 	Gap func(first, last uint64)
+	// Anew hears that the controller counts its events anew: its store was put back from a copy. Events of no later time
+	// than the last one that was heard are not told again. nil: that is not told.
+	Anew func()
+	// At is the time of the event after which Follow begins; below 0: not known. Without such an event, events of no
+	// later time than Since are not told.
+	At, Since int64
 	Patience
 
 	known   bool // the operation was seen
@@ -44,15 +50,26 @@ func (f *Follower) Follow(ctx context.Context, req *nodev1.WatchRequest) error {
 	if req.GetUntilSettled() {
 		only = req.GetOperation()
 	}
-	for after := req.GetAfter(); ; {
+	after, at, since := req.GetAfter(), f.At, int64(0)
+	if after == 0 {
+		at, since = 0, f.Since
+	}
+	for {
 		var resp *nodev1.EventsResponse
 		err := f.Ask(ctx, func(ctx context.Context) (err error) {
-			resp, err = f.From.Events(ctx, &nodev1.EventsRequest{After: after, WaitMs: pollWait.Milliseconds()})
+			resp, err = f.From.Events(ctx, &nodev1.EventsRequest{After: after, AfterUnixNano: at,
+				WaitMs: pollWait.Milliseconds()})
 			return err
 		})
 		switch {
 		case err != nil:
 			return err
+		case resp.GetAnew():
+			since, after, at = max(since, at), 0, 0
+			if f.Anew != nil {
+				f.Anew()
+			}
+			continue
 		case len(resp.GetEvents()) == 0 && f.settled:
 			return nil // the controller that was to write its last event has died: the next one will
 		case len(resp.GetEvents()) == 0 && only != "":
@@ -67,7 +84,11 @@ func (f *Follower) Follow(ctx context.Context, req *nodev1.WatchRequest) error {
 			if after > 0 && ev.GetId() > after+1 && f.Gap != nil {
 				f.Gap(after+1, ev.GetId()-1)
 			}
-			after = ev.GetId()
+			after, at = ev.GetId(), ev.GetUnixNano()
+			if since > 0 && at <= since {
+				continue
+			}
+			since = 0
 			if req.GetOperation() != "" && req.GetOperation() != ev.GetOperation() {
 				continue
 			}

@@ -234,7 +234,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nodev1.RegisterRecordsService(local, d.records)
+	nodev1.RegisterRecordsService(local, &history.Shims{RecordsService: d.records, History: d.history})
 	nodev1.RegisterNodeService(local, d.node)
 	nodev1.RegisterStoreService(local, d.whole)
 	nodev1.RegisterMovesService(local, &moves.Local{MovesService: d.moves.service, Self: d.config.Node, Node: d.node})

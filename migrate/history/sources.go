@@ -50,8 +50,9 @@ func (h *History) Settle(ctx context.Context, records Records) error {
 		resp, err := records.Operation(ctx, &nodev1.OperationRequest{Id: ev.GetOperation()})
 		op := resp.GetOperation()
 		switch phase := closed[op.GetPhase()]; {
-		case errdefs.IsNotFound(err): // forgotten with its VM
-			h.Add(like(ev, &nodev1.NodeEvent{Phase: Aborted, Reason: "the VM was removed"}))
+		case errdefs.IsNotFound(err): // no proof of anything
+			h.Add(like(ev, &nodev1.NodeEvent{Phase: Unknown, Reason: "the records do not know it any more: its VM was " +
+				"removed, or they were put back from a copy"}))
 		case err != nil:
 			return fmt.Errorf("ask what became of operation %s: %w", ev.GetOperation(), err)
 		case phase != "" && time.Since(time.Unix(0, op.GetClosedUnixNano())) > settleAfter:
@@ -74,7 +75,8 @@ func (h *History) open() (all []*nodev1.NodeEvent) {
 	defer h.mu.Unlock()
 	over := map[string]bool{}
 	for _, ev := range h.all {
-		over[ev.GetOperation()] = over[ev.GetOperation()] || ended(ev.GetPhase())
+		over[ev.GetOperation()] = over[ev.GetOperation()] || ended(ev.GetPhase()) ||
+			ev.GetPhase() == Unknown
 	}
 	for _, ev := range h.all {
 		if ev.GetType() == TypeOperation && ev.GetPhase() == Begun && !over[ev.GetOperation()] {
@@ -87,26 +89,23 @@ func (h *History) open() (all []*nodev1.NodeEvent) {
 // FollowMoves hears of the moves from and to this node, from the last one on that was heard of, until ctx ends. What
 // is older than a history that begins is left out.
 func (h *History) FollowMoves(ctx context.Context, from moves.Source) {
-	f := &moves.Follower{From: from, Patience: moves.Patience{Met: true}}
+	f := &moves.Follower{From: from, Patience: moves.Patience{Met: true}, Since: time.Now().UnixNano()}
 	last := h.Last(func(ev *nodev1.NodeEvent) bool { return ev.GetMoveEvent() > 0 })
-	after, older := last.GetMoveEvent(), time.Now().UnixNano()
-	if last != nil {
-		older = last.GetUnixNano()
-		if !same(ctx, f, last) {
-			after = 0
-		}
+	if f.At = last.GetUnixNano(); last.GetType() == TypeNode {
+		f.At = -1 // it is the time of a gap
+	}
+	gap := func(last uint64, reason string) {
+		h.Add(&nodev1.NodeEvent{Type: TypeNode, Event: Gap, MoveEvent: last, Reason: reason})
 	}
 	f.Gap = func(first, last uint64) {
-		h.Add(&nodev1.NodeEvent{Type: TypeNode, Event: Gap, MoveEvent: last,
-			Reason: fmt.Sprintf("%d events of moves are not kept any more", last-first+1)})
+		gap(last, fmt.Sprintf("%d events of moves are not kept any more", last-first+1))
 	}
+	f.Anew = func() { gap(0, "the records were put back from a copy: events of moves may be missing") }
 	f.Do = func(ev *nodev1.MoveEvent) error {
-		if after > 0 || ev.GetUnixNano() > older {
-			h.moved(ev)
-		}
+		h.moved(ev)
 		return nil
 	}
-	if err := f.Follow(ctx, &nodev1.WatchRequest{After: after}); err != nil && ctx.Err() == nil {
+	if err := f.Follow(ctx, &nodev1.WatchRequest{After: last.GetMoveEvent()}); err != nil && ctx.Err() == nil {
 		slog.WarnContext(ctx, "events of moves are heard no more", "error", err)
 		h.Add(&nodev1.NodeEvent{Type: TypeNode, Event: Gap, Reason: "the controller's events of moves cannot be read: " +
 			err.Error()})
@@ -124,19 +123,4 @@ func (h *History) moved(ev *nodev1.MoveEvent) {
 		Operation: ev.GetOperation(), Attempt: ev.GetAttempt(), Source: ev.GetSource(),
 		Destination: ev.GetDestination(), Reason: ev.GetReason(), MoveEvent: ev.GetId(),
 	})
-}
-
-// same reports whether the controller still counts as it did when it told the last event that was heard. A store of
-// records that was made anew counts from the beginning.
-func same(ctx context.Context, f *moves.Follower, last *nodev1.NodeEvent) bool {
-	var resp *nodev1.EventsResponse
-	err := f.Ask(ctx, func(ctx context.Context) (err error) {
-		resp, err = f.From.Events(ctx, &nodev1.EventsRequest{After: last.GetMoveEvent() - 1})
-		return err
-	})
-	if err != nil || len(resp.GetEvents()) == 0 {
-		return false
-	}
-	first := resp.GetEvents()[0]
-	return first.GetId() > last.GetMoveEvent() || last.GetType() == TypeNode || first.GetUnixNano() == last.GetUnixNano()
 }

@@ -22,6 +22,7 @@ const (
 	Create = "create"
 	Start  = "start"
 	Exit   = "exit"
+	Kill   = "kill"
 	Delete = "delete"
 	Rename = "rename"
 	Move   = "move"
@@ -41,6 +42,7 @@ const (
 	Failed    = "failed"
 	Aborted   = "aborted"
 	Lost      = "lost"
+	Unknown   = "unknown" // nobody can say how it has ended
 )
 
 func ended(phase string) bool { return slices.Contains([]string{Done, Failed, Aborted, Lost}, phase) }

@@ -2,8 +2,11 @@ package tasks
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path"
+	"strconv"
+	"syscall"
 	"time"
 
 	eventsapi "github.com/containerd/containerd/api/events"
@@ -15,8 +18,10 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/migrate/history"
 )
@@ -36,7 +41,8 @@ func (c *Client) Tell(ctx context.Context, to Listener, from time.Time) {
 	l := &told{client: c, to: to, vms: map[string]bool{}}
 	for ctx.Err() == nil {
 		within, cancel := context.WithCancel(ctx)
-		envelopes, failed := c.containerd.EventService().Subscribe(within, `topic~=^/containers/`, `topic~=^/tasks/`)
+		envelopes, failed := c.containerd.EventService().Subscribe(within, `topic~=^/containers/`, `topic~=^/tasks/`,
+			`topic==`+strconv.Quote(machinev1.KilledTopic))
 		err := l.known(ctx)
 		if err == nil {
 			l.missed(ctx, from)
@@ -203,6 +209,12 @@ func ofTask(any any, ev *nodev1.NodeEvent) bool {
 		ev.Vm.Id, ev.Event = any.GetContainerID(), "resume"
 	case *eventsapi.TaskExecStarted:
 		ev.Vm.Id, ev.Event, ev.Process = any.GetContainerID(), "exec-start", any.GetExecID()
+	case *machinev1.TaskKilled:
+		ev.Vm.Id, ev.Event, ev.Process = any.GetContainerId(), history.Kill, any.GetExecId()
+		ev.Reason = unix.SignalName(syscall.Signal(any.GetSignal()))
+		if ev.GetReason() == "" { // of real time
+			ev.Reason = fmt.Sprint("signal ", any.GetSignal())
+		}
 	case *eventsapi.TaskCheckpointed:
 		ev.Vm.Id, ev.Event, ev.Digest = any.GetContainerID(), "checkpoint", any.GetCheckpoint()
 	default:

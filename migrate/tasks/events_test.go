@@ -25,7 +25,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/migrate/history"
 )
 
 // talker is a containerd that tells events. Its list of namespaces fails so many times.
@@ -134,6 +136,9 @@ func (h *heard) Seen() []*nodev1.NodeEvent { return h.seen }
 
 func (h *heard) Add(ev *nodev1.NodeEvent) {
 	text := fmt.Sprint(ev.GetEvent(), " ", ev.GetVm().GetId(), " ", ev.GetProcess(), " ", ev.GetExitCode())
+	if ev.GetEvent() == history.Kill {
+		text += " " + ev.GetReason()
+	}
 	h.all = append(h.all, strings.Join(strings.Fields(text), " "))
 }
 
@@ -177,6 +182,8 @@ func TestTell(t *testing.T) {
 		tell(&eventsapi.TaskExecStarted{ContainerID: "vm", ExecID: "e"})
 		tell(&eventsapi.TaskExit{ContainerID: "vm", ID: "e", ExitStatus: 1})
 		tell(&eventsapi.TaskOOM{ContainerID: "vm"})
+		tell(&machinev1.TaskKilled{ContainerId: "vm", Signal: 15})
+		tell(&machinev1.TaskKilled{ContainerId: "vm", ExecId: "e", Signal: 36})
 		k.set("vm", "")
 		tell(&eventsapi.TaskExit{ContainerID: "vm", ID: "vm", ExitStatus: 137})
 		tell(&eventsapi.TaskIO{})
@@ -188,7 +195,7 @@ func TestTell(t *testing.T) {
 		cancel()
 		<-over
 		want := []string{"gap 0", "create vm 0", "rename vm 0", "start vm 0", "exec-start vm e 0", "exec-exit vm e 1",
-			"oom vm 0", "exit vm 137", "delete vm 0", "gap 0"}
+			"oom vm 0", "kill vm 0 SIGTERM", "kill vm e 0 signal 36", "exit vm 137", "delete vm 0", "gap 0"}
 		if !slices.Equal(to.all, want) {
 			t.Errorf("heard %q, want %q", to.all, want)
 		}

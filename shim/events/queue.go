@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/runtime"
 	"github.com/containerd/errdefs"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
 // Publisher takes events in the order in which they are given. An Unavailable error
@@ -190,6 +192,8 @@ func topic(event any) string {
 		return runtime.TaskPausedEventTopic
 	case *events.TaskResumed:
 		return runtime.TaskResumedEventTopic
+	case *machinev1.TaskKilled:
+		return machinev1.KilledTopic
 	}
 	return runtime.TaskUnknownTopic
 }

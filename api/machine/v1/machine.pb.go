@@ -2025,6 +2025,75 @@ func (x *Stream) GetTimeoutMs() int64 {
 	return 0
 }
 
+// TaskKilled is an event of a shim, under the topic /godwit/kill: a process has got a signal.
+type TaskKilled struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ContainerId   string                 `protobuf:"bytes,1,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
+	ExecId        string                 `protobuf:"bytes,2,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"` // empty: the task's own process
+	Signal        uint32                 `protobuf:"varint,3,opt,name=signal,proto3" json:"signal,omitempty"`
+	All           bool                   `protobuf:"varint,4,opt,name=all,proto3" json:"all,omitempty"` // with all of its container
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskKilled) Reset() {
+	*x = TaskKilled{}
+	mi := &file_machine_v1_machine_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskKilled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskKilled) ProtoMessage() {}
+
+func (x *TaskKilled) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskKilled.ProtoReflect.Descriptor instead.
+func (*TaskKilled) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *TaskKilled) GetContainerId() string {
+	if x != nil {
+		return x.ContainerId
+	}
+	return ""
+}
+
+func (x *TaskKilled) GetExecId() string {
+	if x != nil {
+		return x.ExecId
+	}
+	return ""
+}
+
+func (x *TaskKilled) GetSignal() uint32 {
+	if x != nil {
+		return x.Signal
+	}
+	return 0
+}
+
+func (x *TaskKilled) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
 var File_machine_v1_machine_proto protoreflect.FileDescriptor
 
 const file_machine_v1_machine_proto_rawDesc = "" +
@@ -2219,7 +2288,13 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\x05 \x01(\x03R\ttimeoutMs2\x8d\x06\n" +
+	"timeout_ms\x18\x05 \x01(\x03R\ttimeoutMs\"r\n" +
+	"\n" +
+	"TaskKilled\x12!\n" +
+	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x17\n" +
+	"\aexec_id\x18\x02 \x01(\tR\x06execId\x12\x16\n" +
+	"\x06signal\x18\x03 \x01(\rR\x06signal\x12\x10\n" +
+	"\x03all\x18\x04 \x01(\bR\x03all2\x8d\x06\n" +
 	"\aMachine\x12J\n" +
 	"\x05Query\x12\x1f.godwit.machine.v1.QueryRequest\x1a .godwit.machine.v1.QueryResponse\x12P\n" +
 	"\aCapture\x12!.godwit.machine.v1.CaptureRequest\x1a\".godwit.machine.v1.CaptureResponse\x12G\n" +
@@ -2244,7 +2319,7 @@ func file_machine_v1_machine_proto_rawDescGZIP() []byte {
 	return file_machine_v1_machine_proto_rawDescData
 }
 
-var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_machine_v1_machine_proto_goTypes = []any{
 	(*Ref)(nil),              // 0: godwit.machine.v1.Ref
 	(*Progress)(nil),         // 1: godwit.machine.v1.Progress
@@ -2272,6 +2347,7 @@ var file_machine_v1_machine_proto_goTypes = []any{
 	(*EndResponse)(nil),      // 23: godwit.machine.v1.EndResponse
 	(*RestoreOptions)(nil),   // 24: godwit.machine.v1.RestoreOptions
 	(*Stream)(nil),           // 25: godwit.machine.v1.Stream
+	(*TaskKilled)(nil),       // 26: godwit.machine.v1.TaskKilled
 }
 var file_machine_v1_machine_proto_depIdxs = []int32{
 	0,  // 0: godwit.machine.v1.QueryResponse.ref:type_name -> godwit.machine.v1.Ref
@@ -2326,7 +2402,7 @@ func file_machine_v1_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_machine_v1_machine_proto_rawDesc), len(file_machine_v1_machine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

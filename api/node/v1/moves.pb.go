@@ -383,6 +383,7 @@ type EventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         uint64                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
 	WaitMs        int64                  `protobuf:"varint,2,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	AfterUnixNano int64                  `protobuf:"varint,3,opt,name=after_unix_nano,json=afterUnixNano,proto3" json:"after_unix_nano,omitempty"` // the time of the event after; below 0: it was heard, its time is not known; 0: nothing is said
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -431,10 +432,20 @@ func (x *EventsRequest) GetWaitMs() int64 {
 	return 0
 }
 
+func (x *EventsRequest) GetAfterUnixNano() int64 {
+	if x != nil {
+		return x.AfterUnixNano
+	}
+	return 0
+}
+
 // EventsResponse has the oldest, as many as fit a message: who asks on gets the rest.
 type EventsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Events        []*MoveEvent           `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Events []*MoveEvent           `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// The event after is not the one of that time: the store was put back from a copy, and counts anew. There are no
+	// events in this answer.
+	Anew          bool `protobuf:"varint,2,opt,name=anew,proto3" json:"anew,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -474,6 +485,13 @@ func (x *EventsResponse) GetEvents() []*MoveEvent {
 		return x.Events
 	}
 	return nil
+}
+
+func (x *EventsResponse) GetAnew() bool {
+	if x != nil {
+		return x.Anew
+	}
+	return false
 }
 
 // MoveEvent has an id that grows with every event and never repeats.
@@ -1435,12 +1453,14 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\fWatchRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\x04R\x05after\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12#\n" +
-	"\runtil_settled\x18\x03 \x01(\bR\funtilSettled\">\n" +
+	"\runtil_settled\x18\x03 \x01(\bR\funtilSettled\"f\n" +
 	"\rEventsRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\x04R\x05after\x12\x17\n" +
-	"\await_ms\x18\x02 \x01(\x03R\x06waitMs\"C\n" +
+	"\await_ms\x18\x02 \x01(\x03R\x06waitMs\x12&\n" +
+	"\x0fafter_unix_nano\x18\x03 \x01(\x03R\rafterUnixNano\"W\n" +
 	"\x0eEventsResponse\x121\n" +
-	"\x06events\x18\x01 \x03(\v2\x19.godwit.node.v1.MoveEventR\x06events\"\xfa\x01\n" +
+	"\x06events\x18\x01 \x03(\v2\x19.godwit.node.v1.MoveEventR\x06events\x12\x12\n" +
+	"\x04anew\x18\x02 \x01(\bR\x04anew\"\xfa\x01\n" +
 	"\tMoveEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1b\n" +
 	"\tunix_nano\x18\x02 \x01(\x03R\bunixNano\x12\x12\n" +
