@@ -19,9 +19,6 @@ const stampClock = "2006-01-02T15:04:05.000000000Z07:00"
 // noStamp stands for a time that is not known. It is as wide as a time in UTC.
 const noStamp = "-                             "
 
-// markPause is waited for the time of what was just written: it is written after the text.
-const markPause = 10 * time.Millisecond
-
 // errNoTimes says that a log has no times at all.
 var errNoTimes = errors.New("no times")
 
@@ -32,6 +29,7 @@ type timedLines struct {
 	unsure       func() // called once, if a line is shown of which it is not known whether it was asked for
 
 	first  time.Time // the oldest time that is known
+	last   time.Time // of what was read last
 	within bool      // a line has begun
 	hide   bool      // that line is not shown
 }
@@ -78,44 +76,41 @@ func noTimes(id string) error {
 
 // copy writes what a file has from where it is read.
 func (t *timedLines) copy(out io.Writer, f *os.File, log string) error {
-	at, err := f.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return err
+	r, err := logtimes.NewReader(f, log)
+	for err == nil {
+		var p logtimes.Part
+		if p, err = r.Next(); err == nil {
+			err = t.write(out, p)
+		}
 	}
-	var marks logtimes.Marks
-	buf := make([]byte, tailBlock)
-	for first := true; ; first = false {
-		n, err := f.Read(buf)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil && first {
-			marks, err = logtimes.Read(f, log)
-		}
-		if err == nil && n < len(buf) && (len(marks) == 0 || marks[len(marks)-1].Offset < at) {
-			time.Sleep(markPause)
-			marks, err = logtimes.Read(f, log)
-		}
-		if err == nil {
-			_, err = out.Write(t.shown(buf[:n], at, marks))
-		}
-		if err != nil {
-			return err
-		}
-		at += int64(n)
+	if errors.Is(err, io.EOF) {
+		return nil
 	}
+	return err
 }
 
-// shown is what is printed of bytes at an offset.
-func (t *timedLines) shown(data []byte, at int64, marks logtimes.Marks) []byte {
+// write prints what is wanted of a part. One without a time that comes after one with a time is not older: its time
+// could not be written down, or its file has none yet.
+func (t *timedLines) write(out io.Writer, p logtimes.Part) error {
+	if !p.Known && !t.last.IsZero() {
+		p.Time, p.Known = t.last, true
+	}
+	if p.Known {
+		t.last = p.Time
+	}
+	_, err := out.Write(t.shown(p))
+	return err
+}
+
+// shown is what is printed of a part.
+func (t *timedLines) shown(p logtimes.Part) []byte {
 	var out bytes.Buffer
-	for len(data) > 0 {
+	for data := p.Data; len(data) > 0; {
 		if !t.within {
-			when, known := marks.At(at)
-			if t.hide = !t.wanted(when, known); !t.hide && t.stamps {
+			if t.hide = !t.wanted(p.Time, p.Known); !t.hide && t.stamps {
 				stamp := noStamp
-				if known {
-					stamp = when.UTC().Format(stampClock)
+				if p.Known {
+					stamp = p.Time.UTC().Format(stampClock)
 				}
 				out.WriteString(stamp + " ")
 			}
@@ -127,7 +122,7 @@ func (t *timedLines) shown(data []byte, at int64, marks logtimes.Marks) []byte {
 		if !t.hide {
 			out.Write(data[:n])
 		}
-		data, at = data[n:], at+int64(n)
+		data = data[n:]
 	}
 	return out.Bytes()
 }

@@ -44,7 +44,7 @@ func (l *timedLog) write(at int64, text string) {
 		_, err = l.file.WriteString(text)
 	}
 	if err == nil && at > 0 {
-		err = logtimes.Note(l.file, l.path, info.Size(), time.Unix(at, 0))
+		err = (&logtimes.Writer{Path: l.path}).Note(l.file, info.Size(), time.Unix(at, 0))
 	}
 	if err != nil {
 		l.Fatal(err)
@@ -125,7 +125,7 @@ func TestLogTimesAreFollowed(t *testing.T) {
 	err = errors.Join(err, r.more())
 	l.next()
 	l.write(3, "e\n")
-	err = errors.Join(err, r.more(), l.file.Truncate(0), logtimes.Note(l.file, l.path, 0, second(4)))
+	err = errors.Join(err, r.more(), l.file.Truncate(0), (&logtimes.Writer{Path: l.path}).Note(l.file, 0, second(4)))
 	if _, werr := l.file.WriteString("f"); werr != nil {
 		t.Fatal(werr)
 	}
@@ -136,5 +136,20 @@ func TestLogTimesAreFollowed(t *testing.T) {
 	}
 	if err != nil || out.String() != want {
 		t.Errorf("%q, %v; want %q", out.String(), err, want)
+	}
+}
+
+// A line whose time is not there yet, in the file after a rotation, is no older than those before: it is shown.
+func TestLogTimesAfterARotation(t *testing.T) {
+	l := newTimedLog(t)
+	l.write(5, "a\n")
+	var out strings.Builder
+	r := &logReader{path: l.path, out: &out, times: newTimedLines("web", LogOptions{Since: second(2)})}
+	defer r.close()
+	err := r.begin(-1)
+	l.next()
+	l.write(0, "b\n")
+	if err = errors.Join(err, r.more()); err != nil || out.String() != "a\nb\n" {
+		t.Errorf("%q, %v", out.String(), err)
 	}
 }

@@ -48,7 +48,15 @@ func (t *Task) logFile(s stdio.URIs) *stdio.LogFile {
 		return nil
 	}
 	cfg := vm.host.Config.Logs
-	return &stdio.LogFile{Path: u.Path, MaxBytes: int64(cfg.MaxBytes), Files: cfg.Files}
+	return &stdio.LogFile{Path: u.Path, MaxBytes: int64(cfg.MaxBytes), Files: cfg.Files, UID: uidOf(j)}
+}
+
+// uidOf is the UID of the VM of a journal.
+func uidOf(j *journal.Journal) string {
+	if j.Spec == nil {
+		return ""
+	}
+	return j.Spec.UID
 }
 
 // configuredOutput removes the output that the configuration names from s, if the task had none before. What

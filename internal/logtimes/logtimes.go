@@ -1,32 +1,45 @@
 // Package logtimes keeps the times at which a log was written in a file of its own, so that the log stays plain text.
 // The times of DIR/NAME are in DIR/.times/NAME.INODE: a log that is rotated keeps them. Each line there is
-// "OFFSET NANOSECONDS": from that byte on, the log was written at that time, in nanoseconds since 1970.
+// "OFFSET NANOSECONDS": from that byte on, the log was written at that time, in nanoseconds since 1970. A line
+// "OFFSET =UID" says whose output begins there: VMs that have one name after another may have one log.
 package logtimes
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"sort"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
 
-// The times of a log take at most free bytes, and a share of the log: a program that writes single bytes has fewer
-// times than bytes.
+// The times of a log take a share of it: a program that writes single bytes has fewer times than bytes. Of a log that
+// grows slowly each second has one, up to the size of the log. One that has no bound gets a time a minute at last.
 const (
 	free    = 64 << 10
 	share   = 4
-	maxFile = 64 << 20 // of which more was not written here
+	dense   = 16 << 20 // up to here each write has a time
+	seconds = 32 << 20 // and up to here each second
+	maxFile = 64 << 20 // of which more is neither written nor read
 )
+
+// due reports whether a write at an offset gets a time. size is that of the times, and since how old the last one is.
+func due(size, start int64, since time.Duration) bool {
+	switch {
+	case size <= min(free+start/share, dense):
+		return true
+	case size <= min(free+start, seconds):
+		return since >= time.Second
+	}
+	return size < maxFile && since >= time.Minute
+}
 
 func dir(log string) string { return filepath.Join(filepath.Dir(log), ".times") }
 
@@ -38,14 +51,22 @@ func file(log string, info fs.FileInfo) (string, bool) {
 	return filepath.Join(dir(log), filepath.Base(log)+"."+strconv.FormatUint(st.Ino, 10)), true
 }
 
-// Note writes down when the bytes of a log from start on were written. f is the open log, and log its path before any
-// rotation. The first bytes of a log make its times anew: an inode can be another file's again.
-func Note(f *os.File, log string, start int64, at time.Time) error {
+// Writer writes the times of one VM's output, from several goroutines.
+type Writer struct {
+	Path string // of the log before any rotation
+	UID  string // of the VM; empty: not known
+
+	noted atomic.Uint64 // the inode of the file that has the UID
+}
+
+// Note writes down when the bytes of a log from start on were written. f is the open log. The first bytes of a log make
+// its times anew: an inode can be another file's again.
+func (w *Writer) Note(f *os.File, start int64, at time.Time) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	path, ok := file(log, info)
+	path, ok := file(w.Path, info)
 	if !ok {
 		return nil
 	}
@@ -55,18 +76,37 @@ func Note(f *os.File, log string, start int64, at time.Time) error {
 	}
 	out, err := os.OpenFile(path, flags, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(dir(log), 0o700); err == nil {
+		if err = os.MkdirAll(dir(w.Path), 0o700); err == nil {
 			out, err = os.OpenFile(path, flags, 0o600)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if size, err := out.Stat(); err != nil || size.Size() > free+start/share {
+	inode := info.Sys().(*syscall.Stat_t).Ino
+	line := fmt.Sprintf("%d %d\n", start, at.UnixNano())
+	begins := start == 0 || w.noted.Load() != inode
+	if begins {
+		line += fmt.Sprintf("%d %s%s\n", start, owned, w.owner())
+	} else if size, err := out.Stat(); err != nil || !due(size.Size(), start, at.Sub(size.ModTime())) {
 		return errors.Join(err, out.Close())
 	}
-	_, err = fmt.Fprintf(out, "%d %d\n", start, at.UnixNano())
+	_, err = out.WriteString(line)
+	if err == nil && begins {
+		w.noted.Store(inode)
+	}
 	return errors.Join(err, out.Close())
+}
+
+// owned begins the second word of a line that says whose output begins there.
+const owned = "="
+
+// owner is the UID as it is written. A VM may have come from a node that lies.
+func (w *Writer) owner() string {
+	if strings.ContainsFunc(w.UID, func(r rune) bool { return r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+		return ""
+	}
+	return w.UID
 }
 
 // Sweep removes the times of files that are no part of a log any more.
@@ -98,55 +138,4 @@ func Sweep(log string) error {
 		}
 	}
 	return err
-}
-
-// Mark says that a log was written at Time from the byte Offset on.
-type Mark struct {
-	Offset int64
-	Time   time.Time
-}
-
-// Marks are in the order of their offsets.
-type Marks []Mark
-
-// At is when the byte at an offset was written; false: that is not known.
-func (m Marks) At(offset int64) (time.Time, bool) {
-	i := sort.Search(len(m), func(i int) bool { return m[i].Offset > offset })
-	if i == 0 {
-		return time.Time{}, false
-	}
-	return m[i-1].Time, true
-}
-
-// Read answers the marks of an open log. There are none of a log that an earlier build wrote. A line that is none, as
-// the last one may be, is left out.
-func Read(f *os.File, log string) (Marks, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	path, ok := file(log, info)
-	if !ok {
-		return nil, nil
-	}
-	size, err := os.Stat(path)
-	if err == nil && size.Size() > maxFile {
-		return nil, nil
-	}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var all Marks
-	for line := range bytes.Lines(data) {
-		text, whole := strings.CutSuffix(string(line), "\n")
-		from, at, _ := strings.Cut(text, " ")
-		offset, oerr := strconv.ParseInt(from, 10, 64)
-		nano, nerr := strconv.ParseInt(at, 10, 64)
-		if whole && oerr == nil && nerr == nil {
-			all = append(all, Mark{offset, time.Unix(0, nano)})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b Mark) int { return int(a.Offset - b.Offset) })
-	return all, err
 }

@@ -3,6 +3,7 @@ package logtimes
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,13 +21,18 @@ func open(t *testing.T, path string) *os.File {
 	return f
 }
 
+// note is one of a writer that has noted nothing yet.
+func note(f *os.File, log string, start int64, at time.Time) error {
+	return (&Writer{Path: log}).Note(f, start, at)
+}
+
 // Each byte has the time of the write that it came with. So it is after a rotation, and after another output has
 // written out of turn. A torn line, and bytes of before the first time, say nothing.
 func TestTimes(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	f := open(t, log)
 	for start, at := range map[int64]int64{10: 1, 30: 3, 20: 2} {
-		if err := Note(f, log, start, time.Unix(at, 0)); err != nil {
+		if err := note(f, log, start, time.Unix(at, 0)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,7 +40,7 @@ func TestTimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := open(t, log)
-	if err := Note(next, log, 0, time.Unix(4, 0)); err != nil {
+	if err := note(next, log, 0, time.Unix(4, 0)); err != nil {
 		t.Fatal(err)
 	}
 	names, _ := filepath.Glob(filepath.Join(dir(log), "log.*"))
@@ -52,7 +58,7 @@ func TestTimes(t *testing.T) {
 		t.Fatal(err, names)
 	}
 	for offset, want := range map[int64]int64{10: 1, 19: 1, 20: 2, 29: 2, 30: 3, 1000: 3} {
-		if at, ok := marks.At(offset); !ok || at.Unix() != want {
+		if at, ok := marks.At(offset); !ok || at.Time.Unix() != want {
 			t.Errorf("byte %d: %v, %v; want %d", offset, at, ok, want)
 		}
 	}
@@ -72,7 +78,7 @@ func TestSweep(t *testing.T) {
 	base := t.TempDir()
 	log, other := filepath.Join(base, "log"), filepath.Join(base, "log.other")
 	f, g := open(t, log), open(t, other)
-	if err := errors.Join(Note(f, log, 0, time.Now()), Note(g, other, 0, time.Now()), Sweep(log)); err != nil {
+	if err := errors.Join(note(f, log, 0, time.Now()), note(g, other, 0, time.Now()), Sweep(log)); err != nil {
 		t.Fatal(err)
 	}
 	if names, _ := os.ReadDir(dir(log)); len(names) != 2 {
@@ -92,8 +98,9 @@ func TestTimesAreBounded(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	f := open(t, log)
 	const bytes = 20000
+	w := &Writer{Path: log}
 	for i := range int64(bytes) {
-		if err := Note(f, log, i, time.Now()); err != nil {
+		if err := w.Note(f, i, time.Unix(1, 0)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,7 +118,84 @@ func TestTimesAreBounded(t *testing.T) {
 	if n := size(); n > free+bytes/share+100 {
 		t.Errorf("%d bytes of times", n)
 	}
-	if err := Note(f, log, 0, time.Unix(7, 0)); err != nil || size() != int64(len(fmt.Sprintln(0, int64(7e9)))) {
+	if err := note(f, log, 0, time.Unix(7, 0)); err != nil || size() != int64(len("0 7000000000\n0 =\n")) {
 		t.Errorf("emptied: %v, %d bytes", err, size())
+	}
+}
+
+// A log that grows slowly has a time for each second though its times are many, one without a bound a time a minute,
+// and no log more than is read.
+func TestDue(t *testing.T) {
+	const mib = 1 << 20
+	for _, o := range []struct {
+		size, start int64
+		since       time.Duration
+		want        bool
+	}{
+		{free, 0, 0, true}, {free + mib, 4 * mib, 0, true}, {free + mib + 1, 4 * mib, 0, false},
+		{free + mib + 1, 4 * mib, time.Second, true}, {free + 4*mib + 1, 4 * mib, time.Second, false},
+		{free + 4*mib + 1, 4 * mib, time.Minute, true}, {dense + 1, 1 << 40, 0, false}, {dense + 1, 1 << 40, time.Second, true},
+		{seconds + 1, 1 << 40, time.Second, false}, {seconds + 1, 1 << 40, time.Minute, true},
+		{maxFile, 1 << 40, time.Hour, false},
+	} {
+		if got := due(o.size, o.start, o.since); got != o.want {
+			t.Errorf("%+v: %v", o, got)
+		}
+	}
+}
+
+// Times of which there are more than are read lose none of the first ones.
+func TestManyTimes(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	f := open(t, log)
+	if err := note(f, log, 0, time.Unix(7, 0)); err != nil {
+		t.Fatal(err)
+	}
+	names, _ := filepath.Glob(filepath.Join(dir(log), "log.*"))
+	if err := os.Truncate(names[0], 2*maxFile); err != nil {
+		t.Fatal(err)
+	}
+	if marks, err := Read(f, log); err != nil || len(marks) != 1 || marks[0].Time.Unix() != 7 {
+		t.Errorf("%v, %v", marks, err)
+	}
+}
+
+// The parts of a log have their time and the VM that wrote them, also where another VM of that name comes after. What
+// was written before either is known has none, and a VM whose UID is no word is not known.
+func TestParts(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	f := open(t, log)
+	one, two, bad := &Writer{Path: log, UID: "u-1"}, &Writer{Path: log, UID: "u-2"}, &Writer{Path: log, UID: "x\n0 =u-1"}
+	at := int64(0)
+	for i, w := range []*Writer{nil, one, one, two, two, bad} {
+		n, err := f.WriteString(strings.Repeat("x", i+1))
+		if err == nil && w != nil {
+			err = w.Note(f, at, time.Unix(int64(i), 0))
+		}
+		if at += int64(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	r, err := NewReader(f, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for {
+		p, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += fmt.Sprintln(p.At, len(p.Data), p.Known, p.Time.Unix(), p.UID)
+	}
+	got = strings.ReplaceAll(got, fmt.Sprint(time.Time{}.Unix()), "-")
+	if want := "0 1 false - \n1 2 true 1 u-1\n3 3 true 2 u-1\n6 4 true 3 u-2\n10 5 true 4 u-2\n15 6 true 5 \n"; got != want {
+		t.Errorf("parts\n%s, want\n%s", got, want)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -22,8 +23,12 @@ import (
 // of that name PATH.2. Each output has a descriptor of its own, which follows before a write.
 type LogFile struct {
 	Path     string
-	MaxBytes int64 // bytes of one file; 0: no bound
-	Files    int   // that are kept, the current one included
+	MaxBytes int64  // bytes of one file; 0: no bound
+	Files    int    // that are kept, the current one included
+	UID      string // of the VM
+
+	once  sync.Once
+	times logtimes.Writer
 }
 
 const logFlags = os.O_APPEND | os.O_CREATE | os.O_WRONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK
@@ -84,8 +89,9 @@ func (l *LogFile) note(f *os.File, n int, at time.Time) {
 	if l == nil || n <= 0 {
 		return
 	}
+	l.once.Do(func() { l.times.Path, l.times.UID = l.Path, l.UID })
 	if end, err := f.Seek(0, io.SeekCurrent); err == nil {
-		_ = logtimes.Note(f, l.Path, end-int64(n), at)
+		_ = l.times.Note(f, end-int64(n), at)
 	}
 }
 
