@@ -17,9 +17,9 @@ func newLogs(opts *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs VM",
 		Short: "Show what a VM that runs detached has written",
-		Long: "Show the log of a VM, as this node has it. With --follow it goes on over sleeps and wakes on this node,\n" +
-			"until the VM ends or is another node's. The time of a line is when this node had it: the log itself is what\n" +
-			"the VM has written.",
+		Long: "Show the log of a VM, also of the time when it was on other nodes. With --follow it goes on over sleeps\n" +
+			"and wakes on this node, until the VM ends or is another node's. The time of a line is when its node had it:\n" +
+			"the log itself is what the VM has written.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Tail = -1
 			if tail != "all" {

@@ -31,6 +31,8 @@ type daemon struct {
 	vms       []*nodev1.VMInfo
 	snapshots []*nodev1.SnapshotInfo
 	events    []*nodev1.NodeEvent
+	ranOn     []string
+	log       func(*nodev1.LogRequest) (*nodev1.LogResponse, error)
 	warning   string // its lists are not whole
 	fails     error
 }
@@ -41,7 +43,7 @@ func (d *daemon) Recorded(_ context.Context, req *nodev1.GetRequest) (*nodev1.Re
 	}
 	for _, vm := range d.vms {
 		if key(vm.GetVm()) == key(req.GetVm()) && vm.GetOwner() != nil {
-			return &nodev1.Record{Vm: vm.GetVm(), Owner: vm.GetOwner()}, nil
+			return &nodev1.Record{Vm: vm.GetVm(), Owner: vm.GetOwner(), RanOn: d.ranOn}, nil
 		}
 	}
 	return nil, record.ToWire(errdefs.ErrNotFound)
@@ -69,6 +71,17 @@ func (d *daemon) History(_ context.Context, req *nodev1.HistoryRequest) (*nodev1
 		}
 	}
 	return resp, record.ToWire(d.fails)
+}
+
+// over is its service of moves.
+type over struct {
+	nodev1.MovesService
+	*daemon
+}
+
+func (o over) Log(_ context.Context, req *nodev1.LogRequest) (*nodev1.LogResponse, error) {
+	resp, err := o.log(req)
+	return resp, record.ToWire(err)
 }
 
 func (d *daemon) Info(context.Context, *nodev1.InfoRequest) (*nodev1.InfoResponse, error) {
@@ -155,6 +168,9 @@ func serveNode(t *testing.T, d nodev1.NodeService, socket string) {
 		t.Fatal(err)
 	}
 	nodev1.RegisterNodeService(srv, d)
+	if d, ok := d.(*daemon); ok {
+		nodev1.RegisterMovesService(srv, over{daemon: d})
+	}
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)

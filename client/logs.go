@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,14 +20,14 @@ import (
 type LogOptions struct {
 	Tail   int          // only so many lines of the end; below 0: all
 	Follow bool         // go on with what comes, until the VM ends or is another node's
-	Note   func(string) // what is to be known of the log; may be nil
+	Note   func(string) // what is to be known of the log, such as what is missing; may be nil
 
-	Timestamps   bool      // each line begins with the time at which this node had it
+	Timestamps   bool      // each line begins with the time at which its node had it
 	Since, Until time.Time // of the lines that are shown; zero: no bound
 }
 
-// Logs writes what a VM that runs detached has written, as this node has it: the files of its log, the oldest first.
-// Following goes on over sleeps and wakes on this node.
+// Logs writes what a VM that runs detached has written, in order: also what it has written on other nodes, before it
+// came to this one. What is missing of that is noted. Following goes on over sleeps and wakes on this node.
 func (c *Client) Logs(ctx context.Context, vm *nodev1.VM, w io.Writer, o LogOptions) error {
 	path, err := c.logPath(ctx, vm)
 	if err != nil {
@@ -38,20 +37,24 @@ func (c *Client) Logs(ctx context.Context, vm *nodev1.VM, w io.Writer, o LogOpti
 		return fmt.Errorf("the log since %s until %s: the end comes before the beginning: %w",
 			o.Since.Format(time.RFC3339), o.Until.Format(time.RFC3339), errdefs.ErrInvalidArgument)
 	}
+	if o.Note == nil {
+		o.Note = func(string) {}
+	}
 	l := &logReader{path: path, out: w, times: newTimedLines(vm.GetId(), o)}
 	defer l.close()
-	switch err := l.begin(o.Tail); {
+	if others, once := c.earlierNodes(ctx, vm, o.Note); len(others) > 0 {
+		err = c.joined(ctx, vm, l, others, once, o)
+	} else {
+		err = l.begin(o.Tail)
+	}
+	switch {
 	case errors.Is(err, fs.ErrNotExist) && !o.Follow:
 		return c.noLog(ctx, vm, path)
 	case errors.Is(err, errNoTimes):
 		return noTimes(vm.GetId())
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("read the log of %s: %w", vm.GetId(), err)
-	}
-	if o.Note != nil {
-		c.noteArrival(ctx, vm, o.Note)
-	}
-	if !o.Follow {
+	case !o.Follow:
 		return nil
 	}
 	return c.followLog(ctx, vm, l, o)
@@ -139,74 +142,34 @@ func (c *Client) noLog(ctx context.Context, vm *nodev1.VM, path string) error {
 	return fmt.Errorf("%s has written nothing on this node: there is no %s: %w", vm.GetId(), path, errdefs.ErrNotFound)
 }
 
-// noteArrival says where the earlier part of a log may be.
-func (c *Client) noteArrival(ctx context.Context, vm *nodev1.VM, note func(string)) {
-	id := vm.GetId()
-	if nodes := c.earlierNodes(ctx, vm); len(nodes) > 0 {
-		note(fmt.Sprintf("%s came from another node. What it wrote there is not here. To see it, on %s: godwit logs %s", id,
-			strings.Join(nodes, " and on "), id))
-		return
-	}
-	info, _, err := c.listed(ctx, vm)
-	if mode := info.GetRestoreMode(); err == nil && mode != "" && mode != "clone" {
-		note(fmt.Sprintf("%s was restored on this node. What it wrote on other nodes is in their logs: "+
-			"godwit logs %s, there", id, id))
-	}
-}
-
-// earlierNodes are the other nodes that are known to have had the VM: the sources of its moves to this node that are
-// remembered, and those where its snapshots were made.
-func (c *Client) earlierNodes(ctx context.Context, vm *nodev1.VM) (nodes []string) {
-	here, err := c.self()
-	if err != nil {
-		return nil
-	}
-	add := func(node string) {
-		if node != "" && node != here && !slices.Contains(nodes, node) {
-			nodes = append(nodes, node)
-		}
-	}
-	node, err := c.Node(ctx)
-	if err != nil {
-		return nil
-	}
-	if resp, err := node.Snapshots(ctx, &nodev1.SnapshotsRequest{Vm: vm}); err == nil {
-		for _, s := range resp.GetSnapshots() {
-			add(s.GetNode())
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, earlierLook)
-	defer cancel()
-	_ = c.Events(ctx, EventOptions{Since: time.Unix(0, 1), Until: time.Now()}, func(ev *nodev1.NodeEvent) error {
-		if ev.GetType() == "move" && ev.GetDestination() == here && key(ev.GetVm()) == key(vm) {
-			add(ev.GetSource())
-		}
-		return nil
-	})
-	return nodes
-}
-
-// earlierLook bounds how long is looked for the nodes where a VM has run before: it is for a note only.
-const earlierLook = 2 * time.Second
-
 // Pauses of a reader that follows a log.
 const (
 	logPause  = 200 * time.Millisecond // between two looks at the file
 	aliveLook = 10                     // looks at the file between two at the VM
 )
 
-// followLog copies what comes, until the VM has ended or is another node's.
+// followLog copies what comes, until the VM has ended or is another node's. That a VM was removed is an error.
 func (c *Client) followLog(ctx context.Context, vm *nodev1.VM, l *logReader, o LogOptions) error {
 	tick := time.NewTicker(logPause)
 	defer tick.Stop()
+	last := goesOn
 	for i := 1; ; i++ {
-		over := !o.Until.IsZero() && time.Now().After(o.Until) || i%aliveLook == 0 && c.over(ctx, vm, o.Note)
+		now := last
+		if i%aliveLook == 0 {
+			now = c.followed(ctx, vm, o.Note)
+		}
 		if err := l.more(); err != nil {
 			return fmt.Errorf("read the log of %s: %w", vm.GetId(), err)
 		}
-		if over {
+		switch {
+		case now == isRemoved:
+			return &Problem{What: c.name(vm) + " was removed meanwhile.", Cause: errdefs.ErrNotFound}
+		case now == isElsewhere, !o.Until.IsZero() && time.Now().After(o.Until):
+			return nil
+		case now == hasEnded && last == hasEnded && i%aliveLook == 0: // who removes a VM ends it first: it is looked at twice
 			return nil
 		}
+		last = now
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -215,28 +178,48 @@ func (c *Client) followLog(ctx context.Context, vm *nodev1.VM, l *logReader, o L
 	}
 }
 
-// over reports whether nothing more comes here: the VM has ended, was removed, or runs on another node. An answer that
-// does not come says nothing.
-func (c *Client) over(ctx context.Context, vm *nodev1.VM, note func(string)) bool {
+// fate of a VM whose log is followed.
+type fate int
+
+const (
+	goesOn      fate = iota // or it sleeps, or no answer came
+	hasEnded                // nothing more comes until it is started
+	isElsewhere             // on another node
+	isRemoved
+)
+
+// followed says what has become of a VM. An answer that does not come says nothing.
+func (c *Client) followed(ctx context.Context, vm *nodev1.VM, note func(string)) fate {
 	if c.alive(within(ctx, vm), vm.GetId()) {
-		return false
+		return goesOn
 	}
 	info, warning, err := c.listed(ctx, vm)
 	if err != nil || warning != "" {
-		return false
+		return goesOn
 	}
 	here, err := c.self()
 	if err != nil {
-		return false
+		return goesOn
 	}
-	if info == nil {
-		return true
-	}
-	if owner := info.GetOwner().GetNode(); owner != "" && owner != here {
-		if note != nil {
-			note(fmt.Sprintf("%s runs on node %s now. Its log goes on there: godwit logs -f %s", vm.GetId(), owner, vm.GetId()))
+	owner := info.GetOwner().GetNode()
+	switch {
+	case info == nil || info.GetStatus() == "removed":
+		ctr, err := c.Containerd()
+		if err == nil {
+			_, err = ctr.LoadContainer(within(ctx, vm), vm.GetId())
 		}
-		return true
+		switch {
+		case errdefs.IsNotFound(err):
+			return isRemoved
+		case err != nil:
+			return goesOn
+		}
+		return hasEnded
+	case owner != "" && owner != here:
+		note(fmt.Sprintf("%s runs on node %s now. Its log goes on there: godwit logs -f %s", vm.GetId(), owner, vm.GetId()))
+		return isElsewhere
+	case info.GetStatus() == "stopped":
+		return hasEnded
 	}
-	return info.GetStatus() == "stopped" || info.GetStatus() == "removed"
+	return goesOn
 }

@@ -3,11 +3,11 @@ package client
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"slices"
+
+	"godwit.dev/godwit/internal/logtimes"
 )
 
 // logReader reads a log that is rotated: a file that is full becomes PATH.1, the one of that name PATH.2.
@@ -27,37 +27,48 @@ func (l *logReader) close() {
 
 // begin writes what is there, or so many lines of its end. ErrNotExist: there is no file.
 func (l *logReader) begin(tail int) error {
-	files, err := l.newer(nil)
+	files, _, err := l.open(tail)
 	if err != nil {
 		return err
 	}
+	return l.take(files)
+}
+
+// open answers the files, the oldest first, each read from where so many last lines begin; below 0: from its beginning.
+// whole says that nothing of the log was left out.
+func (l *logReader) open(tail int) (files []*os.File, whole bool, err error) {
+	if files, err = logtimes.Files(l.path, nil); err != nil {
+		return nil, false, err
+	}
 	if len(files) == 0 {
-		return fs.ErrNotExist
+		return nil, false, fs.ErrNotExist
 	}
 	if l.times != nil {
 		if err := l.times.begin(files, l.path); err != nil {
-			return errors.Join(err, closeAll(files))
+			return nil, false, errors.Join(err, logtimes.Close(files))
 		}
 	}
-	if tail >= 0 {
-		left, i := tail, len(files)-1
-		for ; i >= 0; i-- {
-			found, err := lastLines(files[i], left)
-			if err != nil {
-				return errors.Join(err, closeAll(files))
-			}
-			if left -= found; left <= 0 {
-				break
-			}
+	if tail < 0 {
+		return files, true, nil
+	}
+	i, lines := len(files)-1, 0
+	for ; i >= 0; i-- {
+		found, err := lastLines(files[i], tail-lines)
+		if err != nil {
+			return nil, false, errors.Join(err, logtimes.Close(files))
 		}
-		if i > 0 {
-			if err := closeAll(files[:i]); err != nil {
-				return err
-			}
-			files = files[i:]
+		if lines += found; lines >= tail {
+			break
 		}
 	}
-	return l.take(files)
+	if i > 0 {
+		if err := logtimes.Close(files[:i]); err != nil {
+			return nil, false, err
+		}
+		return files[i:], false, nil
+	}
+	at, err := files[0].Seek(0, io.SeekCurrent)
+	return files, at == 0, err
 }
 
 // more writes what has come since.
@@ -83,7 +94,7 @@ func (l *logReader) more() error {
 			return err
 		}
 	}
-	files, err := l.newer(l.file)
+	files, err := logtimes.Files(l.path, l.file)
 	if err != nil || len(files) == 0 {
 		return err
 	}
@@ -105,61 +116,13 @@ func (l *logReader) take(files []*os.File) error {
 	l.file = files[len(files)-1]
 	for i, f := range files {
 		if err := l.copy(f); err != nil {
-			return errors.Join(err, closeAll(files[i:len(files)-1]))
+			return errors.Join(err, logtimes.Close(files[i:len(files)-1]))
 		}
 		if f != l.file {
 			f.Close()
 		}
 	}
 	return nil
-}
-
-// newer opens the files of the log that are newer than than, the oldest first; nil: all. A file that is renamed
-// meanwhile is met once.
-func (l *logReader) newer(than *os.File) (files []*os.File, err error) {
-	var known []fs.FileInfo
-	if than != nil {
-		info, err := than.Stat()
-		if err != nil {
-			return nil, err
-		}
-		known = append(known, info)
-	}
-	stop := len(known)
-	for i, name := 0, l.path; ; i, name = i+1, fmt.Sprintf("%s.%d", l.path, i+1) {
-		f, err := os.Open(name)
-		if errors.Is(err, fs.ErrNotExist) && i > 0 {
-			break
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, errors.Join(err, closeAll(files))
-		}
-		info, err := f.Stat()
-		if err != nil {
-			return nil, errors.Join(err, f.Close(), closeAll(files))
-		}
-		at := slices.IndexFunc(known, func(k fs.FileInfo) bool { return os.SameFile(k, info) })
-		if at >= 0 {
-			f.Close()
-			if at < stop {
-				break
-			}
-			continue
-		}
-		known, files = append(known, info), append(files, f)
-	}
-	slices.Reverse(files)
-	return files, nil
-}
-
-func closeAll(files []*os.File) (err error) {
-	for _, f := range files {
-		err = errors.Join(err, f.Close())
-	}
-	return err
 }
 
 // tailBlock is how much of a file's end is looked at at once.

@@ -95,38 +95,6 @@ func TestLogTail(t *testing.T) {
 	}
 }
 
-// A log that began on other nodes names them: by the moves that the node remembers, and by the VM's snapshots. Where
-// neither is known, a VM that was restored has a note without names, and any other VM has none.
-func TestNoteOfArrival(t *testing.T) {
-	vm := &nodev1.VM{Namespace: "default", Id: "web"}
-	move := &nodev1.NodeEvent{Id: 1, UnixNano: 2, Type: "move", Vm: vm, Source: "a", Destination: "b"}
-	made := &nodev1.SnapshotInfo{Vm: vm, Node: "c"}
-	own := &nodev1.SnapshotInfo{Vm: vm, Node: "b"}
-	away := &nodev1.NodeEvent{Id: 2, UnixNano: 2, Type: "move", Vm: vm, Source: "b", Destination: "d"}
-	for i, c := range []struct {
-		events    []*nodev1.NodeEvent
-		snapshots []*nodev1.SnapshotInfo
-		mode      string
-		want      string
-	}{
-		{nil, nil, "", ""},
-		{nil, []*nodev1.SnapshotInfo{own}, "", ""},
-		{nil, nil, "eager", "restored on this node"},
-		{[]*nodev1.NodeEvent{move, away}, nil, "", "on a: godwit logs web"},
-		{nil, []*nodev1.SnapshotInfo{made, own}, "eager", "on c: godwit logs web"},
-		{[]*nodev1.NodeEvent{move}, []*nodev1.SnapshotInfo{made}, "eager", "on c and on a: godwit logs web"},
-	} {
-		d, _, client := newNode(t)
-		d.events, d.snapshots = c.events, c.snapshots
-		d.vms = []*nodev1.VMInfo{{Vm: vm, RestoreMode: c.mode}}
-		said := ""
-		client.noteArrival(t.Context(), vm, func(text string) { said += text })
-		if (said == "") != (c.want == "") || !strings.Contains(said, c.want) {
-			t.Errorf("%d: said %q, want %q", i, said, c.want)
-		}
-	}
-}
-
 // The log of a VM that came from another node is found: containerd shows a fifo of its shim as its stdout, and its
 // container has no label. Another fifo is a client's.
 func TestOutputOf(t *testing.T) {

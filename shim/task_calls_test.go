@@ -160,7 +160,7 @@ func TestKillDuringAPauseThatHangs(t *testing.T) {
 	if got := w.wait(""); got != 137 {
 		t.Errorf("exit status %d", got)
 	}
-	want := []string{"/tasks/create", "/tasks/start", "/tasks/exit"}
+	want := []string{"/tasks/create", "/tasks/start", "/godwit/kill", "/tasks/exit"}
 	if !eventually(func() bool { return slices.Equal(w.events.all(), want) }) {
 		t.Errorf("events %v", w.events.all())
 	}

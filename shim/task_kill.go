@@ -35,17 +35,12 @@ func (s *Service) Kill(ctx context.Context, r *taskapi.KillRequest) (*emptyRespo
 		if r.GetSignal() > maxSignal {
 			return nil, fmt.Errorf("signal %d: there is none of that number: %w", r.GetSignal(), errdefs.ErrInvalidArgument)
 		}
-		err := t.kill(ctx, r.GetExecID(), r.GetSignal(), r.GetAll())
-		if err == nil && r.GetSignal() != 0 {
-			t.vm.events.Send(&machinev1.TaskKilled{ContainerId: t.id, ExecId: r.GetExecID(), Signal: r.GetSignal(),
-				All: r.GetAll()})
-		}
-		return &emptyResponse{}, err
+		return &emptyResponse{}, t.kill(ctx, r.GetExecID(), r.GetSignal(), r.GetAll())
 	})
 }
 
 func (t *Task) kill(ctx context.Context, execID string, signal uint32, all bool) error {
-	vm := t.vm
+	vm, told := t.vm, signal == 0 // that sends nothing
 	for {
 		vm.mu.Lock()
 		p, err := t.find(execID)
@@ -57,7 +52,12 @@ func (t *Task) kill(ctx context.Context, execID string, signal uint32, all bool)
 			return err
 		}
 		act := t.delivery(p, signal, all)
+		lives := vm.state != Stopped
 		vm.mu.Unlock()
+		if lives && !told { // before the end that it may bring: nothing is told after that
+			told = true
+			vm.events.Send(&machinev1.TaskKilled{ContainerId: t.id, ExecId: execID, Signal: signal, All: all})
+		}
 		again, err := act(ctx)
 		if !again {
 			return err

@@ -115,6 +115,11 @@ func (c *Client) Nodes(ctx context.Context, req *nodev1.NodesRequest) (*nodev1.N
 	return do(ctx, c, nodev1.MovesClient.Nodes, req)
 }
 
+// Log implements nodev1.MovesService.
+func (c *Client) Log(ctx context.Context, req *nodev1.LogRequest) (*nodev1.LogResponse, error) {
+	return do(ctx, c, nodev1.MovesClient.Log, req)
+}
+
 // Cordon implements nodev1.MovesService.
 func (c *Client) Cordon(ctx context.Context, req *nodev1.CordonRequest) (*nodev1.CordonResponse, error) {
 	return do(ctx, c, nodev1.MovesClient.Cordon, req)

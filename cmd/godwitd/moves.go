@@ -47,7 +47,7 @@ func (d *daemon) isController() bool { return len(d.config.Controller.Addresses(
 func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 	m := &mover{daemon: d, peer: &peer.Server{
 		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks,
-		Departed: d.tasks, Containers: d.tasks,
+		Departed: d.tasks, Containers: d.tasks, Output: d.config.TaskOutput,
 		Placement: &placement.Node{Config: d.config, Tasks: d.tasks, Snapshots: d.snapshots,
 			Fits: func(ctx context.Context, offer *machinev1.OfferResponse) (string, error) {
 				return placement.Fits(ctx, program.Path(), path, offer)

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// The day of a VM is told by events, in order: it is made and starts, runs a command, is checkpointed, sleeps, wakes,
-// sleeps and wakes by a start of its container, gets a signal, and goes. godwitd is killed meanwhile, and goes on with
-// the list.
+// The day of a VM is told by events, in order: it is made and starts, runs a command, is checkpointed, sleeps, wakes.
+// It sleeps again, wakes by a start of its container, gets a signal, and goes. godwitd is killed meanwhile, and goes on
+// with the list.
 func TestEvents(t *testing.T) {
 	s := newSite(t)
 	s.ok("exec", "web", "true")

@@ -3,7 +3,9 @@
 package move
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +16,8 @@ import (
 )
 
 // Both nodes of a live move tell of it in their events, the node without the controller too: it begins, switches and
-// is done. The log of the VM that came says where it was before, and its lines go on there without one lost or twice.
+// is done. The log of the VM goes on over the move: the node that has it shows what it wrote on the other one too,
+// without a line lost or twice. A node that does not answer is named.
 func TestEventsOfAMove(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
 	a, b := h.Node(0), h.Node(1)
@@ -37,25 +40,104 @@ func TestEventsOfAMove(t *testing.T) {
 		}
 		t.Log(n.Name, "\n", n.Godwit(t, "events", "--since", "0", "--until", "0s"))
 	}
-	err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
-		there, err := b.RunGodwit(ctx, "logs", "web")
-		if err == nil && strings.Count(there, "\n") < 2 {
-			err = fmt.Errorf("the log on b: %q", there)
+	here := strings.Count(a.Godwit(t, "logs", "web"), "\n") // that it has written on a
+	inOrder(t, b, here+2)
+	b.Godwit(t, "stop", "--time", "0", "web")
+	b.Godwit(t, "start", "web") // its container was made by the move, and has a log all the same
+	all := inOrder(t, b, here+2)
+	if n := strings.Count(all, "line 0\n"); n < 2 {
+		err := harness.Poll(t.Context(), bound, func(ctx context.Context) error {
+			again, err := b.RunGodwit(ctx, "logs", "web")
+			if err == nil && strings.Count(again, "line 0\n") < 2 {
+				err = fmt.Errorf("the log of a VM that was started again ends with %q", again)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if err := a.Godwitd.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	var out, noted strings.Builder
+	cmd := b.Command(t.Context(), "godwit", "logs", "web")
+	cmd.Stdout, cmd.Stderr = &out, &noted
+	if err := errors.Join(b.Enter(cmd.Start), cmd.Wait()); err != nil || strings.HasPrefix(out.String(), "line 0\n") ||
+		!strings.Contains(noted.String(), "missing") {
+		t.Errorf("without node a: %.100q, noted %q, %v", out.String(), noted.String(), err)
+	}
+	if err := a.StartGodwitd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.Godwit(t, "stop", "--time", "0", "web")
+	b.Godwit(t, "rm", "-f", "web")
+}
+
+// inOrder reads the log of web on the node where it is: in whole, the last lines, with times, and followed. It has so
+// many lines at least, from the first on, none of them missing or twice. A line 0 begins a new run.
+func inOrder(t *testing.T, n *harness.Node, least int) (all string) {
+	t.Helper()
+	err := harness.Poll(t.Context(), bound, func(ctx context.Context) (err error) {
+		if all, err = n.RunGodwit(ctx, "logs", "web"); err == nil && strings.Count(all, "\n") < least {
+			err = fmt.Errorf("the log on %s, of which %d lines are wanted: %q", n.Name, least, all)
 		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := a.Godwit(t, "logs", "web") + b.Godwit(t, "logs", "web")
-	for i, line := range strings.Split(strings.TrimSpace(all), "\n") {
-		if line != fmt.Sprintf("line %d", i) {
+	lines := strings.Split(strings.TrimSpace(all), "\n")
+	next := 0
+	for i, line := range lines {
+		if line == "line 0" {
+			next = 0
+		}
+		if line != fmt.Sprintf("line %d", next) {
 			t.Fatalf("line %d is %q", i, line)
 		}
+		next++
 	}
-	if !strings.Contains(b.Godwit(t, "logs", "-t", "web"), "Z line ") {
-		t.Error("lines on b have no times")
+	if tail := n.Godwit(t, "logs", "--tail", fmt.Sprint(least), "web"); strings.Count(tail, "\n") != least {
+		t.Errorf("--tail %d: %q", least, tail)
 	}
-	b.Godwit(t, "stop", "--time", "0", "web")
-	b.Godwit(t, "rm", "-f", "web")
+	timed := strings.Split(strings.TrimSpace(n.Godwit(t, "logs", "-t", "web")), "\n")
+	if len(timed) < len(lines) || strings.HasPrefix(timed[0], "-") || !strings.HasSuffix(timed[0], "Z "+lines[0]) {
+		t.Fatalf("with times: %q", timed)
+	}
+	from, _, _ := strings.Cut(timed[1], " ")
+	if since := n.Godwit(t, "logs", "--since", from, "web"); !strings.HasPrefix(since, lines[1]+"\n") {
+		t.Errorf("since %s: %.40q", from, since)
+	}
+	follow(t, n, len(lines)+1)
+	return all
+}
+
+// follow reads so many lines of a log that is followed, which begins with the first one.
+func follow(t *testing.T, n *harness.Node, lines int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	cmd := n.Command(ctx, "godwit", "logs", "-f", "web")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = n.Enter(cmd.Start)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, r := "", bufio.NewScanner(out)
+	for i := 0; i < lines && r.Scan(); i++ {
+		if i == 0 {
+			first = r.Text()
+		}
+		if i == lines-1 {
+			lines = 0
+		}
+	}
+	if lines > 0 || first != "line 0" {
+		t.Errorf("followed from %q, %d lines are missing: %v", first, lines, ctx.Err())
+	}
+	cancel()
+	_ = cmd.Wait()
 }

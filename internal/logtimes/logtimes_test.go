@@ -123,8 +123,8 @@ func TestTimesAreBounded(t *testing.T) {
 	}
 }
 
-// A log that grows slowly has a time for each second though its times are many, one without a bound a time a minute,
-// and no log more than is read.
+// A log that grows slowly has a time for each second though its times are many. One without a bound has a time a
+// minute at last. No log has more than is read.
 func TestDue(t *testing.T) {
 	const mib = 1 << 20
 	for _, o := range []struct {
@@ -134,7 +134,8 @@ func TestDue(t *testing.T) {
 	}{
 		{free, 0, 0, true}, {free + mib, 4 * mib, 0, true}, {free + mib + 1, 4 * mib, 0, false},
 		{free + mib + 1, 4 * mib, time.Second, true}, {free + 4*mib + 1, 4 * mib, time.Second, false},
-		{free + 4*mib + 1, 4 * mib, time.Minute, true}, {dense + 1, 1 << 40, 0, false}, {dense + 1, 1 << 40, time.Second, true},
+		{free + 4*mib + 1, 4 * mib, time.Minute, true}, {dense + 1, 1 << 40, 0, false},
+		{dense + 1, 1 << 40, time.Second, true},
 		{seconds + 1, 1 << 40, time.Second, false}, {seconds + 1, 1 << 40, time.Minute, true},
 		{maxFile, 1 << 40, time.Hour, false},
 	} {
@@ -195,7 +196,8 @@ func TestParts(t *testing.T) {
 		got += fmt.Sprintln(p.At, len(p.Data), p.Known, p.Time.Unix(), p.UID)
 	}
 	got = strings.ReplaceAll(got, fmt.Sprint(time.Time{}.Unix()), "-")
-	if want := "0 1 false - \n1 2 true 1 u-1\n3 3 true 2 u-1\n6 4 true 3 u-2\n10 5 true 4 u-2\n15 6 true 5 \n"; got != want {
+	want := "0 1 false - \n1 2 true 1 u-1\n3 3 true 2 u-1\n6 4 true 3 u-2\n10 5 true 4 u-2\n15 6 true 5 \n"
+	if got != want {
 		t.Errorf("parts\n%s, want\n%s", got, want)
 	}
 }

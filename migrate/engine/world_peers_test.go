@@ -171,6 +171,10 @@ func (s side) Wake(context.Context, *nodev1.WakeRequest) (*nodev1.StatusResponse
 	return nil, errdefs.ErrNotImplemented
 }
 
+func (s side) Log(context.Context, *nodev1.LogRequest) (*nodev1.LogResponse, error) {
+	return nil, errdefs.ErrNotImplemented
+}
+
 func (w *world) moveTo(e *Engine, id, to, mode string) error {
 	_, err := e.Migrate(w.t.Context(), &nodev1.MigrateRequest{Vm: vm, To: to, Mode: mode, Operation: id})
 	return err

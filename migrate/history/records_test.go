@@ -27,8 +27,8 @@ func TestWakesOfShims(t *testing.T) {
 	}
 	must(s.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: web()}))
 	must(s.Own(t.Context(), &nodev1.OwnRequest{Vm: web(), Node: "a"}))
-	must(s.Open(t.Context(), &nodev1.OpenRequest{Vm: web(), Operation: &nodev1.Operation{Id: "h", Attempt: 1, Generation: 1,
-		Kind: nodev1.Kind_KIND_HIBERNATE, Source: "a", Repository: "r", Tag: "t"}}))
+	must(s.Open(t.Context(), &nodev1.OpenRequest{Vm: web(), Operation: &nodev1.Operation{Id: "h", Attempt: 1,
+		Generation: 1, Kind: nodev1.Kind_KIND_HIBERNATE, Source: "a", Repository: "r", Tag: "t"}}))
 	must(s.Advance(t.Context(), &nodev1.AdvanceRequest{Vm: web(), Operation: "h", Attempt: 1, Generation: 1,
 		Phase: nodev1.Phase_PHASE_SWITCHING, Digest: digest}))
 	must(s.Commit(t.Context(), &nodev1.CommitRequest{Vm: web(), Operation: "h", Attempt: 1, Generation: 1,

@@ -42,7 +42,7 @@ const (
 	Failed    = "failed"
 	Aborted   = "aborted"
 	Lost      = "lost"
-	Unknown   = "unknown" // nobody can say how it has ended
+	Unknown   = "unknown" // the records do not say how it has ended
 )
 
 func ended(phase string) bool { return slices.Contains([]string{Done, Failed, Aborted, Lost}, phase) }

@@ -127,6 +127,7 @@ func byName(p nodev1.PeerService) map[string]answer {
 		"Vote":  row(p.Vote, ref),
 		"Abort": row(p.Abort, &nodev1.PeerAbortRequest{}), "Revert": row(p.Revert, &nodev1.PeerRevertRequest{}),
 		"Release": row(p.Release, &nodev1.PeerReleaseRequest{}), "Wake": row(p.Wake, &nodev1.WakeRequest{}),
+		"Log": row(p.Log, &nodev1.LogRequest{}),
 	}
 }
 

@@ -80,3 +80,8 @@ func (r *remote) Release(ctx context.Context, req *nodev1.PeerReleaseRequest) (*
 func (r *remote) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
 	return on(ctx, r, nodev1.PeerService.Wake, req)
 }
+
+// Log implements nodev1.PeerService.
+func (r *remote) Log(ctx context.Context, req *nodev1.LogRequest) (*nodev1.LogResponse, error) {
+	return on(ctx, r, nodev1.PeerService.Log, req)
+}

@@ -6,6 +6,7 @@ package peer
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -59,6 +60,9 @@ type Server struct {
 	Waker     Waker
 
 	Containers Containers // nil: whether there is one is unknown
+
+	// Output is where the output of a VM goes.
+	Output func(namespace, id string) (*url.URL, error)
 }
 
 var _ nodev1.PeerService = (*Server)(nil)

@@ -23,6 +23,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/migrate/history"
 )
 
@@ -42,7 +43,7 @@ func (c *Client) Tell(ctx context.Context, to Listener, from time.Time) {
 	for ctx.Err() == nil {
 		within, cancel := context.WithCancel(ctx)
 		envelopes, failed := c.containerd.EventService().Subscribe(within, `topic~=^/containers/`, `topic~=^/tasks/`,
-			`topic==`+strconv.Quote(machinev1.KilledTopic))
+			`topic==`+strconv.Quote(spec.KilledTopic))
 		err := l.known(ctx)
 		if err == nil {
 			l.missed(ctx, from)

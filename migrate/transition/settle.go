@@ -63,6 +63,7 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 		}
 		rec.Owner, rec.Generation, rec.Repository, rec.Home = &nodev1.Owner{Node: winner.Node}, winner.GetGeneration(), "",
 			winner.Node
+		ran(rec, winner.Node)
 		rec.Lost, rec.Kept, rec.Conflict, rec.Rivals = "", nil, "", false
 	default:
 		closed = settleOperation(rec, nil, holders, now)
@@ -96,6 +97,7 @@ func recreate(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
 		rec.Rivals = true
 	} else {
 		rec.Owner, rec.Generation, rec.Home = &nodev1.Owner{Node: top.Node}, top.GetGeneration(), top.Node
+		ran(rec, top.Node)
 	}
 	return Change{Record: rec}, nil
 }

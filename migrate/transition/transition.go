@@ -55,6 +55,7 @@ func edit(s State) *nodev1.Record { return proto.CloneOf(s.Record) }
 func own(rec *nodev1.Record, owner *nodev1.Owner, repository string) {
 	for _, node := range []string{rec.GetOwner().GetNode(), owner.GetNode()} {
 		rec.Home = cmp.Or(node, rec.GetHome())
+		ran(rec, node)
 	}
 	rec.Owner = proto.CloneOf(owner)
 	rec.Generation = record.After(rec.GetGeneration(), rec.GetIncarnation())
@@ -62,6 +63,15 @@ func own(rec *nodev1.Record, owner *nodev1.Owner, repository string) {
 	if rec.GetKept().GetReclaimed() {
 		rec.Kept = nil // the VM has gone on since
 	}
+}
+
+// ran notes that a VM is on a node; empty: it is on none.
+func ran(rec *nodev1.Record, node string) {
+	all := rec.GetRanOn()
+	if node == "" || len(all) > 0 && all[len(all)-1] == node {
+		return
+	}
+	rec.RanOn = append(slices.Clone(all[max(0, len(all)+1-record.MostRanOn):]), node)
 }
 
 // spend makes digest the last one that was spent: what the VM runs from (InUse), also

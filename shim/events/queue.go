@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/api/spec"
 )
 
 // Publisher takes events in the order in which they are given. An Unavailable error
@@ -193,7 +194,7 @@ func topic(event any) string {
 	case *events.TaskResumed:
 		return runtime.TaskResumedEventTopic
 	case *machinev1.TaskKilled:
-		return machinev1.KilledTopic
+		return spec.KilledTopic
 	}
 	return runtime.TaskUnknownTopic
 }

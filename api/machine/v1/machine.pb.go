@@ -2025,7 +2025,7 @@ func (x *Stream) GetTimeoutMs() int64 {
 	return 0
 }
 
-// TaskKilled is an event of a shim, under the topic /godwit/kill: a process has got a signal.
+// TaskKilled is an event of a shim, under the topic /godwit/kill: a signal is being sent to a process.
 type TaskKilled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ContainerId   string                 `protobuf:"bytes,1,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`

@@ -1536,7 +1536,7 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x02to\x18\x03 \x01(\tR\x02to\"_\n" +
 	"\rDrainResponse\x124\n" +
 	"\x05moves\x18\x01 \x03(\v2\x1e.godwit.node.v1.StatusResponseR\x05moves\x12\x18\n" +
-	"\arefused\x18\x02 \x03(\tR\arefused2\xe4\x06\n" +
+	"\arefused\x18\x02 \x03(\tR\arefused2\xa4\a\n" +
 	"\x05Moves\x12I\n" +
 	"\aMigrate\x12\x1e.godwit.node.v1.MigrateRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12D\n" +
 	"\x03Get\x12\x1d.godwit.node.v1.StatusRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12C\n" +
@@ -1545,7 +1545,8 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x05Watch\x12\x1c.godwit.node.v1.WatchRequest\x1a\x19.godwit.node.v1.MoveEvent0\x01\x12G\n" +
 	"\x06Events\x12\x1d.godwit.node.v1.EventsRequest\x1a\x1e.godwit.node.v1.EventsResponse\x12J\n" +
 	"\aRecover\x12\x1e.godwit.node.v1.RecoverRequest\x1a\x1f.godwit.node.v1.RecoverResponse\x12A\n" +
-	"\x04Wake\x12\x19.godwit.node.v1.WakeOrder\x1a\x1e.godwit.node.v1.StatusResponse\x12M\n" +
+	"\x04Wake\x12\x19.godwit.node.v1.WakeOrder\x1a\x1e.godwit.node.v1.StatusResponse\x12>\n" +
+	"\x03Log\x12\x1a.godwit.node.v1.LogRequest\x1a\x1b.godwit.node.v1.LogResponse\x12M\n" +
 	"\bAnnounce\x12\x1f.godwit.node.v1.AnnounceRequest\x1a .godwit.node.v1.AnnounceResponse\x12D\n" +
 	"\x05Nodes\x12\x1c.godwit.node.v1.NodesRequest\x1a\x1d.godwit.node.v1.NodesResponse\x12G\n" +
 	"\x06Cordon\x12\x1d.godwit.node.v1.CordonRequest\x1a\x1e.godwit.node.v1.CordonResponse\x12D\n" +
@@ -1590,6 +1591,8 @@ var file_node_v1_moves_proto_goTypes = []any{
 	(*WakeRequest)(nil),      // 22: godwit.node.v1.WakeRequest
 	(*StoreState)(nil),       // 23: godwit.node.v1.StoreState
 	(*StatusRequest)(nil),    // 24: godwit.node.v1.StatusRequest
+	(*LogRequest)(nil),       // 25: godwit.node.v1.LogRequest
+	(*LogResponse)(nil),      // 26: godwit.node.v1.LogResponse
 }
 var file_node_v1_moves_proto_depIdxs = []int32{
 	20, // 0: godwit.node.v1.MigrateRequest.vm:type_name -> godwit.node.v1.VM
@@ -1614,24 +1617,26 @@ var file_node_v1_moves_proto_depIdxs = []int32{
 	5,  // 19: godwit.node.v1.Moves.Events:input_type -> godwit.node.v1.EventsRequest
 	8,  // 20: godwit.node.v1.Moves.Recover:input_type -> godwit.node.v1.RecoverRequest
 	10, // 21: godwit.node.v1.Moves.Wake:input_type -> godwit.node.v1.WakeOrder
-	12, // 22: godwit.node.v1.Moves.Announce:input_type -> godwit.node.v1.AnnounceRequest
-	14, // 23: godwit.node.v1.Moves.Nodes:input_type -> godwit.node.v1.NodesRequest
-	16, // 24: godwit.node.v1.Moves.Cordon:input_type -> godwit.node.v1.CordonRequest
-	18, // 25: godwit.node.v1.Moves.Drain:input_type -> godwit.node.v1.DrainRequest
-	21, // 26: godwit.node.v1.Moves.Migrate:output_type -> godwit.node.v1.StatusResponse
-	21, // 27: godwit.node.v1.Moves.Get:output_type -> godwit.node.v1.StatusResponse
-	2,  // 28: godwit.node.v1.Moves.List:output_type -> godwit.node.v1.MovesResponse
-	21, // 29: godwit.node.v1.Moves.Abort:output_type -> godwit.node.v1.StatusResponse
-	7,  // 30: godwit.node.v1.Moves.Watch:output_type -> godwit.node.v1.MoveEvent
-	6,  // 31: godwit.node.v1.Moves.Events:output_type -> godwit.node.v1.EventsResponse
-	9,  // 32: godwit.node.v1.Moves.Recover:output_type -> godwit.node.v1.RecoverResponse
-	21, // 33: godwit.node.v1.Moves.Wake:output_type -> godwit.node.v1.StatusResponse
-	13, // 34: godwit.node.v1.Moves.Announce:output_type -> godwit.node.v1.AnnounceResponse
-	15, // 35: godwit.node.v1.Moves.Nodes:output_type -> godwit.node.v1.NodesResponse
-	17, // 36: godwit.node.v1.Moves.Cordon:output_type -> godwit.node.v1.CordonResponse
-	19, // 37: godwit.node.v1.Moves.Drain:output_type -> godwit.node.v1.DrainResponse
-	26, // [26:38] is the sub-list for method output_type
-	14, // [14:26] is the sub-list for method input_type
+	25, // 22: godwit.node.v1.Moves.Log:input_type -> godwit.node.v1.LogRequest
+	12, // 23: godwit.node.v1.Moves.Announce:input_type -> godwit.node.v1.AnnounceRequest
+	14, // 24: godwit.node.v1.Moves.Nodes:input_type -> godwit.node.v1.NodesRequest
+	16, // 25: godwit.node.v1.Moves.Cordon:input_type -> godwit.node.v1.CordonRequest
+	18, // 26: godwit.node.v1.Moves.Drain:input_type -> godwit.node.v1.DrainRequest
+	21, // 27: godwit.node.v1.Moves.Migrate:output_type -> godwit.node.v1.StatusResponse
+	21, // 28: godwit.node.v1.Moves.Get:output_type -> godwit.node.v1.StatusResponse
+	2,  // 29: godwit.node.v1.Moves.List:output_type -> godwit.node.v1.MovesResponse
+	21, // 30: godwit.node.v1.Moves.Abort:output_type -> godwit.node.v1.StatusResponse
+	7,  // 31: godwit.node.v1.Moves.Watch:output_type -> godwit.node.v1.MoveEvent
+	6,  // 32: godwit.node.v1.Moves.Events:output_type -> godwit.node.v1.EventsResponse
+	9,  // 33: godwit.node.v1.Moves.Recover:output_type -> godwit.node.v1.RecoverResponse
+	21, // 34: godwit.node.v1.Moves.Wake:output_type -> godwit.node.v1.StatusResponse
+	26, // 35: godwit.node.v1.Moves.Log:output_type -> godwit.node.v1.LogResponse
+	13, // 36: godwit.node.v1.Moves.Announce:output_type -> godwit.node.v1.AnnounceResponse
+	15, // 37: godwit.node.v1.Moves.Nodes:output_type -> godwit.node.v1.NodesResponse
+	17, // 38: godwit.node.v1.Moves.Cordon:output_type -> godwit.node.v1.CordonResponse
+	19, // 39: godwit.node.v1.Moves.Drain:output_type -> godwit.node.v1.DrainResponse
+	27, // [27:40] is the sub-list for method output_type
+	14, // [14:27] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name

@@ -16,6 +16,7 @@ type MovesService interface {
 	Events(context.Context, *EventsRequest) (*EventsResponse, error)
 	Recover(context.Context, *RecoverRequest) (*RecoverResponse, error)
 	Wake(context.Context, *WakeOrder) (*StatusResponse, error)
+	Log(context.Context, *LogRequest) (*LogResponse, error)
 	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)
 	Nodes(context.Context, *NodesRequest) (*NodesResponse, error)
 	Cordon(context.Context, *CordonRequest) (*CordonResponse, error)
@@ -87,6 +88,13 @@ func RegisterMovesService(srv *ttrpc.Server, svc MovesService) {
 				}
 				return svc.Wake(ctx, &req)
 			},
+			"Log": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req LogRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Log(ctx, &req)
+			},
 			"Announce": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req AnnounceRequest
 				if err := unmarshal(&req); err != nil {
@@ -141,6 +149,7 @@ type MovesClient interface {
 	Events(context.Context, *EventsRequest) (*EventsResponse, error)
 	Recover(context.Context, *RecoverRequest) (*RecoverResponse, error)
 	Wake(context.Context, *WakeOrder) (*StatusResponse, error)
+	Log(context.Context, *LogRequest) (*LogResponse, error)
 	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)
 	Nodes(context.Context, *NodesRequest) (*NodesResponse, error)
 	Cordon(context.Context, *CordonRequest) (*CordonResponse, error)
@@ -237,6 +246,14 @@ func (c *movesClient) Recover(ctx context.Context, req *RecoverRequest) (*Recove
 func (c *movesClient) Wake(ctx context.Context, req *WakeOrder) (*StatusResponse, error) {
 	var resp StatusResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Moves", "Wake", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *movesClient) Log(ctx context.Context, req *LogRequest) (*LogResponse, error) {
+	var resp LogResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Moves", "Log", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

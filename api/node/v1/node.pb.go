@@ -769,6 +769,8 @@ type Record struct {
 	// The listed snapshot from which the VM has gone on; empty: from a boot, or nobody wrote that down.
 	// It is for people (SnapshotRef.parent): nothing is decided by it.
 	Base string `protobuf:"bytes,60,opt,name=base,proto3" json:"base,omitempty"`
+	// Where the VM has run, the last one last: the controller's own word. It is for people: nothing is decided by it.
+	RanOn []string `protobuf:"bytes,62,rep,name=ran_on,json=ranOn,proto3" json:"ran_on,omitempty"`
 	// What people call the VM, as its container's label nerdctl/name; empty: by its id. Two VMs may have one
 	// name: a node says what it likes of its own. Nothing is decided by it.
 	Name          string `protobuf:"bytes,61,opt,name=name,proto3" json:"name,omitempty"`
@@ -972,6 +974,13 @@ func (x *Record) GetBase() string {
 		return x.Base
 	}
 	return ""
+}
+
+func (x *Record) GetRanOn() []string {
+	if x != nil {
+		return x.RanOn
+	}
+	return nil
 }
 
 func (x *Record) GetName() string {
@@ -6302,6 +6311,256 @@ func (x *CopyResponse) GetTag() string {
 	return ""
 }
 
+type LogRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`        // whose part it is
+	Uid           string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`          // the record's, by the controller: another VM of that name is not read
+	Tail          *int64                 `protobuf:"varint,4,opt,name=tail,proto3,oneof" json:"tail,omitempty"` // with from absent: only so many lines of the end
+	From          *LogPlace              `protobuf:"bytes,5,opt,name=from,proto3" json:"from,omitempty"`        // the next one of the answer before; absent: the beginning
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogRequest) Reset() {
+	*x = LogRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogRequest) ProtoMessage() {}
+
+func (x *LogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogRequest.ProtoReflect.Descriptor instead.
+func (*LogRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *LogRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *LogRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *LogRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *LogRequest) GetTail() int64 {
+	if x != nil && x.Tail != nil {
+		return *x.Tail
+	}
+	return 0
+}
+
+func (x *LogRequest) GetFrom() *LogPlace {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+// LogPlace is a byte of a file of a log.
+type LogPlace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          uint64                 `protobuf:"varint,1,opt,name=file,proto3" json:"file,omitempty"`
+	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogPlace) Reset() {
+	*x = LogPlace{}
+	mi := &file_node_v1_node_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogPlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogPlace) ProtoMessage() {}
+
+func (x *LogPlace) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogPlace.ProtoReflect.Descriptor instead.
+func (*LogPlace) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *LogPlace) GetFile() uint64 {
+	if x != nil {
+		return x.File
+	}
+	return 0
+}
+
+func (x *LogPlace) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+// LogPart was written at one time.
+type LogPart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	UnixNano      int64                  `protobuf:"varint,1,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogPart) Reset() {
+	*x = LogPart{}
+	mi := &file_node_v1_node_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogPart) ProtoMessage() {}
+
+func (x *LogPart) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogPart.ProtoReflect.Descriptor instead.
+func (*LogPart) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *LogPart) GetUnixNano() int64 {
+	if x != nil {
+		return x.UnixNano
+	}
+	return 0
+}
+
+func (x *LogPart) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type LogResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Parts         []*LogPart             `protobuf:"bytes,1,rep,name=parts,proto3" json:"parts,omitempty"`
+	Next          *LogPlace              `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	End           bool                   `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`     // there is no more
+	Other         bool                   `protobuf:"varint,4,opt,name=other,proto3" json:"other,omitempty"` // something of an earlier build was left out: nobody wrote down which VM's it is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogResponse) Reset() {
+	*x = LogResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogResponse) ProtoMessage() {}
+
+func (x *LogResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogResponse.ProtoReflect.Descriptor instead.
+func (*LogResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *LogResponse) GetParts() []*LogPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *LogResponse) GetNext() *LogPlace {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *LogResponse) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
+func (x *LogResponse) GetOther() bool {
+	if x != nil {
+		return x.Other
+	}
+	return false
+}
+
 type PeerRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -6313,7 +6572,7 @@ type PeerRef struct {
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6325,7 +6584,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6338,7 +6597,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -6373,7 +6632,7 @@ type PeerState struct {
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6385,7 +6644,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6398,7 +6657,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -6436,7 +6695,7 @@ type PeerCheckRequest struct {
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6448,7 +6707,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6461,7 +6720,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -6517,7 +6776,7 @@ type PeerCheckResponse struct {
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6529,7 +6788,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6542,7 +6801,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -6581,7 +6840,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6593,7 +6852,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6606,7 +6865,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -6669,7 +6928,7 @@ type PeerPrepareResponse struct {
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6681,7 +6940,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6694,7 +6953,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -6730,7 +6989,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6742,7 +7001,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6755,7 +7014,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -6796,7 +7055,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6808,7 +7067,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6821,7 +7080,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -6848,7 +7107,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6860,7 +7119,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6873,7 +7132,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -6901,7 +7160,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6913,7 +7172,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6926,7 +7185,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -6961,7 +7220,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6973,7 +7232,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6986,7 +7245,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -7022,7 +7281,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7034,7 +7293,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7047,7 +7306,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -7093,7 +7352,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7105,7 +7364,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7118,7 +7377,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -7184,7 +7443,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7196,7 +7455,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7209,7 +7468,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -7262,7 +7521,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7274,7 +7533,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7287,7 +7546,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 type GoldenListResponse struct {
@@ -7299,7 +7558,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7311,7 +7570,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7324,7 +7583,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -7352,7 +7611,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7364,7 +7623,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7377,7 +7636,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -7459,7 +7718,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7471,7 +7730,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7484,7 +7743,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -7503,7 +7762,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7515,7 +7774,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7528,7 +7787,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -7560,7 +7819,7 @@ type TemplateInfo struct {
 
 func (x *TemplateInfo) Reset() {
 	*x = TemplateInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7572,7 +7831,7 @@ func (x *TemplateInfo) String() string {
 func (*TemplateInfo) ProtoMessage() {}
 
 func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7585,7 +7844,7 @@ func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateInfo.ProtoReflect.Descriptor instead.
 func (*TemplateInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *TemplateInfo) GetKind() TemplateKind {
@@ -7695,7 +7954,7 @@ type TemplatesRequest struct {
 
 func (x *TemplatesRequest) Reset() {
 	*x = TemplatesRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7707,7 +7966,7 @@ func (x *TemplatesRequest) String() string {
 func (*TemplatesRequest) ProtoMessage() {}
 
 func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7720,7 +7979,7 @@ func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesRequest.ProtoReflect.Descriptor instead.
 func (*TemplatesRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *TemplatesRequest) GetKind() TemplateKind {
@@ -7740,7 +7999,7 @@ type TemplatesResponse struct {
 
 func (x *TemplatesResponse) Reset() {
 	*x = TemplatesResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7752,7 +8011,7 @@ func (x *TemplatesResponse) String() string {
 func (*TemplatesResponse) ProtoMessage() {}
 
 func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7765,7 +8024,7 @@ func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesResponse.ProtoReflect.Descriptor instead.
 func (*TemplatesResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *TemplatesResponse) GetTemplates() []*TemplateInfo {
@@ -7793,7 +8052,7 @@ type TemplateMakeRequest struct {
 
 func (x *TemplateMakeRequest) Reset() {
 	*x = TemplateMakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7805,7 +8064,7 @@ func (x *TemplateMakeRequest) String() string {
 func (*TemplateMakeRequest) ProtoMessage() {}
 
 func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7818,7 +8077,7 @@ func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeRequest.ProtoReflect.Descriptor instead.
 func (*TemplateMakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *TemplateMakeRequest) GetKind() TemplateKind {
@@ -7858,7 +8117,7 @@ type TemplateShape struct {
 
 func (x *TemplateShape) Reset() {
 	*x = TemplateShape{}
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7870,7 +8129,7 @@ func (x *TemplateShape) String() string {
 func (*TemplateShape) ProtoMessage() {}
 
 func (x *TemplateShape) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7883,7 +8142,7 @@ func (x *TemplateShape) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateShape.ProtoReflect.Descriptor instead.
 func (*TemplateShape) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *TemplateShape) GetMemory() uint64 {
@@ -7943,7 +8202,7 @@ type TemplateMakeResponse struct {
 
 func (x *TemplateMakeResponse) Reset() {
 	*x = TemplateMakeResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7955,7 +8214,7 @@ func (x *TemplateMakeResponse) String() string {
 func (*TemplateMakeResponse) ProtoMessage() {}
 
 func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7968,7 +8227,7 @@ func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeResponse.ProtoReflect.Descriptor instead.
 func (*TemplateMakeResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *TemplateMakeResponse) GetTemplate() *TemplateInfo {
@@ -8030,7 +8289,7 @@ type TemplateRemoveRequest struct {
 
 func (x *TemplateRemoveRequest) Reset() {
 	*x = TemplateRemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8042,7 +8301,7 @@ func (x *TemplateRemoveRequest) String() string {
 func (*TemplateRemoveRequest) ProtoMessage() {}
 
 func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8055,7 +8314,7 @@ func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveRequest.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *TemplateRemoveRequest) GetKind() TemplateKind {
@@ -8081,7 +8340,7 @@ type TemplateRemoveResponse struct {
 
 func (x *TemplateRemoveResponse) Reset() {
 	*x = TemplateRemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8093,7 +8352,7 @@ func (x *TemplateRemoveResponse) String() string {
 func (*TemplateRemoveResponse) ProtoMessage() {}
 
 func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8106,7 +8365,7 @@ func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveResponse.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *TemplateRemoveResponse) GetRemoved() []*TemplateInfo {
@@ -8127,7 +8386,7 @@ type TemplatePushRequest struct {
 
 func (x *TemplatePushRequest) Reset() {
 	*x = TemplatePushRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8139,7 +8398,7 @@ func (x *TemplatePushRequest) String() string {
 func (*TemplatePushRequest) ProtoMessage() {}
 
 func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8152,7 +8411,7 @@ func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushRequest.ProtoReflect.Descriptor instead.
 func (*TemplatePushRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *TemplatePushRequest) GetKind() TemplateKind {
@@ -8185,7 +8444,7 @@ type TemplatePushResponse struct {
 
 func (x *TemplatePushResponse) Reset() {
 	*x = TemplatePushResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8197,7 +8456,7 @@ func (x *TemplatePushResponse) String() string {
 func (*TemplatePushResponse) ProtoMessage() {}
 
 func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8210,7 +8469,7 @@ func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushResponse.ProtoReflect.Descriptor instead.
 func (*TemplatePushResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *TemplatePushResponse) GetPushed() []*TemplatePushed {
@@ -8233,7 +8492,7 @@ type TemplatePushed struct {
 
 func (x *TemplatePushed) Reset() {
 	*x = TemplatePushed{}
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8245,7 +8504,7 @@ func (x *TemplatePushed) String() string {
 func (*TemplatePushed) ProtoMessage() {}
 
 func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8258,7 +8517,7 @@ func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushed.ProtoReflect.Descriptor instead.
 func (*TemplatePushed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *TemplatePushed) GetTemplate() *TemplateInfo {
@@ -8356,7 +8615,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\bdeletion\x18G \x01(\tR\bdeletion\x12#\n" +
 	"\rsnapshot_name\x18H \x01(\tR\fsnapshotName\x12\x16\n" +
 	"\x06manual\x18I \x01(\bR\x06manual\x12\x16\n" +
-	"\x06pinned\x18J \x01(\bR\x06pinned\"\xb3\x06\n" +
+	"\x06pinned\x18J \x01(\bR\x06pinned\"\xca\x06\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -8386,7 +8645,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06rivals\x18, \x01(\bR\x06rivals\x12\x18\n" +
 	"\amissing\x183 \x01(\bR\amissing\x12\x18\n" +
 	"\aremoved\x182 \x01(\bR\aremoved\x12\x12\n" +
-	"\x04base\x18< \x01(\tR\x04base\x12\x12\n" +
+	"\x04base\x18< \x01(\tR\x04base\x12\x15\n" +
+	"\x06ran_on\x18> \x03(\tR\x05ranOn\x12\x12\n" +
 	"\x04name\x18= \x01(\tR\x04name\"c\n" +
 	"\x05Ended\x12\x1e\n" +
 	"\n" +
@@ -8890,7 +9150,26 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fCopyResponse\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x04R\x05total\x12\x10\n" +
-	"\x03tag\x18\x03 \x01(\tR\x03tag\"u\n" +
+	"\x03tag\x18\x03 \x01(\tR\x03tag\"\xa6\x01\n" +
+	"\n" +
+	"LogRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x17\n" +
+	"\x04tail\x18\x04 \x01(\x03H\x00R\x04tail\x88\x01\x01\x12,\n" +
+	"\x04from\x18\x05 \x01(\v2\x18.godwit.node.v1.LogPlaceR\x04fromB\a\n" +
+	"\x05_tail\"6\n" +
+	"\bLogPlace\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\x04R\x04file\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\":\n" +
+	"\aLogPart\x12\x1b\n" +
+	"\tunix_nano\x18\x01 \x01(\x03R\bunixNano\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\x92\x01\n" +
+	"\vLogResponse\x12-\n" +
+	"\x05parts\x18\x01 \x03(\v2\x17.godwit.node.v1.LogPartR\x05parts\x12,\n" +
+	"\x04next\x18\x02 \x01(\v2\x18.godwit.node.v1.LogPlaceR\x04next\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end\x12\x14\n" +
+	"\x05other\x18\x04 \x01(\bR\x05other\"u\n" +
 	"\aPeerRef\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12(\n" +
 	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1c\n" +
@@ -9136,7 +9415,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fTemplateMake\x12#.godwit.node.v1.TemplateMakeRequest\x1a$.godwit.node.v1.TemplateMakeResponse\x12_\n" +
 	"\x0eTemplateRemove\x12%.godwit.node.v1.TemplateRemoveRequest\x1a&.godwit.node.v1.TemplateRemoveResponse\x12Y\n" +
 	"\fTemplatePush\x12#.godwit.node.v1.TemplatePushRequest\x1a$.godwit.node.v1.TemplatePushResponse\x12J\n" +
-	"\aHistory\x12\x1e.godwit.node.v1.HistoryRequest\x1a\x1f.godwit.node.v1.HistoryResponse2\xb4\a\n" +
+	"\aHistory\x12\x1e.godwit.node.v1.HistoryRequest\x1a\x1f.godwit.node.v1.HistoryResponse2\xf4\a\n" +
 	"\x04Peer\x12L\n" +
 	"\x05Check\x12 .godwit.node.v1.PeerCheckRequest\x1a!.godwit.node.v1.PeerCheckResponse\x12R\n" +
 	"\aPrepare\x12\".godwit.node.v1.PeerPrepareRequest\x1a#.godwit.node.v1.PeerPrepareResponse\x12?\n" +
@@ -9150,7 +9429,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05Abort\x12 .godwit.node.v1.PeerAbortRequest\x1a .godwit.machine.v1.AbortResponse\x12N\n" +
 	"\x06Revert\x12!.godwit.node.v1.PeerRevertRequest\x1a!.godwit.machine.v1.RevertResponse\x12H\n" +
 	"\aRelease\x12\".godwit.node.v1.PeerReleaseRequest\x1a\x19.godwit.node.v1.PeerState\x12C\n" +
-	"\x04Wake\x12\x1b.godwit.node.v1.WakeRequest\x1a\x1e.godwit.node.v1.StatusResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"
+	"\x04Wake\x12\x1b.godwit.node.v1.WakeRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12>\n" +
+	"\x03Log\x12\x1a.godwit.node.v1.LogRequest\x1a\x1b.godwit.node.v1.LogResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"
 
 var (
 	file_node_v1_node_proto_rawDescOnce sync.Once
@@ -9165,7 +9445,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 103)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 107)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                      // 0: godwit.node.v1.Kind
 	(Phase)(0),                     // 1: godwit.node.v1.Phase
@@ -9243,47 +9523,51 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*SpaceDiff)(nil),              // 73: godwit.node.v1.SpaceDiff
 	(*CopyRequest)(nil),            // 74: godwit.node.v1.CopyRequest
 	(*CopyResponse)(nil),           // 75: godwit.node.v1.CopyResponse
-	(*PeerRef)(nil),                // 76: godwit.node.v1.PeerRef
-	(*PeerState)(nil),              // 77: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),       // 78: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),      // 79: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),     // 80: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil),    // 81: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),        // 82: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),        // 83: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),     // 84: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),       // 85: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),      // 86: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),     // 87: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),          // 88: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),         // 89: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),      // 90: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),     // 91: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),             // 92: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),      // 93: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),     // 94: godwit.node.v1.GoldenDropResponse
-	(*TemplateInfo)(nil),           // 95: godwit.node.v1.TemplateInfo
-	(*TemplatesRequest)(nil),       // 96: godwit.node.v1.TemplatesRequest
-	(*TemplatesResponse)(nil),      // 97: godwit.node.v1.TemplatesResponse
-	(*TemplateMakeRequest)(nil),    // 98: godwit.node.v1.TemplateMakeRequest
-	(*TemplateShape)(nil),          // 99: godwit.node.v1.TemplateShape
-	(*TemplateMakeResponse)(nil),   // 100: godwit.node.v1.TemplateMakeResponse
-	(*TemplateRemoveRequest)(nil),  // 101: godwit.node.v1.TemplateRemoveRequest
-	(*TemplateRemoveResponse)(nil), // 102: godwit.node.v1.TemplateRemoveResponse
-	(*TemplatePushRequest)(nil),    // 103: godwit.node.v1.TemplatePushRequest
-	(*TemplatePushResponse)(nil),   // 104: godwit.node.v1.TemplatePushResponse
-	(*TemplatePushed)(nil),         // 105: godwit.node.v1.TemplatePushed
-	nil,                            // 106: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Ref)(nil),                 // 107: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),       // 108: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),       // 109: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),         // 110: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),      // 111: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),        // 112: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),     // 113: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),        // 114: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),       // 115: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),      // 116: godwit.machine.v1.RevertResponse
+	(*LogRequest)(nil),             // 76: godwit.node.v1.LogRequest
+	(*LogPlace)(nil),               // 77: godwit.node.v1.LogPlace
+	(*LogPart)(nil),                // 78: godwit.node.v1.LogPart
+	(*LogResponse)(nil),            // 79: godwit.node.v1.LogResponse
+	(*PeerRef)(nil),                // 80: godwit.node.v1.PeerRef
+	(*PeerState)(nil),              // 81: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),       // 82: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),      // 83: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),     // 84: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil),    // 85: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),        // 86: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),        // 87: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),     // 88: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),       // 89: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),      // 90: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),     // 91: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),          // 92: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),         // 93: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),      // 94: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),     // 95: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),             // 96: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),      // 97: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),     // 98: godwit.node.v1.GoldenDropResponse
+	(*TemplateInfo)(nil),           // 99: godwit.node.v1.TemplateInfo
+	(*TemplatesRequest)(nil),       // 100: godwit.node.v1.TemplatesRequest
+	(*TemplatesResponse)(nil),      // 101: godwit.node.v1.TemplatesResponse
+	(*TemplateMakeRequest)(nil),    // 102: godwit.node.v1.TemplateMakeRequest
+	(*TemplateShape)(nil),          // 103: godwit.node.v1.TemplateShape
+	(*TemplateMakeResponse)(nil),   // 104: godwit.node.v1.TemplateMakeResponse
+	(*TemplateRemoveRequest)(nil),  // 105: godwit.node.v1.TemplateRemoveRequest
+	(*TemplateRemoveResponse)(nil), // 106: godwit.node.v1.TemplateRemoveResponse
+	(*TemplatePushRequest)(nil),    // 107: godwit.node.v1.TemplatePushRequest
+	(*TemplatePushResponse)(nil),   // 108: godwit.node.v1.TemplatePushResponse
+	(*TemplatePushed)(nil),         // 109: godwit.node.v1.TemplatePushed
+	nil,                            // 110: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Ref)(nil),                 // 111: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),       // 112: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),       // 113: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),         // 114: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),      // 115: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),        // 116: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),     // 117: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),        // 118: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),       // 119: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),      // 120: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -9352,163 +9636,169 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	70,  // 63: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
 	4,   // 64: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
 	73,  // 65: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	4,   // 66: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	107, // 67: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	108, // 68: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 69: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
-	4,   // 70: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	109, // 71: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 72: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	107, // 73: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	109, // 74: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 75: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	110, // 76: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	4,   // 77: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	111, // 78: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	4,   // 79: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	107, // 80: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 81: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	107, // 82: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 83: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	107, // 84: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	106, // 85: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	92,  // 86: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	92,  // 87: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	3,   // 88: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
-	3,   // 89: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	95,  // 90: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 91: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	88,  // 92: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
-	99,  // 93: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
-	95,  // 94: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 95: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	95,  // 96: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 97: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	105, // 98: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
-	95,  // 99: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
-	14,  // 100: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	15,  // 101: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	17,  // 102: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	18,  // 103: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	19,  // 104: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	20,  // 105: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	22,  // 106: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	21,  // 107: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	23,  // 108: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	24,  // 109: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	28,  // 110: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 111: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	25,  // 112: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	26,  // 113: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	30,  // 114: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	31,  // 115: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
-	32,  // 116: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
-	33,  // 117: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	35,  // 118: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	37,  // 119: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	42,  // 120: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	46,  // 121: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	48,  // 122: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	49,  // 123: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	51,  // 124: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	50,  // 125: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	28,  // 126: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 127: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	14,  // 128: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	56,  // 129: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	59,  // 130: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	61,  // 131: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	63,  // 132: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	66,  // 133: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	31,  // 134: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
-	68,  // 135: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	71,  // 136: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	74,  // 137: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	88,  // 138: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	90,  // 139: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	93,  // 140: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	96,  // 141: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
-	98,  // 142: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
-	101, // 143: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
-	103, // 144: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
-	39,  // 145: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
-	78,  // 146: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	80,  // 147: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	76,  // 148: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	76,  // 149: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	76,  // 150: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	76,  // 151: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	83,  // 152: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	84,  // 153: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	76,  // 154: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	85,  // 155: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	86,  // 156: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	87,  // 157: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	49,  // 158: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	7,   // 159: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 160: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 161: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 162: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 163: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 164: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 165: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 166: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 167: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 168: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 169: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 170: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 171: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	27,  // 172: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 173: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	7,   // 174: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
-	7,   // 175: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
-	34,  // 176: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	36,  // 177: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	38,  // 178: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	43,  // 179: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	47,  // 180: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	52,  // 181: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	52,  // 182: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	52,  // 183: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	52,  // 184: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 185: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 186: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 187: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	57,  // 188: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	60,  // 189: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	62,  // 190: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	64,  // 191: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	67,  // 192: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	7,   // 193: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
-	69,  // 194: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	72,  // 195: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	75,  // 196: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	89,  // 197: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	91,  // 198: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	94,  // 199: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	97,  // 200: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	100, // 201: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	102, // 202: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	104, // 203: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	40,  // 204: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
-	79,  // 205: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	81,  // 206: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	82,  // 207: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	77,  // 208: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	77,  // 209: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	109, // 210: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	112, // 211: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	113, // 212: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	114, // 213: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	115, // 214: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	116, // 215: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	77,  // 216: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	52,  // 217: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	159, // [159:218] is the sub-list for method output_type
-	100, // [100:159] is the sub-list for method input_type
-	100, // [100:100] is the sub-list for extension type_name
-	100, // [100:100] is the sub-list for extension extendee
-	0,   // [0:100] is the sub-list for field type_name
+	4,   // 66: godwit.node.v1.LogRequest.vm:type_name -> godwit.node.v1.VM
+	77,  // 67: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
+	78,  // 68: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
+	77,  // 69: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
+	4,   // 70: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	111, // 71: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	112, // 72: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 73: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
+	4,   // 74: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	113, // 75: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 76: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	111, // 77: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	113, // 78: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 79: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	114, // 80: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	4,   // 81: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	115, // 82: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	4,   // 83: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	111, // 84: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 85: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	111, // 86: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 87: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	111, // 88: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	110, // 89: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	96,  // 90: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	96,  // 91: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	3,   // 92: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
+	3,   // 93: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	99,  // 94: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 95: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	92,  // 96: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	103, // 97: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	99,  // 98: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 99: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	99,  // 100: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 101: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	109, // 102: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	99,  // 103: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	14,  // 104: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	15,  // 105: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	17,  // 106: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	18,  // 107: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	19,  // 108: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	20,  // 109: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	22,  // 110: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	21,  // 111: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	23,  // 112: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	24,  // 113: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	28,  // 114: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 115: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	25,  // 116: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	26,  // 117: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	30,  // 118: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	31,  // 119: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
+	32,  // 120: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
+	33,  // 121: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	35,  // 122: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	37,  // 123: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	42,  // 124: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	46,  // 125: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	48,  // 126: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	49,  // 127: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	51,  // 128: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	50,  // 129: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	28,  // 130: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 131: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	14,  // 132: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	56,  // 133: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	59,  // 134: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	61,  // 135: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	63,  // 136: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	66,  // 137: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	31,  // 138: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
+	68,  // 139: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	71,  // 140: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	74,  // 141: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	92,  // 142: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	94,  // 143: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	97,  // 144: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	100, // 145: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	102, // 146: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	105, // 147: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	107, // 148: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	39,  // 149: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
+	82,  // 150: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	84,  // 151: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	80,  // 152: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	80,  // 153: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	80,  // 154: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	80,  // 155: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	87,  // 156: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	88,  // 157: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	80,  // 158: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	89,  // 159: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	90,  // 160: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	91,  // 161: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	49,  // 162: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	76,  // 163: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
+	7,   // 164: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 165: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 166: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 167: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 168: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 169: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 170: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 171: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 172: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 173: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 174: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 175: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 176: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	27,  // 177: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 178: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 179: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	7,   // 180: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
+	34,  // 181: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	36,  // 182: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	38,  // 183: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	43,  // 184: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	47,  // 185: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	52,  // 186: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	52,  // 187: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	52,  // 188: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	52,  // 189: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 190: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 191: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 192: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	57,  // 193: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	60,  // 194: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	62,  // 195: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	64,  // 196: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	67,  // 197: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 198: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	69,  // 199: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	72,  // 200: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	75,  // 201: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	93,  // 202: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	95,  // 203: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	98,  // 204: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	101, // 205: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	104, // 206: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	106, // 207: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	108, // 208: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	40,  // 209: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
+	83,  // 210: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	85,  // 211: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	86,  // 212: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	81,  // 213: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	81,  // 214: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	113, // 215: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	116, // 216: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	117, // 217: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	118, // 218: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	119, // 219: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	120, // 220: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	81,  // 221: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	52,  // 222: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	79,  // 223: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
+	164, // [164:224] is the sub-list for method output_type
+	104, // [104:164] is the sub-list for method input_type
+	104, // [104:104] is the sub-list for extension type_name
+	104, // [104:104] is the sub-list for extension extendee
+	0,   // [0:104] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -9519,13 +9809,14 @@ func file_node_v1_node_proto_init() {
 	file_node_v1_node_proto_msgTypes[12].OneofWrappers = []any{}
 	file_node_v1_node_proto_msgTypes[27].OneofWrappers = []any{}
 	file_node_v1_node_proto_msgTypes[37].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[72].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   103,
+			NumMessages:   107,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -798,6 +798,7 @@ type PeerService interface {
 	Revert(context.Context, *PeerRevertRequest) (*v1.RevertResponse, error)
 	Release(context.Context, *PeerReleaseRequest) (*PeerState, error)
 	Wake(context.Context, *WakeRequest) (*StatusResponse, error)
+	Log(context.Context, *LogRequest) (*LogResponse, error)
 }
 
 func RegisterPeerService(srv *ttrpc.Server, svc PeerService) {
@@ -893,6 +894,13 @@ func RegisterPeerService(srv *ttrpc.Server, svc PeerService) {
 					return nil, err
 				}
 				return svc.Wake(ctx, &req)
+			},
+			"Log": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req LogRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Log(ctx, &req)
 			},
 		},
 	})
@@ -1007,6 +1015,14 @@ func (c *peerClient) Release(ctx context.Context, req *PeerReleaseRequest) (*Pee
 func (c *peerClient) Wake(ctx context.Context, req *WakeRequest) (*StatusResponse, error) {
 	var resp StatusResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Wake", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Log(ctx context.Context, req *LogRequest) (*LogResponse, error) {
+	var resp LogResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Log", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
