@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	containerd "github.com/containerd/containerd/v2/client"
@@ -33,6 +34,9 @@ type TerminalSize = specs.Box
 
 // lostStatus is the exit code of a process whose end is not known here: of 128 and more, no signal has this number.
 const lostStatus = 255
+
+// killedStatus is the exit code of a process that SIGKILL has ended, as the end of its VM does.
+const killedStatus = 128 + int(syscall.SIGKILL)
 
 // Exec runs a further command in a VM that runs. Its streams are those given; nil: they go nowhere. An error of the
 // command is a *CommandError.
@@ -75,10 +79,13 @@ func (c *Client) Exec(ctx context.Context, vm *nodev1.VM, o ExecOptions, streams
 		after, cancel := cleaning(within(ctx, vm))
 		defer cancel()
 		_, _ = p.Delete(after)
-		if code != lostStatus {
-			return nil
+		switch code {
+		case lostStatus:
+			return c.gone(ctx, vm)
+		case killedStatus:
+			return c.goneSoon(ctx, vm)
 		}
-		return c.gone(ctx, vm)
+		return nil
 	}
 	return run, nil
 }

@@ -175,6 +175,27 @@ func (c *Client) listed(ctx context.Context, vm *nodev1.VM) (info *nodev1.VMInfo
 	return nil, resp.GetWarning(), nil
 }
 
+// How long the end of a VM may come later than that of its processes, and how often it is looked for.
+const (
+	goneBound = time.Second
+	gonePause = 100 * time.Millisecond
+)
+
+// goneSoon is gone for a process that was killed: perhaps with its VM.
+func (c *Client) goneSoon(ctx context.Context, vm *nodev1.VM) error {
+	for begun := time.Now(); ; {
+		err := c.gone(ctx, vm)
+		if err != nil || time.Since(begun) > goneBound {
+			return err
+		}
+		select {
+		case <-time.After(gonePause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // gone says what has become of a VM whose process ended without a word; nil: it runs as before.
 func (c *Client) gone(ctx context.Context, vm *nodev1.VM) error {
 	_, err := c.Task(ctx, vm)

@@ -58,7 +58,7 @@ func (c *Client) runTool(ctx context.Context, vm *nodev1.VM, args []string, stdi
 	}
 	r, ok := guesttool.ReadReport(report.String())
 	if !ok {
-		if gone := c.gone(ctx, vm); gone != nil {
+		if gone := c.goneSoon(ctx, vm); gone != nil {
 			return nil, gone
 		}
 		return nil, fmt.Errorf("the guest of %s ended %s with code %d and without a report. Run the command again: %w",
