@@ -6,8 +6,11 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/client"
@@ -16,11 +19,36 @@ import (
 )
 
 // busy is a host that does not get round to read its channels while it is held.
-type busy struct{ sync.RWMutex }
+type busy struct {
+	sync.RWMutex
+	conn          atomic.Pointer[net.UnixConn]
+	queued, looks int
+}
 
 func (b *busy) dial(ctx context.Context, path string) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
-	return &busyConn{c, b}, err
+	if err != nil {
+		return nil, err
+	}
+	b.conn.Store(c.(*net.UnixConn))
+	return &busyConn{c, b}, nil
+}
+
+// stillLooks are as many looks, in a row, as find a socket still whose guest has nothing more to send to it.
+const stillLooks = 100
+
+// full reports whether the guest has filled the socket: something is in it, and no more comes.
+func (b *busy) full() bool {
+	raw, err := b.conn.Load().SyscallConn()
+	if err != nil {
+		return false
+	}
+	queued := 0
+	err = raw.Control(func(fd uintptr) { queued, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
+	if b.looks++; err != nil || queued != b.queued {
+		b.queued, b.looks = queued, 0
+	}
+	return queued > 0 && b.looks >= stillLooks
 }
 
 type busyConn struct {
@@ -62,7 +90,7 @@ func TestRestoredWithFullChannel(t *testing.T) {
 		was := counted.next.Load()
 		m.until(func() bool { return counted.next.Load() > was })
 		b.Lock()
-		time.Sleep(2 * time.Second) // the guest fills the socket
+		m.until(b.full)
 		m.move(func() {}, func() {
 			time.Sleep(time.Second)
 			b.Unlock()
