@@ -30,7 +30,7 @@ func userland(applet func(name string) File) ([]File, error) {
 			"www-data:x:33:33:www-data:/tmp:/bin/sh\n" +
 			"nobody:x:65534:65534:nobody:/tmp:/bin/false\n",
 		"etc/group":      "root:x:0:\ndaemon:x:1:\nwheel:x:10:root\nwww-data:x:33:\nnobody:x:65534:\n",
-		"etc/os-release": "NAME=userland\nID=userland\n",
+		"etc/os-release": "NAME=\"Alpine Linux\"\n", // which a test of containerd's looks for
 	}
 	for _, name := range []string{"etc/passwd", "etc/group", "etc/os-release"} {
 		files = append(files, File{Name: name, Mode: 0o644, Data: []byte(text[name])})
