@@ -120,7 +120,7 @@ func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
 func (c *creation) checkIdentity(cfg *snapshot.Config) error {
 	digest, vm := c.source(), c.vm.namespace+"/"+c.vm.id
 	switch {
-	case cfg.Spec == nil || cfg.Spec.Version != spec.Version:
+	case cfg.Spec == nil || cfg.Spec.Version > spec.Version || cfg.Spec.Pod != nil:
 		return fmt.Errorf("restore %s: its Spec has a version that this build does not know: %w", digest,
 			errdefs.ErrNotImplemented)
 	case cfg.Spec.VMM != spec.VMM{Name: cfg.Facts.VMM, Machine: cfg.Facts.Machine, CPU: cfg.Facts.CPU}:

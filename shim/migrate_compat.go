@@ -70,9 +70,12 @@ func Fits(ctx context.Context, host *Host, offered, facts []byte) error {
 	if err := errors.Join(json.Unmarshal(offered, &s), json.Unmarshal(facts, &was)); err != nil {
 		return fmt.Errorf("read what is offered: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	if s.Version != spec.Version {
+	if s.Version > spec.Version {
 		return fmt.Errorf("its Spec has version %d, this build knows %d: %w", s.Version, spec.Version,
 			errdefs.ErrNotImplemented)
+	}
+	if s.Pod != nil {
+		return fmt.Errorf("it is a pod, and this build moves none: %w", errdefs.ErrNotImplemented)
 	}
 	_, err := host.checkFacts(ctx, was, &s)
 	return err

@@ -25,6 +25,10 @@ var linkName = regexp.MustCompile(`^[!-.0-~]{1,15}$`)
 // that reads it afterwards does not check it again. The error names the field.
 func (s *Spec) Check() error {
 	switch {
+	case s.Version < 1 || s.Version > Version:
+		return invalid("version", "%d", s.Version)
+	case s.Pod != nil && s.Version < Version:
+		return invalid("version", "%d, and it has a pod", s.Version)
 	case s.Memory == 0 || s.Memory > maxMemory || s.Memory%4096 != 0:
 		return invalid("memory", "%d bytes", s.Memory)
 	case s.VCPUs < 1 || s.VCPUs > maxVCPUs:
@@ -36,7 +40,7 @@ func (s *Spec) Check() error {
 	}
 	seen := map[string]bool{}
 	for _, d := range s.Disks {
-		if seen[d.ID] || d.Slot < 0 || d.Slot > maxSlot || d.Size <= 0 || len(d.Serial) > 20 {
+		if seen[d.ID] || d.Slot < 0 || d.Slot > s.lastSlot() || d.Size <= 0 || len(d.Serial) > 20 {
 			return invalid("disks", "%q: twice, or slot %d, size %d or serial %q", d.ID, d.Slot, d.Size, d.Serial)
 		}
 		seen[d.ID] = true
@@ -50,6 +54,9 @@ func (s *Spec) Check() error {
 		return err
 	}
 	if err := s.checkSigns(); err != nil {
+		return err
+	}
+	if err := s.checkPod(); err != nil {
 		return err
 	}
 	return s.checkContainer()
@@ -82,12 +89,9 @@ func (s *Spec) checkContainer() error {
 		return invalid("container", "missing; a VM with a VM disk needs it too")
 	case c == nil:
 		return nil
-	case c.OCI == nil:
-		return invalid("container.oci", "missing")
-	case c.OCI.Process == nil || len(c.OCI.Process.Args) == 0 && s.HasAgent():
-		return invalid("container.oci.process", "missing, or without args")
-	case c.OCI.Linux == nil:
-		return invalid("container.oci.linux", "missing")
+	}
+	if err := c.check(s.HasAgent()); err != nil {
+		return err
 	}
 	for _, id := range append([]string{c.Writable}, c.Layers...) {
 		if id != "" && s.Disk(id) == nil {
@@ -95,6 +99,27 @@ func (s *Spec) checkContainer() error {
 		}
 	}
 	return nil
+}
+
+// check looks at the container alone. agent says that the guest has one, which is told what to run.
+func (c *Container) check(agent bool) error {
+	switch {
+	case c.OCI == nil:
+		return invalid("container.oci", "missing")
+	case c.OCI.Process == nil || len(c.OCI.Process.Args) == 0 && agent:
+		return invalid("container.oci.process", "missing, or without args")
+	case c.OCI.Linux == nil:
+		return invalid("container.oci.linux", "missing")
+	}
+	return nil
+}
+
+// lastSlot is the largest slot that a disk may have: disks of a pod are added while it runs.
+func (s *Spec) lastSlot() int {
+	if s.Pod != nil {
+		return lastHotSlot
+	}
+	return maxSlot
 }
 
 func invalid(field, text string, args ...any) error {

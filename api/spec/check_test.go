@@ -23,6 +23,32 @@ func good() *Spec {
 	}
 }
 
+// pod makes s one of a pod with two containers that share a volume.
+func pod(s *Spec) {
+	member := func(guest, name string) Member {
+		return Member{Guest: guest, Name: name, Mounts: []VolumeMount{{Volume: "v1", Target: "/data"}},
+			Container: Container{OCI: s.Container.OCI, Layers: []string{"layer0"}}}
+	}
+	s.Pod = &Pod{
+		Namespace: "team", Name: "web", Writable: "rw", Issued: 3, Volumes: []Volume{{ID: "v1", Kind: VolumeDisk}},
+		Containers: []Member{member("c1", "web"), member("c3", "log")},
+	}
+	s.Disks[0].Slot = lastHotSlot
+	s.Container = nil
+}
+
+// TestSchema: a Spec is written as the oldest schema that can say what it holds.
+func TestSchema(t *testing.T) {
+	s := good()
+	if s.Schema() != 1 {
+		t.Errorf("a Spec without a pod is written as %d", s.Schema())
+	}
+	pod(s)
+	if s.Schema() != 2 || s.Pod.Member("c3").Name != "log" || s.Pod.Member("c2") != nil || s.Pod.Volume("v2") != nil {
+		t.Errorf("a Spec with a pod is written as %d, or finds what it has not: %+v", s.Schema(), s.Pod)
+	}
+}
+
 // vmDisk makes s one of a VM disk.
 func vmDisk(s *Spec) {
 	s.VMDisk = &VMDisk{OS: OSLinux, Boot: BootKernel, Path: "/disk/x.raw"}
@@ -56,6 +82,9 @@ func TestCheck(t *testing.T) {
 		func(s *Spec) { s.Container = nil },
 		func(s *Spec) { s.Disks, s.NICs, s.Container.Layers, s.Container.Writable = nil, nil, nil, "" },
 		vmDisk,
+		pod,
+		func(s *Spec) { pod(s); s.Pod.Containers[1].PID = "c1" },
+		func(s *Spec) { pod(s); s.Pod.Containers, s.Pod.Volumes = nil, nil },
 		func(s *Spec) { vmDisk(s); s.Disks = nil },
 		func(s *Spec) { vmDisk(s); s.VMDisk.OS, s.VMDisk.Boot = OSWindows, BootUEFI },
 	} {
@@ -69,6 +98,28 @@ func TestCheck(t *testing.T) {
 		field string
 		spoil func(*Spec)
 	}{
+		{"version", func(s *Spec) { s.Version = 0 }},
+		{"version", func(s *Spec) { s.Version = Version + 1 }},
+		{"version", func(s *Spec) { pod(s); s.Version = 1 }},
+		{"pod", func(s *Spec) { pod(s); s.Container = &Container{} }},
+		{"pod", func(s *Spec) { pod(s); s.Pod.Name = "" }},
+		{"pod", func(s *Spec) { pod(s); s.Pod.Volumes = make([]Volume, maxVolumes+1) }},
+		{"pod.writable", func(s *Spec) { pod(s); s.Pod.Writable = "other" }},
+		{"pod.volumes", func(s *Spec) { pod(s); s.Pod.Volumes[0].Kind = "tape" }},
+		{"pod.volumes", func(s *Spec) { pod(s); s.Pod.Volumes[0].ID = "../v" }},
+		{"pod.volumes", func(s *Spec) { pod(s); s.Pod.Volumes = append(s.Pod.Volumes, s.Pod.Volumes[0]) }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Guest = "c4" }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Guest = "c3" }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Guest = "pod" }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Name = "" }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].PID = "host" }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Writable = "rw" }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Layers = []string{"other"} }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Mounts[0].Volume = "v2" }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Mounts[0].Path = "a/../../b" }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Mounts[0].Target = "data" }},
+		{"container.oci", func(s *Spec) { pod(s); s.Pod.Containers[0].OCI = nil }},
+		{"disks", func(s *Spec) { pod(s); s.Disks[0].Slot = lastHotSlot + 1 }},
 		{"memory", func(s *Spec) { s.Memory = 0 }},
 		{"memory", func(s *Spec) { s.Memory = 1 << 62 }},
 		{"memory", func(s *Spec) { s.Memory++ }},

@@ -12,8 +12,12 @@ import (
 	"godwit.dev/godwit/api/version"
 )
 
-// Version is the schema that this build writes. It reads this one only.
+// Version is the newest schema that this build knows. It writes the oldest one that can say what a Spec
+// holds: builds of earlier releases read that.
 const Version = version.Spec
+
+// versionWithoutPods is the schema of a Spec without a pod.
+const versionWithoutPods = 1
 
 // AnnotationPrefix is that of all annotations that godwit reads. AnnotationDigest is none for
 // users. godwitd writes it on a container: the snapshot that its VM left in. So no Create boots
@@ -52,6 +56,8 @@ type Spec struct {
 	Container *Container `json:"container,omitempty"`
 	// VMDisk is set for a VM that boots a system of its own. It has no agent.
 	VMDisk *VMDisk `json:"vmDisk,omitempty"`
+	// Pod is set for a pod of CRI, whose VM has several containers (schema 2).
+	Pod *Pod `json:"pod,omitempty"`
 	// Annotations are the godwit.dev/ ones that were honoured.
 	Annotations map[string]string `json:"annotations,omitempty"`
 }

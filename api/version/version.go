@@ -29,7 +29,7 @@ const (
 
 	Journal  = 1 // node.json of a VM on its node
 	Records  = 1 // records.db of the controller
-	Spec     = 1 // the description of a VM, in journal and snapshot
+	Spec     = 2 // the description of a VM, in journal and snapshot: 1 is written where there is no pod
 	Snapshot = 1 // manifest and config of a snapshot
 	Index    = 1 // its index of pages, with frames and packs
 	Table    = 3 // the page table in the directory of a RAM file

@@ -50,6 +50,8 @@ type Bundle struct {
 	// VMDisk is what to boot where the image is a VM disk; nil for one that is run as a
 	// container.
 	VMDisk *VMDisk
+	// Member is set for a container of a pod. Such a bundle describes no VM: its Spec is nil.
+	Member *Member
 	copied int64 // bytes of them that go to the writable disk
 	// cpus and mems are the cpuset that was asked for and noted.
 	cpus, mems string
@@ -129,10 +131,11 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries fu
 	}
 	b.stripHost(oci)
 	b.Spec = &spec.Spec{
-		Version: spec.Version, Namespace: namespace, ID: id,
+		Namespace: namespace, ID: id,
 		Memory: memory, VCPUs: vcpus, Annotations: own.honoured, Recycle: own.recycle,
 		Container: &spec.Container{OCI: oci, Image: own.image},
 	}
+	b.Spec.Version = b.Spec.Schema()
 	if v := b.VMDisk; v != nil {
 		b.Spec.VMDisk = &spec.VMDisk{OS: v.OS, Boot: v.Boot, Path: v.Path}
 		b.Spec.Recycle = b.Spec.Recycle || v.OS == spec.OSWindows

@@ -79,7 +79,7 @@ func TestDefaultSpec(t *testing.T) {
 	}
 	s := b.Spec
 	if s.Memory != 512<<20 || s.VCPUs != 1 || s.Namespace != "test" || s.ID != "c1" || s.UID != "" ||
-		s.Version != spec.Version {
+		s.Version != s.Schema() || s.Version != 1 {
 		t.Errorf("spec = %+v", s)
 	}
 	if b.NetNS != "" || b.HostNetwork || b.CgroupsPath != "/test/c1" || b.WritableSize != 8<<30 {
