@@ -120,6 +120,10 @@ func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
 	if err != nil {
 		return err
 	}
+	if c.bundle.Member != nil || c.bundle.Spec.Pod != nil {
+		return fmt.Errorf("annotation io.kubernetes.cri.container-type: pods are not supported, run the container by ctr or "+
+			"nerdctl: %w", errdefs.ErrNotImplemented)
+	}
 	if c.bundle.HostNetwork && c.host.Config.HostNetwork == "refuse" {
 		return fmt.Errorf("linux.namespaces network: the host's was asked for, such as by --net=host, and a VM cannot be "+
 			"in it: give it a network namespace, or set host_network = \"loopback\" to run it without a network: %w",

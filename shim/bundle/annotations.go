@@ -11,14 +11,15 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
 )
 
 // Prefix of all annotations that godwit reads.
 const Prefix = spec.AnnotationPrefix
 
-// criPrefix marks containers that belong to a Kubernetes pod.
-const criPrefix = "io.kubernetes.cri."
+// annotationVM names the VM of a pod, whose sandboxes have ids by chance.
+const annotationVM = Prefix + "vm"
 
 // maxVCPUs of a VM.
 const maxVCPUs = 240
@@ -77,6 +78,7 @@ var readers = map[string]func(*annotations, string) error{
 		_, err := spec.ParseReadyTimeout(v)
 		return err
 	},
+	"vm": func(_ *annotations, v string) error { return record.CheckVMName(v) },
 	"image": func(a *annotations, v string) error {
 		a.image = v
 		if v == "" {
@@ -150,10 +152,6 @@ func Known() []string {
 func readAnnotations(all map[string]string) (annotations, error) {
 	var a annotations
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		if strings.HasPrefix(key, criPrefix) {
-			return a, fmt.Errorf("annotation %s: pods are not supported, run the container by ctr or nerdctl: %w", key,
-				errdefs.ErrNotImplemented)
-		}
 		name, ours := strings.CutPrefix(key, Prefix)
 		if !ours || key == spec.AnnotationDigest { // that one is this node's own mark
 			continue

@@ -24,8 +24,8 @@ type Bundle struct {
 	Dir       string
 	Namespace string // containerd's
 	ID        string // the container's
-	// Spec has size, annotations and container filled; UID, VMM, kernel, disks and NICs
-	// are the shim's to add. No host path is in it.
+	// Spec has size, annotations and container or pod filled; UID, VMM, kernel, disks and
+	// NICs are the shim's to add. No host path is in it. It is nil for a container of a pod.
 	Spec *spec.Spec
 	// NetNS is the path of the network namespace, empty where the task brings none.
 	NetNS string
@@ -50,7 +50,7 @@ type Bundle struct {
 	// VMDisk is what to boot where the image is a VM disk; nil for one that is run as a
 	// container.
 	VMDisk *VMDisk
-	// Member is set for a container of a pod. Such a bundle describes no VM: its Spec is nil.
+	// Member is set for a container of a pod. Such a bundle describes no VM.
 	Member *Member
 	copied int64 // bytes of them that go to the writable disk
 	// cpus and mems are the cpuset that was asked for and noted.
@@ -85,12 +85,40 @@ func Load(dir, namespace, id string, cfg *config.Config, carries func() (bool, e
 func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries func() (bool, error)) (*Bundle, error) {
 	b := &Bundle{Namespace: namespace, ID: id, Annotations: oci.Annotations, Left: oci.Annotations[spec.AnnotationDigest],
 		Container: oci.Annotations[spec.AnnotationContainer]}
+	c, err := readCRI(oci.Annotations)
+	if err != nil {
+		return nil, err
+	}
 	own, err := readAnnotations(oci.Annotations)
 	if err != nil {
 		return nil, err
 	}
+	b.VMM, b.Restore = own.vmm, own.restore
+	if b.WritableSize = own.writableSize; b.WritableSize == 0 {
+		b.WritableSize = int64(cfg.VM.WritableSize)
+	}
+	switch {
+	case c.role == roleAlone && own.honoured[annotationVM] != "":
+		err = fmt.Errorf("annotation %s: it names the VM of a pod. The VM of any other container has the container's id and "+
+			"name: leave it out: %w", annotationVM, errdefs.ErrInvalidArgument)
+	case c.role == roleAlone:
+		err = b.readAlone(oci, own, cfg, carries)
+	case own.disk.asks():
+		err = refused("annotations of VM disks ("+Prefix+"disk and others)", "a pod runs container images: run a VM disk by "+
+			"ctr, nerdctl or godwit run")
+	case c.role == roleSandbox:
+		err = b.readSandbox(oci, c, own, cfg)
+	default:
+		err = b.readMember(oci, c, own)
+	}
+	return b, err
+}
+
+// readAlone reads a task that has a VM of its own and no pod.
+func (b *Bundle) readAlone(oci *specs.Spec, own annotations, cfg *config.Config, carries func() (bool, error)) error {
+	var err error
 	if b.VMDisk, err = readVMDisk(own, carries); err != nil {
-		return nil, err
+		return err
 	}
 	checks := []func(*specs.Spec) error{refusePlatforms, refuseProcess, refuseLinux, refuseResources}
 	if b.VMDisk != nil {
@@ -98,14 +126,14 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries fu
 	}
 	for _, check := range checks {
 		if err := check(oci); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if b.Hooks, err = readHooks(oci.Hooks); err != nil {
-		return nil, err
+		return err
 	}
 	if err := b.readNamespaces(oci); err != nil {
-		return nil, err
+		return err
 	}
 	overhead := uint64(guestOverhead)
 	if b.VMDisk != nil {
@@ -114,24 +142,20 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries fu
 		err = b.readMounts(oci, own.copyVolumes)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	memory, err := memorySize(own.memory, overhead, oci, cfg)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	vcpus, err := vcpuCount(own.vcpus, oci)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	b.VMM, b.CgroupsPath = own.vmm, oci.Linux.CgroupsPath
-	b.Restore = own.restore
-	if b.WritableSize = own.writableSize; b.WritableSize == 0 {
-		b.WritableSize = int64(cfg.VM.WritableSize)
-	}
+	b.CgroupsPath = oci.Linux.CgroupsPath
 	b.stripHost(oci)
 	b.Spec = &spec.Spec{
-		Namespace: namespace, ID: id,
+		Namespace: b.Namespace, ID: b.ID,
 		Memory: memory, VCPUs: vcpus, Annotations: own.honoured, Recycle: own.recycle,
 		Container: &spec.Container{OCI: oci, Image: own.image},
 	}
@@ -139,9 +163,14 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries fu
 	if v := b.VMDisk; v != nil {
 		b.Spec.VMDisk = &spec.VMDisk{OS: v.OS, Boot: v.Boot, Path: v.Path}
 		b.Spec.Recycle = b.Spec.Recycle || v.OS == spec.OSWindows
-		return b, nil
+		return nil
 	}
-	return b, b.checkProcess(oci)
+	return b.checkProcess(oci)
+}
+
+// invalid says that a field has a value that no runtime could take.
+func invalid(field, format string, args ...any) error {
+	return fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 }
 
 // checkProcess is about what the guest's agent will be asked to do.

@@ -18,7 +18,6 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"godwit.dev/godwit/api/config"
-	"godwit.dev/godwit/api/spec"
 )
 
 // generate makes the spec that a containerd client makes by default.
@@ -221,8 +220,9 @@ func TestRefused(t *testing.T) {
 		{"nic", annotation(Prefix+"nic", "keep"), errdefs.IsInvalidArgument, "godwit.dev/nic"},
 		{"os", annotation(Prefix+"os", "solaris"), errdefs.IsInvalidArgument,
 			"godwit.dev/os: \"solaris\" is not one of linux, windows"},
-		{"pod", annotation("io.kubernetes.cri.container-type", "sandbox"), errdefs.IsNotImplemented,
-			"io.kubernetes.cri.container-type"},
+		{"name of a pod's VM", annotation(Prefix+"vm", "web"), errdefs.IsInvalidArgument, "godwit.dev/vm"},
+		{"pod without a type", annotation("io.kubernetes.cri.sandbox-id", "s1"), errdefs.IsInvalidArgument,
+			"io.kubernetes.cri.sandbox-id"},
 		{"no command", edit(func(s *specs.Spec) {
 			s.Process.Args = nil
 			s.Annotations = map[string]string{Prefix + "image": "alpine"}

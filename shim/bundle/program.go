@@ -3,6 +3,8 @@ package bundle
 import (
 	"path/filepath"
 	"strings"
+
+	"godwit.dev/godwit/api/spec"
 )
 
 // Program is what the container's first process executes, and where the guest looks for it.
@@ -16,9 +18,9 @@ type Program struct {
 // guestViews are what the guest itself puts over each root file system.
 var guestViews = []string{"/proc", "/sys", "/dev"}
 
-// Program of the container's init; none for a VM disk.
+// Program of the container's init; none for a VM disk or a pod.
 func (b *Bundle) Program() (p Program) {
-	c := b.Spec.Container
+	c := b.container()
 	if c == nil || c.OCI == nil || c.OCI.Process == nil || len(c.OCI.Process.Args) == 0 {
 		return p
 	}
@@ -35,5 +37,22 @@ func (b *Bundle) Program() (p Program) {
 	for _, copied := range b.Copies {
 		p.Covered = append(p.Covered, copied.Destination)
 	}
+	if b.Member == nil {
+		return p
+	}
+	for _, v := range b.Member.Container.Mounts {
+		p.Covered = append(p.Covered, v.Target)
+	}
+	if t := b.Member.Termination.Destination; t != "" {
+		p.Covered = append(p.Covered, t)
+	}
 	return p
+}
+
+// container is what the task runs; nil for a pod.
+func (b *Bundle) container() *spec.Container {
+	if b.Member != nil {
+		return &b.Member.Container.Container
+	}
+	return b.Spec.Container
 }

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,7 +45,7 @@ func refuseProcess(oci *specs.Spec) error {
 	p := oci.Process
 	if p == nil || len(p.Args) == 0 {
 		image := "the image"
-		if name := oci.Annotations[Prefix+"image"]; name != "" {
+		if name := cmp.Or(oci.Annotations[Prefix+"image"], oci.Annotations[criImage]); name != "" {
 			image = "image " + name
 		}
 		return fmt.Errorf("process.args: %s has no entrypoint and the task names no command: %w", image,
@@ -62,11 +63,16 @@ func refuseLinux(oci *specs.Spec) error {
 		return fmt.Errorf("ociVersion: %q: this build reads versions 1.x: %w", v, errdefs.ErrInvalidArgument)
 	}
 	for _, d := range l.Devices {
-		if !guestDevice(d) {
-			return refused("linux.devices "+d.Path,
-				"a device of the host is not passed to a VM, whose own have mode 0666 and belong to root: leave it out, and "+
-					"with --privileged add --security-opt privileged-without-host-devices")
+		if guestDevice(d) {
+			continue
 		}
+		remedy := "with --privileged add --security-opt privileged-without-host-devices"
+		if isPod(oci) {
+			remedy = "for a privileged container set privileged_without_host_devices = true of the runtime in containerd's " +
+				"configuration"
+		}
+		return refused("linux.devices "+d.Path, "a device of the host is not passed to a VM, whose own have mode 0666 and "+
+			"belong to root: leave it out, and "+remedy)
 	}
 	l.Devices = nil
 	if err := stage.CheckPropagation(l.RootfsPropagation); err != nil {
@@ -190,6 +196,9 @@ func (b *Bundle) readNamespaces(oci *specs.Spec) error {
 		default:
 			return refused(field, "it is not made in the guest")
 		}
+	}
+	if isPod(oci) {
+		return refusePodNamespaces(present)
 	}
 	return b.refuseHostNamespaces(present)
 }

@@ -3,7 +3,6 @@ package bundle
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 
 	"github.com/containerd/errdefs"
 
@@ -14,8 +13,14 @@ import (
 
 // Setup derives the agent's first request from a Spec whose disks are filled in. The
 // bind mounts follow it: Copies.Requests.
-func Setup(s *spec.Spec) (*agentv1.SetupRequest, error) {
-	c := s.Container
+func Setup(s *spec.Spec) (*agentv1.SetupRequest, error) { return setupOf(s, s.Container) }
+
+// MemberSetup is Setup for a container of a pod. Its volumes are not in it.
+func MemberSetup(s *spec.Spec, m *spec.Member) (*agentv1.SetupRequest, error) {
+	return setupOf(s, &m.Container)
+}
+
+func setupOf(s *spec.Spec, c *spec.Container) (*agentv1.SetupRequest, error) {
 	if c == nil || c.OCI == nil || c.OCI.Linux == nil {
 		return nil, fmt.Errorf("set up VM %s: its Spec has no container: %w", s.ID, errdefs.ErrInvalidArgument)
 	}
@@ -25,7 +30,7 @@ func Setup(s *spec.Spec) (*agentv1.SetupRequest, error) {
 		ReadOnlyRoot:      c.OCI.Root != nil && c.OCI.Root.Readonly,
 		MaskedPaths:       l.MaskedPaths,
 		ReadOnlyPaths:     l.ReadonlyPaths,
-		Sysctl:            maps.Clone(l.Sysctl),
+		Sysctl:            withDomain(l.Sysctl, c.OCI.Domainname),
 		RootfsPropagation: l.RootfsPropagation,
 	}
 	var err error
@@ -38,12 +43,6 @@ func Setup(s *spec.Spec) (*agentv1.SetupRequest, error) {
 			return nil, err
 		}
 		r.Seccomp = &agentv1.Seccomp{Program: f.Program, Flags: f.Flags}
-	}
-	if name := c.OCI.Domainname; name != "" {
-		if r.Sysctl == nil {
-			r.Sysctl = make(map[string]string)
-		}
-		r.Sysctl["kernel.domainname"] = name
 	}
 	for _, id := range c.Layers {
 		d, err := disk(s, id)

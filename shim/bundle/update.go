@@ -30,14 +30,14 @@ func (b *Bundle) ReadUpdate(data []byte, annotations map[string]string, vm *spec
 	if err := json.Unmarshal(data, r); err != nil {
 		return nil, fmt.Errorf("read resources: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	now := resourcesOf(vm)
+	now := b.resourcesOf(vm)
 	dropKept(r, now)
 	if err := refuseResources(&specs.Spec{Linux: &specs.Linux{Resources: r}}); err != nil {
 		return nil, err
 	}
 	merged := MergeResources(now, r)
 	if r.Memory != nil {
-		if err := memoryFits(r.Memory, vm); err != nil {
+		if err := memoryFits(r.Memory, now.Memory, vm); err != nil {
 			return nil, err
 		}
 		r.Memory = merged.Memory
@@ -55,8 +55,16 @@ func (b *Bundle) ReadUpdate(data []byte, annotations map[string]string, vm *spec
 	return r, nil
 }
 
-func resourcesOf(vm *spec.Spec) *specs.LinuxResources {
-	if c := vm.Container; c != nil && c.OCI != nil && c.OCI.Linux != nil && c.OCI.Linux.Resources != nil {
+// resourcesOf the task in its VM; of a pod none.
+func (b *Bundle) resourcesOf(vm *spec.Spec) *specs.LinuxResources {
+	c := vm.Container
+	if b.Member != nil && vm.Pod != nil {
+		c = b.container()
+		if m := vm.Pod.Member(b.Member.Container.Guest); m != nil {
+			c = &m.Container
+		}
+	}
+	if c != nil && c.OCI != nil && c.OCI.Linux != nil && c.OCI.Linux.Resources != nil {
 		return c.OCI.Linux.Resources
 	}
 	return new(specs.LinuxResources)
@@ -84,8 +92,7 @@ func dropKept(r, now *specs.LinuxResources) {
 	}
 }
 
-func memoryFits(m *specs.LinuxMemory, vm *spec.Spec) error {
-	now := resourcesOf(vm).Memory
+func memoryFits(m, now *specs.LinuxMemory, vm *spec.Spec) error {
 	if now == nil {
 		now = new(specs.LinuxMemory)
 	}
@@ -115,7 +122,7 @@ func (b *Bundle) cpuFits(c, merged *specs.LinuxCPU, vm *spec.Spec) error {
 	if c.Cpus != "" && c.Cpus != b.cpus || c.Mems != "" && c.Mems != b.mems {
 		return refused("linux.resources.cpu.cpus and mems", "they number the host's CPUs and memory nodes")
 	}
-	now := resourcesOf(vm).CPU
+	now := b.resourcesOf(vm).CPU
 	if now != nil && reflect.DeepEqual(merged.Quota, now.Quota) && reflect.DeepEqual(merged.Period, now.Period) {
 		return nil
 	}
