@@ -111,7 +111,7 @@ func benchWorld(b *testing.B) *world {
 	}
 	w := &world{st: &memory{m: map[string][]byte{}}}
 	w.opts = Options{Ref: testRef(), Spec: &spec.Spec{
-		Version: spec.Version, Namespace: "default", ID: "vm1", UID: "uid1", Memory: benchSize, VCPUs: 1,
+		Version: 1, Namespace: "default", ID: "vm1", UID: "uid1", Memory: benchSize, VCPUs: 1,
 	}}
 	state := benchFile(b, "state")
 	w.src = Source{Spaces: []Space{{Name: "ram0", File: ram}}, State: state}

@@ -12,6 +12,7 @@ import (
 	digest "github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot/format"
 	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/store"
@@ -214,7 +215,7 @@ func TestOpenRefuses(t *testing.T) {
 			c["version"] = 2
 		}, errdefs.IsNotImplemented, "config version"},
 		{"newer spec", func(_ *v1.Manifest, c m, _ *format.Index) {
-			c["spec"].(m)["version"] = 2
+			c["spec"].(m)["version"] = spec.Version + 1
 		}, errdefs.IsNotImplemented, "spec version"},
 		{"unknown field of the spec", func(_ *v1.Manifest, c m, _ *format.Index) {
 			c["spec"].(m)["gpu"] = "x"

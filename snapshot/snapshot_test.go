@@ -49,7 +49,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.opts = Options{
 		Ref: testRef(),
 		Spec: &spec.Spec{
-			Version: spec.Version, Namespace: "default", ID: "vm1", UID: "uid1", Memory: ramSize, VCPUs: 1,
+			Version: 1, Namespace: "default", ID: "vm1", UID: "uid1", Memory: ramSize, VCPUs: 1,
 			VMM: spec.VMM{Name: "qemu"},
 			Disks: []spec.Disk{
 				{ID: "layer0", Serial: "layer0", ReadOnly: true, Type: "erofs", Size: 300_000, Digest: d.String()},

@@ -26,8 +26,8 @@ type Member struct {
 	// each of them, in the same order.
 	Container spec.Member
 	Volumes   []Volume
-	// Termination is the file that the container writes its last words to, and whose content goes back
-	// into the file of the host that was mounted there; empty Source: none.
+	// Termination is the file that the container writes its last words to. Its content goes back into the
+	// file of the host that was mounted there. Empty Source: none.
 	Termination Copy
 }
 

@@ -116,7 +116,8 @@ func TestMember(t *testing.T) {
 	}
 	m := b.Member
 	if b.Spec != nil || m == nil || m.Sandbox != "s1" || m.Holder != 4711 || m.PIDPath != "" ||
-		m.Container.Name != "web" || m.Container.Image != "localhost/web:1" || m.Container.Guest != "" || len(m.Volumes) != 0 {
+		m.Container.Name != "web" || m.Container.Image != "localhost/web:1" ||
+		m.Container.Guest != "" || len(m.Volumes) != 0 {
 		t.Fatalf("member = %+v", m)
 	}
 	if len(b.Copies) != 1 || b.Copies[0].Destination != "/etc/hosts" || len(b.Notes) != 1 {

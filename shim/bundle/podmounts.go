@@ -16,8 +16,8 @@ import (
 	"godwit.dev/godwit/guest/stage"
 )
 
-// readPodMounts leaves in oci the mounts that the guest makes, and divides the bind mounts into
-// volumes of the pod and copies of this container's own.
+// readPodMounts leaves in oci the mounts that the guest makes. The bind mounts become volumes of the
+// pod, or copies of this container's own.
 func (b *Bundle) readPodMounts(oci *specs.Spec, c cri, copyVolumes bool) error {
 	var kept []specs.Mount
 	for _, m := range oci.Mounts {

@@ -93,8 +93,8 @@ func withDomain(sysctl map[string]string, domain string) map[string]string {
 // podOnly are the annotations that the VM of a pod is made by.
 func podOnly(key string) bool { return !slices.Contains(forContainers, key) }
 
-// BelongsTo reports an error where the container is not one of the pod that vm was made for, or asks for
-// something that only a pod can have.
+// BelongsTo reports an error where the container is not one of the pod that vm was made for. It may not
+// ask for what only a pod can have.
 func (b *Bundle) BelongsTo(vm *spec.Spec) error {
 	m := b.Member
 	if m == nil || vm.Pod == nil || m.Sandbox != vm.ID {

@@ -106,8 +106,9 @@ func (v Volume) read(content bool) (files []*agentv1.File, err error) {
 }
 
 func (v Volume) tooLarge() error {
-	return fmt.Errorf("volume %s: it has more than %d MiB or %d files, the most that is kept fresh in a VM: divide it, or "+
-		"put the data into the image: %w", filepath.Base(v.Source), MaxSynced>>20, MaxSyncedFiles, errdefs.ErrResourceExhausted)
+	return fmt.Errorf("volume %s: it has more than %d MiB or %d files, the most that is kept fresh in a VM: divide it, "+
+		"or put the data into the image: %w", filepath.Base(v.Source), MaxSynced>>20, MaxSyncedFiles,
+		errdefs.ErrResourceExhausted)
 }
 
 // content reads a file, and one byte more than limit where it is larger.

@@ -84,7 +84,7 @@ func pushJob(t *testing.T, cfg store.Config) PushJob {
 	return PushJob{
 		Store:  cfg,
 		Ref:    snapshot.Ref{VM: "default/vm1", UID: "uid1", Operation: "op1", Attempt: 1},
-		Spec:   &spec.Spec{Version: spec.Version, Namespace: "default", ID: "vm1", UID: "uid1", Memory: ramSize, VCPUs: 1},
+		Spec:   &spec.Spec{Version: 1, Namespace: "default", ID: "vm1", UID: "uid1", Memory: ramSize, VCPUs: 1},
 		Spaces: []Space{{Name: "ram0", File: ram}},
 		State:  file(t, []byte("state")),
 	}
