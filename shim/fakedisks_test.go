@@ -40,6 +40,38 @@ func (d *fakeDisks) Prepare(_ context.Context, r DisksRequest) (*DiskSet, error)
 	}, err
 }
 
+// PrepareImage has one disk for each source of the mounts.
+func (d *fakeDisks) PrepareImage(_ context.Context, r DisksRequest) (*DiskSet, error) {
+	if err := d.call("prepare image"); err != nil {
+		return nil, err
+	}
+	set := new(DiskSet)
+	for _, m := range r.Mounts {
+		dgst := digest.FromString(m.GetSource())
+		id := "i" + dgst.Encoded()[:19]
+		path := filepath.Join(r.Dir, id)
+		if err := os.WriteFile(path, []byte(m.GetSource()), 0o600); err != nil {
+			return nil, err
+		}
+		set.Disks = append(set.Disks, spec.Disk{ID: id, Serial: id, ReadOnly: true, Type: "erofs", Size: 4096,
+			Digest: dgst.String()})
+		set.Layers, set.Files = append(set.Layers, id), append(set.Files, journal.Disk{ID: id, Path: path})
+	}
+	return set, nil
+}
+
+func (d *fakeDisks) PrepareScratch(_ context.Context, r DisksRequest) (*DiskSet, error) {
+	if err := d.call("prepare scratch"); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(r.Dir, "rw.img")
+	err := os.WriteFile(path, []byte("disk"), 0o600)
+	return &DiskSet{
+		Disks: []spec.Disk{{ID: "rw", Serial: "rw", Type: "ext4", Size: r.WritableSize}}, Writable: "rw",
+		Files: []journal.Disk{{ID: "rw", Path: path}},
+	}, err
+}
+
 func (d *fakeDisks) CarriesDisk(context.Context, []*types.Mount) (bool, error) {
 	return d.carries, d.call("look into the image")
 }

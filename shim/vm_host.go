@@ -120,6 +120,12 @@ type Disks interface {
 	CarriesDisk(ctx context.Context, mounts []*types.Mount) (bool, error)
 	// PrepareVMDisk makes the files of a VM that boots the system on a disk.
 	PrepareVMDisk(ctx context.Context, req VMDiskRequest) (*DiskSet, error)
+	// PrepareImage makes the read-only disks of a container of a pod: Layers of the answer, one wherever it can be one.
+	// Two containers with one image get disks with the same ids. A build goes on after
+	// the end of ctx: the next call finds it.
+	PrepareImage(ctx context.Context, req DisksRequest) (*DiskSet, error)
+	// PrepareScratch makes the one writable disk of a pod.
+	PrepareScratch(ctx context.Context, req DisksRequest) (*DiskSet, error)
 	// Link makes path a read-only disk that the node has already, by its digest.
 	Link(ctx context.Context, digest, path string) error
 	// Keep reads a disk to its end, has the node keep it, and makes path a link to it.
