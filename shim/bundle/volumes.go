@@ -124,11 +124,12 @@ func tmpfsSize(dir string) (size uint64, memory bool, err error) {
 // findSubPath answers which volume of that name holds what is mounted at source: the same file system has
 // it, below the volume's root. None: the kubelet took it from a directory of the host.
 func findSubPath(source, pod, name string) (v *found, below string, err error) {
-	dirs, err := filepath.Glob(filepath.Join(pod, "volumes", "*", name))
-	if err != nil {
+	plugins, err := os.ReadDir(filepath.Join(pod, "volumes"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, "", err
 	}
-	for _, dir := range dirs {
+	for _, plugin := range plugins {
+		dir := filepath.Join(pod, "volumes", plugin.Name(), name)
 		below, is, err := belowVolume(source, dir)
 		if err != nil {
 			return nil, "", err
@@ -136,7 +137,7 @@ func findSubPath(source, pod, name string) (v *found, below string, err error) {
 		if !is {
 			continue
 		}
-		v, err := readVolume(dir, filepath.Base(filepath.Dir(dir)))
+		v, err := readVolume(dir, plugin.Name())
 		if v != nil && v.Kind == spec.VolumeSynced {
 			below = withoutVersion(below)
 		}
