@@ -189,7 +189,8 @@ func diagnose(ctx context.Context, opts *options) []finding {
 	findings = append(findings, checkHost(ctx, cfg)...)
 	findings = append(findings, checkKernel(ctx, cfg)...)
 	findings = append(findings, checkFiles(cfg)...)
-	findings = append(findings, checkRuntimePath(containerdConfig, cfg.Containerd.Runtime))
+	findings = append(findings, checkRuntimePath(containerdConfig, cfg.Containerd.Runtime),
+		checkHandler(containerdConfig, cfg.Containerd.Runtime))
 	return append(findings, checkDaemon(ctx, opts, cfg)...)
 }
 

@@ -4,11 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"godwit.dev/godwit/api/spec"
 )
 
 // containerdConfig is where containerd reads its configuration by default.
@@ -18,22 +23,88 @@ const containerdConfig = "/etc/containerd/config.toml"
 // that path, and cannot load containers of a pod when it starts again: it drops them without a call.
 func checkRuntimePath(file, runtime string) finding {
 	f := finding{Check: "runtime_path", OK: true, Detail: "not set in " + file}
-	found, err := runtimePaths(file, runtime)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		f.Detail = "there is no " + file
-	case err != nil:
-		f.OK, f.Detail, f.Remedy = false, err.Error(), "make the file readable and valid: what it says is not known"
-	case len(found) > 0:
-		f.OK, f.Detail = false, fmt.Sprintf("set in %s", found[0])
-		f.Remedy = "remove it, put the shim's directory into containerd's PATH and restart containerd: with it a " +
-			"restart of containerd loses containers of pods"
+	handlers, err := readHandlers(file, runtime)
+	if err != nil {
+		return unread(f, file, err)
+	}
+	for _, h := range handlers {
+		if path, _ := h.table["runtime_path"].(string); path != "" {
+			f.OK, f.Detail = false, "set in "+h.file
+			f.Remedy = "remove it, put the shim's directory into containerd's PATH and restart containerd: with it a " +
+				"restart of containerd loses containers of pods"
+			break
+		}
 	}
 	return f
 }
 
-// runtimePaths are the files that set it, of file and those that it imports.
-func runtimePaths(file, runtime string) (found []string, err error) {
+// snapshotters whose mounts become disks of a VM.
+var snapshotters = []string{"overlayfs", "erofs", "native", "blockfile"}
+
+// checkHandler looks at what containerd's CRI does with pods of the runtime. Without our annotations it drops them
+// without a word. A privileged container gets all devices of the host, which no VM can have.
+func checkHandler(file, runtime string) finding {
+	f := finding{Check: "pods", OK: true, Detail: "containerd has no runtime handler for them in " + file}
+	handlers, err := readHandlers(file, runtime)
+	if err != nil {
+		return unread(f, file, err)
+	}
+	if len(handlers) == 0 {
+		return f
+	}
+	merged := map[string]any{} // a later file counts more
+	for _, h := range handlers {
+		maps.Copy(merged, h.table)
+	}
+	var missing []string
+	for _, key := range []string{"pod_annotations", "container_annotations"} {
+		if !passes(merged[key]) {
+			missing = append(missing, key+" = ['"+spec.AnnotationPrefix+"*']")
+		}
+	}
+	if without, _ := merged["privileged_without_host_devices"].(bool); !without {
+		missing = append(missing, "privileged_without_host_devices = true")
+	}
+	if name, _ := merged["snapshotter"].(string); name != "" && !slices.Contains(snapshotters, name) {
+		missing = append(missing, "snapshotter = '"+snapshotters[0]+"' instead of '"+name+"'")
+	}
+	last := handlers[len(handlers)-1].file
+	f.Detail = "the runtime handler in " + last + " is as godwit needs it"
+	if len(missing) > 0 {
+		f.OK, f.Detail = false, "the runtime handler in "+last+" lacks "+strings.Join(missing, ", ")
+		f.Remedy = "set them in that file, and restart containerd"
+	}
+	return f
+}
+
+// passes reports whether a list of patterns lets through all annotations that godwit reads.
+func passes(list any) bool {
+	patterns, _ := list.([]any)
+	return slices.ContainsFunc(patterns, func(p any) bool {
+		text, _ := p.(string)
+		fits, err := path.Match(text, spec.AnnotationPrefix+"memory")
+		return fits && err == nil && strings.HasSuffix(text, "*")
+	})
+}
+
+// unread is what a check says when it could not look.
+func unread(f finding, file string, err error) finding {
+	if errors.Is(err, fs.ErrNotExist) {
+		f.Detail = "there is no " + file
+		return f
+	}
+	f.OK, f.Detail, f.Remedy = false, err.Error(), "make the file readable and valid: what it says is not known"
+	return f
+}
+
+// handler is a table of one of containerd's files that names the runtime.
+type handler struct {
+	file  string
+	table map[string]any
+}
+
+// readHandlers reads file and the files that it imports, in the order in which containerd does.
+func readHandlers(file, runtime string) (found []handler, err error) {
 	files := []string{file}
 	for i := 0; i < len(files); i++ {
 		data, err := os.ReadFile(files[i])
@@ -44,8 +115,8 @@ func runtimePaths(file, runtime string) (found []string, err error) {
 		if err := toml.Unmarshal(data, &top); err != nil {
 			return nil, fmt.Errorf("%s: %w", files[i], err)
 		}
-		if setsRuntimePath(top, runtime) {
-			found = append(found, files[i])
+		for _, table := range tablesOf(top, runtime) {
+			found = append(found, handler{files[i], table})
 		}
 		patterns, _ := top["imports"].([]any)
 		for _, p := range patterns {
@@ -88,20 +159,17 @@ func matching(pattern string) (files []string, err error) {
 	return files, err
 }
 
-// setsRuntimePath looks for it in every table, as its place differs between versions of the file.
-func setsRuntimePath(v any, runtime string) bool {
+// tablesOf looks in every table, as their place differs between versions of the file.
+func tablesOf(v any, runtime string) (found []map[string]any) {
 	table, ok := v.(map[string]any)
 	if !ok {
-		return false
+		return nil
 	}
-	path, _ := table["runtime_path"].(string)
-	if kind, _ := table["runtime_type"].(string); kind == runtime && path != "" {
-		return true
+	if kind, _ := table["runtime_type"].(string); kind == runtime {
+		found = append(found, table)
 	}
-	for _, inner := range table {
-		if setsRuntimePath(inner, runtime) {
-			return true
-		}
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		found = append(found, tablesOf(table[key], runtime)...)
 	}
-	return false
+	return found
 }
