@@ -30,7 +30,7 @@ type Container struct {
 	Name    string // of nerdctl's label; may be empty
 	Runtime string // containerd's name of its runtime, or a shim's path
 
-	own bool // the runtime is godwit's
+	own bool // the runtime is godwit's, and it is no container of a pod, whose VM is the sandbox's
 }
 
 func (f *Container) isVM() bool { return f.own }
@@ -72,7 +72,7 @@ func (c *Client) containers(ctx context.Context, namespace string, filters ...st
 
 func (c *Client) container(namespace string, obj *containers.Container) *Container {
 	return &Container{VM: &nodev1.VM{Namespace: namespace, Id: obj.ID}, Name: obj.Labels[LabelName],
-		Runtime: obj.Runtime.Name, own: c.own(obj.Runtime.Name)}
+		Runtime: obj.Runtime.Name, own: c.own(obj.Runtime.Name) && !record.IsMember(obj.Labels)}
 }
 
 // own reports whether a runtime is godwit's: by the configured name, the usual one, or the path of the shim.

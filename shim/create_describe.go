@@ -63,6 +63,9 @@ func (c *creation) describe(ctx context.Context, _ *steps.Undo) error {
 // reserved: it must be of this VM and of the hibernate that the record names, and its
 // device state must fit what this node runs.
 func (c *creation) open(ctx context.Context, _ *steps.Undo) error {
+	if c.bundle.Spec.Pod != nil && c.decision.Action != record.Boot {
+		return fmt.Errorf("restore %s: it is a pod, and this build restores none: %w", c.source(), errdefs.ErrNotImplemented)
+	}
 	switch c.decision.Action {
 	case record.Restore:
 	case record.Receive:
@@ -186,6 +189,9 @@ func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 	}
 	if c.bundle.VMDisk != nil {
 		return c.vmDisk(ctx, dir)
+	}
+	if c.bundle.Spec.Pod != nil {
+		return c.podDisk(ctx, dir)
 	}
 	set, err := c.host.Disks.Prepare(ctx, DisksRequest{
 		Namespace: c.vm.namespace, ID: c.vm.id, Container: c.bundle.Container, Mounts: c.req.GetRootfs(),

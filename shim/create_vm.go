@@ -18,6 +18,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/cgroup"
@@ -120,17 +121,19 @@ func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
 	if err != nil {
 		return err
 	}
-	if c.bundle.Member != nil || c.bundle.Spec.Pod != nil {
-		return fmt.Errorf("annotation io.kubernetes.cri.container-type: pods are not supported, run the container by ctr or "+
-			"nerdctl: %w", errdefs.ErrNotImplemented)
-	}
 	if c.bundle.HostNetwork && c.host.Config.HostNetwork == "refuse" {
 		return fmt.Errorf("linux.namespaces network: the host's was asked for, such as by --net=host, and a VM cannot be "+
 			"in it: give it a network namespace, or set host_network = \"loopback\" to run it without a network: %w",
 			errdefs.ErrInvalidArgument)
 	}
-	data, err := json.Marshal(c.bundle.Spec.Container.OCI.Process)
-	if err != nil {
+	if c.bundle.Member != nil {
+		return fmt.Errorf("container %s belongs to pod %s, whose sandbox has no VM here: %w", c.task.id,
+			c.bundle.Member.Sandbox, errdefs.ErrFailedPrecondition)
+	}
+	var data []byte
+	if c.bundle.Spec.Pod != nil {
+		c.task.guest = spec.SandboxProcess
+	} else if data, err = json.Marshal(c.bundle.Spec.Container.OCI.Process); err != nil {
 		return err
 	}
 	c.task.bundle = c.bundle

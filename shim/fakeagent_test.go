@@ -34,6 +34,7 @@ type fakeAgent struct {
 	// test sets another end. A negative status: not by itself.
 	ran     []string
 	answers func(n int, command string) int
+	pod     fakeGuestPod
 }
 
 // runs is a command of the shim's. One that the guest has is not run again.

@@ -71,6 +71,7 @@ type fakeMachine struct {
 	reason  string // of the end
 	presses int    // of the power button
 	events  chan vmm.Event
+	hot     fakeHotDisks
 }
 
 func (m *fakeMachine) PowerButton(context.Context) error {

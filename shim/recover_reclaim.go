@@ -131,7 +131,8 @@ func releaseResources(ctx context.Context, host *Host, dir string, j *journal.Jo
 		}
 	}
 	try("detach network", detach(ctx, host, j, j.Links))
-	try("end holder", sandboxOf(j).Kill(ctx))
+	try("end sandbox process", sandboxOf(j).Kill(ctx))
+	try("end sandbox processes of containers", endHolders(ctx, j))
 	try("free RAM", removeFile(j.RAM))
 	try("free page table", removeTables(j))
 	if j.Phase == journal.Released && j.Spec != nil { // a snapshot or another node has what it wrote

@@ -89,6 +89,10 @@ func (c *capture) mayHold() (*capture, error) {
 		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, has.ref.GetOperation(),
 			errdefs.ErrFailedPrecondition)
 	}
+	if vm.spec().Pod != nil {
+		return nil, fmt.Errorf("capture VM %s: it is a pod, which cannot sleep or move yet: %w", vm.id,
+			errdefs.ErrNotImplemented)
+	}
 	if vm.postcopy.filling() != nil {
 		return nil, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errBusy)
 	}

@@ -224,7 +224,7 @@ func (c *cloning) shapeOf() (template.Shape, error) {
 	sp := vm.spec()
 	out := baseShape(facts, vm.host.HostKernel)
 	out.Guest, out.Cmdline = sp.Kernel.Digest, sp.Kernel.Cmdline
-	out.Memory, out.VCPUs = sp.Memory, sp.VCPUs
+	out.Memory, out.VCPUs, out.HotDisks = sp.Memory, sp.VCPUs, sp.Pod != nil
 	for _, d := range sp.Disks {
 		out.Disks = append(out.Disks, template.Disk{Slot: d.Slot, ReadOnly: d.ReadOnly})
 	}
@@ -296,6 +296,6 @@ func CurrentShape(ctx context.Context, host *Host, s template.Shape) bool {
 	}
 	want := baseShape(facts, host.HostKernel)
 	want.Guest, want.Cmdline = kernel.Digest, kernel.Cmdline+timerArguments(facts.Accel, s.VCPUs)
-	want.Memory, want.VCPUs, want.Disks, want.NICs = s.Memory, s.VCPUs, s.Disks, s.NICs
+	want.Memory, want.VCPUs, want.Disks, want.NICs, want.HotDisks = s.Memory, s.VCPUs, s.Disks, s.NICs, s.HotDisks
 	return want.Key() == s.Key()
 }

@@ -11,6 +11,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/journal"
@@ -258,21 +259,9 @@ func (s *starting) setup(ctx context.Context, _ *steps.Undo) error {
 		}
 		s.kernel, s.boot = info.GetKernel(), info.GetBootId()
 	}
-	req, err := bundle.Setup(sp)
+	err := s.setupGuest(ctx, sp)
 	if err != nil {
 		return err
-	}
-	req.Copies = s.task.bundle.Copies.Mounts()
-	if _, err := agent.Setup(ctx, req); err != nil {
-		return err
-	}
-	for files, err := range s.task.bundle.Copies.Requests(ctx) {
-		if err != nil {
-			return err
-		}
-		if _, err := agent.Copy(ctx, files); err != nil {
-			return err
-		}
 	}
 	if len(sp.NICs) > 0 {
 		if _, err := agent.ConfigureNetwork(ctx, &agentv1.ConfigureNetworkRequest{Nics: agentNICs(sp.NICs)}); err != nil {
@@ -287,6 +276,37 @@ func (s *starting) setup(ctx context.Context, _ *steps.Undo) error {
 			j.Restored = &journal.Restored{Mode: starts.Clone}
 		}
 	})
+}
+
+// setupGuest makes the container, or what the containers of a pod share.
+func (s *starting) setupGuest(ctx context.Context, sp *spec.Spec) error {
+	agent := s.vm.agent
+	if sp.Pod != nil {
+		return s.vm.pod.setup(ctx, agent, sp)
+	}
+	req, err := bundle.Setup(sp)
+	if err != nil {
+		return err
+	}
+	req.Copies = s.task.bundle.Copies.Mounts()
+	if _, err := agent.Setup(ctx, req); err != nil {
+		return err
+	}
+	return copyFiles(ctx, agent, "", s.task.bundle.Copies)
+}
+
+// copyFiles brings files of the host into a container.
+func copyFiles(ctx context.Context, agent Agent, container string, copies bundle.Copies) error {
+	for files, err := range copies.Requests(ctx) {
+		if err != nil {
+			return err
+		}
+		files.Container = container
+		if _, err := agent.Copy(ctx, files); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *starting) init(ctx context.Context, _ *steps.Undo) error {

@@ -82,6 +82,7 @@ func (s *starting) vmmConfig(files *openFiles, incoming bool) (*vmm.Config, erro
 		Name: vm.namespace + "/" + vm.id, Dir: j.RunDir, NetNS: j.NetNS,
 		Machine: j.Spec.VMM.Machine, CPU: j.Spec.VMM.CPU, Memory: j.Spec.Memory, VCPUs: j.Spec.VCPUs,
 		RAM: ram, Agent: j.RunDir + "/agent.sock", Incoming: incoming, Cgroup: j.Cgroup,
+		HotDisks: j.Spec.Pod != nil,
 	}
 	if !j.Spec.HasAgent() {
 		err = bootsDisk(out, j, files)

@@ -5,18 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/proc"
 )
 
 // Task is what containerd knows of a container in the VM. The VM's lock guards its fields.
 type Task struct {
 	vm      *VM
 	id      string // containerd's
+	guest   string // the container's id in the guest: empty for a VM with one, spec.PIDPod for the owner of a pod
 	bundle  *bundle.Bundle
 	created chan struct{} // closed when Create is over
 	state   TaskState
@@ -28,6 +31,10 @@ type Task struct {
 	abortStart context.CancelFunc // while starting
 	startOver  chan struct{}      // closed when the Start that has begun is over
 	stats      statsCache         // has a lock of its own
+	// Of a member: the sandbox process, and the host's file for its last words.
+	holder          proc.ID
+	termination     *os.File
+	terminationPath string // in the container
 }
 
 // newTask makes a task of the VM; vm.mu is held, or the VM is new.
@@ -71,6 +78,17 @@ var taskTransitions = map[TaskState][]TaskState{
 	TaskDeleted:  {},
 }
 
+// isMember reports whether the task is a container of a pod: its end is not the VM's.
+func (t *Task) isMember() bool { return t != t.vm.owner }
+
+// container names the task's container in calls of the agent: a VM with one has no name for it.
+func (t *Task) container() string {
+	if t.isMember() {
+		return t.guest
+	}
+	return ""
+}
+
 // setState moves the task. It is the only writer of t.state; vm.mu is held.
 func (t *Task) setState(next TaskState) error {
 	if !slices.Contains(taskTransitions[t.state], next) {
@@ -102,11 +120,14 @@ func (t *Task) leave(from, next State, own TaskState) {
 	}
 }
 
-// pid is what containerd shows: the holder's. vm.mu is held.
+// pid is what containerd shows: the sandbox process's. vm.mu is held.
 func (t *Task) pid() uint32 {
 	j := t.vm.journal.Load()
-	if j == nil {
+	switch {
+	case j == nil:
 		return 0
+	case t.isMember():
+		return uint32(t.holder.PID)
 	}
 	return uint32(j.Holder.PID)
 }
@@ -118,7 +139,9 @@ func (t *Task) hookState(status specs.ContainerState) specs.State {
 	s := specs.State{Version: specs.Version, ID: t.id, Status: status, Bundle: t.bundle.Dir,
 		Annotations: t.bundle.Annotations}
 	if status != specs.StateStopped {
-		s.Pid = vm.journal.Load().Holder.PID
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		s.Pid = int(t.pid())
 	}
 	return s
 }

@@ -24,13 +24,19 @@ func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskap
 		vm := t.vm
 		var p *process
 		var err error
-		if r.GetExecID() != "" {
+		switch {
+		case r.GetExecID() != "":
 			p, err = t.removeExec(ctx, r.GetExecID())
-		} else {
+		case t.isMember():
+			p, err = t.init, t.deleteMember(ctx)
+		default:
 			p, err = t.init, t.delete(ctx)
 		}
 		if err != nil {
 			return nil, err
+		}
+		if p.id == "" && t.inPod() {
+			s.leavePod(t)
 		}
 		vm.mu.Lock()
 		defer vm.mu.Unlock()
@@ -83,6 +89,8 @@ func (t *Task) enterDeleting() error {
 }
 
 func (vm *VM) releaseResources(ctx context.Context) error {
+	vm.pod.changing.Lock() // no container's Delete writes the journal that goes
+	defer vm.pod.changing.Unlock()
 	vm.stopTraffic()
 	vm.mu.Lock()
 	nics, all := vm.nic.wiring(), vm.processes()
@@ -131,6 +139,10 @@ func (vm *VM) inState(s State) bool {
 func (s *Service) Shutdown(context.Context, *taskapi.ShutdownRequest) (*emptyResponse, error) {
 	s.mu.Lock()
 	tasks := slices.Collect(maps.Values(s.tasks))
+	if s.vm != nil && s.vm.isPod() { // it is asked after each container's end: leavePod knows the last one
+		s.mu.Unlock()
+		return &emptyResponse{}, nil
+	}
 	s.asked = true
 	s.mu.Unlock()
 	if len(tasks) == 0 {
@@ -139,6 +151,27 @@ func (s *Service) Shutdown(context.Context, *taskapi.ShutdownRequest) (*emptyRes
 	}
 	go s.leave(tasks)
 	return &emptyResponse{}, nil
+}
+
+// lastAnswer is how long a shim without tasks stays, so that its answer gets out.
+const lastAnswer = 200 * time.Millisecond
+
+// leavePod forgets a task that was deleted, and ends the shim after the last one: the sandbox may go before its
+// containers. containerd 2.3 asks for no end then.
+func (s *Service) leavePod(t *Task) {
+	if t.isMember() {
+		s.removeMember(t)
+	}
+	s.mu.Lock()
+	left := len(s.tasks) > 1
+	s.mu.Unlock()
+	owner := t.vm.owner
+	t.vm.mu.Lock()
+	left = left || owner.state != TaskDeleted
+	t.vm.mu.Unlock()
+	if !left {
+		time.AfterFunc(lastAnswer, s.shutdown.Shutdown)
+	}
 }
 
 // leave ends the shim once its tasks have ended and their output has drained.

@@ -26,6 +26,10 @@ func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*empty
 		if !vm.spec().HasAgent() {
 			return nil, fmt.Errorf("exec in task %s: %w", vm.id, errNoAgent)
 		}
+		if t.inPod() && !t.isMember() {
+			return nil, fmt.Errorf("exec in the sandbox of pod %s, where no program runs: name one of its containers: %w",
+				vm.id, errdefs.ErrNotImplemented)
+		}
 		process, notes, err := bundle.ExecProcess(r.GetSpec().GetValue(), r.GetTerminal())
 		if err != nil {
 			return nil, fmt.Errorf("exec %s of task %s: %w", r.GetExecID(), vm.id, err)
@@ -66,7 +70,7 @@ func (t *Task) execable() error {
 	if err := vm.mutable(); err != nil {
 		return err
 	}
-	if vm.state != Running || t.init.exited {
+	if vm.state != Running || t.init.exited || t.state != TaskRunning {
 		return fmt.Errorf("exec in VM %s, which is %s: %w", vm.id, vm.state, errdefs.ErrFailedPrecondition)
 	}
 	return nil
@@ -77,10 +81,13 @@ func (s *Service) Start(ctx context.Context, r *taskapi.StartRequest) (*taskapi.
 	return on(s, r.GetID(), func(t *Task) (*taskapi.StartResponse, error) {
 		vm := t.vm
 		var err error
-		if r.GetExecID() == "" {
-			err = t.start(ctx)
-		} else {
+		switch {
+		case r.GetExecID() != "":
 			err = t.startExec(ctx, r.GetExecID())
+		case t.isMember():
+			err = t.startMember(ctx)
+		default:
+			err = t.start(ctx)
 		}
 		vm.mu.Lock()
 		defer vm.mu.Unlock()

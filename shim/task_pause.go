@@ -31,6 +31,9 @@ func (vm *VM) mutable() error {
 func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		vm := t.vm
+		if err := t.refuseInPod("pause"); err != nil {
+			return nil, err
+		}
 		defer vm.postcopy.lockPause()()
 		if err := vm.change(Running, Pausing); err != nil {
 			return nil, err
@@ -98,6 +101,9 @@ func (vm *VM) tryResume(ctx context.Context) error {
 func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		vm := t.vm
+		if err := t.refuseInPod("resume"); err != nil {
+			return nil, err
+		}
 		defer vm.postcopy.lockPause()()
 		if err := vm.change(Paused, Resuming); err != nil {
 			return nil, err

@@ -80,7 +80,7 @@ func (t *Task) guestProcesses(ctx context.Context) *agentv1.ProcessesResponse {
 	}
 	ctx, cancel := context.WithTimeout(ctx, pidsBound)
 	defer cancel()
-	r, err := agent.Processes(ctx, &agentv1.ProcessesRequest{})
+	r, err := agent.Processes(ctx, &agentv1.ProcessesRequest{Container: t.container()})
 	if err != nil {
 		return nil
 	}

@@ -48,7 +48,11 @@ type process struct {
 }
 
 func (t *Task) newProcess(id string, streams stdio.URIs, config []byte) *process {
-	return &process{task: t, id: id, guest: id, stdio: streams, config: config, done: make(chan struct{})}
+	guest := id
+	if id == "" {
+		guest = t.guest
+	}
+	return &process{task: t, id: id, guest: guest, stdio: streams, config: config, done: make(chan struct{})}
 }
 
 // runs reports whether containerd knows p as a process that runs. vm.mu is held.
@@ -61,7 +65,7 @@ func (t *Task) run(ctx context.Context, p *process, st *stdio.Streams, from clie
 	t.resize(ctx, p) // its first look at a terminal shows the right size
 	stdin, stdout, stderr := st.Present()
 	_, err := vm.guest().Start(ctx, &agentv1.StartRequest{
-		Id: p.guest, Process: p.config, Stdin: stdin, Stdout: stdout, Stderr: stderr,
+		Id: p.guest, Process: p.config, Stdin: stdin, Stdout: stdout, Stderr: stderr, Container: t.container(),
 	})
 	if err != nil {
 		return err
@@ -107,6 +111,9 @@ func (vm *VM) startTraffic() {
 	if j.Spec.HasAgent() {
 		vm.traffic.watchers.Go(func() { vm.clock.keep(ctx) })
 	}
+	if j.Spec.Pod != nil {
+		vm.traffic.watchers.Go(func() { vm.pod.keepFresh(ctx) })
+	}
 	if j.Unplugged {
 		vm.traffic.watchers.Go(func() { vm.nic.keep(ctx) })
 	}
@@ -139,12 +146,14 @@ func (vm *VM) stopTraffic() {
 	vm.traffic.watchers.Wait()
 }
 
-// processes are those of all tasks, each task's init after its execs; vm.mu is held.
+// processes are those of all tasks, each task's init after its execs, the owner's last; vm.mu is held.
 func (vm *VM) processes() (all []*process) {
 	for _, t := range vm.tasks {
-		all = append(all, t.all()...)
+		if t.isMember() {
+			all = append(all, t.all()...)
+		}
 	}
-	return all
+	return append(all, vm.owner.all()...)
 }
 
 // execs are those of all tasks; vm.mu is held.
@@ -187,11 +196,14 @@ func (t *Task) ended(p *process, r *agentv1.WaitResponse) {
 	vm := t.vm
 	status, at := r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
 	p.pump.WaitDrained(vm.life)
-	if p.id != "" {
+	switch {
+	case p.id != "":
 		t.publishExit(p, status, at)
-		return
+	case t.isMember():
+		t.finishMember(status, at)
+	default:
+		t.finish(status, at)
 	}
-	t.finish(status, at)
 }
 
 // publishExit tells the world, once.

@@ -15,6 +15,7 @@ type processTable struct {
 	execs       map[string]*process // by containerd's id
 	orphans     []*process          // execs given up in their Start, until the guest has ended them
 	incarnation uint64              // execs so far
+	prefix      string              // of the ids that execs have in the guest: "c1/" of a pod's container c1
 }
 
 // find answers the process of that exec id, init for an empty one; NotFound for one that is not there.
@@ -28,9 +29,13 @@ func (p *processTable) find(execID string) (*process, error) {
 	return nil, fmt.Errorf("exec %s: %w", execID, errdefs.ErrNotFound)
 }
 
-// all are init and the execs; init comes last.
+// all are init and the execs; init comes last. A task that is being created has no init yet.
 func (p *processTable) all() []*process {
-	return append(slices.Collect(maps.Values(p.execs)), p.init)
+	all := slices.Collect(maps.Values(p.execs))
+	if p.init == nil {
+		return all
+	}
+	return append(all, p.init)
 }
 
 // add adds an exec under a name that the guest has not had: it may not have forgotten an earlier exec
@@ -38,7 +43,7 @@ func (p *processTable) all() []*process {
 // in the guest was of another generation.
 func (p *processTable) add(e *process, generation uint64) {
 	p.incarnation++
-	e.guest = fmt.Sprintf("%s#%d.%d", e.id, generation, p.incarnation)
+	e.guest = fmt.Sprintf("%s%s#%d.%d", p.prefix, e.id, generation, p.incarnation)
 	p.execs[e.id] = e
 }
 

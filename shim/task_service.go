@@ -86,7 +86,8 @@ func (t *Task) gone() bool {
 	vm := t.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	return t.state == TaskNew || t.state == TaskDeleted || vm.journal.Load() == nil || t.init == nil
+	return t.state == TaskNew || t.state == TaskDeleted || vm.journal.Load() == nil || t.init == nil ||
+		t.isMember() && t.state == TaskCreating
 }
 
 // toGRPC is err as a gRPC status, which is what ttrpc carries.
@@ -110,10 +111,9 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		return nil, toGRPC(err)
 	}
 	s.mu.Lock()
-	if other := s.vm; other != nil {
+	if pod := s.vm; pod != nil {
 		s.mu.Unlock()
-		return nil, toGRPC(fmt.Errorf("create task %s: this shim has task %s: %w", r.GetID(), other.id,
-			errdefs.ErrAlreadyExists))
+		return s.createMember(ctx, pod, r)
 	}
 	vm := newVM(s.life, s.log, s.events, ns, r.GetID())
 	s.vm, s.tasks = vm, map[string]*Task{r.GetID(): vm.owner}
@@ -151,12 +151,12 @@ func implemented(err error) error {
 }
 
 // Connect answers at any time, also for ids that are not known.
-func (s *Service) Connect(context.Context, *taskapi.ConnectRequest) (*taskapi.ConnectResponse, error) {
+func (s *Service) Connect(_ context.Context, asked *taskapi.ConnectRequest) (*taskapi.ConnectResponse, error) {
 	r := &taskapi.ConnectResponse{ShimPid: uint32(os.Getpid()), Version: "3"}
-	if vm, err := s.current(); err == nil {
-		vm.mu.Lock()
-		r.TaskPid = vm.owner.pid()
-		vm.mu.Unlock()
+	if t, err := s.task(asked.GetID()); err == nil {
+		t.vm.mu.Lock()
+		r.TaskPid = t.pid()
+		t.vm.mu.Unlock()
 	}
 	return r, nil
 }

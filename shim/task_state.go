@@ -27,7 +27,7 @@ func (s *Service) State(_ context.Context, r *taskapi.StateRequest) (*taskapi.St
 			named = p.shown
 		}
 		out := &taskapi.StateResponse{
-			ID: vm.id, Bundle: vm.journal.Load().Bundle, Pid: t.pid(), Status: t.status(p), ExecID: p.id,
+			ID: t.id, Bundle: t.bundleDir(), Pid: t.pid(), Status: t.status(p), ExecID: p.id,
 			Stdin: named.Stdin, Stdout: named.Stdout, Stderr: named.Stderr, Terminal: named.Terminal,
 		}
 		if p.id != "" {
@@ -63,11 +63,17 @@ func (t *Task) reportedStatus() tasktypes.Status {
 	case TaskNew, TaskCreating, TaskCreated:
 		return tasktypes.Status_CREATED
 	case TaskStarting:
+		if t.inPod() { // CRI ends a sandbox that is not RUNNING, and restarts a container that is PAUSING
+			return tasktypes.Status_RUNNING
+		}
 		// A boot takes long enough for containerd's restart monitor to come by: it kills
 		// a task that is CREATED where it should run, and leaves one that is PAUSING alone.
 		return tasktypes.Status_PAUSING
 	case TaskStopped, TaskDeleting, TaskDeleted:
 		return tasktypes.Status_STOPPED
+	}
+	if t.inPod() {
+		return tasktypes.Status_RUNNING
 	}
 	switch t.vm.state {
 	case Pausing:

@@ -65,6 +65,9 @@ func (t *Task) metrics(ctx context.Context) (_ any, err error) {
 	if g == nil { // no process of the container has run, or none was asked for figures
 		g = &agentv1.StatsResponse{}
 	}
+	if t.isMember() { // what VM and shim cost the host is the sandbox's
+		return figures(cgroup.Figures{Guest: g, Cost: cgroup.Cost{CPU: g.GetCpuUsageUsec()}, RAM: j.Spec.Memory}), nil
+	}
 	c, err := cgroup.CostOf(j.Private)
 	if err != nil {
 		return nil, fmt.Errorf("stats of VM %s: %w", vm.id, err)
@@ -74,11 +77,15 @@ func (t *Task) metrics(ctx context.Context) (_ any, err error) {
 		return nil, fmt.Errorf("stats of VM %s: %w", vm.id, err)
 	}
 	c.CPU = max(c.CPU, g.GetCpuUsageUsec(), used)
-	f := cgroup.Figures{Guest: g, Cost: c, RAM: j.Spec.Memory}
+	return figures(cgroup.Figures{Guest: g, Cost: c, RAM: j.Spec.Memory}), nil
+}
+
+// figures are of the version of cgroups that the host has.
+func figures(f cgroup.Figures) any {
 	if cgroups.Mode() == cgroups.Unified {
-		return f.V2(), nil
+		return f.V2()
 	}
-	return f.V1(), nil
+	return f.V1()
 }
 
 // procStats answers the fields of /proc/PID/stat after the name, the state first; none if the VMM

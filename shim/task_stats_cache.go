@@ -22,6 +22,7 @@ type statsCache struct {
 	last   *agentv1.StatsResponse
 	asking chan struct{} // closed when the guest has answered, or has not; nil: it is not being asked
 	silent bool          // it let the last caller wait
+	of     string        // the container in the guest, of a pod; set once
 }
 
 // cached are the last figures; nil: the guest has told none.
@@ -36,7 +37,7 @@ func (c *statsCache) cached() *agentv1.StatsResponse {
 func (c *statsCache) refresh(ctx context.Context, guest statsSource) {
 	ctx, cancel := context.WithTimeout(ctx, statsBound)
 	defer cancel()
-	if r, err := guest.Stats(ctx, &agentv1.StatsRequest{}); err == nil {
+	if r, err := guest.Stats(ctx, &agentv1.StatsRequest{Container: c.of}); err == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.last, c.silent = r, false
@@ -72,7 +73,7 @@ func (c *statsCache) get(ctx, life context.Context, guest statsSource) *agentv1.
 func (c *statsCache) ask(ctx context.Context, guest statsSource, answered chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()
-	r, err := guest.Stats(ctx, &agentv1.StatsRequest{})
+	r, err := guest.Stats(ctx, &agentv1.StatsRequest{Container: c.of})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.silent = err != nil

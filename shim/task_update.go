@@ -56,7 +56,7 @@ func (t *Task) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) e
 		}
 		ctx, cancel := context.WithTimeout(ctx, guestBound)
 		defer cancel()
-		if _, err := agent.Update(ctx, &agentv1.UpdateRequest{Resources: data}); err != nil {
+		if _, err := agent.Update(ctx, &agentv1.UpdateRequest{Resources: data, Container: t.container()}); err != nil {
 			return err
 		}
 	}
@@ -71,10 +71,11 @@ func (t *Task) noteLimits(change *specs.LinuxResources, state State) error {
 			return fmt.Errorf("VM has been started meanwhile: %w", errdefs.ErrFailedPrecondition)
 		}
 		sp := j.Spec.Clone()
-		if sp.Container == nil || sp.Container.OCI == nil || sp.Container.OCI.Linux == nil {
+		c := t.containerOf(sp)
+		if c == nil || c.OCI == nil || c.OCI.Linux == nil {
 			return nil
 		}
-		l := sp.Container.OCI.Linux
+		l := c.OCI.Linux
 		l.Resources = bundle.MergeResources(l.Resources, change)
 		j.Spec = sp
 		return nil

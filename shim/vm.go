@@ -44,6 +44,7 @@ type VM struct {
 	socket   *machineSocket
 	notices  *notices
 	ending   *ending
+	pod      *pod
 }
 
 // vmName is the name of the VM's record.
@@ -56,6 +57,7 @@ func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id
 		tasks: map[string]*Task{},
 	}
 	vm.ending = &ending{vm: vm}
+	vm.pod = &pod{vm: vm, added: make(chan struct{}, 1), told: map[string][32]byte{}}
 	vm.postcopy = &postcopy{vm: vm}
 	vm.notices = &notices{vm: vm}
 	vm.socket = &machineSocket{log: vm.log}

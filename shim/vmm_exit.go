@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -40,15 +41,18 @@ func (t *Task) finish(status uint32, at time.Time) {
 	vm.ending.end(ctx, status, at)
 }
 
-// endExecs kills the execs that run and waits a little for their exits, which the
-// guest reports; what is left then ends with the VM.
-func (e *ending) endExecs(ctx context.Context) {
+// endExecs ends the execs of all tasks; what is left then ends with the VM.
+func (e *ending) endExecs(ctx context.Context) { e.endExecsOf(ctx, e.vm.allTasks()...) }
+
+// endExecsOf kills the execs of tasks that run and waits a little for their exits, which the guest reports.
+func (e *ending) endExecsOf(ctx context.Context, tasks ...*Task) {
 	ctx, cancel := context.WithTimeout(ctx, execsBound)
 	defer cancel()
 	e.vm.mu.Lock()
 	var live []*process
 	for _, p := range e.vm.execs() {
-		if p.started && !p.exited && p.pump.Reported() == nil { // else what it wrote is read by no process
+		// What one that has ended wrote is read by no process.
+		if slices.Contains(tasks, p.task) && p.started && !p.exited && p.pump.Reported() == nil {
 			live = append(live, p)
 		}
 	}
@@ -96,9 +100,7 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 		if err := e.stopMachine(ctx); err != nil {
 			e.vm.log.Error("end VM", "error", err)
 		}
-		if err := journal.WriteExit(e.vm.journal.Load().Bundle, journal.Exit{Status: status, At: at}); err != nil {
-			e.vm.log.Debug("note end", "error", err) // of an adopted VM, whose bundle is gone
-		}
+		e.noteEnds(status, at)
 		e.vm.mu.Lock()
 		defer e.vm.mu.Unlock()
 		if e.vm.traffic.cancel != nil {
@@ -109,7 +111,7 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 			switch {
 			case p.left:
 				s = movedStatus
-			case p.id != "":
+			case p.id != "", p.task.isMember():
 				s = killed
 			}
 			if p.pump != nil {
@@ -122,12 +124,30 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 		}
 		err := e.vm.setState(Stopped)
 		for _, t := range e.vm.tasks {
-			err = errors.Join(err, t.setState(TaskStopped))
+			if !t.state.over() {
+				err = errors.Join(err, t.setState(TaskStopped))
+			}
 		}
 		if err != nil {
 			e.vm.log.Error("end VM", "error", err)
 		}
 	})
+}
+
+// noteEnds writes down how the VM's tasks end, for who finds no shim any more.
+func (e *ending) noteEnds(status uint32, at time.Time) {
+	j := e.vm.journal.Load()
+	ends := map[string]uint32{j.Bundle: status}
+	for _, t := range e.vm.allTasks() {
+		if t.isMember() && t.bundle != nil && !t.hasEnded() {
+			ends[t.bundle.Dir] = killed
+		}
+	}
+	for bundle, status := range ends {
+		if err := journal.WriteExit(bundle, journal.Exit{Status: status, At: at}); err != nil {
+			e.vm.log.Debug("note end", "error", err) // of an adopted VM, whose bundle is gone
+		}
+	}
 }
 
 // stopMachine ends the VMM and the talk with the guest, and gives its RAM back. A VMM that does not
@@ -158,5 +178,5 @@ func (e *ending) endSandbox(ctx context.Context, j *journal.Journal) error {
 			return fmt.Errorf("detach network: %w", err)
 		}
 	}
-	return sandboxOf(j).Kill(ctx)
+	return errors.Join(sandboxOf(j).Kill(ctx), endHolders(ctx, j))
 }

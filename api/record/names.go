@@ -42,3 +42,7 @@ func CheckVMName(name string) error {
 	}
 	return nil
 }
+
+// IsMember reports whether a container with these labels is one of a pod: it has no VM of its own. The label is that of
+// containerd's CRI plugin (internal/cri/labels).
+func IsMember(labels map[string]string) bool { return labels["io.cri-containerd.kind"] == "container" }

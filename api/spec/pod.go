@@ -37,8 +37,12 @@ type Member struct {
 	Container
 }
 
-// PIDPod is the pid namespace that the containers of a pod share.
-const PIDPod = "pod"
+// PIDPod is the pid namespace that the containers of a pod share. SandboxProcess is the guest's name for the
+// process that holds it: the init of the sandbox.
+const (
+	PIDPod         = "pod"
+	SandboxProcess = "pod"
+)
 
 // Kinds of volumes.
 const (

@@ -27,7 +27,7 @@ const (
 	Node    = 1 // godwit.node.v1: command line, daemons and records
 	Pages   = 1 // the stream of a live move: source and destination
 
-	Journal  = 1 // node.json of a VM on its node
+	Journal  = 2 // node.json of a VM on its node: 1 is written where there is no pod
 	Records  = 1 // records.db of the controller
 	Spec     = 2 // the description of a VM, in journal and snapshot: 1 is written where there is no pod
 	Snapshot = 1 // manifest and config of a snapshot

@@ -23,6 +23,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/migrate/history"
 )
@@ -130,7 +131,7 @@ func (t *told) known(ctx context.Context) error {
 
 // see notes what a container is, and reports whether it was called something else before.
 func (t *told) see(vm *nodev1.VM, obj containers.Container) (renamed bool) {
-	own := t.client.own(obj.Runtime.Name)
+	own := t.client.own(obj.Runtime.Name) && !record.IsMember(obj.Labels)
 	if t.vms[vm.GetNamespace()+"/"+vm.GetId()] = own; !own {
 		return false
 	}

@@ -59,13 +59,17 @@ func (Manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 	if err != nil {
 		return containerd.StopStatus{}, err
 	}
-	bundle, err := bundleDir(ctx, id)
+	dir, err := bundleDir(ctx, id)
 	if err != nil {
 		return containerd.StopStatus{}, err
 	}
-	status, unknown := endOf(bundle)
-	status.Pid, err = cleanUp(ctx, ns, id, bundle)
-	return status, errors.Join(unknown, err, removeSocket(ctx, bundle))
+	status, unknown := endOf(dir)
+	member, err := bundle.IsMember(dir)
+	if member || err != nil { // the VM and the socket are the pod's, and the sandbox's delete frees them
+		return status, errors.Join(unknown, err)
+	}
+	status.Pid, err = cleanUp(ctx, ns, id, dir)
+	return status, errors.Join(unknown, err, removeSocket(ctx, dir))
 }
 
 // endOf answers how the task has ended: as its shim has noted, or killed if it has noted nothing.

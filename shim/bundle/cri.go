@@ -1,8 +1,10 @@
 package bundle
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,4 +113,13 @@ func criLimits(all map[string]string) (*specs.Spec, error) {
 	return &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{
 		Memory: &specs.LinuxMemory{Limit: &memory}, CPU: &specs.LinuxCPU{Quota: &quota, Period: &period},
 	}}}, nil
+}
+
+// IsMember reports whether a bundle is of a container of a pod, whose VM is the sandbox's.
+func IsMember(dir string) (bool, error) {
+	_, annotations, err := HooksOf(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return annotations[criType] == roleContainer, err
 }

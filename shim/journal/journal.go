@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -69,6 +70,28 @@ type Resources struct {
 	RunDir  string   `json:"runDir,omitempty"`
 	Cgroup  []string `json:"cgroup,omitempty"`
 	Private []string `json:"private,omitempty"` // those of Cgroup that hold this VM alone
+	// Members are the containers of a pod, in the order of the Spec's.
+	Members []Member `json:"members,omitempty"`
+	// Volumes of a pod are named by their ids in the Spec: this has the id of each source on the host.
+	Volumes map[string]string `json:"volumes,omitempty"`
+}
+
+// Member is what a container of a pod has on this node.
+type Member struct {
+	ID     string  `json:"id"`    // containerd's
+	Guest  string  `json:"guest"` // as in the Spec
+	Bundle string  `json:"bundle"`
+	Holder proc.ID `json:"holder"` // the sandbox process of its own
+}
+
+// SetHolder notes the sandbox process of the member with that guest id.
+func (j *Journal) SetHolder(guest string, id proc.ID) {
+	j.Members = slices.Clone(j.Members)
+	for i := range j.Members {
+		if j.Members[i].Guest == guest {
+			j.Members[i].Holder = id
+		}
+	}
 }
 
 // Task is what the task in the VM needs, and how far its start has come.
@@ -109,7 +132,7 @@ func Read(dir string) (*Journal, error) {
 	if err := json.Unmarshal(data, j); err != nil {
 		return nil, fmt.Errorf("read journal %s: %w: %w", dir, err, errdefs.ErrDataLoss)
 	}
-	if j.Version != version.Journal {
+	if j.Version < 1 || j.Version > version.Journal {
 		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", dir, j.Version, version.Journal,
 			errdefs.ErrNotImplemented)
 	}

@@ -108,7 +108,18 @@ func (j *Journal) replace(dir string, draft []byte) error {
 	return nil
 }
 
+// schema is the version that j is written as: a build that knows no pods reads the journals of other VMs.
+func (j *Journal) schema() int {
+	if j.Spec != nil && j.Spec.Pod != nil {
+		return version.Journal
+	}
+	return versionWithoutPods
+}
+
+// versionWithoutPods is the version of a journal of a VM that is not a pod.
+const versionWithoutPods = 1
+
 func (j *Journal) encode() ([]byte, error) {
-	j.Version = version.Journal
+	j.Version = j.schema()
 	return json.Marshal(j)
 }

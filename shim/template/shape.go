@@ -25,7 +25,8 @@ type Shape struct {
 	Memory   uint64 `json:"memory"`
 	VCPUs    int    `json:"vcpus"`
 	Disks    []Disk `json:"disks,omitempty"`
-	NICs     []int  `json:"nics,omitempty"` // slots
+	NICs     []int  `json:"nics,omitempty"`     // slots
+	HotDisks bool   `json:"hotDisks,omitempty"` // disks may be added while the VM runs, as to a pod
 }
 
 // Disk of a Shape.

@@ -1,0 +1,252 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/vmm"
+)
+
+// fakeGuestPod is what a guest has of a pod.
+type fakeGuestPod struct {
+	set        bool
+	containers map[string]*agentv1.AddContainerRequest
+	volumes    map[string]*agentv1.AddVolumeRequest
+	removed    []string
+	last       string // what ReadBack answers
+}
+
+func (a *fakeAgent) SetupPod(context.Context, *agentv1.SetupPodRequest) (*agentv1.SetupPodResponse, error) {
+	if err := a.call("set pod up"); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pod.set, a.pod.containers = true, map[string]*agentv1.AddContainerRequest{}
+	a.pod.volumes = map[string]*agentv1.AddVolumeRequest{}
+	return &agentv1.SetupPodResponse{}, nil
+}
+
+func (a *fakeAgent) AddVolume(_ context.Context, r *agentv1.AddVolumeRequest) (*agentv1.AddVolumeResponse, error) {
+	if err := a.call("add volume"); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pod.volumes[r.GetId()] = r
+	return &agentv1.AddVolumeResponse{}, nil
+}
+
+func (a *fakeAgent) SyncVolume(_ context.Context, r *agentv1.SyncVolumeRequest) (*agentv1.SyncVolumeResponse, error) {
+	return &agentv1.SyncVolumeResponse{Revision: r.GetRevision()}, a.call("sync volume")
+}
+
+func (a *fakeAgent) AddContainer(_ context.Context, r *agentv1.AddContainerRequest) (*agentv1.AddContainerResponse,
+	error) {
+	if err := a.call("add container"); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if slices.Contains(a.pod.removed, r.GetContainer()) {
+		return nil, fmt.Errorf("container %s was removed: %w", r.GetContainer(), errdefs.ErrFailedPrecondition)
+	}
+	a.pod.containers[r.GetContainer()] = r
+	return &agentv1.AddContainerResponse{}, nil
+}
+
+func (a *fakeAgent) RemoveContainer(_ context.Context, r *agentv1.RemoveContainerRequest) (
+	*agentv1.RemoveContainerResponse, error) {
+	if err := a.call("remove container"); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pod.containers[r.GetContainer()] == nil {
+		return nil, fmt.Errorf("container %s: %w", r.GetContainer(), errdefs.ErrNotFound)
+	}
+	delete(a.pod.containers, r.GetContainer())
+	a.pod.removed = append(a.pod.removed, r.GetContainer())
+	return &agentv1.RemoveContainerResponse{}, nil
+}
+
+func (a *fakeAgent) ReadBack(context.Context, *agentv1.ReadBackRequest) (*agentv1.ReadBackResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return &agentv1.ReadBackResponse{Data: []byte(a.pod.last)}, nil
+}
+
+func (a *fakeAgent) Copy(context.Context, *agentv1.CopyRequest) (*agentv1.CopyResponse, error) {
+	return &agentv1.CopyResponse{}, a.call("copy files")
+}
+
+// has are the guest's containers, in order.
+func (a *fakeAgent) has() (ids []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id := range a.pod.containers {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// fakeHotDisks are those that were plugged into a VM.
+type fakeHotDisks struct {
+	has   []vmm.Disk
+	stuck bool // the guest does not let go of any
+}
+
+func (m *fakeMachine) AddDisk(_ context.Context, d vmm.Disk) error {
+	if err := m.call("add disk"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	d.File = nil
+	m.hot.has = append(m.hot.has, d)
+	return nil
+}
+
+func (m *fakeMachine) RemoveDisk(_ context.Context, id string) error {
+	if err := m.call("remove disk"); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.hot.stuck {
+		m.hot.has = slices.DeleteFunc(m.hot.has, func(d vmm.Disk) bool { return d.ID == id })
+	}
+	return nil
+}
+
+func (m *fakeMachine) DiskEjected(_ context.Context, id string) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !slices.ContainsFunc(m.hot.has, func(d vmm.Disk) bool { return d.ID == id }), nil
+}
+
+// plugged are the disks that were added and not removed.
+func (m *fakeMachine) plugged() (ids []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.hot.has {
+		ids = append(ids, d.ID)
+	}
+	return ids
+}
+
+func (d *fakeDisks) PrepareScratch(_ context.Context, r DisksRequest) (*DiskSet, error) {
+	if err := d.call("prepare scratch disk"); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(r.Dir, "rw.img")
+	err := os.WriteFile(path, []byte("disk"), 0o600)
+	return &DiskSet{
+		Disks: []spec.Disk{{ID: "rw", Serial: "rw", Type: "ext4", Size: 4}}, Writable: "rw",
+		Files: []journal.Disk{{ID: "rw", Path: path}},
+	}, err
+}
+
+// PrepareImage makes a disk whose content is the image that the bundle's annotation names.
+func (d *fakeDisks) PrepareImage(_ context.Context, r DisksRequest) (*DiskSet, error) {
+	if err := d.call("prepare image disk"); err != nil {
+		return nil, err
+	}
+	image := "image"
+	if len(r.Mounts) > 0 {
+		image = r.Mounts[0].Source
+	}
+	path := filepath.Join(r.Dir, image)
+	err := os.WriteFile(path, []byte(image), 0o400)
+	return &DiskSet{
+		Disks:  []spec.Disk{{ID: "layer0", Serial: "layer0", Type: "erofs", Size: 4, ReadOnly: true, Digest: "sha256:" + image}},
+		Layers: []string{"layer0"}, Files: []journal.Disk{{ID: "layer0", Path: path}},
+	}, err
+}
+
+// criBundle writes the config.json of a task of a pod, and answers the request of its Create.
+func (w *world) criBundle(id string, notes map[string]string, namespaces ...specs.LinuxNamespace) *taskapi.CreateTaskRequest {
+	dir, err := os.MkdirTemp(filepath.Dir(w.cfg.StateDir), "bundle")
+	w.must("make bundle", err)
+	oci := &specs.Spec{
+		Version: specs.Version, Annotations: notes, Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/"},
+		Root: &specs.Root{Path: "rootfs"}, Hostname: "web",
+		Linux: &specs.Linux{Namespaces: append(namespaces, specs.LinuxNamespace{Type: specs.MountNamespace})},
+	}
+	data, err := json.Marshal(oci)
+	w.must("encode bundle", err)
+	w.must("write bundle", os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600))
+	return &taskapi.CreateTaskRequest{ID: id, Bundle: dir}
+}
+
+const criNote = "io.kubernetes.cri."
+
+// podNotes are CRI's annotations of a task of the pod whose sandbox is "vm".
+func podNotes(kind string) map[string]string {
+	return map[string]string{criNote + "container-type": kind, criNote + "sandbox-id": "vm",
+		criNote + "sandbox-name": "web", criNote + "sandbox-namespace": "team", criNote + "sandbox-uid": "u1"}
+}
+
+func (w *world) createPod() error {
+	_, err := w.service.Create(ctxNS(w.t), w.criBundle("vm", podNotes("sandbox"),
+		specs.LinuxNamespace{Type: specs.PIDNamespace}, specs.LinuxNamespace{Type: specs.IPCNamespace},
+		specs.LinuxNamespace{Type: specs.UTSNamespace}, specs.LinuxNamespace{Type: specs.NetworkNamespace}))
+	return err
+}
+
+// memberRequest is the Create of a container of the pod, of that image.
+func (w *world) memberRequest(id, image string) *taskapi.CreateTaskRequest {
+	vm, err := w.service.current()
+	w.must("find VM", err)
+	vm.mu.Lock()
+	holder := vm.owner.pid()
+	vm.mu.Unlock()
+	at := func(kind specs.LinuxNamespaceType, name string) specs.LinuxNamespace {
+		return specs.LinuxNamespace{Type: kind, Path: fmt.Sprintf("/proc/%d/ns/%s", holder, name)}
+	}
+	notes := podNotes("container")
+	notes[criNote+"container-name"] = id
+	r := w.criBundle(id, notes, specs.LinuxNamespace{Type: specs.PIDNamespace}, at(specs.IPCNamespace, "ipc"),
+		at(specs.UTSNamespace, "uts"), at(specs.NetworkNamespace, "net"))
+	r.Rootfs = imageMounts(image)
+	return r
+}
+
+func (w *world) createMember(id, image string) error {
+	_, err := w.service.Create(ctxNS(w.t), w.memberRequest(id, image))
+	return err
+}
+
+func (w *world) startTask(id string) error {
+	_, err := w.service.Start(ctxNS(w.t), &taskapi.StartRequest{ID: id})
+	return err
+}
+
+func (w *world) deleteTask(id string) error {
+	_, err := w.service.Delete(ctxNS(w.t), &taskapi.DeleteRequest{ID: id})
+	return err
+}
+
+// runningPod has a sandbox and these containers, all of one image.
+func (w *world) runningPod(containers ...string) *world {
+	w.t.Helper()
+	w.must("create pod", w.createPod())
+	w.must("start pod", w.start())
+	for _, id := range containers {
+		w.must("create "+id, w.createMember(id, "alpine"))
+		w.must("start "+id, w.startTask(id))
+	}
+	return w
+}

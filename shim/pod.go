@@ -1,0 +1,93 @@
+package shim
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
+)
+
+// pod is what a VM has in addition if CRI made it as a pod. Its containers are members: tasks that come and go while
+// the VM runs. The owner is the task of the sandbox, whose init is the guest's sandbox process.
+type pod struct {
+	vm *VM
+	// changing orders the changes of the pod's disks, volumes and members. It is taken before the VM's lock.
+	changing sync.Mutex
+	// syncing orders the revisions of volumes that the guest is told, and guards revision and told.
+	syncing  sync.Mutex
+	revision uint64
+	told     map[string][sha256.Size]byte // what each volume was told to hold, by its id
+	added    chan struct{}                // has an element after a volume came
+}
+
+// isPod reports whether CRI made the VM as a pod. Before Create has written the journal it is not known.
+func (vm *VM) isPod() bool {
+	j := vm.journal.Load()
+	return j != nil && j.Spec != nil && j.Spec.Pod != nil
+}
+
+// inPod reports whether the task is one of a pod, the sandbox's or a container's.
+func (t *Task) inPod() bool { return t.vm.isPod() }
+
+// refuseInPod refuses what is done to a VM as a whole: CRI ends what is not running.
+func (t *Task) refuseInPod(what string) error {
+	if !t.inPod() {
+		return nil
+	}
+	return fmt.Errorf("%s task %s: it is one of pod %s, whose containers run as long as their VM: %w", what, t.id, t.vm.id,
+		errdefs.ErrNotImplemented)
+}
+
+// containerOf is the task's container in sp; nil: it has none there.
+func (t *Task) containerOf(sp *spec.Spec) *spec.Container {
+	if !t.isMember() {
+		return sp.Container
+	}
+	if m := sp.Pod.Member(t.guest); m != nil {
+		return &m.Container
+	}
+	return nil
+}
+
+// bundleDir is the task's bundle. vm.mu is held.
+func (t *Task) bundleDir() string {
+	if t.isMember() {
+		return t.bundle.Dir
+	}
+	return t.vm.journal.Load().Bundle
+}
+
+// podDisk makes the disk that takes what the containers of a pod write.
+func (c *creation) podDisk(ctx context.Context, dir string) error {
+	set, err := c.host.Disks.PrepareScratch(ctx, DisksRequest{
+		Namespace: c.vm.namespace, ID: c.vm.id, Dir: dir, WritableSize: c.bundle.WritableSize,
+	})
+	if err != nil {
+		return err
+	}
+	return c.vm.write(func(j *journal.Journal) {
+		s := j.Spec.Clone()
+		s.Disks = slices.Clone(set.Disks)
+		for i := range s.Disks {
+			s.Disks[i].Slot = firstDiskSlot + i
+		}
+		s.Pod.Writable = set.Writable
+		j.Spec, j.Disks = s, set.Files
+	})
+}
+
+// setup makes in the guest what the containers share.
+func (p *pod) setup(ctx context.Context, agent Agent, sp *spec.Spec) error {
+	d := sp.Disk(sp.Pod.Writable)
+	_, err := agent.SetupPod(ctx, &agentv1.SetupPodRequest{
+		Hostname: sp.Pod.Hostname, Sysctl: sp.Pod.Sysctl, Writable: &agentv1.Disk{Serial: d.Serial, Type: d.Type},
+	})
+	return err
+}

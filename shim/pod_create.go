@@ -1,0 +1,234 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/containerd/containerd/api/events"
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/shim/proc"
+	"godwit.dev/godwit/shim/sandboxprocess"
+	"godwit.dev/godwit/shim/stdio"
+	"godwit.dev/godwit/shim/steps"
+)
+
+// memberCreation is what the steps of one Create of a container tell each other.
+type memberCreation struct {
+	vm     *VM
+	task   *Task
+	req    *taskapi.CreateTaskRequest
+	bundle *bundle.Bundle
+	image  *DiskSet    // as the host has it
+	member spec.Member // as the guest has it, once it is planned
+	over   func()      // of the call that changes the VM
+}
+
+// createMember makes a container in the pod's VM, which runs.
+func (s *Service) createMember(ctx context.Context, vm *VM, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse,
+	error) {
+	t, err := s.addMember(vm, r.GetID())
+	if err != nil {
+		return nil, toGRPC(fmt.Errorf("create task %s: %w", r.GetID(), err))
+	}
+	pid, err := (&memberCreation{vm: vm, task: t, req: r, over: func() {}}).run(ctx)
+	close(t.created)
+	if err != nil {
+		s.removeMember(t)
+		vm.log.Error("create task", "task", t.id, "error", err)
+		return nil, toGRPC(implemented(fmt.Errorf("create task %s: %w", t.id, err)))
+	}
+	return &taskapi.CreateTaskResponse{Pid: pid}, nil
+}
+
+// addMember enters a task of that id, which is being created from here on.
+func (s *Service) addMember(vm *VM, id string) (*Task, error) {
+	if !vm.isPod() {
+		return nil, fmt.Errorf("this shim has task %s: %w", vm.id, errdefs.ErrAlreadyExists)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tasks[id] != nil {
+		return nil, errdefs.ErrAlreadyExists
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if err := vm.takesMembers(); err != nil {
+		return nil, err
+	}
+	t := vm.newTask(id)
+	s.tasks[id] = t
+	return t, t.setState(TaskCreating)
+}
+
+// removeMember forgets a task that is deleted, or was never made.
+func (s *Service) removeMember(t *Task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.vm.mu.Lock()
+	defer t.vm.mu.Unlock()
+	delete(s.tasks, t.id)
+	delete(t.vm.tasks, t.id)
+}
+
+// takesMembers says whether a container can be made in the VM now. vm.mu is held.
+func (vm *VM) takesMembers() error {
+	if err := vm.mutable(); err != nil {
+		return err
+	}
+	if vm.state != Running || vm.owner.init.exited {
+		return fmt.Errorf("the VM of pod %s is %s, not running: %w", vm.id, vm.state, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+func (c *memberCreation) run(ctx context.Context) (uint32, error) {
+	t, vm := c.task, c.vm
+	defer func() { c.over() }()
+	err := steps.Run(ctx, new(steps.Undo), undoBound, []steps.Step{
+		steps.New("read bundle", c.load),
+		steps.New("make image disk", c.prepare),
+		steps.New("plug image disk in", c.plug),
+		steps.New("start sandbox process", c.hold),
+		steps.New("make volumes", c.volumes),
+		steps.New("add container", c.add),
+		steps.New("run hooks", c.hooks),
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, note := range c.bundle.Notes {
+		vm.log.Info("bundle", "task", t.id, "note", note)
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if vm.state != Running { // and ended it with the others, but for this one
+		return 0, fmt.Errorf("the VM of pod %s is %s: %w", vm.id, vm.state, errdefs.ErrFailedPrecondition)
+	}
+	vm.events.Send(&events.TaskCreate{
+		ContainerID: t.id, Bundle: c.req.GetBundle(), Rootfs: c.req.GetRootfs(), Pid: t.pid(),
+		IO: &events.TaskIO{Stdin: c.req.GetStdin(), Stdout: c.req.GetStdout(), Stderr: c.req.GetStderr(),
+			Terminal: c.req.GetTerminal()},
+	})
+	return t.pid(), t.setState(TaskCreated)
+}
+
+func (c *memberCreation) load(context.Context, *steps.Undo) (err error) {
+	vm, t := c.vm, c.task
+	if c.req.GetCheckpoint() != "" {
+		return fmt.Errorf("checkpoint %s: a container of a pod is not restored alone: %w", c.req.GetCheckpoint(),
+			errdefs.ErrNotImplemented)
+	}
+	if c.bundle, err = bundle.Load(c.req.GetBundle(), vm.namespace, t.id, vm.host.Config, nil); err != nil {
+		return err
+	}
+	m := c.bundle.Member
+	if m == nil || m.Sandbox != vm.id {
+		return fmt.Errorf("it is not a container of pod %s, whose shim this is: %w", vm.id, errdefs.ErrInvalidArgument)
+	}
+	data, err := json.Marshal(m.Container.OCI.Process)
+	if err != nil {
+		return err
+	}
+	c.member = m.Container
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if c.member.PID, err = vm.pidNamespace(m); err != nil {
+		return err
+	}
+	t.bundle = c.bundle
+	t.init = t.newProcess("", stdio.URIs{
+		Stdin: c.req.GetStdin(), Stdout: c.req.GetStdout(), Stderr: c.req.GetStderr(), Terminal: c.req.GetTerminal(),
+	}, data)
+	return nil
+}
+
+// pidNamespace says whose pid namespace of the guest a container joins, for CRI names that of the process which a task
+// shows; empty: it has one of its own. vm.mu is held.
+func (vm *VM) pidNamespace(m *bundle.Member) (string, error) {
+	if owner := int(vm.owner.pid()); m.Holder != 0 && m.Holder != owner {
+		return "", fmt.Errorf("linux.namespaces: they are of process %d, and the sandbox of pod %s is %d: %w", m.Holder,
+			vm.id, owner, errdefs.ErrInvalidArgument)
+	}
+	if m.PIDHolder == 0 {
+		return "", nil
+	}
+	for _, t := range vm.tasks {
+		if int(t.pid()) == m.PIDHolder && t.guest != "" {
+			return t.guest, nil
+		}
+	}
+	return "", fmt.Errorf("linux.namespaces pid: %s is not the namespace of a task of pod %s: %w", m.PIDPath, vm.id,
+		errdefs.ErrInvalidArgument)
+}
+
+// hold starts the process whose pid the task shows, in the network namespace of the pod.
+func (c *memberCreation) hold(ctx context.Context, u *steps.Undo) error {
+	vm, t := c.vm, c.task
+	u.Add("end sandbox process", func(ctx context.Context) error { return endHolder(ctx, t.holder) })
+	return vm.host.Hold(ctx, sandboxprocess.Namespace{Path: vm.journal.Load().NetNS}, func(id proc.ID) error {
+		vm.mu.Lock()
+		t.holder = id
+		vm.mu.Unlock()
+		return vm.write(func(j *journal.Journal) { j.SetHolder(t.guest, id) })
+	})
+}
+
+// endHolder ends the sandbox process of a member.
+func endHolder(ctx context.Context, id proc.ID) error {
+	if id.PID == 0 {
+		return nil
+	}
+	return id.WithBoot(isSandboxProcess).Kill(ctx)
+}
+
+// add makes the container in the guest, where it waits for its Start.
+func (c *memberCreation) add(ctx context.Context, u *steps.Undo) error {
+	vm, agent, sp := c.vm, c.vm.guest(), c.vm.spec()
+	m := sp.Pod.Member(c.task.guest)
+	setup, err := bundle.MemberSetup(sp, m)
+	if err != nil {
+		return err
+	}
+	setup.Copies = c.bundle.Copies.Mounts()
+	u.Add("remove container", func(ctx context.Context) error { return removeContainer(ctx, agent, m.Guest) })
+	_, err = agent.AddContainer(ctx, &agentv1.AddContainerRequest{
+		Container: m.Guest, Setup: setup, Pid: m.PID, Volumes: volumeMounts(m.Mounts),
+	})
+	if err == nil {
+		err = copyFiles(ctx, agent, m.Guest, c.bundle.Copies)
+	}
+	if err == nil {
+		err = c.copyTermination(ctx, agent)
+	}
+	vm.log.Debug("container added", "container", m.Guest, "error", err)
+	return err
+}
+
+func (c *memberCreation) hooks(ctx context.Context, u *steps.Undo) error {
+	u.Add("run poststop hooks", func(ctx context.Context) error {
+		return c.bundle.Hooks.Run(ctx, bundle.Poststop, c.task.hookState(specs.StateStopped))
+	})
+	for _, kind := range []bundle.HookKind{bundle.Prestart, bundle.CreateRuntime} {
+		if err := c.bundle.Hooks.Run(ctx, kind, c.task.hookState(specs.StateCreating)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeContainer has the guest free what it has of a container; one that it does not know is gone.
+func removeContainer(ctx context.Context, agent Agent, guest string) error {
+	_, err := agent.RemoveContainer(ctx, &agentv1.RemoveContainerRequest{Container: guest})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

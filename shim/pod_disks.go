@@ -1,0 +1,164 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/shim/steps"
+	"godwit.dev/godwit/vmm"
+)
+
+// hotSlots are the slots of disks that are added to a VM that runs. See qemu.FirstHotSlot: they are the same for all
+// VMMs.
+const (
+	firstHotSlot = 32
+	lastHotSlot  = 47
+)
+
+// prepare makes the disk of the container's image. That may take long: no lock is held, and what was built is there
+// for the next try.
+func (c *memberCreation) prepare(ctx context.Context, _ *steps.Undo) (err error) {
+	c.image, err = c.vm.host.Disks.PrepareImage(ctx, DisksRequest{
+		Namespace: c.vm.namespace, ID: c.task.id, Mounts: c.req.GetRootfs(), Dir: filepath.Join(c.vm.dir, "disks"),
+		Bundle: c.req.GetBundle(), Program: c.bundle.Program(),
+	})
+	return err
+}
+
+// plug gives the container its id and its disks. The journal has them before the VMM does. A disk that another
+// container of the pod has, or had, is there already.
+func (c *memberCreation) plug(ctx context.Context, u *steps.Undo) error {
+	vm := c.vm
+	c.over = vm.lockAndCall()
+	vm.pod.changing.Lock()
+	defer vm.pod.changing.Unlock()
+	var layers []string
+	for i, d := range c.image.Disks {
+		id, err := vm.pod.add(ctx, d, c.image.Files[i].Path)
+		if err != nil {
+			return err
+		}
+		layers = append(layers, id)
+	}
+	u.Add("forget container", func(context.Context) error { return vm.pod.forget(c.task) })
+	return vm.write(func(j *journal.Journal) {
+		s := j.Spec.Clone()
+		s.Pod.Issued++
+		c.task.named(fmt.Sprintf("c%d", s.Pod.Issued))
+		c.member.Guest, c.member.Layers = c.task.guest, layers
+		c.member.Mounts = c.name(s.Pod, j)
+		s.Pod.Containers = append(s.Pod.Containers, c.member)
+		j.Spec = s
+		j.Members = append(slices.Clone(j.Members), journal.Member{
+			ID: c.task.id, Guest: c.task.guest, Bundle: c.req.GetBundle(),
+		})
+	})
+}
+
+// named gives a task its container's id in the guest.
+func (t *Task) named(guest string) {
+	t.vm.mu.Lock()
+	defer t.vm.mu.Unlock()
+	t.guest, t.prefix, t.init.guest = guest, guest+"/", guest
+	t.stats.of, t.bundle.Member.Container.Guest = guest, guest
+}
+
+// add answers the id of a disk of that content, which the VM has or gets now. The caller holds changing.
+func (p *pod) add(ctx context.Context, d spec.Disk, path string) (string, error) {
+	sp := p.vm.spec()
+	for _, has := range sp.Disks {
+		if d.Digest != "" && has.Digest == d.Digest {
+			return has.ID, nil
+		}
+	}
+	slot, err := p.freeSlot(ctx)
+	if err != nil {
+		return "", err
+	}
+	d.ID, d.Slot = fmt.Sprintf("image%d", slot), slot
+	d.Serial = d.ID
+	err = p.vm.write(func(j *journal.Journal) {
+		s := j.Spec.Clone()
+		s.Disks = append(s.Disks, d)
+		j.Spec, j.Disks = s, append(slices.Clone(j.Disks), journal.Disk{ID: d.ID, Path: path})
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := p.plugIn(ctx, d, path); err != nil {
+		return "", errors.Join(fmt.Errorf("plug in disk %s: %w", d.ID, err), p.drop(context.WithoutCancel(ctx), d.ID))
+	}
+	return d.ID, nil
+}
+
+func (p *pod) plugIn(ctx context.Context, d spec.Disk, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	machine, _ := p.vm.current()
+	return machine.AddDisk(ctx, vmm.Disk{ID: d.ID, Serial: d.Serial, Slot: d.Slot, File: f, ReadOnly: true})
+}
+
+// freeSlot answers a hot slot that is free, and makes one free if a disk is left that no container has.
+func (p *pod) freeSlot(ctx context.Context) (int, error) {
+	sp := p.vm.spec()
+	for slot := firstHotSlot; slot <= lastHotSlot; slot++ {
+		if !slices.ContainsFunc(sp.Disks, func(d spec.Disk) bool { return d.Slot == slot }) {
+			return slot, nil
+		}
+	}
+	for _, d := range sp.Disks {
+		if d.Slot >= firstHotSlot && !used(sp.Pod, d.ID) {
+			return d.Slot, p.drop(ctx, d.ID)
+		}
+	}
+	return 0, fmt.Errorf("the containers of pod %s have %d images, the most that a pod has at a time: %w", p.vm.id,
+		lastHotSlot-firstHotSlot+1, errdefs.ErrResourceExhausted)
+}
+
+func used(p *spec.Pod, disk string) bool {
+	return slices.ContainsFunc(p.Containers, func(m spec.Member) bool { return slices.Contains(m.Layers, disk) })
+}
+
+// drop unplugs a disk that no container has. Only one that the VMM has let go of leaves the journal: its slot is used
+// again then.
+func (p *pod) drop(ctx context.Context, id string) error {
+	machine, _ := p.vm.current()
+	if err := machine.RemoveDisk(ctx, id); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("unplug disk %s: %w", id, err)
+	}
+	gone, err := machine.DiskEjected(ctx, id)
+	if err == nil && !gone {
+		err = fmt.Errorf("the guest has not let go of it: %w", errdefs.ErrUnavailable)
+	}
+	if err != nil {
+		return fmt.Errorf("unplug disk %s: %w", id, err)
+	}
+	return p.vm.write(func(j *journal.Journal) {
+		s := j.Spec.Clone()
+		s.Disks = slices.DeleteFunc(s.Disks, func(d spec.Disk) bool { return d.ID == id })
+		j.Spec = s
+		j.Disks = slices.DeleteFunc(slices.Clone(j.Disks), func(d journal.Disk) bool { return d.ID == id })
+	})
+}
+
+// forget removes a container from the journal. Its disks stay plugged in: the next container of the image waits for
+// nothing.
+func (p *pod) forget(t *Task) error {
+	return p.vm.write(func(j *journal.Journal) {
+		s := j.Spec.Clone()
+		s.Pod.Containers = slices.DeleteFunc(s.Pod.Containers, func(m spec.Member) bool { return m.Guest == t.guest })
+		j.Spec = s
+		j.Members = slices.DeleteFunc(slices.Clone(j.Members), func(m journal.Member) bool { return m.Guest == t.guest })
+	})
+}

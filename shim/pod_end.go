@@ -1,0 +1,162 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/journal"
+)
+
+// finishMember ends a container after its init: its other processes first, init's exit last. The VM and the other
+// containers go on.
+func (t *Task) finishMember(status uint32, at time.Time) {
+	vm := t.vm
+	ctx, cancel := context.WithTimeout(vm.life, endBound)
+	defer cancel()
+	vm.ending.endExecsOf(ctx, t)
+	if agent := vm.guest(); agent != nil {
+		// In a pid namespace that is shared, init's end ends no other process.
+		_, err := agent.Kill(ctx, &agentv1.KillRequest{Id: t.guest, Signal: sigkill, All: true})
+		if err != nil && !errdefs.IsNotFound(err) {
+			vm.log.Debug("kill what is left of a container", "task", t.id, "error", err)
+		}
+	}
+	t.refreshStats(ctx)
+	t.endMember(ctx, status, at)
+}
+
+// endMember writes the end of a container down and tells it. Its sandbox process ends before: clients take the pid of
+// a task that has ended for a free one.
+func (t *Task) endMember(ctx context.Context, status uint32, at time.Time) {
+	vm := t.vm
+	t.readTermination(ctx)
+	if err := endHolder(ctx, t.holder); err != nil {
+		vm.log.Warn("end sandbox process", "task", t.id, "error", err)
+	}
+	if err := journal.WriteExit(t.bundle.Dir, journal.Exit{Status: status, At: at}); err != nil {
+		vm.log.Warn("note end", "task", t.id, "error", err)
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if t.state.over() { // with the VM
+		return
+	}
+	for _, p := range t.all() {
+		s := status
+		if p.id != "" {
+			s = killed
+		}
+		t.exit(p, s, at)
+	}
+	if err := t.setState(TaskStopped); err != nil {
+		vm.log.Error("end task", "task", t.id, "error", err)
+	}
+}
+
+// hasEnded reports whether the task's end was told.
+func (t *Task) hasEnded() bool {
+	t.vm.mu.Lock()
+	defer t.vm.mu.Unlock()
+	return t.init == nil || t.init.exited
+}
+
+// endHolders ends the sandbox processes of a pod's containers.
+func endHolders(ctx context.Context, j *journal.Journal) (err error) {
+	for _, m := range j.Members {
+		err = errors.Join(err, endHolder(ctx, m.Holder))
+	}
+	return err
+}
+
+// over reports whether a task has ended, or has not come to be.
+func (s TaskState) over() bool {
+	switch s {
+	case TaskStopped, TaskDeleting, TaskDeleted, TaskNew, TaskCreating:
+		return true
+	}
+	return false
+}
+
+// endCreatedMember ends a container whose init has never run; false says that it is not one.
+func (t *Task) endCreatedMember(ctx context.Context, status uint32) bool {
+	vm := t.vm
+	vm.mu.Lock()
+	created := t.state == TaskCreated
+	vm.mu.Unlock()
+	if !created {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endBound)
+	defer cancel()
+	t.endMember(ctx, status, time.Now())
+	return true
+}
+
+// deleteMember frees what is left of a container that has ended or never ran. What cannot be freed fails the call, so
+// that it can be repeated.
+func (t *Task) deleteMember(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
+	defer cancel()
+	t.endCreatedMember(ctx, 0)
+	vm := t.vm
+	vm.mu.Lock()
+	err := vm.mutable()
+	if err == nil && t.state != TaskStopped {
+		err = fmt.Errorf("it is %s, not %s: %w", t.state, TaskStopped, errdefs.ErrFailedPrecondition)
+	}
+	if err == nil {
+		err = t.setState(TaskDeleting)
+	}
+	over := vm.call()
+	vm.mu.Unlock()
+	defer over()
+	if err != nil {
+		return fmt.Errorf("delete task %s: %w", t.id, err)
+	}
+	next := TaskDeleted
+	if err = t.release(ctx); err != nil {
+		next = TaskStopped
+		err = fmt.Errorf("delete task %s: %w", t.id, err)
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if e := t.setState(next); e != nil {
+		vm.log.Error("delete task", "task", t.id, "error", e)
+	}
+	return err
+}
+
+// release frees what a container has, in the guest if there is one.
+func (t *Task) release(ctx context.Context) error {
+	vm := t.vm
+	for _, p := range t.all() {
+		if p.pump != nil {
+			p.pump.Close()
+		}
+	}
+	if vm.inState(Running) {
+		if err := removeContainer(ctx, vm.guest(), t.guest); err != nil && vm.inState(Running) {
+			return err
+		}
+	}
+	if err := endHolder(ctx, t.holder); err != nil {
+		return err
+	}
+	if err := t.bundle.Hooks.Run(ctx, bundle.Poststop, t.hookState(specs.StateStopped)); err != nil {
+		vm.log.Warn("run hooks", "task", t.id, "error", err)
+	}
+	// A VM that has ended is freed as a whole, and its directory may be gone.
+	vm.pod.changing.Lock()
+	defer vm.pod.changing.Unlock()
+	if !vm.inState(Running) {
+		return nil
+	}
+	return vm.pod.forget(t)
+}

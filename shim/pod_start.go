@@ -1,0 +1,80 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/api/events"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/shim/bundle"
+)
+
+// startMember lets the container's init run. After a failure the task has ended.
+func (t *Task) startMember(ctx context.Context) error {
+	vm := t.vm
+	vm.mu.Lock()
+	err := vm.takesMembers()
+	if err == nil {
+		err = t.setState(TaskStarting)
+	}
+	if err != nil {
+		vm.mu.Unlock()
+		return fmt.Errorf("start task %s: %w", t.id, err)
+	}
+	t.startOver = make(chan struct{})
+	defer close(t.startOver)
+	over := vm.call()
+	vm.mu.Unlock()
+	defer over()
+	if err := t.runMember(ctx); err != nil {
+		err = errors.Join(fmt.Errorf("start task %s: %w", t.id, err), t.giveUpStart())
+		vm.log.Error("start task", "task", t.id, "error", err)
+		return err
+	}
+	t.resize(ctx, t.init)
+	if err := t.bundle.Hooks.Run(ctx, bundle.Poststart, t.hookState(specs.StateRunning)); err != nil {
+		vm.log.Warn("run hooks", "task", t.id, "error", err)
+	}
+	return nil
+}
+
+func (t *Task) runMember(ctx context.Context) error {
+	st, err := t.openStreams(t.id, t.init.stdio)
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = t.run(ctx, t.init, st, client.Offsets{}, func() {
+		if failed = t.setState(TaskRunning); failed != nil {
+			return
+		}
+		t.vm.events.Send(&events.TaskStart{ContainerID: t.id, Pid: t.pid()})
+		t.startTrafficOf(t.init)
+	})
+	if err != nil {
+		st.Close()
+	}
+	return errors.Join(err, failed)
+}
+
+// giveUpStart ends what a Start that failed may have left in the guest: an answer that did not come says nothing of
+// the process.
+func (t *Task) giveUpStart() error {
+	vm := t.vm
+	ctx, cancel := context.WithTimeout(vm.life, undoBound)
+	defer cancel()
+	err := removeContainer(ctx, vm.guest(), t.guest)
+	if err != nil {
+		vm.log.Warn("guest does not give up a start: kill the VM", "task", t.id, "error", err)
+		vm.ending.end(ctx, killed, time.Now())
+	}
+	t.endMember(ctx, notStarted, time.Now())
+	return err
+}
+
+// notStarted is the status of a container whose start failed, as CRI has it.
+const notStarted = 128

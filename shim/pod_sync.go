@@ -1,0 +1,121 @@
+package shim
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"godwit.dev/godwit/api/spec"
+)
+
+// Times of volumes that are kept fresh. A kubelet changes one by a new directory and a rename: the guest is told once
+// both are done.
+const (
+	syncDelay  = 50 * time.Millisecond
+	syncRetry  = time.Second
+	syncRescan = time.Minute // for what no event told of
+	syncTries  = 5           // of a container's Create: what changes all the time comes later
+)
+
+// freshness keeps the pod's synced volumes as the host's directories are.
+type freshness struct {
+	pod     *pod
+	watcher *fsnotify.Watcher // nil: the kernel has no room for one more
+	watched map[string]bool   // sources
+	due     map[string]bool   // sources that the guest is to be told of
+}
+
+// keepFresh tells the guest what changes in the sources of synced volumes, until ctx ends. It is part of the VM's
+// traffic: while an operation holds the VM the guest is told nothing, and all of it when the VM goes on.
+func (p *pod) keepFresh(ctx context.Context) {
+	f := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{}}
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		p.vm.log.Warn("volumes are looked at once a minute", "error", err)
+	} else {
+		f.watcher = w
+		defer w.Close()
+	}
+	rescan := time.NewTicker(syncRescan)
+	defer rescan.Stop()
+	delay := time.NewTimer(0)
+	defer delay.Stop()
+	f.all()
+	for {
+		var changes chan fsnotify.Event
+		if f.watcher != nil {
+			changes = f.watcher.Events
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-changes:
+			f.due[filepath.Dir(e.Name)] = true
+			delay.Reset(syncDelay)
+		case <-p.added:
+			f.watch()
+		case <-rescan.C:
+			f.all()
+			delay.Reset(0)
+		case <-delay.C:
+			if !f.push(ctx) {
+				delay.Reset(syncRetry)
+			}
+		}
+	}
+}
+
+// all makes every source due.
+func (f *freshness) all() {
+	f.watch()
+	for source := range f.watched {
+		f.due[source] = true
+	}
+}
+
+// watch watches the sources that have come since the last time. What has changed before the watch began is due.
+func (f *freshness) watch() {
+	for source := range f.pod.synced() {
+		if f.watched[source] {
+			continue
+		}
+		f.watched[source], f.due[source] = true, true
+		if f.watcher == nil {
+			continue
+		}
+		if err := f.watcher.Add(source); err != nil {
+			f.pod.vm.log.Warn("a volume is looked at once a minute", "error", err)
+		}
+	}
+}
+
+// push tells the guest of what is due, and reports whether it has heard all of it.
+func (f *freshness) push(ctx context.Context) bool {
+	volumes := f.pod.synced()
+	for source := range f.due {
+		id, known := volumes[source]
+		if known {
+			if err := f.pod.sync(ctx, f.pod.vm.guest(), id, source); err != nil {
+				if ctx.Err() == nil {
+					f.pod.vm.log.Warn("keep volume fresh", "volume", id, "error", err)
+				}
+				continue
+			}
+		}
+		delete(f.due, source)
+	}
+	return len(f.due) == 0
+}
+
+// synced are the volumes that are kept fresh: the id of each source.
+func (p *pod) synced() map[string]string {
+	j, out := p.vm.journal.Load(), map[string]string{}
+	for source, id := range j.Volumes {
+		if v := j.Spec.Pod.Volume(id); v != nil && v.Kind == spec.VolumeSynced {
+			out[source] = id
+		}
+	}
+	return out
+}

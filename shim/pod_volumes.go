@@ -1,0 +1,80 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/containerd/errdefs"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/shim/steps"
+)
+
+// name gives the container's volumes their ids: the one that another container of the pod has for the same source, or a
+// new one. It changes p and j, which are about to be written.
+func (c *memberCreation) name(p *spec.Pod, j *journal.Journal) []spec.VolumeMount {
+	j.Volumes = maps.Clone(j.Volumes)
+	if j.Volumes == nil {
+		j.Volumes = map[string]string{}
+	}
+	var mounts []spec.VolumeMount
+	for i, v := range c.bundle.Member.Volumes {
+		id, known := j.Volumes[v.Source]
+		if !known {
+			id = fmt.Sprintf("v%d", len(p.Volumes)+1)
+			v.Volume.ID = id
+			p.Volumes, j.Volumes[v.Source] = append(p.Volumes, v.Volume), id
+		}
+		m := c.bundle.Member.Container.Mounts[i]
+		m.Volume = id
+		mounts = append(mounts, m)
+	}
+	return mounts
+}
+
+// volumes makes the container's volumes in the guest. One that is there stays as it is.
+func (c *memberCreation) volumes(ctx context.Context, _ *steps.Undo) error {
+	agent, p := c.vm.guest(), c.vm.spec().Pod
+	for i, m := range p.Member(c.task.guest).Mounts {
+		v := p.Volume(m.Volume)
+		_, err := agent.AddVolume(ctx, &agentv1.AddVolumeRequest{
+			Id: v.ID, Kind: guestKind(v.Kind), Size: v.Size, Mode: v.Mode, Uid: v.UID, Gid: v.GID,
+		})
+		if err == nil && v.Kind == spec.VolumeSynced {
+			source := c.bundle.Member.Volumes[i].Source
+			for range syncTries {
+				if err = c.vm.pod.sync(ctx, agent, v.ID, source); !errdefs.IsUnavailable(err) {
+					break
+				}
+				retry.Sleep(ctx, syncDelay)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", m.Target, err)
+		}
+	}
+	select {
+	case c.vm.pod.added <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// guestKind is where the guest keeps a volume. What is kept fresh may be secret: it reaches no disk.
+func guestKind(kind string) string {
+	if kind == spec.VolumeSynced {
+		return spec.VolumeMemory
+	}
+	return kind
+}
+
+func volumeMounts(mounts []spec.VolumeMount) (all []*agentv1.VolumeMount) {
+	for _, m := range mounts {
+		all = append(all, &agentv1.VolumeMount{Volume: m.Volume, Path: m.Path, Target: m.Target, Options: m.Options})
+	}
+	return all
+}
