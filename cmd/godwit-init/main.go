@@ -27,7 +27,7 @@ func init() {
 }
 
 func main() {
-	if len(os.Args) == 2 && (os.Args[1] == stage.ArgInit || os.Args[1] == stage.ArgExec) {
+	if len(os.Args) == 2 && slices.Contains(stage.Args, os.Args[1]) {
 		os.Exit(stage.Main(os.Args[1]))
 	}
 	if len(os.Args) > 1 && (os.Args[1] == "-version" || os.Args[1] == "--version") {

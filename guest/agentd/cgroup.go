@@ -17,17 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroup is the container's, a directory of cgroup v2.
+// cgroup is a container's, or the pod's: a directory of cgroup v2.
 type cgroup string
 
 // controllers that the container's cgroup has.
 const controllers = "+cpuset +cpu +io +memory +pids"
 
-func makeCgroup(root string) (cgroup, error) {
+// makeCgroup makes one below another, in which no process is.
+func makeCgroup(parent cgroup, name string) (cgroup, error) {
 	for _, c := range strings.Fields(controllers) { // each alone: a kernel may lack one
-		_ = os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte(c), 0)
+		_ = os.WriteFile(filepath.Join(string(parent), "cgroup.subtree_control"), []byte(c), 0)
 	}
-	dir := filepath.Join(root, "container")
+	dir := filepath.Join(string(parent), name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("make cgroup: %w", err)
 	}

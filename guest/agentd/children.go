@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"godwit.dev/godwit/guest/stage"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -71,6 +73,11 @@ func exitStatus(ws unix.WaitStatus) uint32 {
 // self is this program, whatever the mount namespace.
 const self = "/proc/self/exe"
 
+// names of the stages, as ps shows them. Tools look for that of pause.
+var names = map[string]string{
+	stage.ArgInit: "godwit-init", stage.ArgExec: "godwit-init", stage.ArgPause: "/pause",
+}
+
 // spawn starts a stage of this program with socket as descriptor 3. ended is called
 // once when it has ended, with c locked. join, if not nil, is a process whose pid
 // namespace the child is born in.
@@ -90,7 +97,7 @@ func (c *children) spawn(kind string, socket *os.File, clone uintptr, join *spaw
 	defer c.mu.Unlock()
 	one := &spawned{ended: ended}
 	start := func() (err error) {
-		one.pid, err = syscall.ForkExec(self, []string{"godwit-init", kind}, attr)
+		one.pid, err = syscall.ForkExec(self, []string{names[kind], kind}, attr)
 		return err
 	}
 	switch {

@@ -1,102 +1,100 @@
 package agentd
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"time"
+	"path/filepath"
+	"strings"
+	"sync"
 
 	"godwit.dev/godwit/guest/stage"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 )
 
-// namespaces of the container's init; it makes its own of mounts and cgroups later.
-const namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
+// container is one container of the guest, from Setup or AddContainer to RemoveContainer.
+type container struct {
+	id     string
+	cgroup cgroup
+	root   rootfs
 
-// child is a stage that has been spawned and not yet become its process.
-type child struct {
-	*spawned
-	pipe *stage.Pipe
+	// mu serialises the calls that change the container: they take their time.
+	mu      sync.Mutex
+	order   *order // nil before it is made
+	filter  *stage.Seccomp
+	kept    map[string]*os.File // by path: files for ReadBack
+	waiting *child              // its init until it has its process
+	init    *process            // nil before it is made
+	refused error               // why the init could not be started
+	shares  bool                // its pid namespace is not its own: others do not end with its init
+
+	left *order // of an attempt to make it of which something is left
+
+	// Guarded by the service's mu.
+	leaving bool     // RemoveContainer has begun
+	volumes []string // that it has
+	disks   []string // serial numbers of those that it may have mounted
 }
 
-// spawnChild starts a stage. What it ends with goes to ended.
-func (c *children) spawnChild(kind string, clone uintptr, join *spawned, ended func(uint32, time.Time)) (*child,
-	error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+func newContainer(id string, group cgroup, dir string) *container {
+	return &container{id: id, cgroup: group, root: rootfs{dir: dir}}
+}
+
+// podID is the id of the process that holds what containers share.
+const podID = "pod"
+
+// maxID is long enough for whoever counts.
+const maxID = 64
+
+// checkID refuses what is no name of a directory, and what would be another process's.
+func checkID(field, id string) error {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
+	if id == "" || len(id) > maxID || strings.Trim(id, letters) != "" || id == podID {
+		return fmt.Errorf("%s %q: at most %d letters, digits and '-', and not %q: %w", field, id, maxID, podID,
+			errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// container finds one of the pod, or the one whose id is empty.
+func (s *Service) container(id string) (*container, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.containers[id]; c != nil {
+		return c, nil
+	}
+	return nil, fmt.Errorf("container %q: %w", id, errdefs.ErrNotFound)
+}
+
+// group is the cgroup of a container, or, where no container is named in a pod, of all of them.
+func (s *Service) group(id string) (cgroup, error) {
+	if p := s.pod.Load(); p != nil && id == "" {
+		return p.cgroup, nil
+	}
+	c, err := s.container(id)
 	if err != nil {
-		return nil, fmt.Errorf("make stage socket: %w", err)
+		return "", err
 	}
-	theirs := os.NewFile(uintptr(fds[1]), "stage")
-	defer theirs.Close()
-	pipe, err := stage.NewPipe(os.NewFile(uintptr(fds[0]), "stage"))
-	if err != nil {
-		return nil, err
-	}
-	one, err := c.spawn(kind, theirs, clone, join, ended)
-	if err != nil {
-		return nil, errors.Join(err, pipe.Close())
-	}
-	return &child{spawned: one, pipe: pipe}, nil
+	return c.cgroup, nil
 }
 
-// spare is a stage that waits for its container, and the process that it will be.
-type spare struct {
-	*child
-	process *process
+// owner finds the container of a Start.
+func (s *Service) owner(id, name string) (*container, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name == "" && s.containers[id] != nil { // the id of an init says it
+		name = id
+	}
+	c := s.containers[name]
+	if c == nil || c.leaving || name == "" && s.pod.Load() != nil {
+		return nil, fmt.Errorf("start process %q: there is no container %q: %w", id, name, errdefs.ErrFailedPrecondition)
+	}
+	if other := s.containers[id]; other != nil && other != c {
+		return nil, fmt.Errorf("start process %q in container %q: it is the id of another container: %w", id, name,
+			errdefs.ErrInvalidArgument)
+	}
+	return c, nil
 }
 
-// spawnInit starts a stage for the container's init.
-func (s *Service) spawnInit() (*spare, error) {
-	p := newProcess("", nil, s.opts.Poke)
-	ch, err := s.children.spawnChild(stage.ArgInit, namespaces, nil, func(status uint32, at time.Time) {
-		s.ended(p, status, at)
-	})
-	if err != nil {
-		return nil, err
-	}
-	p.pid, p.spawned = ch.pid, ch.spawned
-	sp := &spare{ch, p}
-	if err := s.join(ch.spawned); err != nil {
-		return nil, s.endStage(sp, err)
-	}
-	return sp, nil
-}
-
-// endStage ends a stage that has no container.
-func (s *Service) endStage(sp *spare, err error) error {
-	_ = s.children.signal(sp.spawned, unix.SIGKILL)
-	<-sp.process.done
-	return errors.Join(err, sp.pipe.Close())
-}
-
-// makeContainer lets the container's init come up to where it waits for its process.
-func (s *Service) makeContainer(box *stage.Container) (*child, error) {
-	sp := s.spare // of a guest that was prepared: it saves the start of a program
-	s.spare = nil
-	if sp == nil {
-		var err error
-		if sp, err = s.spawnInit(); err != nil {
-			return nil, err
-		}
-	}
-	if err := sp.pipe.SendContainer(box); err != nil {
-		return nil, s.endStage(sp, err)
-	}
-	event, err := sp.pipe.Next()
-	if err != nil {
-		return nil, s.endStage(sp, err)
-	}
-	if event != stage.Ready {
-		return nil, s.endStage(sp, fmt.Errorf("make container: its init has ended: %w", errdefs.ErrUnavailable))
-	}
-	s.init = sp.process
-	return sp.child, nil
-}
-
-// ended is called by children for every process of the container, with children
-// locked.
-func (s *Service) ended(p *process, status uint32, at time.Time) {
-	p.ended(status, at, s.cgroup.oomKills())
-}
+// mountDir is where a container of the pod has its mount points.
+func (s *Service) mountDir(id string) string { return filepath.Join(s.opts.Dir, "c", id) }

@@ -16,27 +16,30 @@ import (
 
 // copyFiles writes files as the container's init sees its root. What is read-only for
 // it is written through the agent's own mount of the root file system.
-func (s *Service) copyFiles(files []*agentv1.File) error {
+func (c *container) copyFiles(files []*agentv1.File) error {
 	if len(files) == 0 {
 		return nil
 	}
-	if s.init == nil || s.init.exited() {
+	if c.init == nil || c.init.exited() {
 		return fmt.Errorf("copy files: the container's init does not run: %w", errdefs.ErrFailedPrecondition)
 	}
-	inside, err := inroot.Open(fmt.Sprintf("/proc/%d/root", s.init.pid))
+	inside, err := inroot.Open(fmt.Sprintf("/proc/%d/root", c.init.pid))
 	if err != nil {
 		return err
 	}
 	defer inside.Close()
-	outside, err := inroot.Open(s.rootfs)
+	outside, err := inroot.Open(c.root.path)
 	if err != nil {
 		return err
 	}
 	defer outside.Close()
 	for _, f := range files {
-		err := copyFile(inside, f)
+		kept, err := copyFile(inside, f)
 		if errors.Is(err, unix.EROFS) {
-			err = copyFile(outside, f)
+			kept, err = copyFile(outside, f)
+		}
+		if err == nil && kept != nil {
+			err = c.keep(f.Path, kept)
 		}
 		if err != nil {
 			return fmt.Errorf("copy %s: %w", f.Path, err)
@@ -45,21 +48,22 @@ func (s *Service) copyFiles(files []*agentv1.File) error {
 	return nil
 }
 
-func copyFile(root *inroot.Root, f *agentv1.File) error {
+// copyFile answers a regular file that is to be kept.
+func copyFile(root *inroot.Root, f *agentv1.File) (kept *os.File, err error) {
 	switch f.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		d, err := root.MkdirAll(f.Path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer d.Close()
-		return setAttributes(inroot.Path(d), f)
+		return nil, setAttributes(inroot.Path(d), f)
 	case unix.S_IFLNK:
-		return copyLink(root, f)
+		return nil, copyLink(root, f)
 	case unix.S_IFREG, 0:
 		return copyRegular(root, f)
 	}
-	return fmt.Errorf("type of mode %o: %w", f.Mode, errdefs.ErrNotImplemented)
+	return nil, fmt.Errorf("type of mode %o: %w", f.Mode, errdefs.ErrNotImplemented)
 }
 
 func copyLink(root *inroot.Root, f *agentv1.File) error {
@@ -78,10 +82,10 @@ func copyLink(root *inroot.Root, f *agentv1.File) error {
 	return unix.Fchownat(fd, name, int(f.Uid), int(f.Gid), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func copyRegular(root *inroot.Root, f *agentv1.File) error {
+func copyRegular(root *inroot.Root, f *agentv1.File) (kept *os.File, err error) {
 	dir, _, err := root.Parent(f.Path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	dir.Close()
 	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK | unix.O_NOCTTY
@@ -97,16 +101,20 @@ func copyRegular(root *inroot.Root, f *agentv1.File) error {
 		}
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer file.Close()
 	if _, err := file.Seek(int64(f.Offset), io.SeekStart); err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := file.Write(f.Data); err != nil {
-		return err
+		return nil, err
 	}
-	return setAttributes(inroot.Path(file), f)
+	if err := setAttributes(inroot.Path(file), f); err != nil || !f.Keep {
+		return nil, err
+	}
+	// The very file, whatever has its name by now.
+	return os.OpenFile(inroot.Path(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 }
 
 func unlink(root *inroot.Root, path string) error {

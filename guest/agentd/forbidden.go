@@ -15,7 +15,7 @@ const barredMax = 256
 // forbidStart sees to it that nothing starts under id from now on. It returns when no Start of it is
 // under way.
 func (s *Service) forbidStart(ctx context.Context, id string) error {
-	if id == "" {
+	if s.isInit(id) {
 		return fmt.Errorf("kill for good: the container's init has no second start: %w", errdefs.ErrInvalidArgument)
 	}
 	s.mu.Lock()
@@ -23,7 +23,7 @@ func (s *Service) forbidStart(ctx context.Context, id string) error {
 		s.barred = append(s.barred, id)
 		s.barred = s.barred[max(0, len(s.barred)-barredMax):]
 	}
-	busy := s.starting[id]
+	busy := s.starting[id].over
 	s.mu.Unlock()
 	if busy == nil {
 		return nil
@@ -36,8 +36,18 @@ func (s *Service) forbidStart(ctx context.Context, id string) error {
 	}
 }
 
-// mayStart refuses an id that was barred; s.mu is held.
-func (s *Service) mayStart(id string) error {
+// isInit reports whether the process of an id is what a container, or the pod, begins with.
+func (s *Service) isInit(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.containers[id] != nil || id == podID && s.pod.Load() != nil
+}
+
+// mayStart refuses an id that was barred, and a container that is being removed; s.mu is held.
+func (s *Service) mayStart(id string, c *container) error {
+	if c.leaving {
+		return fmt.Errorf("start process %q: its container is being removed: %w", id, errdefs.ErrFailedPrecondition)
+	}
 	if slices.Contains(s.barred, id) {
 		return fmt.Errorf("start process %q: it was given up: %w", id, errdefs.ErrAborted)
 	}

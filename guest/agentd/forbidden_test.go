@@ -13,9 +13,9 @@ import (
 
 // barring reaps nothing: the children of a test are its own.
 func barring() *Service {
-	return &Service{
-		children: &children{runs: map[int]*spawned{}}, processes: map[string]*process{}, starting: map[string]chan struct{}{},
-	}
+	s := newService(newContainer("", "", ""))
+	s.children = &children{runs: map[int]*spawned{}}
+	return s
 }
 
 func never(id string) *agentv1.KillRequest {
@@ -33,11 +33,11 @@ func TestStartIsGivenUpBeforeItComes(t *testing.T) {
 	ran := 0
 	run := func() (*process, error) { ran++; return &process{}, nil }
 	for range 2 {
-		if _, err := s.startOnce(t.Context(), "e", run); !errdefs.IsAborted(err) || ran > 0 {
+		if _, err := s.startOnce(t.Context(), "e", s.main(), run); !errdefs.IsAborted(err) || ran > 0 {
 			t.Errorf("start: %v; it ran %d times", err, ran)
 		}
 	}
-	if _, err := s.startOnce(t.Context(), "f", run); err != nil || ran != 1 {
+	if _, err := s.startOnce(t.Context(), "f", s.main(), run); err != nil || ran != 1 {
 		t.Errorf("start of another: %v; it ran %d times", err, ran)
 	}
 	if _, err := s.Kill(t.Context(), &agentv1.KillRequest{Id: "g", Signal: 9}); !errdefs.IsNotFound(err) {
@@ -64,7 +64,7 @@ func TestStartIsGivenUpUnderWay(t *testing.T) {
 		begun, goOn, killed := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		over := make(chan error, 1)
 		go func() {
-			_, err := s.startOnce(t.Context(), "e", func() (*process, error) {
+			_, err := s.startOnce(t.Context(), "e", s.main(), func() (*process, error) {
 				close(begun)
 				<-goOn
 				return &process{done: make(chan struct{})}, failure

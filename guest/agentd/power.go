@@ -21,7 +21,9 @@ const answerTime = 20 * time.Millisecond
 
 // Shutdown implements agentv1.AgentService. What runs is killed.
 func (s *Service) Shutdown(context.Context, *agentv1.ShutdownRequest) (*agentv1.ShutdownResponse, error) {
-	_ = s.cgroup.signalAll(unix.SIGKILL) // the power goes anyway
+	if group, err := s.group(""); err == nil {
+		_ = group.signalAll(unix.SIGKILL) // the power goes anyway
+	}
 	unix.Sync()
 	time.AfterFunc(answerTime, PowerOff)
 	return &agentv1.ShutdownResponse{}, nil

@@ -20,7 +20,7 @@ func (s *Service) Prepare(context.Context, *agentv1.PrepareRequest) (*agentv1.Pr
 	if err := unix.Uname(&u); err != nil {
 		return nil, fmt.Errorf("ask kernel version: %w", err)
 	}
-	if s.setup != nil {
+	if s.pod.Load() != nil || s.main().order != nil {
 		return nil, fmt.Errorf("prepare guest: it has a container: %w", errdefs.ErrFailedPrecondition)
 	}
 	if !s.held {
@@ -30,10 +30,13 @@ func (s *Service) Prepare(context.Context, *agentv1.PrepareRequest) (*agentv1.Pr
 		if err := loopbackUp(); err != nil {
 			return nil, err
 		}
-		var err error
-		if s.spare, err = s.spawnInit(); err != nil {
+		sp, err := s.spawnInit(s.main(), alone)
+		if err != nil {
 			return nil, err
 		}
+		s.mu.Lock()
+		s.spare = sp
+		s.mu.Unlock()
 		s.held = true
 	}
 	return &agentv1.PrepareResponse{Version: s.opts.Version, Kernel: unix.ByteSliceToString(u.Release[:])}, nil

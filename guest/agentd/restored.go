@@ -33,13 +33,7 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 			return nil, err
 		}
 	}
-	s.setupMu.Lock()
-	var err error
-	if s.init == nil || !s.init.exited() { // they are not read otherwise
-		err = s.copyFiles(r.Files)
-	}
-	s.setupMu.Unlock()
-	if err != nil {
+	if err := s.main().renew(r.Files); err != nil {
 		return nil, err
 	}
 	id, uptime, err := boot()
@@ -49,7 +43,17 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 	if r.Generation != "" {
 		s.opts.Log("restored, generation %q, %s", r.Generation, time.Now().UTC().Format(time.RFC3339))
 	}
-	return &agentv1.RestoredResponse{BootId: id, UptimeMs: uptime, Processes: s.list()}, nil
+	return &agentv1.RestoredResponse{BootId: id, UptimeMs: uptime, Processes: s.list("")}, nil
+}
+
+// renew copies files again unless the container has ended: they are not read then.
+func (c *container) renew(files []*agentv1.File) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.init != nil && c.init.exited() {
+		return nil
+	}
+	return c.copyFiles(files)
 }
 
 // addEntropy credits data to the kernel's generator and makes it use it at once: a

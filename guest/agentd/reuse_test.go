@@ -87,7 +87,7 @@ func TestStartSparesAnotherOfThePid(t *testing.T) {
 	pid, _ := bystander(t)
 	ended, runs := &spawned{pid: pid}, &spawned{pid: pid}
 	group := t.TempDir()
-	s := &Service{children: &children{runs: map[int]*spawned{pid: runs}}, cgroup: cgroup(group)}
+	s := &Service{children: &children{runs: map[int]*spawned{pid: runs}}}
 	score := func() string {
 		t.Helper()
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
@@ -98,14 +98,14 @@ func TestStartSparesAnotherOfThePid(t *testing.T) {
 	}
 	before, want := score(), 777
 	spec := &specs.Process{OOMScoreAdj: &want}
-	join, adjust := s.join(ended), s.adjustOOM(ended, spec)
+	join, adjust := s.join(ended, cgroup(group)), s.adjustOOM(ended, spec)
 	if _, err := os.Stat(filepath.Join(group, "cgroup.procs")); !errors.Is(join, unix.ESRCH) || err == nil {
 		t.Errorf("join = %v, or another process has joined", join)
 	}
 	if got := score(); !errors.Is(adjust, unix.ESRCH) || got != before {
 		t.Errorf("adjust = %v, the score of another process is %s", adjust, got)
 	}
-	if err := errors.Join(s.join(runs), s.adjustOOM(runs, spec)); err != nil || score() != "777" {
+	if err := errors.Join(s.join(runs, cgroup(group)), s.adjustOOM(runs, spec)); err != nil || score() != "777" {
 		t.Errorf("of the one that runs: %v, score %s", err, score())
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/lean"
-	"godwit.dev/godwit/guest/stage"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -43,29 +43,26 @@ type Options struct {
 	Log func(format string, args ...any)
 }
 
-// Service implements agentv1.AgentService for one container.
+// Service implements agentv1.AgentService for one container, or for those of a pod.
 type Service struct {
 	opts     Options
 	children *children
-	cgroup   cgroup
+	before   func(step string) error // of making a container; nil but in tests
 
 	begun   sync.Once  // Started
-	setupMu sync.Mutex // serialises Setup, Copy, Restored and Start of the init
-	setup   *agentv1.SetupRequest
-	filter  *stage.Seccomp // of every process; written once, before the first Start
-	persona uint64
-	rootfs  string
-	held    bool     // by Prepare
-	spare   *spare   // too; nil once it is used
-	waiting *child   // the container's init until it has its process
-	init    *process // nil before Setup
-	refused error    // why the init could not be started
+	setupMu sync.Mutex // serialises Prepare, Setup and SetupPod
+	held    bool       // by Prepare
+	pod     atomic.Pointer[pod]
 
-	mu        sync.Mutex
-	processes map[string]*process
-	starting  map[string]chan struct{} // closed when the start is over
-	sizes     map[string]unix.Winsize  // of terminals that do not exist yet
-	barred    []string                 // ids that nothing starts under any more
+	mu         sync.Mutex
+	spare      *spare                // of Prepare; nil once it is used
+	containers map[string]*container // that of Setup always, those of a pod from AddContainer on
+	removed    []string              // ids of containers that were there
+	volumes    map[string]*volume
+	processes  map[string]*process
+	starting   map[string]starting
+	sizes      map[string]unix.Winsize // of terminals that do not exist yet
+	barred     []string                // ids that nothing starts under any more
 
 	signals   sync.Mutex // serialises signals
 	delivered []uint64   // names of the last ones
@@ -75,17 +72,44 @@ type Service struct {
 	awakeAt int64 // what the last Restored said
 }
 
+// starting is a start under way.
+type starting struct {
+	box  *container
+	over chan struct{} // closed then
+}
+
 // New returns the service. The caller is process 1 of the guest.
 func New(opts Options) (*Service, error) {
-	cg, err := makeCgroup(opts.CgroupRoot)
+	group, err := makeCgroup(cgroup(opts.CgroupRoot), "container")
 	if err != nil {
 		return nil, err
 	}
+	s := newService(newContainer("", group, opts.Dir))
+	s.opts, s.children = opts, newChildren()
+	return s, nil
+}
+
+func newService(main *container) *Service {
 	return &Service{
-		opts: opts, children: newChildren(), cgroup: cg,
-		processes: make(map[string]*process), starting: make(map[string]chan struct{}),
+		containers: map[string]*container{"": main}, volumes: make(map[string]*volume),
+		processes: make(map[string]*process), starting: make(map[string]starting),
 		sizes: make(map[string]unix.Winsize), clock: realtime{},
-	}, nil
+	}
+}
+
+// main is the container of Setup, also before it is set up.
+func (s *Service) main() *container {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.containers[""]
+}
+
+// reached lets a test fail a step.
+func (s *Service) reached(step string) error {
+	if s.before == nil {
+		return nil
+	}
+	return s.before(step)
 }
 
 // Info implements agentv1.AgentService.
@@ -101,6 +125,7 @@ func (s *Service) Info(context.Context, *agentv1.InfoRequest) (*agentv1.InfoResp
 	s.opts.Greeted()
 	return &agentv1.InfoResponse{
 		BootId: id, Version: s.opts.Version, UptimeMs: uptime, Kernel: unix.ByteSliceToString(u.Release[:]),
+		Features: []string{"pod"},
 	}, nil
 }
 
@@ -190,8 +215,8 @@ func (s *Service) signal(r *agentv1.KillRequest) error {
 		return fmt.Errorf("signal %d: %w", r.Signal, errdefs.ErrInvalidArgument)
 	}
 	sig := unix.Signal(r.Signal)
-	if r.All && r.Id == "" {
-		return s.cgroup.signalAll(sig)
+	if c := p.container(); r.All && r.Id == c.id {
+		return c.cgroup.signalAll(sig)
 	}
 	err = s.children.signal(p.spawned, sig)
 	if err == unix.ESRCH {
@@ -220,26 +245,33 @@ func (s *Service) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv1.
 }
 
 // Processes implements agentv1.AgentService.
-func (s *Service) Processes(context.Context, *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
-	pids, err := s.cgroup.pids()
+func (s *Service) Processes(_ context.Context, r *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
+	group, err := s.group(r.Container)
 	if err != nil {
 		return nil, err
 	}
-	r := &agentv1.ProcessesResponse{Processes: s.list()}
-	for _, p := range r.Processes {
+	pids, err := group.pids()
+	if err != nil {
+		return nil, err
+	}
+	all := &agentv1.ProcessesResponse{Processes: s.list(r.Container)}
+	for _, p := range all.Processes {
 		delete(pids, p.Pid)
 	}
 	for _, pid := range slices.Sorted(maps.Keys(pids)) {
-		r.Others = append(r.Others, &agentv1.Process{Pid: pid})
+		all.Others = append(all.Others, &agentv1.Process{Pid: pid})
 	}
-	return r, nil
+	return all, nil
 }
 
-func (s *Service) list() (list []*agentv1.Process) {
+// list answers the processes of a container, or all of them where none is named.
+func (s *Service) list(container string) (list []*agentv1.Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.processes {
-		list = append(list, p.info())
+		if container == "" || p.container().id == container {
+			list = append(list, p.info())
+		}
 	}
 	return list
 }

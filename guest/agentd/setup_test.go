@@ -11,7 +11,9 @@ import (
 // A Setup that asks for more than this guest knows is refused, also where it looks like
 // the one that was carried out.
 func TestSetupOfAnotherTime(t *testing.T) {
-	s := &Service{setup: &agentv1.SetupRequest{Hostname: "h"}}
+	s := barring()
+	done := &agentv1.SetupRequest{Hostname: "h"}
+	s.main().order = &order{setup: done, content: done.AppendTo(nil)}
 	if _, err := s.Setup(t.Context(), &agentv1.SetupRequest{Hostname: "h"}); err != nil {
 		t.Errorf("the same again: %v", err)
 	}

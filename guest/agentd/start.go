@@ -24,22 +24,29 @@ func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.
 	if err := refuseUnknown(r); err != nil {
 		return nil, err
 	}
-	p, err := s.startOnce(ctx, r.Id, func() (*process, error) {
+	if s.pod.Load() != nil && r.Id == podID {
+		return s.startPod()
+	}
+	c, err := s.owner(r.Id, r.Container)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.startOnce(ctx, r.Id, c, func() (*process, error) {
 		spec, err := parseProcess(r.Process)
 		if err != nil {
 			return nil, err
 		}
-		p := newProcess(r.Id, spec, s.opts.Poke)
+		p := newProcess(r.Id, c, spec, s.opts.Poke)
 		s.mu.Lock()
 		if size, ok := s.sizes[r.Id]; ok {
 			p.size = &size
 			delete(s.sizes, r.Id)
 		}
 		s.mu.Unlock()
-		if r.Id == "" {
-			return s.startInit(p.spec, p.size, r)
+		if r.Id == c.id {
+			return s.startInit(c, p.spec, p.size, r)
 		}
-		return p, s.startExec(p, r)
+		return p, s.startExec(c, p, r)
 	})
 	if err != nil {
 		return nil, err
@@ -49,14 +56,15 @@ func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.
 
 // startOnce starts the process of an id unless it has been started, or another call is
 // about to; then it waits for that one's result.
-func (s *Service) startOnce(ctx context.Context, id string, start func() (*process, error)) (*process, error) {
+func (s *Service) startOnce(ctx context.Context, id string, c *container, start func() (*process, error)) (*process,
+	error) {
 	for {
 		s.mu.Lock()
-		p, busy := s.processes[id], s.starting[id]
+		p, busy := s.processes[id], s.starting[id].over
 		var barred error
 		if p == nil && busy == nil {
-			if barred = s.mayStart(id); barred == nil {
-				s.starting[id] = make(chan struct{})
+			if barred = s.mayStart(id, c); barred == nil {
+				s.starting[id] = starting{c, make(chan struct{})}
 			}
 		}
 		s.mu.Unlock()
@@ -77,7 +85,7 @@ func (s *Service) startOnce(ctx context.Context, id string, start func() (*proce
 	defer func() { // after a panic, too: who waits for this call goes on
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		close(s.starting[id])
+		close(s.starting[id].over)
 		delete(s.starting, id)
 		if p != nil && err == nil {
 			s.processes[id] = p
@@ -91,39 +99,38 @@ func (s *Service) startOnce(ctx context.Context, id string, start func() (*proce
 
 // startInit gives the container's init its process.
 // It is tried once: who asks again, because the answer was lost, gets the same.
-func (s *Service) startInit(spec *specs.Process, size *unix.Winsize, r *agentv1.StartRequest) (*process, error) {
-	s.setupMu.Lock()
-	defer s.setupMu.Unlock()
-	if s.refused != nil {
-		return nil, s.refused
+func (s *Service) startInit(c *container, spec *specs.Process, size *unix.Winsize,
+	r *agentv1.StartRequest) (*process, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused != nil {
+		return nil, c.refused
 	}
-	if s.waiting == nil {
+	if c.waiting == nil {
 		return nil, fmt.Errorf("start the container's init: no container is set up, or it was tried before: %w",
 			errdefs.ErrFailedPrecondition)
 	}
-	p, ch := s.init, s.waiting
-	s.waiting = nil // whatever happens, this child is used up
+	p, ch := c.init, c.waiting
+	c.waiting = nil // whatever happens, this child is used up
 	p.spec = spec
 	p.mu.Lock()
 	p.size = size
 	p.mu.Unlock()
-	resources, err := parseResources(s.setup.Resources)
+	resources, err := parseResources(c.order.setup.Resources)
 	if err != nil {
-		s.refused = s.abandon(ch, p, err)
-		return nil, s.refused
+		c.refused = s.abandon(ch, p, err)
+		return nil, c.refused
 	}
-	if s.refused = s.becomeProcess(ch, p, 0, r, func() error { return s.cgroup.apply(resources) }); s.refused != nil {
-		return nil, s.refused
+	if c.refused = s.becomeProcess(ch, p, 0, r, func() error { return c.cgroup.apply(resources) }); c.refused != nil {
+		return nil, c.refused
 	}
-	s.begun.Do(func() { time.AfterFunc(startedAfter, s.opts.Started) })
+	s.begin()
 	return p, nil
 }
 
 // startExec starts one more process in the container.
-func (s *Service) startExec(p *process, r *agentv1.StartRequest) error {
-	s.mu.Lock()
-	first := s.processes[""]
-	s.mu.Unlock()
+func (s *Service) startExec(c *container, p *process, r *agentv1.StartRequest) error {
+	first := s.processOf(c.id)
 	if first == nil || first.exited() {
 		return fmt.Errorf("start process %q: the container's init does not run: %w", p.id, errdefs.ErrFailedPrecondition)
 	}
@@ -137,14 +144,15 @@ func (s *Service) startExec(p *process, r *agentv1.StartRequest) error {
 		return err
 	}
 	p.pid, p.spawned = ch.pid, ch.spawned
-	return s.becomeProcess(ch, p, first.pid, r, func() error { return s.join(ch.spawned) })
+	return s.becomeProcess(ch, p, first.pid, r, func() error { return s.join(ch.spawned, c.cgroup) })
 }
 
 // becomeProcess turns a child into its process, or ends it.
 func (s *Service) becomeProcess(ch *child, p *process, join int, r *agentv1.StartRequest,
 	beforeExec func() error) error {
+	c := p.container()
 	p.mu.Lock()
-	p.kills = s.cgroup.oomKills()
+	p.kills = c.cgroup.oomKills()
 	p.mu.Unlock()
 	if err := s.adjustOOM(ch.spawned, p.spec); err != nil {
 		return s.abandon(ch, p, err)
@@ -156,7 +164,7 @@ func (s *Service) becomeProcess(ch *child, p *process, join int, r *agentv1.Star
 			return s.abandon(ch, p, err)
 		}
 	}
-	proc := &stage.Process{Spec: p.spec, Join: join, Personality: s.persona, Seccomp: s.filter}
+	proc := &stage.Process{Spec: p.spec, Join: join, Personality: c.order.setup.Personality, Seccomp: c.filter}
 	err := p.handshake(ch.pipe, proc, st, beforeExec)
 	if st != nil {
 		st.closeChild()
@@ -187,9 +195,9 @@ func (s *Service) abandon(ch *child, p *process, err error) error {
 	return err
 }
 
-// join puts a child into the container's cgroup.
-func (s *Service) join(one *spawned) error {
-	if err := s.children.unreaped(one, s.cgroup.join); err != nil {
+// join puts a child into its container's cgroup.
+func (s *Service) join(one *spawned, group cgroup) error {
+	if err := s.children.unreaped(one, group.join); err != nil {
 		return fmt.Errorf("join the container's cgroup: %w", err)
 	}
 	return nil
@@ -208,4 +216,9 @@ func (s *Service) adjustOOM(one *spawned, spec *specs.Process) error {
 		return fmt.Errorf("set oomScoreAdj: %w", err)
 	}
 	return nil
+}
+
+// begin lets the boot load in a while what no container waits for.
+func (s *Service) begin() {
+	s.begun.Do(func() { time.AfterFunc(startedAfter, s.opts.Started) })
 }

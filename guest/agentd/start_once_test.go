@@ -27,7 +27,7 @@ func TestSignalIsDeliveredOnce(t *testing.T) {
 	one := &spawned{pid: cmd.Process.Pid}
 	s := barring()
 	s.children.runs[one.pid] = one
-	s.processes["p"] = &process{spawned: one}
+	s.processes["p"] = &process{spawned: one, box: s.main()}
 	kill := func(sig unix.Signal, once uint64) {
 		if _, err := s.Kill(t.Context(), &agentv1.KillRequest{Id: "p", Signal: uint32(sig), Once: once}); err != nil {
 			t.Fatal(err)
@@ -68,8 +68,8 @@ func TestSignalThatFailedIsTriedAgain(t *testing.T) {
 func TestFailedStartOfInitKeepsItsReason(t *testing.T) {
 	s := barring()
 	reason := errors.Join(errdefs.ErrNotFound, errors.New("no such program"))
-	s.refused = reason
-	if _, err := s.startInit(nil, nil, nil); !errors.Is(err, reason) {
+	s.main().refused = reason
+	if _, err := s.startInit(s.main(), nil, nil, nil); !errors.Is(err, reason) {
 		t.Errorf("start again: %v", err)
 	}
 }

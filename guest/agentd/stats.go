@@ -12,15 +12,19 @@ import (
 )
 
 // Stats implements agentv1.AgentService.
-func (s *Service) Stats(context.Context, *agentv1.StatsRequest) (*agentv1.StatsResponse, error) {
-	cpu := s.cgroup.table("cpu.stat")
+func (s *Service) Stats(_ context.Context, r *agentv1.StatsRequest) (*agentv1.StatsResponse, error) {
+	group, err := s.group(r.Container)
+	if err != nil {
+		return nil, err
+	}
+	cpu := group.table("cpu.stat")
 	return &agentv1.StatsResponse{
-		MemoryCurrent: s.cgroup.value("memory.current"), MemoryLimit: s.cgroup.value("memory.max"),
-		MemoryMaxUsage: s.cgroup.value("memory.peak"),
+		MemoryCurrent: group.value("memory.current"), MemoryLimit: group.value("memory.max"),
+		MemoryMaxUsage: group.value("memory.peak"),
 		CpuUsageUsec:   cpu["usage_usec"], CpuUserUsec: cpu["user_usec"], CpuSystemUsec: cpu["system_usec"],
-		PidsCurrent: s.cgroup.value("pids.current"), PidsLimit: s.cgroup.value("pids.max"),
-		OomKills: s.cgroup.oomKills(), MemoryStat: s.cgroup.table("memory.stat"),
-		CpuStat: cpu, Io: s.cgroup.io(),
+		PidsCurrent: group.value("pids.current"), PidsLimit: group.value("pids.max"),
+		OomKills: group.oomKills(), MemoryStat: group.table("memory.stat"),
+		CpuStat: cpu, Io: group.io(),
 	}, nil
 }
 
@@ -62,5 +66,13 @@ func (s *Service) Update(_ context.Context, r *agentv1.UpdateRequest) (*agentv1.
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.UpdateResponse{}, s.cgroup.apply(resources)
+	group, err := s.group(r.Container)
+	if err != nil {
+		return nil, err
+	}
+	apply := group.apply
+	if r.Container == "" && s.pod.Load() != nil {
+		apply = group.applyToPod
+	}
+	return &agentv1.UpdateResponse{}, apply(resources)
 }

@@ -28,16 +28,17 @@ func (a *Agent) RemoveVolume(ctx context.Context,
 // what does not fit one message goes in several, unless the caller does that itself.
 func (a *Agent) SyncVolume(ctx context.Context, r *agentv1.SyncVolumeRequest) (*agentv1.SyncVolumeResponse, error) {
 	batches := split(r.Entries)
-	for len(batches) > 1 {
+	part := r.Part
+	for ; len(batches) > 1; part++ {
 		_, err := call(ctx, a, agentv1.AgentService.SyncVolume, &agentv1.SyncVolumeRequest{
-			Volume: r.Volume, Revision: r.Revision, Entries: batches[0],
+			Volume: r.Volume, Revision: r.Revision, Entries: batches[0], Part: part,
 		})
 		if err != nil {
 			return nil, err
 		}
 		batches = batches[1:]
 	}
-	end := &agentv1.SyncVolumeRequest{Volume: r.Volume, Revision: r.Revision, Last: r.Last}
+	end := &agentv1.SyncVolumeRequest{Volume: r.Volume, Revision: r.Revision, Last: r.Last, Part: part}
 	if len(batches) > 0 {
 		end.Entries = batches[0]
 	}

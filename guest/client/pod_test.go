@@ -96,7 +96,8 @@ func TestLargeVolume(t *testing.T) {
 		t.Fatalf("%d messages", len(pod.synced))
 	}
 	for i, s := range pod.synced {
-		if s.Volume != "v1" || s.Revision != 7 || s.Last != (i == len(pod.synced)-1) || len(s.Entries) == 0 {
+		if s.Volume != "v1" || s.Revision != 7 || s.Last != (i == len(pod.synced)-1) || len(s.Entries) == 0 ||
+			s.Part != uint32(i) {
 			t.Errorf("message %d: volume %q, revision %d, last %v, %d entries", i, s.Volume, s.Revision, s.Last, len(s.Entries))
 		}
 	}

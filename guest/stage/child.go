@@ -36,12 +36,18 @@ func Main(kind string) int {
 
 func run(kind string, pipe *Pipe) error {
 	var box *Container
-	if kind == ArgInit {
+	if kind != ArgExec {
 		m, err := pipe.receive()
 		if err != nil || m.Container == nil {
 			return fmt.Errorf("read container: %w", orUnexpected(err))
 		}
 		box = m.Container
+		if kind == ArgPause {
+			return box.pause(pipe)
+		}
+		if err := enter(pipe.TakeFDs()); err != nil {
+			return err
+		}
 		if err := box.make(); err != nil {
 			return err
 		}
@@ -143,6 +149,19 @@ func classify(err error) error {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	return err
+}
+
+// enter enters the namespaces that came with the container.
+func enter(fds []int) error {
+	for _, fd := range fds {
+		if err := unix.Setns(fd, 0); err != nil {
+			return fmt.Errorf("enter namespace of the pod: %w", err)
+		}
+		if err := unix.Close(fd); err != nil {
+			return fmt.Errorf("enter namespace of the pod: %w", err)
+		}
+	}
+	return nil
 }
 
 // join enters the namespaces of the container's init, except that of pids, which the

@@ -14,7 +14,7 @@ import (
 )
 
 // make builds the container round this process, up to the point where only the process itself is
-// missing. This process is the first of new pid, uts and ipc namespaces. What is to be read-only
+// missing. This process is in the pid, uts and ipc namespaces that it is to have. What is to be read-only
 // still is not: files are copied in first. The mount namespace is new from here on, not before:
 // this process may be older than the root that it is to see. It is this thread's alone, which is
 // the one that exec keeps.

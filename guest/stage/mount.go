@@ -133,12 +133,25 @@ func (m *Mount) mount(dir string) error {
 	return nil
 }
 
+// source opens what a bind mount shows.
+func (m *Mount) source(root *inroot.Root) (*os.File, error) {
+	if m.From == "" {
+		return root.OpenFile(m.Source, unix.O_PATH, 0)
+	}
+	other, err := inroot.Open(m.From)
+	if err != nil {
+		return nil, err
+	}
+	defer other.Close()
+	return other.OpenFile(m.Source, unix.O_PATH, 0)
+}
+
 // target opens the mount point, made if need be.
 func (m *Mount) target(root *inroot.Root, o options) (*os.File, error) {
 	if o.flags&unix.MS_BIND == 0 {
 		return root.MkdirAll(m.Target)
 	}
-	source, err := root.OpenFile(m.Source, unix.O_PATH, 0)
+	source, err := m.source(root)
 	if err != nil {
 		return nil, fmt.Errorf("bind source: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
@@ -149,9 +162,9 @@ func (m *Mount) target(root *inroot.Root, o options) (*os.File, error) {
 	return root.Touch(m.Target)
 }
 
-// bind mounts a path of the root file system elsewhere in it.
+// bind mounts a path of the root file system, or of a volume, elsewhere.
 func (m *Mount) bind(root *inroot.Root, target string, o options) error {
-	source, err := root.OpenFile(m.Source, unix.O_PATH, 0)
+	source, err := m.source(root)
 	if err != nil {
 		return err
 	}

@@ -14,21 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SocketFD is the child's end of the socket. ArgInit and ArgExec are argv[1] of the
-// two kinds of child.
+// SocketFD is the child's end of the socket. The others are argv[1] of the three kinds of child.
 const (
 	SocketFD = 3
 	ArgInit  = "container-init"
 	ArgExec  = "container-exec"
+	ArgPause = "pod-pause"
 )
+
+// Args are the kinds of child.
+var Args = []string{ArgInit, ArgExec, ArgPause}
 
 // Mount is one mount of the OCI spec.
 type Mount struct {
 	Type, Source, Target string
 	Options              []string
+	From                 string `json:",omitempty"` // root of Source, if it is not the container's
 }
 
-// Container is what a child of kind ArgInit makes before it says Ready.
+// Container is what a child of kind ArgInit makes before it says Ready. One of kind ArgPause needs
+// Root, Hostname and Sysctl.
 type Container struct {
 	Root         string // the root file system, mounted
 	Hostname     string
@@ -57,8 +62,8 @@ type Seccomp struct {
 	Flags   uint32
 }
 
-// The messages of the agent, in order: Container (ArgInit only), Process, Go. The child answers
-// Container with Ready. It answers Process with Console (if there is a terminal) and Exec. Then
+// The messages of the agent, in order: Container (not ArgExec), Process, Go (not ArgPause). The child
+// answers Container with Ready. It answers Process with Console (if there is a terminal) and Exec. Then
 // exec closes the socket, or Error says why not.
 type message struct {
 	Container *Container `json:",omitempty"`
@@ -138,8 +143,14 @@ func (p *Pipe) Close() error {
 	return p.conn.Close()
 }
 
-// SendContainer asks a child to make the container.
-func (p *Pipe) SendContainer(c *Container) error { return p.send(message{Container: c}) }
+// SendContainer asks a child to make the container. It enters the namespaces first.
+func (p *Pipe) SendContainer(c *Container, namespaces ...*os.File) error {
+	var fds []int
+	for _, f := range namespaces {
+		fds = append(fds, int(f.Fd()))
+	}
+	return p.send(message{Container: c}, fds...)
+}
 
 // SendProcess tells a child what to become.
 func (p *Pipe) SendProcess(proc *Process, stdio []int) error {

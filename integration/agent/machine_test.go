@@ -40,6 +40,11 @@ type machine struct {
 	round  int
 	memory uint64
 	track  bool // its RAM
+	hot    bool // disks can be plugged in
+
+	hotSlot int // the first
+	plugged int // disks that were plugged in
+	execs   int
 
 	vm      vmm.Machine
 	console string
@@ -84,28 +89,29 @@ func write(t *testing.T, path, data string) {
 }
 
 // newDriver is QEMU without KVM, or what the KVM ring says.
-func newDriver(t *testing.T) (driver vmm.Driver, firstDisk int) {
+func newDriver(t *testing.T) (driver vmm.Driver, firstDisk, firstHot int) {
 	t.Helper()
 	if harness.VMM() == cloudhypervisor.Name {
 		return cloudhypervisor.New(cloudhypervisor.Driver{Binary: os.Getenv("GODWIT_CLOUD_HYPERVISOR")}),
-			cloudhypervisor.FirstDiskSlot
+			cloudhypervisor.FirstDiskSlot, cloudhypervisor.FirstHotSlot
 	}
 	driver, err := qemu.New(qemu.Driver{Accel: cmp.Or(os.Getenv("GODWIT_ACCEL"), "tcg")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return driver, qemu.FirstDiskSlot
+	return driver, qemu.FirstDiskSlot, qemu.FirstHotSlot
 }
 
 // newMachine makes the files of a VM.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	driver, slot := newDriver(t)
+	driver, slot, hotSlot := newDriver(t)
 	dir, err := os.MkdirTemp("/dev/shm", "agent")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, dir: dir, driver: driver, slot: slot, memory: memory, console: filepath.Join(dir, "console")}
+	m := &machine{t: t, dir: dir, driver: driver, slot: slot, hotSlot: hotSlot, memory: memory,
+		console: filepath.Join(dir, "console")}
 	t.Cleanup(m.close)
 	if m.ram, err = os.Create(filepath.Join(dir, "ram")); err != nil {
 		t.Fatal(err)
@@ -155,7 +161,8 @@ func (m *machine) incarnation(incoming bool) {
 	}
 	vm, err := m.driver.Start(m.t.Context(), vmm.Config{
 		Name: m.t.Name(), Dir: dir, Memory: m.memory, Track: m.track, VCPUs: 1, RAM: m.ram, Disks: m.disks, NICs: m.nics,
-		Kernel: filepath.Join(boot, "vmlinuz"), Initrd: filepath.Join(boot, "initramfs"),
+		HotDisks: m.hot,
+		Kernel:   filepath.Join(boot, "vmlinuz"), Initrd: filepath.Join(boot, "initramfs"),
 		Cmdline: cmdline, Agent: m.socket(), Console: console, Incoming: incoming,
 	})
 	if err != nil {
@@ -264,10 +271,21 @@ func (m *machine) close() {
 // setup makes the container with the mounts of every OCI spec.
 func (m *machine) setup(change func(*agentv1.SetupRequest)) *machine {
 	m.t.Helper()
-	r := &agentv1.SetupRequest{
-		Layers:   []*agentv1.Disk{{Serial: "layer0", Type: "erofs", ReadOnly: true}},
-		Writable: &agentv1.Disk{Serial: "rw", Type: "ext4"},
-		Hostname: "box",
+	r := ociSetup()
+	r.Writable, r.Hostname = &agentv1.Disk{Serial: "rw", Type: "ext4"}, "box"
+	if change != nil {
+		change(r)
+	}
+	if _, err := m.agent.Setup(m.t.Context(), r); err != nil {
+		m.t.Fatal(err)
+	}
+	return m
+}
+
+// ociSetup is what every OCI spec asks for.
+func ociSetup() *agentv1.SetupRequest {
+	return &agentv1.SetupRequest{
+		Layers: []*agentv1.Disk{{Serial: "layer0", Type: "erofs", ReadOnly: true}},
 		Mounts: []*agentv1.Mount{
 			{Type: "proc", Source: "proc", Target: "/proc", Options: []string{"nosuid", "noexec", "nodev"}},
 			{Type: "tmpfs", Source: "tmpfs", Target: "/dev", Options: []string{"nosuid", "strictatime", "mode=755",
@@ -283,13 +301,6 @@ func (m *machine) setup(change func(*agentv1.SetupRequest)) *machine {
 		MaskedPaths:   []string{"/proc/kcore", "/sys/firmware"},
 		ReadOnlyPaths: []string{"/proc/sys"},
 	}
-	if change != nil {
-		change(r)
-	}
-	if _, err := m.agent.Setup(m.t.Context(), r); err != nil {
-		m.t.Fatal(err)
-	}
-	return m
 }
 
 func process(args ...string) *specs.Process {
@@ -298,12 +309,17 @@ func process(args ...string) *specs.Process {
 
 // start starts a process with all streams.
 func (m *machine) start(id string, p *specs.Process) error {
+	return m.startIn("", id, p)
+}
+
+// startIn is start in a container of a pod.
+func (m *machine) startIn(container, id string, p *specs.Process) error {
 	data, err := json.Marshal(p)
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	_, err = m.agent.Start(m.t.Context(), &agentv1.StartRequest{Id: id, Process: data, Stdin: true, Stdout: true,
-		Stderr: true})
+		Stderr: true, Container: container})
 	return err
 }
 

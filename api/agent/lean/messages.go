@@ -822,6 +822,7 @@ type SyncVolumeRequest struct {
 	Revision uint64
 	Entries  []*File
 	Last     bool
+	Part     uint32
 	unknown  bool
 }
 
@@ -833,6 +834,7 @@ func (m *SyncVolumeRequest) AppendTo(b []byte) []byte {
 		b = appendItem(b, 3, x.AppendTo(nil))
 	}
 	b = appendBool(b, 4, m.Last)
+	b = AppendNumber(b, 5, uint64(m.Part))
 	return b
 }
 
@@ -853,6 +855,8 @@ func (m *SyncVolumeRequest) Unmarshal(b []byte) error {
 			m.Entries = append(m.Entries, x)
 		case 4<<TypeBits | Varint:
 			m.Last = v.Number != 0
+		case 5<<TypeBits | Varint:
+			m.Part = uint32(v.Number)
 		default:
 			m.unknown = true
 		}

@@ -1330,6 +1330,7 @@ type SyncVolumeRequest struct {
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // from 1 on; a later content has a higher one
 	Entries       []*File                `protobuf:"bytes,3,rep,name=entries,proto3" json:"entries,omitempty"`    // with paths below the volume; mode of its root: path "/"
 	Last          bool                   `protobuf:"varint,4,opt,name=last,proto3" json:"last,omitempty"`         // false: another message of this revision follows
+	Part          uint32                 `protobuf:"varint,5,opt,name=part,proto3" json:"part,omitempty"`         // how many messages of this revision come before this one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1390,6 +1391,13 @@ func (x *SyncVolumeRequest) GetLast() bool {
 		return x.Last
 	}
 	return false
+}
+
+func (x *SyncVolumeRequest) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
 }
 
 type SyncVolumeResponse struct {
@@ -3856,12 +3864,13 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x14AddContainerResponse\"6\n" +
 	"\x16RemoveContainerRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\x19\n" +
-	"\x17RemoveContainerResponse\"\x8c\x01\n" +
+	"\x17RemoveContainerResponse\"\xa0\x01\n" +
 	"\x11SyncVolumeRequest\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12/\n" +
 	"\aentries\x18\x03 \x03(\v2\x15.godwit.agent.v1.FileR\aentries\x12\x12\n" +
-	"\x04last\x18\x04 \x01(\bR\x04last\"0\n" +
+	"\x04last\x18\x04 \x01(\bR\x04last\x12\x12\n" +
+	"\x04part\x18\x05 \x01(\rR\x04part\"0\n" +
 	"\x12SyncVolumeResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\"U\n" +
 	"\x0fReadBackRequest\x12\x1c\n" +
