@@ -13,8 +13,6 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -147,37 +145,9 @@ func (m *fakeMachine) plugged() (ids []string) {
 	return ids
 }
 
-func (d *fakeDisks) PrepareScratch(_ context.Context, r DisksRequest) (*DiskSet, error) {
-	if err := d.call("prepare scratch disk"); err != nil {
-		return nil, err
-	}
-	path := filepath.Join(r.Dir, "rw.img")
-	err := os.WriteFile(path, []byte("disk"), 0o600)
-	return &DiskSet{
-		Disks: []spec.Disk{{ID: "rw", Serial: "rw", Type: "ext4", Size: 4}}, Writable: "rw",
-		Files: []journal.Disk{{ID: "rw", Path: path}},
-	}, err
-}
-
-// PrepareImage makes a disk whose content is the image that the bundle's annotation names.
-func (d *fakeDisks) PrepareImage(_ context.Context, r DisksRequest) (*DiskSet, error) {
-	if err := d.call("prepare image disk"); err != nil {
-		return nil, err
-	}
-	image := "image"
-	if len(r.Mounts) > 0 {
-		image = r.Mounts[0].Source
-	}
-	path := filepath.Join(r.Dir, image)
-	err := os.WriteFile(path, []byte(image), 0o400)
-	return &DiskSet{
-		Disks:  []spec.Disk{{ID: "layer0", Serial: "layer0", Type: "erofs", Size: 4, ReadOnly: true, Digest: "sha256:" + image}},
-		Layers: []string{"layer0"}, Files: []journal.Disk{{ID: "layer0", Path: path}},
-	}, err
-}
-
 // criBundle writes the config.json of a task of a pod, and answers the request of its Create.
-func (w *world) criBundle(id string, notes map[string]string, namespaces ...specs.LinuxNamespace) *taskapi.CreateTaskRequest {
+func (w *world) criBundle(id string, notes map[string]string,
+	namespaces ...specs.LinuxNamespace) *taskapi.CreateTaskRequest {
 	dir, err := os.MkdirTemp(filepath.Dir(w.cfg.StateDir), "bundle")
 	w.must("make bundle", err)
 	oci := &specs.Spec{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 
@@ -12,6 +13,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/shim/proc"
 )
 
 // pod is what a VM has in addition if CRI made it as a pod. Its containers are members: tasks that come and go while
@@ -27,27 +29,32 @@ type pod struct {
 	added    chan struct{}                // has an element after a volume came
 }
 
+// member is a task that is a container of a pod: its end is not the VM's. The VM's lock guards holder.
+type member struct {
+	t               *Task
+	holder          proc.ID  // its sandbox process
+	termination     *os.File // of the host, for its last words; nil: none
+	terminationPath string   // of that file in the container
+}
+
 // isPod reports whether CRI made the VM as a pod. Before Create has written the journal it is not known.
 func (vm *VM) isPod() bool {
 	j := vm.journal.Load()
 	return j != nil && j.Spec != nil && j.Spec.Pod != nil
 }
 
-// inPod reports whether the task is one of a pod, the sandbox's or a container's.
-func (t *Task) inPod() bool { return t.vm.isPod() }
-
-// refuseInPod refuses what is done to a VM as a whole: CRI ends what is not running.
-func (t *Task) refuseInPod(what string) error {
-	if !t.inPod() {
+// refuse refuses what is done to a VM as a whole, if it is a pod: CRI ends what is not running.
+func (p *pod) refuse(what string) error {
+	if !p.vm.isPod() {
 		return nil
 	}
-	return fmt.Errorf("%s task %s: it is one of pod %s, whose containers run as long as their VM: %w", what, t.id, t.vm.id,
+	return fmt.Errorf("%s a task of pod %s: its containers run as long as their VM: %w", what, p.vm.id,
 		errdefs.ErrNotImplemented)
 }
 
 // containerOf is the task's container in sp; nil: it has none there.
 func (t *Task) containerOf(sp *spec.Spec) *spec.Container {
-	if !t.isMember() {
+	if t.member == nil {
 		return sp.Container
 	}
 	if m := sp.Pod.Member(t.guest); m != nil {
@@ -58,7 +65,7 @@ func (t *Task) containerOf(sp *spec.Spec) *spec.Container {
 
 // bundleDir is the task's bundle. vm.mu is held.
 func (t *Task) bundleDir() string {
-	if t.isMember() {
+	if t.member != nil {
 		return t.bundle.Dir
 	}
 	return t.vm.journal.Load().Bundle

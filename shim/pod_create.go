@@ -60,10 +60,11 @@ func (s *Service) addMember(vm *VM, id string) (*Task, error) {
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if err := vm.takesMembers(); err != nil {
+	if err := vm.pod.takesMembers(); err != nil {
 		return nil, err
 	}
 	t := vm.newTask(id)
+	t.member = &member{t: t}
 	s.tasks[id] = t
 	return t, t.setState(TaskCreating)
 }
@@ -79,7 +80,8 @@ func (s *Service) removeMember(t *Task) {
 }
 
 // takesMembers says whether a container can be made in the VM now. vm.mu is held.
-func (vm *VM) takesMembers() error {
+func (p *pod) takesMembers() error {
+	vm := p.vm
 	if err := vm.mutable(); err != nil {
 		return err
 	}
@@ -129,10 +131,10 @@ func (c *memberCreation) load(context.Context, *steps.Undo) (err error) {
 	if c.bundle, err = bundle.Load(c.req.GetBundle(), vm.namespace, t.id, vm.host.Config, nil); err != nil {
 		return err
 	}
-	m := c.bundle.Member
-	if m == nil || m.Sandbox != vm.id {
-		return fmt.Errorf("it is not a container of pod %s, whose shim this is: %w", vm.id, errdefs.ErrInvalidArgument)
+	if err := c.bundle.BelongsTo(vm.spec()); err != nil {
+		return err
 	}
+	m := c.bundle.Member
 	data, err := json.Marshal(m.Container.OCI.Process)
 	if err != nil {
 		return err
@@ -140,7 +142,7 @@ func (c *memberCreation) load(context.Context, *steps.Undo) (err error) {
 	c.member = m.Container
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if c.member.PID, err = vm.pidNamespace(m); err != nil {
+	if c.member.PID, err = vm.pod.pidNamespace(m); err != nil {
 		return err
 	}
 	t.bundle = c.bundle
@@ -152,7 +154,8 @@ func (c *memberCreation) load(context.Context, *steps.Undo) (err error) {
 
 // pidNamespace says whose pid namespace of the guest a container joins, for CRI names that of the process which a task
 // shows; empty: it has one of its own. vm.mu is held.
-func (vm *VM) pidNamespace(m *bundle.Member) (string, error) {
+func (p *pod) pidNamespace(m *bundle.Member) (string, error) {
+	vm := p.vm
 	if owner := int(vm.owner.pid()); m.Holder != 0 && m.Holder != owner {
 		return "", fmt.Errorf("linux.namespaces: they are of process %d, and the sandbox of pod %s is %d: %w", m.Holder,
 			vm.id, owner, errdefs.ErrInvalidArgument)
@@ -172,10 +175,10 @@ func (vm *VM) pidNamespace(m *bundle.Member) (string, error) {
 // hold starts the process whose pid the task shows, in the network namespace of the pod.
 func (c *memberCreation) hold(ctx context.Context, u *steps.Undo) error {
 	vm, t := c.vm, c.task
-	u.Add("end sandbox process", func(ctx context.Context) error { return endHolder(ctx, t.holder) })
+	u.Add("end sandbox process", func(ctx context.Context) error { return endHolder(ctx, t.member.holder) })
 	return vm.host.Hold(ctx, sandboxprocess.Namespace{Path: vm.journal.Load().NetNS}, func(id proc.ID) error {
 		vm.mu.Lock()
-		t.holder = id
+		t.member.holder = id
 		vm.mu.Unlock()
 		return vm.write(func(j *journal.Journal) { j.SetHolder(t.guest, id) })
 	})

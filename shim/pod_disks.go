@@ -52,7 +52,7 @@ func (c *memberCreation) plug(ctx context.Context, u *steps.Undo) error {
 	return vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Pod.Issued++
-		c.task.named(fmt.Sprintf("c%d", s.Pod.Issued))
+		c.task.member.named(fmt.Sprintf("c%d", s.Pod.Issued))
 		c.member.Guest, c.member.Layers = c.task.guest, layers
 		c.member.Mounts = c.name(s.Pod, j)
 		s.Pod.Containers = append(s.Pod.Containers, c.member)
@@ -64,7 +64,8 @@ func (c *memberCreation) plug(ctx context.Context, u *steps.Undo) error {
 }
 
 // named gives a task its container's id in the guest.
-func (t *Task) named(guest string) {
+func (m *member) named(guest string) {
+	t := m.t
 	t.vm.mu.Lock()
 	defer t.vm.mu.Unlock()
 	t.guest, t.prefix, t.init.guest = guest, guest+"/", guest
@@ -74,17 +75,14 @@ func (t *Task) named(guest string) {
 // add answers the id of a disk of that content, which the VM has or gets now. The caller holds changing.
 func (p *pod) add(ctx context.Context, d spec.Disk, path string) (string, error) {
 	sp := p.vm.spec()
-	for _, has := range sp.Disks {
-		if d.Digest != "" && has.Digest == d.Digest {
-			return has.ID, nil
-		}
+	if sp.Disk(d.ID) != nil { // ids are made of the content
+		return d.ID, nil
 	}
 	slot, err := p.freeSlot(ctx)
 	if err != nil {
 		return "", err
 	}
-	d.ID, d.Slot = fmt.Sprintf("image%d", slot), slot
-	d.Serial = d.ID
+	d.Slot = slot
 	err = p.vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Disks = append(s.Disks, d)

@@ -14,9 +14,10 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
-// finishMember ends a container after its init: its other processes first, init's exit last. The VM and the other
+// finish ends a container after its init: its other processes first, init's exit last. The VM and the other
 // containers go on.
-func (t *Task) finishMember(status uint32, at time.Time) {
+func (m *member) finish(status uint32, at time.Time) {
+	t := m.t
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, endBound)
 	defer cancel()
@@ -29,15 +30,16 @@ func (t *Task) finishMember(status uint32, at time.Time) {
 		}
 	}
 	t.refreshStats(ctx)
-	t.endMember(ctx, status, at)
+	m.end(ctx, status, at)
 }
 
-// endMember writes the end of a container down and tells it. Its sandbox process ends before: clients take the pid of
+// end writes the end of a container down and tells it. Its sandbox process ends before: clients take the pid of
 // a task that has ended for a free one.
-func (t *Task) endMember(ctx context.Context, status uint32, at time.Time) {
+func (m *member) end(ctx context.Context, status uint32, at time.Time) {
+	t := m.t
 	vm := t.vm
-	t.readTermination(ctx)
-	if err := endHolder(ctx, t.holder); err != nil {
+	m.readTermination(ctx)
+	if err := endHolder(ctx, m.holder); err != nil {
 		vm.log.Warn("end sandbox process", "task", t.id, "error", err)
 	}
 	if err := journal.WriteExit(t.bundle.Dir, journal.Exit{Status: status, At: at}); err != nil {
@@ -60,11 +62,11 @@ func (t *Task) endMember(ctx context.Context, status uint32, at time.Time) {
 	}
 }
 
-// hasEnded reports whether the task's end was told.
-func (t *Task) hasEnded() bool {
-	t.vm.mu.Lock()
-	defer t.vm.mu.Unlock()
-	return t.init == nil || t.init.exited
+// hasEnded reports whether the container's end was told, or it has not come to be.
+func (m *member) hasEnded() bool {
+	m.t.vm.mu.Lock()
+	defer m.t.vm.mu.Unlock()
+	return m.t.bundle == nil || m.t.init == nil || m.t.init.exited
 }
 
 // endHolders ends the sandbox processes of a pod's containers.
@@ -84,8 +86,9 @@ func (s TaskState) over() bool {
 	return false
 }
 
-// endCreatedMember ends a container whose init has never run; false says that it is not one.
-func (t *Task) endCreatedMember(ctx context.Context, status uint32) bool {
+// endCreated ends a container whose init has never run; false says that it is not one.
+func (m *member) endCreated(ctx context.Context, status uint32) bool {
+	t := m.t
 	vm := t.vm
 	vm.mu.Lock()
 	created := t.state == TaskCreated
@@ -95,16 +98,17 @@ func (t *Task) endCreatedMember(ctx context.Context, status uint32) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endBound)
 	defer cancel()
-	t.endMember(ctx, status, time.Now())
+	m.end(ctx, status, time.Now())
 	return true
 }
 
-// deleteMember frees what is left of a container that has ended or never ran. What cannot be freed fails the call, so
+// delete frees what is left of a container that has ended or never ran. What cannot be freed fails the call, so
 // that it can be repeated.
-func (t *Task) deleteMember(ctx context.Context) error {
+func (m *member) delete(ctx context.Context) error {
+	t := m.t
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
-	t.endCreatedMember(ctx, 0)
+	m.endCreated(ctx, 0)
 	vm := t.vm
 	vm.mu.Lock()
 	err := vm.mutable()
@@ -121,7 +125,7 @@ func (t *Task) deleteMember(ctx context.Context) error {
 		return fmt.Errorf("delete task %s: %w", t.id, err)
 	}
 	next := TaskDeleted
-	if err = t.release(ctx); err != nil {
+	if err = m.release(ctx); err != nil {
 		next = TaskStopped
 		err = fmt.Errorf("delete task %s: %w", t.id, err)
 	}
@@ -134,7 +138,8 @@ func (t *Task) deleteMember(ctx context.Context) error {
 }
 
 // release frees what a container has, in the guest if there is one.
-func (t *Task) release(ctx context.Context) error {
+func (m *member) release(ctx context.Context) error {
+	t := m.t
 	vm := t.vm
 	for _, p := range t.all() {
 		if p.pump != nil {
@@ -146,7 +151,7 @@ func (t *Task) release(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := endHolder(ctx, t.holder); err != nil {
+	if err := endHolder(ctx, m.holder); err != nil {
 		return err
 	}
 	if err := t.bundle.Hooks.Run(ctx, bundle.Poststop, t.hookState(specs.StateStopped)); err != nil {

@@ -3,11 +3,7 @@ package shim
 import (
 	"context"
 	"crypto/sha256"
-	"fmt"
-	"path"
 
-	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
@@ -19,11 +15,11 @@ import (
 func (p *pod) sync(ctx context.Context, agent Agent, volume, source string) error {
 	p.syncing.Lock()
 	defer p.syncing.Unlock()
-	r, err := contentOf(ctx, source)
+	files, err := bundle.Volume{Source: source}.Files()
 	if err != nil {
 		return err
 	}
-	r.Volume = volume
+	r := &agentv1.SyncVolumeRequest{Volume: volume, Entries: files}
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(r)
 	if err != nil {
 		return err
@@ -46,29 +42,4 @@ func (p *pod) sync(ctx context.Context, agent Agent, volume, source string) erro
 		}
 		p.revision = held.GetRevision() // of a shim before this one
 	}
-}
-
-// dataLink is the link by which a kubelet changes all files of a volume at once: its AtomicWriter names it.
-const dataLink = "/..data"
-
-// contentOf reads a directory of the host. Unavailable: it has changed meanwhile.
-func contentOf(ctx context.Context, source string) (*agentv1.SyncVolumeRequest, error) {
-	r := &agentv1.SyncVolumeRequest{}
-	there := map[string]bool{}
-	for files, err := range (bundle.Copies{{Source: source, Destination: "/"}}).Requests(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range files.Files {
-			f.MtimeUnixNano = 0 // of no use, and of a directory it changes with what is passing through
-			there[f.Path] = true
-		}
-		r.Entries = append(r.Entries, files.Files...)
-	}
-	for _, f := range r.Entries {
-		if f.Path == dataLink && f.Mode&unix.S_IFMT == unix.S_IFLNK && !there[path.Join("/", f.Link)] {
-			return nil, fmt.Errorf("%s: it has changed while it was read: %w", source, errdefs.ErrUnavailable)
-		}
-	}
-	return r, nil
 }

@@ -13,11 +13,12 @@ import (
 	"godwit.dev/godwit/shim/bundle"
 )
 
-// startMember lets the container's init run. After a failure the task has ended.
-func (t *Task) startMember(ctx context.Context) error {
+// start lets the container's init run. After a failure the task has ended.
+func (m *member) start(ctx context.Context) error {
+	t := m.t
 	vm := t.vm
 	vm.mu.Lock()
-	err := vm.takesMembers()
+	err := vm.pod.takesMembers()
 	if err == nil {
 		err = t.setState(TaskStarting)
 	}
@@ -30,8 +31,8 @@ func (t *Task) startMember(ctx context.Context) error {
 	over := vm.call()
 	vm.mu.Unlock()
 	defer over()
-	if err := t.runMember(ctx); err != nil {
-		err = errors.Join(fmt.Errorf("start task %s: %w", t.id, err), t.giveUpStart())
+	if err := m.run(ctx); err != nil {
+		err = errors.Join(fmt.Errorf("start task %s: %w", t.id, err), m.giveUpStart())
 		vm.log.Error("start task", "task", t.id, "error", err)
 		return err
 	}
@@ -42,7 +43,8 @@ func (t *Task) startMember(ctx context.Context) error {
 	return nil
 }
 
-func (t *Task) runMember(ctx context.Context) error {
+func (m *member) run(ctx context.Context) error {
+	t := m.t
 	st, err := t.openStreams(t.id, t.init.stdio)
 	if err != nil {
 		return err
@@ -63,7 +65,8 @@ func (t *Task) runMember(ctx context.Context) error {
 
 // giveUpStart ends what a Start that failed may have left in the guest: an answer that did not come says nothing of
 // the process.
-func (t *Task) giveUpStart() error {
+func (m *member) giveUpStart() error {
+	t := m.t
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, undoBound)
 	defer cancel()
@@ -72,7 +75,7 @@ func (t *Task) giveUpStart() error {
 		vm.log.Warn("guest does not give up a start: kill the VM", "task", t.id, "error", err)
 		vm.ending.end(ctx, killed, time.Now())
 	}
-	t.endMember(ctx, notStarted, time.Now())
+	m.end(ctx, notStarted, time.Now())
 	return err
 }
 

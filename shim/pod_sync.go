@@ -16,7 +16,6 @@ const (
 	syncDelay  = 50 * time.Millisecond
 	syncRetry  = time.Second
 	syncRescan = time.Minute // for what no event told of
-	syncTries  = 5           // of a container's Create: what changes all the time comes later
 )
 
 // freshness keeps the pod's synced volumes as the host's directories are.

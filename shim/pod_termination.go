@@ -27,7 +27,7 @@ func (c *memberCreation) copyTermination(ctx context.Context, agent Agent) error
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", from.Destination, err)
 	}
-	c.task.termination, c.task.terminationPath = f, from.Destination
+	c.task.member.termination, c.task.member.terminationPath = f, from.Destination
 	for files, err := range (bundle.Copies{from}).Requests(ctx) {
 		if err != nil {
 			return err
@@ -44,26 +44,29 @@ func (c *memberCreation) copyTermination(ctx context.Context, agent Agent) error
 }
 
 // readTermination writes the container's last words into the host's file, before its end is told.
-func (t *Task) readTermination(ctx context.Context) {
-	f := t.termination
+func (m *member) readTermination(ctx context.Context) {
+	t := m.t
+	f := m.termination
 	if f == nil {
 		return
 	}
-	t.termination = nil
-	err := t.readBack(ctx, f)
+	m.termination = nil
+	err := m.readBack(ctx, f)
 	if err = errors.Join(err, f.Close()); err != nil {
 		t.vm.log.Warn("bring the termination log back", "task", t.id, "error", err)
 	}
 }
 
-func (t *Task) readBack(ctx context.Context, f *os.File) error {
+func (m *member) readBack(ctx context.Context, f *os.File) error {
+	t := m.t
 	agent := t.vm.guest()
 	if agent == nil || !t.vm.inState(Running) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()
-	r, err := agent.ReadBack(ctx, &agentv1.ReadBackRequest{Container: t.guest, Path: t.terminationPath, Max: maxTermination})
+	r, err := agent.ReadBack(ctx, &agentv1.ReadBackRequest{Container: t.guest, Path: m.terminationPath,
+		Max: maxTermination})
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}

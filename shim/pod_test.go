@@ -31,8 +31,8 @@ func (w *world) waitFor(id string) uint32 {
 	return r.GetExitStatus()
 }
 
-// TestPod: the containers of a pod run in one VM, each with a pid of its own. Two of one image have one disk. The end of
-// one leaves the others; the end of the sandbox ends all.
+// TestPod: the containers of a pod run in one VM, each with a pid of its own. Two of one image have one disk. The end
+// of one leaves the others; the end of the sandbox ends all.
 func TestPod(t *testing.T) {
 	w := newWorld(t).runningPod("web", "log")
 	vm, err := w.service.current()
@@ -185,8 +185,8 @@ func TestSeventeenImages(t *testing.T) {
 	}
 }
 
-// TestPodRefusals: what is not a container of the pod gets no place in it, and calls that mean the VM as a whole are
-// refused of a container.
+// TestPodRefusals: what is not a container of the pod gets no place in it. Calls that mean the VM as a whole are
+// refused.
 func TestPodRefusals(t *testing.T) {
 	w := newWorld(t).runningPod("web")
 	if err := errgrpc.ToNative(w.createMember("web", "alpine")); !errdefs.IsAlreadyExists(err) {

@@ -5,11 +5,8 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/containerd/errdefs"
-
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 )
@@ -46,12 +43,7 @@ func (c *memberCreation) volumes(ctx context.Context, _ *steps.Undo) error {
 		})
 		if err == nil && v.Kind == spec.VolumeSynced {
 			source := c.bundle.Member.Volumes[i].Source
-			for range syncTries {
-				if err = c.vm.pod.sync(ctx, agent, v.ID, source); !errdefs.IsUnavailable(err) {
-					break
-				}
-				retry.Sleep(ctx, syncDelay)
-			}
+			err = c.vm.pod.sync(ctx, agent, v.ID, source)
 		}
 		if err != nil {
 			return fmt.Errorf("mount %s: %w", m.Target, err)

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"godwit.dev/godwit/shim/bundle"
-	"godwit.dev/godwit/shim/proc"
 )
 
 // Task is what containerd knows of a container in the VM. The VM's lock guards its fields.
@@ -31,10 +29,7 @@ type Task struct {
 	abortStart context.CancelFunc // while starting
 	startOver  chan struct{}      // closed when the Start that has begun is over
 	stats      statsCache         // has a lock of its own
-	// Of a member: the sandbox process, and the host's file for its last words.
-	holder          proc.ID
-	termination     *os.File
-	terminationPath string // in the container
+	member     *member            // nil: the task owns the VM
 }
 
 // newTask makes a task of the VM; vm.mu is held, or the VM is new.
@@ -78,12 +73,9 @@ var taskTransitions = map[TaskState][]TaskState{
 	TaskDeleted:  {},
 }
 
-// isMember reports whether the task is a container of a pod: its end is not the VM's.
-func (t *Task) isMember() bool { return t != t.vm.owner }
-
 // container names the task's container in calls of the agent: a VM with one has no name for it.
 func (t *Task) container() string {
-	if t.isMember() {
+	if t.member != nil {
 		return t.guest
 	}
 	return ""
@@ -126,8 +118,8 @@ func (t *Task) pid() uint32 {
 	switch {
 	case j == nil:
 		return 0
-	case t.isMember():
-		return uint32(t.holder.PID)
+	case t.member != nil:
+		return uint32(t.member.holder.PID)
 	}
 	return uint32(j.Holder.PID)
 }

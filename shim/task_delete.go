@@ -27,15 +27,15 @@ func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskap
 		switch {
 		case r.GetExecID() != "":
 			p, err = t.removeExec(ctx, r.GetExecID())
-		case t.isMember():
-			p, err = t.init, t.deleteMember(ctx)
+		case t.member != nil:
+			p, err = t.init, t.member.delete(ctx)
 		default:
 			p, err = t.init, t.delete(ctx)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if p.id == "" && t.inPod() {
+		if p.id == "" && t.vm.isPod() {
 			s.leavePod(t)
 		}
 		vm.mu.Lock()
@@ -159,7 +159,7 @@ const lastAnswer = 200 * time.Millisecond
 // leavePod forgets a task that was deleted, and ends the shim after the last one: the sandbox may go before its
 // containers. containerd 2.3 asks for no end then.
 func (s *Service) leavePod(t *Task) {
-	if t.isMember() {
+	if t.member != nil {
 		s.removeMember(t)
 	}
 	s.mu.Lock()

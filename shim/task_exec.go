@@ -26,7 +26,7 @@ func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*empty
 		if !vm.spec().HasAgent() {
 			return nil, fmt.Errorf("exec in task %s: %w", vm.id, errNoAgent)
 		}
-		if t.inPod() && !t.isMember() {
+		if t.vm.isPod() && t.member == nil {
 			return nil, fmt.Errorf("exec in the sandbox of pod %s, where no program runs: name one of its containers: %w",
 				vm.id, errdefs.ErrNotImplemented)
 		}
@@ -84,8 +84,8 @@ func (s *Service) Start(ctx context.Context, r *taskapi.StartRequest) (*taskapi.
 		switch {
 		case r.GetExecID() != "":
 			err = t.startExec(ctx, r.GetExecID())
-		case t.isMember():
-			err = t.startMember(ctx)
+		case t.member != nil:
+			err = t.member.start(ctx)
 		default:
 			err = t.start(ctx)
 		}

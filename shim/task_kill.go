@@ -97,12 +97,12 @@ func (t *Task) delivery(p *process, signal uint32, all bool) func(context.Contex
 	}
 	done := func(context.Context) (bool, error) { return false, nil }
 	switch {
-	case t.isMember() && t.state == TaskCreated && p.id == "":
+	case t.member != nil && t.state == TaskCreated && p.id == "":
 		if !ends(signal) {
 			return done
 		}
-		return func(ctx context.Context) (bool, error) { return !t.endCreatedMember(ctx, 128+signal), nil }
-	case t.isMember() && t.state == TaskStarting && p.id == "":
+		return func(ctx context.Context) (bool, error) { return !t.member.endCreated(ctx, 128+signal), nil }
+	case t.member != nil && t.state == TaskStarting && p.id == "":
 		return wait(t.startOver)
 	}
 	switch vm.state {

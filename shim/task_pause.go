@@ -31,7 +31,7 @@ func (vm *VM) mutable() error {
 func (s *Service) Pause(ctx context.Context, r *taskapi.PauseRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		vm := t.vm
-		if err := t.refuseInPod("pause"); err != nil {
+		if err := vm.pod.refuse("pause"); err != nil {
 			return nil, err
 		}
 		defer vm.postcopy.lockPause()()
@@ -101,7 +101,7 @@ func (vm *VM) tryResume(ctx context.Context) error {
 func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		vm := t.vm
-		if err := t.refuseInPod("resume"); err != nil {
+		if err := vm.pod.refuse("resume"); err != nil {
 			return nil, err
 		}
 		defer vm.postcopy.lockPause()()

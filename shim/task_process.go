@@ -149,7 +149,7 @@ func (vm *VM) stopTraffic() {
 // processes are those of all tasks, each task's init after its execs, the owner's last; vm.mu is held.
 func (vm *VM) processes() (all []*process) {
 	for _, t := range vm.tasks {
-		if t.isMember() {
+		if t.member != nil {
 			all = append(all, t.all()...)
 		}
 	}
@@ -199,8 +199,8 @@ func (t *Task) ended(p *process, r *agentv1.WaitResponse) {
 	switch {
 	case p.id != "":
 		t.publishExit(p, status, at)
-	case t.isMember():
-		t.finishMember(status, at)
+	case t.member != nil:
+		t.member.finish(status, at)
 	default:
 		t.finish(status, at)
 	}

@@ -87,7 +87,7 @@ func (t *Task) gone() bool {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	return t.state == TaskNew || t.state == TaskDeleted || vm.journal.Load() == nil || t.init == nil ||
-		t.isMember() && t.state == TaskCreating
+		t.member != nil && t.state == TaskCreating
 }
 
 // toGRPC is err as a gRPC status, which is what ttrpc carries.

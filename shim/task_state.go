@@ -63,7 +63,7 @@ func (t *Task) reportedStatus() tasktypes.Status {
 	case TaskNew, TaskCreating, TaskCreated:
 		return tasktypes.Status_CREATED
 	case TaskStarting:
-		if t.inPod() { // CRI ends a sandbox that is not RUNNING, and restarts a container that is PAUSING
+		if t.vm.isPod() { // CRI ends a sandbox that is not RUNNING, and restarts a container that is PAUSING
 			return tasktypes.Status_RUNNING
 		}
 		// A boot takes long enough for containerd's restart monitor to come by: it kills
@@ -72,7 +72,7 @@ func (t *Task) reportedStatus() tasktypes.Status {
 	case TaskStopped, TaskDeleting, TaskDeleted:
 		return tasktypes.Status_STOPPED
 	}
-	if t.inPod() {
+	if t.vm.isPod() {
 		return tasktypes.Status_RUNNING
 	}
 	switch t.vm.state {

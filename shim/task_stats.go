@@ -65,7 +65,7 @@ func (t *Task) metrics(ctx context.Context) (_ any, err error) {
 	if g == nil { // no process of the container has run, or none was asked for figures
 		g = &agentv1.StatsResponse{}
 	}
-	if t.isMember() { // what VM and shim cost the host is the sandbox's
+	if t.member != nil { // what VM and shim cost the host is the sandbox's
 		return figures(cgroup.Figures{Guest: g, Cost: cgroup.Cost{CPU: g.GetCpuUsageUsec()}, RAM: j.Spec.Memory}), nil
 	}
 	c, err := cgroup.CostOf(j.Private)

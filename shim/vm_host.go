@@ -116,10 +116,6 @@ type Attachment interface {
 // Disks turns containerd's mounts into block files.
 type Disks interface {
 	Prepare(ctx context.Context, req DisksRequest) (*DiskSet, error)
-	// PrepareImage makes the read-only disks of a container of a pod: most often one. It goes on if its caller leaves.
-	PrepareImage(ctx context.Context, req DisksRequest) (*DiskSet, error)
-	// PrepareScratch makes a writable disk that is empty.
-	PrepareScratch(ctx context.Context, req DisksRequest) (*DiskSet, error)
 	// CarriesDisk reports whether the image below these mounts is a VM disk by its looks.
 	CarriesDisk(ctx context.Context, mounts []*types.Mount) (bool, error)
 	// PrepareVMDisk makes the files of a VM that boots the system on a disk.

@@ -111,7 +111,7 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 			switch {
 			case p.left:
 				s = movedStatus
-			case p.id != "", p.task.isMember():
+			case p.id != "", p.task.member != nil:
 				s = killed
 			}
 			if p.pump != nil {
@@ -139,7 +139,7 @@ func (e *ending) noteEnds(status uint32, at time.Time) {
 	j := e.vm.journal.Load()
 	ends := map[string]uint32{j.Bundle: status}
 	for _, t := range e.vm.allTasks() {
-		if t.isMember() && t.bundle != nil && !t.hasEnded() {
+		if t.member != nil && !t.member.hasEnded() {
 			ends[t.bundle.Dir] = killed
 		}
 	}

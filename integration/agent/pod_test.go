@@ -313,7 +313,7 @@ func (m *machine) ends(t *testing.T) {
 	if _, err := m.agent.AddContainer(t.Context(), box("c2", "img1")); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("an id that was removed: %v", err)
 	}
-	// A new one in the pod's pid namespace: what its init leaves behind ends with it.
+	// A new one in the pod's pid namespace: what its init leaves ends with it.
 	four := box("c4", "img1")
 	four.Pid = "pod"
 	m.add(four)

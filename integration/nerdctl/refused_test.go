@@ -41,8 +41,8 @@ func (s *site) testRefused(t *testing.T) {
 		"exploded root":    {[]string{"--rootfs"}, []string{"no root file system mount", "snapshotter"}},
 		"realtime":         {[]string{"--cpu-rt-runtime", "1000"}, []string{"realtime"}},
 		"no such user":     {[]string{"--user", "nobody-here"}, []string{"no users found"}},
-		"a pod of CRI": {[]string{"--annotation", "io.kubernetes.cri.container-type=sandbox"},
-			[]string{"io.kubernetes.cri.container-type", "pods are not supported"}},
+		"half a pod of CRI": {[]string{"--annotation", "io.kubernetes.cri.container-type=sandbox"},
+			[]string{"io.kubernetes.cri.sandbox-id", "it is empty"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"run", "--rm", "--runtime", runtimeName}, c.flags...)

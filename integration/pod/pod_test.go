@@ -1,0 +1,190 @@
+//go:build integration
+
+// Package pod runs pods of CRI with crictl, as a person does, in the VMs of godwit.
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/integration/critest"
+	"godwit.dev/godwit/integration/harness"
+)
+
+// image is one that the ground has: the whole of busybox.
+const image = "localhost/e2e-test-images/busybox:1.29-2"
+
+// node is a node with containerd's CRI plugin.
+type node struct {
+	*critest.Ground
+	t     *testing.T
+	dir   string // for configurations, on host and node
+	tools string
+}
+
+func open(t *testing.T, release harness.Release) *node {
+	g, err := critest.Open(t.Context(), release, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{Ground: g, t: t, dir: t.TempDir(), tools: filepath.Join(root, "bin", "tools")}
+	if err := n.StartGodwitd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.crictl("pull", image)
+	return n
+}
+
+// try runs crictl and answers what it prints.
+func (n *node) try(ctx context.Context, args ...string) (string, error) {
+	endpoint := []string{"--runtime-endpoint", "unix://" + n.Socket, "--timeout", "2m"}
+	return n.Run(ctx, filepath.Join(n.tools, "crictl"), append(endpoint, args...)...)
+}
+
+func (n *node) crictl(args ...string) string {
+	n.t.Helper()
+	out, err := n.try(n.t.Context(), args...)
+	if err != nil {
+		n.t.Fatalf("crictl %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(out)
+}
+
+// file writes a configuration and answers its path.
+func (n *node) file(name string, content any) string {
+	n.t.Helper()
+	data, err := json.Marshal(content)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	path := filepath.Join(n.dir, name+".json")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	return path
+}
+
+// VMMs counts those that run on the node.
+func (n *node) VMMs() (int, error) {
+	out, err := n.Run(n.t.Context(), "sh", "-c", "ls -l /proc/[0-9]*/exe 2>/dev/null | grep -c qemu-system; true")
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(out))
+}
+
+type object = map[string]any
+
+// sandbox is the configuration of a pod.
+func (n *node) sandbox(name string) string {
+	return n.file(name, object{
+		"metadata": object{"name": name, "namespace": "team", "uid": "uid-" + name, "attempt": 1}, "hostname": name,
+		"log_directory": n.dir, "linux": object{},
+	})
+}
+
+// container is the configuration of a container that runs a script.
+func (n *node) container(name, script string, more object) string {
+	c := object{
+		"metadata": object{"name": name, "attempt": 1}, "image": object{"image": image},
+		"command": []string{"/bin/sh", "-c", script}, "log_path": name + ".log", "linux": object{},
+	}
+	for key, value := range more {
+		c[key] = value
+	}
+	return n.file("c-"+name, c)
+}
+
+// eventually waits until crictl's output is what ok wants.
+func (n *node) eventually(what string, ok func(out string) bool, args ...string) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute)
+	defer cancel()
+	for {
+		out, err := n.try(ctx, args...)
+		if err == nil && ok(out) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			n.t.Fatalf("%s: %v: %s", what, err, out)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// TestPod: the life of a pod of three containers in one VM, by crictl alone, on both releases of containerd.
+func TestPod(t *testing.T) {
+	for _, release := range harness.Releases {
+		t.Run(string(release), func(t *testing.T) { testPod(t, open(t, release)) })
+	}
+}
+
+// has is what output is to have in it.
+func has(text string) func(string) bool {
+	return func(out string) bool { return strings.Contains(out, text) }
+}
+
+func testPod(t *testing.T, n *node) {
+	config := n.sandbox("web")
+	pod := n.crictl("runp", "--runtime", "godwit", config)
+	run := func(name, script string, more object) string {
+		t.Helper()
+		id := n.crictl("create", "--no-pull", pod, n.container(name, script, more), config)
+		n.crictl("start", id)
+		return id
+	}
+	first := run("first", "echo hello from first; trap 'exit 7' TERM; while :; do sleep 1; done", nil)
+	server := run("server", "mkdir /srv; echo served > /srv/index.html; httpd -f -p 8080 -h /srv", nil)
+	client := run("client", "sleep 10000", object{"linux": object{"resources": object{"memory_limit_in_bytes": 64 << 20}}})
+	served := func(when string) {
+		t.Helper()
+		if out := n.crictl("exec", client, "wget", "-q", "-O", "-", "http://127.0.0.1:8080/"); out != "served" {
+			t.Errorf("%s: a container got %q from another one over localhost", when, out)
+		}
+	}
+	served("all run")
+	out := n.crictl("exec", first, "sh", "-c", "hostname; ls /srv 2>&1; true")
+	if !strings.HasPrefix(out, "web\n") || strings.Contains(out, "index") {
+		t.Errorf("a container sees %q", out)
+	}
+	n.eventually("logs of the first", has("hello from first"), "logs", first)
+	if vms, err := n.VMMs(); err != nil || vms != 1 {
+		t.Errorf("the pod has %d VMMs: %v", vms, err)
+	}
+	if out := n.crictl("stats", "-o", "json"); !strings.Contains(out, client) {
+		t.Errorf("stats: %s", out)
+	}
+	n.crictl("stop", "--timeout", "20", first)
+	n.eventually("the end of the first", has(`"exitCode": 7`), "inspect", first)
+	n.crictl("rm", first)
+	again := run("first", "echo again; exit 3", nil)
+	n.eventually("the end of the second try", has(`"exitCode": 3`), "inspect", again)
+	served("another container has ended")
+	n.crictl("stopp", pod)
+	for _, id := range []string{server, client} {
+		n.eventually("the end of "+id, has("CONTAINER_EXITED"), "inspect", id)
+	}
+	n.crictl("rmp", pod)
+	if out := n.crictl("pods", "-q") + n.crictl("ps", "-a", "-q"); out != "" {
+		t.Errorf("pods or containers are left: %s", out)
+	}
+	if vms, err := n.VMMs(); err != nil || vms != 0 {
+		t.Errorf("%d VMMs are left: %v", vms, err)
+	}
+}
