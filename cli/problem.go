@@ -82,6 +82,13 @@ func parts(text string, cause error) *client.Problem {
 // steps on the way to it are for --verbose.
 func notStarted(err *client.CommandError) *client.Problem {
 	why := bare(err)
+	if err.Dir != "" {
+		if i := strings.LastIndex(why, "failed: "); i >= 0 {
+			why = why[i+len("failed: "):]
+		}
+		return &client.Problem{What: "The command cannot be run in the directory " + err.Dir + " of the VM.",
+			Why: sentence(capital(why)), Remedy: "To run it in another one: --workdir.", Cause: err}
+	}
 	if i := strings.Index(why, "exec: "); i >= 0 {
 		why = why[i+len("exec: "):]
 	}

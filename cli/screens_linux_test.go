@@ -201,8 +201,10 @@ func TestFormsOfLists(t *testing.T) {
 	}
 	for line, says := range map[string]string{
 		"ps -f nonsense": "KEY=VALUE", "ps -f colour=red": "The keys are: addresses,",
-		"ps --format {{.colour}}": "The keys are:",
-		"ps --format {{":          "--format",
+		"ps --format {{.colour}}":    `godwit: --format: there is no key "colour". The keys are: addresses,`,
+		"ps --format {{.vm.colour}}": `godwit: --format: there is no key "colour" of vm. The keys of vm are: id, namespace`,
+		"ps --format {{.vm.id.x}}":   "godwit: --format: vm.id has no keys below it.",
+		"ps --format {{":             "--format",
 	} {
 		var out, log strings.Builder
 		code := Run(t.Context(), append([]string{"--socket", socket}, strings.Fields(line)...), &out, &log)

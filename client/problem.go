@@ -106,7 +106,7 @@ func sentence(text string) string {
 	if text == "" {
 		return ""
 	}
-	if first, _, _ := strings.Cut(text, " "); !strings.ContainsAny(first, "-_./:") {
+	if first, _, _ := strings.Cut(text, " "); !strings.ContainsAny(first, "-_./:") && first != "godwitd" {
 		text = strings.ToUpper(text[:1]) + text[1:]
 	}
 	if strings.ContainsAny(text[len(text)-1:], ".?!") {

@@ -253,9 +253,16 @@ func notWhole(kind, ref string, causes []error) error {
 			p.Why, p.Remedy = p.Why+" "+own.What+" "+own.Why, p.Remedy+" "+own.Remedy
 			continue
 		}
-		p.Why += " " + sentence(strings.TrimSuffix(cause.Error(), ": "+class.Error()))
+		why, remedy := sentence(strings.TrimSuffix(cause.Error(), ": "+class.Error())), ""
+		if at := strings.Index(why, ". To "); at >= 0 {
+			why, remedy = why[:at+1], why[at+1:]
+		}
+		p.Why, p.Remedy = p.Why+" "+why, p.Remedy+remedy
+		if strings.Contains(why, "nothing listens at") {
+			p.Remedy += " To name another socket: --socket."
+		}
 	}
-	if strings.TrimSpace(p.Remedy) == "" {
+	if strings.TrimSpace(p.Remedy) == "" { // a list that was read in part: an id is not looked for in it
 		p.Remedy = "To go on, name it by its whole id, or try again."
 	}
 	return p

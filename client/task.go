@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -47,15 +48,27 @@ const (
 // CommandError says that the command of a VM could not be started. Code is NotRunnable or NoCommand.
 type CommandError struct {
 	Code int
+	Dir  string // of the VM, in which the command was to run and cannot; empty: it is about the command itself
 	Err  error
 }
 
 func (e *CommandError) Error() string { return e.Err.Error() }
 func (e *CommandError) Unwrap() error { return e.Err }
 
+// wrongDir is how runc and the guest's agent say that a working directory cannot be entered.
+var wrongDir = regexp.MustCompile(`chdir to cwd \("([^"]*)"\) set in config.json failed: `)
+
 // commandError finds out whether err is about the command.
 func commandError(err error) error {
-	switch text := err.Error(); {
+	text := err.Error()
+	if dir := wrongDir.FindStringSubmatch(text); dir != nil {
+		code := NotRunnable
+		if strings.Contains(text, "no such file") {
+			code = NoCommand
+		}
+		return &CommandError{Code: code, Dir: dir[1], Err: err}
+	}
+	switch {
 	case !strings.Contains(text, `exec: "`):
 		return err
 	case strings.Contains(text, "not found") || strings.Contains(text, "no such file"):

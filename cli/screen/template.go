@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"text/template"
 
@@ -40,8 +41,38 @@ func (t *Template) Write(w io.Writer, item Item) error {
 	}
 	var line bytes.Buffer
 	if err := t.parsed.Execute(&line, doc); err != nil {
-		return fmt.Errorf("--format: %w. The keys are: %s: %w", err, keys(doc), errdefs.ErrInvalidArgument)
+		return wrongKey(err, doc)
 	}
 	_, err = fmt.Fprintln(w, line.String())
 	return err
+}
+
+// atPath is where text/template says that it has failed: at a path of keys.
+var atPath = regexp.MustCompile(`at <((?:\.[A-Za-z0-9_]+)+)>: (.*)$`)
+
+// wrongKey names the first key of a path that the document does not have, and those that stand in its place.
+func wrongKey(err error, doc map[string]any) error {
+	at := atPath.FindStringSubmatch(err.Error())
+	if at == nil {
+		return fmt.Errorf("--format: %w. The keys are: %s: %w", err, keys(doc), errdefs.ErrInvalidArgument)
+	}
+	path := strings.Split(at[1][1:], ".")
+	for i, key := range path {
+		next, found := doc[key]
+		if !found {
+			of := ""
+			if i > 0 {
+				of = " of " + strings.Join(path[:i], ".")
+			}
+			return fmt.Errorf("--format: there is no key %q%s. The keys%s are: %s: %w", key, of, of, keys(doc),
+				errdefs.ErrInvalidArgument)
+		}
+		below, isMap := next.(map[string]any)
+		if !isMap && i+1 < len(path) {
+			return fmt.Errorf("--format: %s has no keys below it: %w", strings.Join(path[:i+1], "."),
+				errdefs.ErrInvalidArgument)
+		}
+		doc = below
+	}
+	return fmt.Errorf("--format: %s: %s: %w", at[1], at[2], errdefs.ErrInvalidArgument)
 }
