@@ -33,6 +33,9 @@ func plain(text string) string {
 			kept = append(kept, bare)
 		}
 	}
+	if n := len(kept); n > 1 && kept[n-1] == errdefs.ErrPermissionDenied.Error() && toDo.MatchString(kept[n-2]) {
+		kept = kept[:n-1] // what to do stands before it
+	}
 	for len(kept) > 1 && slices.Contains(tellingClasses, kept[len(kept)-1]) {
 		kept = kept[:len(kept)-1]
 	}

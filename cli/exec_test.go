@@ -41,8 +41,8 @@ func TestCommandThatCannotRun(t *testing.T) {
 			t.Errorf("exit code %d: %q, want %d: %q", exitCode(err), p.Error(), code, want)
 		}
 	}
-	dir := &client.CommandError{Code: client.NoCommand, Dir: "/nodir", Err: errors.New(`exec in VM web: OCI runtime exec ` +
-		`failed: chdir to cwd ("/nodir") set in config.json failed: no such file or directory`)}
+	dir := &client.CommandError{Code: client.NoCommand, Dir: "/nodir", Err: errors.New(
+		`exec in VM web: exec failed: chdir to cwd ("/nodir") set in config.json failed: no such file or directory`)}
 	want := "The command cannot be run in the directory /nodir of the VM. No such file or directory. " +
 		"To run it in another one: --workdir."
 	if p := new(options).explain(notRun(dir)); p.Error() != want || exitCode(notRun(dir)) != client.NoCommand {

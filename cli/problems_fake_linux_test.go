@@ -8,10 +8,15 @@ import (
 	"testing"
 
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
+	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
+	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/controller"
@@ -142,6 +147,49 @@ func (noTasks) Get(context.Context, *tasksapi.GetRequest) (*tasksapi.GetResponse
 	return nil, errgrpc.ToGRPC(fmt.Errorf("no running task found: %w", errdefs.ErrNotFound))
 }
 
+// anyLease gives every lease.
+type anyLease struct {
+	leasesapi.UnimplementedLeasesServer
+}
+
+func (anyLease) Create(_ context.Context, req *leasesapi.CreateRequest) (*leasesapi.CreateResponse, error) {
+	return &leasesapi.CreateResponse{Lease: &leasesapi.Lease{ID: req.GetID()}}, nil
+}
+
+func (anyLease) Delete(context.Context, *leasesapi.DeleteRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, nil
+}
+
+// anyNamespace has no labels.
+type anyNamespace struct {
+	namespacesapi.UnimplementedNamespacesServer
+}
+
+func (anyNamespace) Get(_ context.Context, req *namespacesapi.GetNamespaceRequest) (*namespacesapi.GetNamespaceResponse,
+	error) {
+	return &namespacesapi.GetNamespaceResponse{Namespace: &namespacesapi.Namespace{Name: req.GetName()}}, nil
+}
+
+// oneSnapshotter is a containerd with overlayfs.
+type oneSnapshotter struct {
+	introspectionapi.UnimplementedIntrospectionServer
+}
+
+func (oneSnapshotter) Plugins(context.Context, *introspectionapi.PluginsRequest) (*introspectionapi.PluginsResponse,
+	error) {
+	return &introspectionapi.PluginsResponse{Plugins: []*introspectionapi.Plugin{{Type: "io.containerd.snapshotter.v1",
+		ID: "overlayfs"}}}, nil
+}
+
+// oldContainerd is that of Debian 12.
+type oldContainerd struct {
+	versionapi.UnimplementedVersionServer
+}
+
+func (*oldContainerd) Version(context.Context, *emptypb.Empty) (*versionapi.VersionResponse, error) {
+	return &versionapi.VersionResponse{Version: "1.6.20~ds1"}, nil
+}
+
 // containerdWith serves one that has containers of those ids; a name after a slash is that of its label.
 func containerdWith(t *testing.T, ids ...string) string {
 	t.Helper()
@@ -154,6 +202,10 @@ func containerdWith(t *testing.T, ids ...string) string {
 	srv := grpc.NewServer()
 	containersapi.RegisterContainersServer(srv, f)
 	tasksapi.RegisterTasksServer(srv, noTasks{})
+	leasesapi.RegisterLeasesServer(srv, anyLease{})
+	versionapi.RegisterVersionServer(srv, &oldContainerd{})
+	namespacesapi.RegisterNamespacesServer(srv, anyNamespace{})
+	introspectionapi.RegisterIntrospectionServer(srv, oneSnapshotter{})
 	socket := place(t)
 	l, err := net.Listen("unix", socket)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
@@ -20,11 +21,13 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/client"
 	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/node"
 	"godwit.dev/godwit/migrate/transition"
 	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/vmm/cloudhypervisor"
+	"godwit.dev/godwit/vmm/kvm"
 	"godwit.dev/godwit/vmm/qemu"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -49,6 +52,10 @@ func faultsAround(t *testing.T) []fault {
 		t.Fatal(err)
 	}
 	_, noSecond := second.Probe(t.Context())
+	_, noKVM := cloudhypervisor.New(cloudhypervisor.Driver{Binary: "/bin/true",
+		Host: kvm.Host{Device: nowhere}}).Probe(t.Context())
+	elsewhere := &nodev1.Record{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Owner: &nodev1.Owner{Node: "b"}}
+	refused := controller.PullController.Allows(controller.WithPeer(t.Context(), "a"), elsewhere, "a")
 	_, noStore := (&node.Service{Config: &config.Config{Node: "a"}}).Hibernate(t.Context(),
 		&nodev1.HibernateRequest{Vm: &nodev1.VM{Namespace: "default", Id: "web"}})
 	all := []fault{
@@ -69,6 +76,8 @@ func faultsAround(t *testing.T) []fault {
 			Reason: "it had 9 changes, and has 7"}}), 6, false},
 		{"there is no Cloud Hypervisor", noFirst, 4, true},
 		{"there is no QEMU", noSecond, 4, true},
+		{"there is no KVM for Cloud Hypervisor", noKVM, 4, true},
+		{"the controller refuses the node", refused, 7, false},
 	}
 	return all
 }
@@ -188,7 +197,17 @@ func TestFaultsHere(t *testing.T) {
 		text, code := complains(t, seen, "--containerd "+none+" "+verb)
 		add("containerd does not run: `"+verb+"`", text, code)
 	}
+	old := containerdWith(t)
+	text, code := complains(t, seen, "--containerd "+old+" run alpine")
+	add("containerd is too old: `run alpine`", text, code)
+	empty := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(empty.Close)
+	host := strings.TrimPrefix(empty.URL, "http://")
+	text, code = complains(t, seen, "--containerd "+old+" pull "+host+"/none:1")
+	add("the registry has no such image: `pull`", strings.ReplaceAll(text, host, "registry.example"), code)
 	for what, err := range map[string]error{
+		"the registry stops in a pull": fmt.Errorf("pull image registry.example/shop:1: %w", &client.StalledError{
+			At: client.PullProgress{Phase: "fetch", Done: 1 << 20, Total: 9 << 20}, Silence: time.Minute}),
 		"the socket of godwitd is not the user's": record.Unreachable("/run/godwit/godwitd.sock", syscall.EACCES),
 		"godwitd is not there":                    record.Unreachable("/run/godwit/godwitd.sock", syscall.ECONNREFUSED),
 		"the command of an exec is not there": notRun(&client.CommandError{Code: client.NoCommand, Err: fmt.Errorf(

@@ -46,6 +46,9 @@ func (c *Client) Create(ctx context.Context, o VMOptions) (*nodev1.VM, error) {
 		return nil, err
 	}
 	ctx = namespaces.WithNamespace(ctx, c.namespace)
+	if err := c.recent(ctx, ctr); err != nil {
+		return nil, err
+	}
 	if m.name == "" {
 		m.name = madeUp(o.Image)
 	} else if err := c.free(ctx, m.name); err != nil {

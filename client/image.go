@@ -97,7 +97,7 @@ func (c *Client) pull(ctx context.Context, image string, o PullOptions) (contain
 		if cause := context.Cause(pulling); cause != nil && ctx.Err() == nil {
 			err = cause
 		} else {
-			err = pullError(err)
+			err = pullError(image, err)
 		}
 		return nil, fmt.Errorf("pull image %s: %w", image, err)
 	}
@@ -108,11 +108,12 @@ func (c *Client) pull(ctx context.Context, image string, o PullOptions) (contain
 }
 
 // pullError gives what a registry has said a class and a remedy.
-func pullError(err error) error {
+func pullError(image string, err error) error {
 	text := err.Error()
 	switch {
 	case errdefs.IsNotFound(err):
-		return fmt.Errorf("the registry does not have it, or wants a login (docker login): %w", err)
+		return &Problem{What: "There is no image " + image + ".", Why: "The registry does not have it, or wants a login.",
+			Remedy: "To go on, look at its name and tag. To give a login: docker login.", Cause: err}
 	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
 		return fmt.Errorf("%w. For a registry without TLS: --insecure-registry: %w", err, errdefs.ErrFailedPrecondition)
 	}

@@ -86,11 +86,28 @@ func (w *pullWatch) follow(ctx context.Context, cancel context.CancelCauseFunc, 
 			w.tell(now)
 		}
 		if time.Since(moved) > w.silence {
-			cancel(fmt.Errorf("the registry has sent nothing for %v: %w", w.silence, errdefs.ErrUnavailable))
+			cancel(&StalledError{now, w.silence})
 			return
 		}
 	}
 }
+
+// StalledError is a pull whose registry is silent. Its class is Unavailable.
+type StalledError struct {
+	At      PullProgress // how far it came
+	Silence time.Duration
+}
+
+func (e *StalledError) Error() string {
+	what := "the registry has not answered"
+	if e.At.Phase != "resolve" {
+		what = fmt.Sprintf("the registry has stopped after %d of %d bytes, and has sent nothing", e.At.Done, e.At.Total)
+	}
+	return fmt.Sprintf("%s for %v. To go on, see whether it works, and pull again", what, e.Silence)
+}
+
+// Unwrap gives the class.
+func (e *StalledError) Unwrap() error { return errdefs.ErrUnavailable }
 
 func (w *pullWatch) look(ctx context.Context) (PullProgress, error) {
 	w.mu.Lock()

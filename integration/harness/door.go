@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type Exchange struct {
 type Fault struct {
 	Status int   // answer this instead of asking the registry
 	Cut    int64 // close the connection after this many bytes of the body, either way
+	Stall  int64 // send no more than this many bytes of the answer's body, until the client is gone
 }
 
 // Door passes requests to the registry, counts them, and can fail any of them.
@@ -100,7 +102,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fault := d.next(r)
 	e := Exchange{Method: r.Method, Path: r.URL.Path, Start: time.Now()}
 	up := &countedBody{ReadCloser: r.Body, cut: fault.Cut}
-	down := &countedWriter{ResponseWriter: w, status: http.StatusOK, cut: fault.Cut}
+	down := &countedWriter{ResponseWriter: w, status: http.StatusOK, cut: fault.Cut, stall: fault.Stall,
+		gone: r.Context().Done()}
 	defer func() {
 		e.Status, e.Up, e.Down, e.End = down.status, up.n.Load(), down.n, time.Now()
 		d.mu.Lock()
@@ -140,6 +143,8 @@ type countedWriter struct {
 	status int
 	n      int64
 	cut    int64
+	stall  int64
+	gone   <-chan struct{} // closed when the client is
 }
 
 func (w *countedWriter) WriteHeader(status int) {
@@ -150,6 +155,15 @@ func (w *countedWriter) WriteHeader(status int) {
 func (w *countedWriter) Write(p []byte) (int, error) {
 	if w.cut > 0 && w.n >= w.cut {
 		return 0, io.ErrShortWrite
+	}
+	if w.stall > 0 && w.n+int64(len(p)) > w.stall {
+		n, err := w.ResponseWriter.Write(p[:w.stall-w.n])
+		w.n += int64(n)
+		if err == nil {
+			err = http.NewResponseController(w.ResponseWriter).Flush()
+		}
+		<-w.gone
+		return n, cmp.Or(err, io.ErrShortWrite)
 	}
 	n, err := w.ResponseWriter.Write(p)
 	w.n += int64(n)

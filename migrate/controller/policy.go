@@ -59,9 +59,10 @@ func (p Pull) Allows(ctx context.Context, rec *nodev1.Record, to string) error {
 	if p != PullController || !remote || peer != to || slices.Contains(homes(rec), peer) {
 		return nil
 	}
-	return fmt.Errorf("bring VM %s/%s to node %s: that node did not have it last, and move.pull is %q: order it on "+
-		"node %q or on the controller: %w",
-		rec.GetVm().GetNamespace(), rec.GetVm().GetId(), peer, p, homes(rec), errdefs.ErrPermissionDenied)
+	return fmt.Errorf("bring VM %s/%s to node %s: that node did not have it last, and move.pull is %q. To go on, "+
+		"order it on the controller, or on a node that had it (%s): %w",
+		rec.GetVm().GetNamespace(), rec.GetVm().GetId(), peer, p, strings.Join(homes(rec), ", "),
+		errdefs.ErrPermissionDenied)
 }
 
 // Under makes s bind other nodes by p. Call it before s is served.

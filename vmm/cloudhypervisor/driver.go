@@ -38,8 +38,9 @@ type Driver struct {
 
 	// AllowRoot starts a VM whose RAM is root's, in a VMM that is root without capabilities.
 	AllowRoot bool
+	// Host is where KVM is looked for; zero: this host.
+	Host kvm.Host
 
-	host     kvm.Host
 	bare     bool // of tests: their fake stays among the files of the host
 	landlock func() bool
 	mtu      func(tap, mtu int) error
@@ -58,8 +59,8 @@ func New(d Driver) *Driver {
 	if d.Remember == nil {
 		d.Remember = func(_ string, _ []string, find func() (string, error)) (string, error) { return find() }
 	}
-	if d.host == (kvm.Host{}) {
-		d.host = kvm.Default
+	if d.Host == (kvm.Host{}) {
+		d.Host = kvm.Default
 	}
 	if d.landlock == nil {
 		d.landlock = hasLandlock
@@ -83,7 +84,7 @@ func (d *Driver) start(ctx context.Context, cfg vmm.Config) (*Machine, error) {
 	if err := check(cfg); err != nil {
 		return nil, err
 	}
-	if missing := d.host.Missing(); missing != nil {
+	if missing := d.Host.Missing(); missing != nil {
 		return nil, fmt.Errorf("KVM does not work here: %w: %w", missing, errdefs.ErrFailedPrecondition)
 	}
 	f, err := openFiles(cfg, d.AllowRoot, d.confined())
@@ -120,7 +121,7 @@ func (d *Driver) launch(cfg vmm.Config, f *files, plan *plan) (_ *Machine, err e
 	proc, err := process.Launch{
 		Args: []string{binary, "--api-socket", "fd=" + f.api, "--event-monitor", "fd=" + f.events, "--seccomp", "true"},
 		FDs:  f.FDs(), Out: f.console, Log: f.log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user,
-		Confined: d.confined(), Device: d.host.Device, Userfault: cfg.Track,
+		Confined: d.confined(), Device: d.Host.Device, Userfault: cfg.Track,
 		// It asks for the MTU of a tap by the tap's name.
 		Offline: cfg.NetNS == "" && len(cfg.NICs) == 0 && d.confined(),
 	}.Start()

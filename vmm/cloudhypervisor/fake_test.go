@@ -96,7 +96,7 @@ func fakeVMM(t *testing.T, how string, at int, env ...string) fake {
 	if err := os.Mkdir(filepath.Join(dir, "kvm_amd"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d := New(Driver{Binary: binary, AllowRoot: true, bare: true, host: kvm.Host{Device: os.DevNull, Modules: dir},
+	d := New(Driver{Binary: binary, AllowRoot: true, bare: true, Host: kvm.Host{Device: os.DevNull, Modules: dir},
 		landlock: func() bool {
 			return true
 		},

@@ -37,7 +37,7 @@ func (d *Driver) Probe(ctx context.Context) (vmm.Facts, error) {
 		return vmm.Facts{}, fmt.Errorf("there is no Cloud Hypervisor: %v. To have one, install version %d or newer, or set "+
 			"vmm.cloud_hypervisor: %w", err, minMajor, errdefs.ErrFailedPrecondition)
 	}
-	if missing := d.host.Missing(); missing != nil {
+	if missing := d.Host.Missing(); missing != nil {
 		return vmm.Facts{}, fmt.Errorf("KVM does not work here: %w. To have it, load kvm_intel or kvm_amd. To do "+
 			"without: vmm.kind "+
 			"= \"qemu\": %w", missing, errdefs.ErrFailedPrecondition)

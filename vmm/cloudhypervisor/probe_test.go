@@ -32,7 +32,7 @@ func TestProbe(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(dir, "kvm_intel"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			d := New(Driver{Binary: binary, host: kvm.Host{Device: os.DevNull, Modules: dir}})
+			d := New(Driver{Binary: binary, Host: kvm.Host{Device: os.DevNull, Modules: dir}})
 			facts, err := d.Probe(t.Context())
 			if tt.remedy == "" && (err != nil || facts.Version != tt.version) {
 				t.Errorf("got %+v, %v", facts, err)
@@ -50,7 +50,7 @@ func TestProbeWithoutKVM(t *testing.T) {
 	if err := os.WriteFile(binary, []byte("#!/bin/sh\necho cloud-hypervisor v53.0\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d := New(Driver{Binary: binary, host: kvm.Host{Device: os.DevNull, Modules: dir}})
+	d := New(Driver{Binary: binary, Host: kvm.Host{Device: os.DevNull, Modules: dir}})
 	if _, err := d.Probe(t.Context()); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "kvm_intel") {
 		t.Errorf("got %v", err)
 	}
