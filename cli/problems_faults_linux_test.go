@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -67,7 +68,8 @@ func faultsAround(t *testing.T) []fault {
 		{"the registry fails", refusedBy(t, http.StatusBadGateway), 6, true},
 		{"the registry is full", refusedBy(t, http.StatusInsufficientStorage), 8, true},
 		{"the registry does not answer", refusedBy(t, 0), 6, true},
-		{"the state directory is full", fmt.Errorf("write the VM's state: %w", durable.DiskError(syscall.ENOSPC)), 8, true},
+		{"the state directory is full", fmt.Errorf("write the VM's state: %w", durable.DiskError(&fs.PathError{Op: "write",
+			Path: "/var/lib/godwit/vms/default/web/node.json", Err: syscall.ENOSPC})), 8, true},
 		{"the controller does not answer", fmt.Errorf("look who has the VM: %w",
 			record.Unreachable("HOST:7412", errors.New("connection refused"))), 6, false},
 		{"the controller's store was put back from a copy", transition.Closed(&nodev1.StoreState{Waiting: true,

@@ -131,11 +131,12 @@ func (r *Node) space(offer *machinev1.OfferResponse, resp *nodev1.PeerCheckRespo
 	for _, space := range []struct {
 		what       string
 		free, need uint64
-	}{{"RAM (ram_size)", resp.GetFreeBytes(), offer.GetRamBytes()}, {"disks (state_dir)", fs.Bavail * uint64(fs.Bsize),
-		offer.GetDiskBytes()}} {
+		remedy     string
+	}{{"RAM (ram_size)", resp.GetFreeBytes(), offer.GetRamBytes(), ""},
+		{"disks (state_dir)", fs.Bavail * uint64(fs.Bsize), offer.GetDiskBytes(), ": make room in " + r.Config.StateDir}} {
 		if space.free < space.need {
-			resp.Obstacles = append(resp.Obstacles, fmt.Sprintf("it has %s free for %s, the VM needs %s",
-				config.Size(space.free), space.what, config.Size(space.need)))
+			resp.Obstacles = append(resp.Obstacles, fmt.Sprintf("it has %s free for %s, the VM needs %s%s",
+				config.Size(space.free), space.what, config.Size(space.need), space.remedy))
 		}
 	}
 	return nil

@@ -31,6 +31,9 @@ func TestFullStateDir(t *testing.T) {
 		d.Errorf("containers %q, %d snapshots of containers", out, d.active())
 	}
 	d.full(8, "checkpoint", "web")
+	if out := d.says("", "snapshot", "ls", "-q", "web"); out != "" {
+		d.Errorf("snapshots: %s", out)
+	}
 	d.full(8, "hibernate", "web")
 	after := d.counted()
 	if after <= before {

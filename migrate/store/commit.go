@@ -7,6 +7,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	bolt "go.etcd.io/bbolt"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // change is one of those that a commit makes durable.
@@ -72,7 +74,7 @@ func (b *Bolt) commit(all []*change) {
 		}
 		for _, c := range all {
 			if err != nil && !errors.Is(err, errNothing) {
-				c.err = err
+				c.err = durable.DiskError(err)
 			}
 			close(c.done)
 		}
