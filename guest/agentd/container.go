@@ -43,7 +43,7 @@ func newContainer(id string, group cgroup, dir string) *container {
 // podID is the id of the process that holds what containers share.
 const podID = "pod"
 
-// maxID is long enough for who counts.
+// maxID is long enough for any counter.
 const maxID = 64
 
 // checkID refuses what is no name of a directory, and what would be another process's.

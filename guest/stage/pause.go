@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unprivileged is the user of the process that holds a pod's namespaces, as with Kubernetes' pause.
-const unprivileged = 65535
+// noUser is the user of the process that holds a pod's namespaces, as with Kubernetes' pause.
+const noUser = 65535
 
 // pause holds the namespaces that the containers of a pod share. It is the first process of a pid
 // namespace and reaps what becomes an orphan there. It sees no file, and is not root. It returns
@@ -68,10 +68,10 @@ func dropRoot() error {
 	if err := syscall.Setgroups(nil); err != nil {
 		return fmt.Errorf("set groups: %w", err)
 	}
-	if err := syscall.Setgid(unprivileged); err != nil {
+	if err := syscall.Setgid(noUser); err != nil {
 		return fmt.Errorf("set gid: %w", err)
 	}
-	if err := syscall.Setuid(unprivileged); err != nil {
+	if err := syscall.Setuid(noUser); err != nil {
 		return fmt.Errorf("set uid: %w", err)
 	}
 	return nil
