@@ -102,6 +102,19 @@ func (m *member) endCreated(ctx context.Context, status uint32) bool {
 	return true
 }
 
+// deliverEarly is delivery for an init that does not run yet; nil: it does. vm.mu is held.
+func (m *member) deliverEarly(signal uint32) func(context.Context) (again bool, err error) {
+	switch {
+	case m.t.state == TaskStarting:
+		return wait(m.t.startOver)
+	case m.t.state != TaskCreated:
+		return nil
+	case !ends(signal):
+		return done
+	}
+	return func(ctx context.Context) (bool, error) { return !m.endCreated(ctx, 128+signal), nil }
+}
+
 // delete frees what is left of a container that has ended or never ran. What cannot be freed fails the call, so
 // that it can be repeated.
 func (m *member) delete(ctx context.Context) error {

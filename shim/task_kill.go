@@ -80,30 +80,30 @@ func (t *Task) killable(p *process) error {
 	return nil
 }
 
+// done is a signal that has nothing to do any more.
+func done(context.Context) (again bool, err error) { return false, nil }
+
+// wait has a signal asked for again when something is over.
+func wait(over <-chan struct{}) func(context.Context) (again bool, err error) {
+	return func(ctx context.Context) (bool, error) {
+		select {
+		case <-over:
+			return true, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
 // delivery answers how a signal gets to p from the state of now; what it answers may have
 // to be asked for again. vm.mu is held.
 func (t *Task) delivery(p *process, signal uint32, all bool) func(context.Context) (again bool, err error) {
 	vm := t.vm
 	fatal := p.id == "" && signal == sigkill
-	wait := func(over <-chan struct{}) func(context.Context) (bool, error) {
-		return func(ctx context.Context) (bool, error) {
-			select {
-			case <-over:
-				return true, nil
-			case <-ctx.Done():
-				return false, ctx.Err()
-			}
+	if t.member != nil && p.id == "" {
+		if early := t.member.deliverEarly(signal); early != nil {
+			return early
 		}
-	}
-	done := func(context.Context) (bool, error) { return false, nil }
-	switch {
-	case t.member != nil && t.state == TaskCreated && p.id == "":
-		if !ends(signal) {
-			return done
-		}
-		return func(ctx context.Context) (bool, error) { return !t.member.endCreated(ctx, 128+signal), nil }
-	case t.member != nil && t.state == TaskStarting && p.id == "":
-		return wait(t.startOver)
 	}
 	switch vm.state {
 	case Created:

@@ -40,8 +40,11 @@ type Follower struct {
 	At, Since int64
 	Patience
 
-	known   bool // the operation was seen
-	settled bool
+	// The last event that was heard, and the time up to which events were heard before.
+	after     uint64
+	at, since int64
+	known     bool // the operation was seen
+	settled   bool
 }
 
 // Follow is Client.Follow.
@@ -50,14 +53,14 @@ func (f *Follower) Follow(ctx context.Context, req *nodev1.WatchRequest) error {
 	if req.GetUntilSettled() {
 		only = req.GetOperation()
 	}
-	after, at, since := req.GetAfter(), f.At, int64(0)
-	if after == 0 {
-		at, since = 0, f.Since
+	f.after, f.at, f.since = req.GetAfter(), f.At, 0
+	if f.after == 0 {
+		f.at, f.since = 0, f.Since
 	}
 	for {
 		var resp *nodev1.EventsResponse
 		err := f.Ask(ctx, func(ctx context.Context) (err error) {
-			resp, err = f.From.Events(ctx, &nodev1.EventsRequest{After: after, AfterUnixNano: at,
+			resp, err = f.From.Events(ctx, &nodev1.EventsRequest{After: f.after, AfterUnixNano: f.at,
 				WaitMs: pollWait.Milliseconds()})
 			return err
 		})
@@ -65,10 +68,7 @@ func (f *Follower) Follow(ctx context.Context, req *nodev1.WatchRequest) error {
 		case err != nil:
 			return err
 		case resp.GetAnew():
-			since, after, at = max(since, at), 0, 0
-			if f.Anew != nil {
-				f.Anew()
-			}
+			f.begin()
 			continue
 		case len(resp.GetEvents()) == 0 && f.settled:
 			return nil // the controller that was to write its last event has died: the next one will
@@ -78,18 +78,7 @@ func (f *Follower) Follow(ctx context.Context, req *nodev1.WatchRequest) error {
 			}
 		}
 		for _, ev := range resp.GetEvents() {
-			if ev.GetId() <= after {
-				continue
-			}
-			if after > 0 && ev.GetId() > after+1 && f.Gap != nil {
-				f.Gap(after+1, ev.GetId()-1)
-			}
-			after, at = ev.GetId(), ev.GetUnixNano()
-			if since > 0 && at <= since {
-				continue
-			}
-			since = 0
-			if req.GetOperation() != "" && req.GetOperation() != ev.GetOperation() {
+			if !f.isNew(ev) || req.GetOperation() != "" && req.GetOperation() != ev.GetOperation() {
 				continue
 			}
 			if err := f.Do(ev); err != nil {
@@ -100,6 +89,30 @@ func (f *Follower) Follow(ctx context.Context, req *nodev1.WatchRequest) error {
 			}
 		}
 	}
+}
+
+// begin begins with the first event again, of a store that was put back.
+func (f *Follower) begin() {
+	f.since, f.after, f.at = max(f.since, f.at), 0, 0
+	if f.Anew != nil {
+		f.Anew()
+	}
+}
+
+// isNew reports whether an event was not heard before, and notes it.
+func (f *Follower) isNew(ev *nodev1.MoveEvent) bool {
+	if ev.GetId() <= f.after {
+		return false
+	}
+	if f.after > 0 && ev.GetId() > f.after+1 && f.Gap != nil {
+		f.Gap(f.after+1, ev.GetId()-1)
+	}
+	f.after, f.at = ev.GetId(), ev.GetUnixNano()
+	if f.since > 0 && f.at <= f.since {
+		return false
+	}
+	f.since = 0
+	return true
 }
 
 // look finds out whether the operation is settled. An operation that is not known may still be

@@ -24,6 +24,30 @@ var linkName = regexp.MustCompile(`^[!-.0-~]{1,15}$`)
 // Check refuses a Spec that no build can have written. It may come from anywhere, and the code
 // that reads it afterwards does not check it again. The error names the field.
 func (s *Spec) Check() error {
+	if err := s.checkSize(); err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for _, d := range s.Disks {
+		if seen[d.ID] || d.Slot < 0 || d.Slot > s.lastSlot() || d.Size <= 0 || len(d.Serial) > 20 {
+			return invalid("disks", "%q: twice, or slot %d, size %d or serial %q", d.ID, d.Slot, d.Size, d.Serial)
+		}
+		seen[d.ID] = true
+	}
+	for _, n := range s.NICs {
+		if err := n.check(); err != nil {
+			return err
+		}
+	}
+	for _, check := range []func() error{s.checkVMDisk, s.checkSigns, s.checkPod} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return s.checkContainer()
+}
+
+func (s *Spec) checkSize() error {
 	switch {
 	case s.Version < 1 || s.Version > Version:
 		return invalid("version", "%d", s.Version)
@@ -38,28 +62,7 @@ func (s *Spec) Check() error {
 	case len(s.NICs) > maxNICs:
 		return invalid("nics", "%d of them", len(s.NICs))
 	}
-	seen := map[string]bool{}
-	for _, d := range s.Disks {
-		if seen[d.ID] || d.Slot < 0 || d.Slot > s.lastSlot() || d.Size <= 0 || len(d.Serial) > 20 {
-			return invalid("disks", "%q: twice, or slot %d, size %d or serial %q", d.ID, d.Slot, d.Size, d.Serial)
-		}
-		seen[d.ID] = true
-	}
-	for _, n := range s.NICs {
-		if err := n.check(); err != nil {
-			return err
-		}
-	}
-	if err := s.checkVMDisk(); err != nil {
-		return err
-	}
-	if err := s.checkSigns(); err != nil {
-		return err
-	}
-	if err := s.checkPod(); err != nil {
-		return err
-	}
-	return s.checkContainer()
+	return nil
 }
 
 func (n NIC) check() error {
