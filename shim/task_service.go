@@ -153,10 +153,16 @@ func implemented(err error) error {
 // Connect answers at any time, also for ids that are not known.
 func (s *Service) Connect(_ context.Context, asked *taskapi.ConnectRequest) (*taskapi.ConnectResponse, error) {
 	r := &taskapi.ConnectResponse{ShimPid: uint32(os.Getpid()), Version: "3"}
-	if t, err := s.task(asked.GetID()); err == nil {
-		t.vm.mu.Lock()
-		r.TaskPid = t.pid()
-		t.vm.mu.Unlock()
+	vm, err := s.current()
+	if err != nil {
+		return r, nil
 	}
+	t, err := s.task(asked.GetID())
+	if err != nil {
+		t = vm.owner
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	r.TaskPid = t.pid()
 	return r, nil
 }

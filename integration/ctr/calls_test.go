@@ -374,7 +374,8 @@ func testDaemonDown(t *testing.T, s *shim) {
 	}
 	l, stop := listen(t, n)
 	want := []string{
-		"/tasks/exit orphan 143", "/tasks/exec-added hungry 0", "/tasks/exec-started hungry 0",
+		"/godwit/kill orphan 0", "/tasks/exit orphan 143", "/tasks/exec-added hungry 0",
+		"/tasks/exec-started hungry 0",
 		"/tasks/oom vm 0", "/tasks/exit hungry 137", "/tasks/exit vm 137",
 	}
 	err := harness.Poll(t.Context(), stepTimeout, func(context.Context) error {
