@@ -40,8 +40,8 @@ func (c *configMap) write(t *testing.T, value string) {
 	must(os.RemoveAll(filepath.Join(c.dir, fmt.Sprintf("..rev%d", c.revision-1))))
 }
 
-// TestVolumes: what a kubelet mounts. A ConfigMap's change is seen in the container, two containers share an emptyDir,
-// and the last words of a container are in the host's file when its end is told.
+// TestVolumes: what a kubelet mounts. A ConfigMap's change is seen in the container. Two containers share an emptyDir.
+// The last words of a container are in the host's file when its end is told.
 func TestVolumes(t *testing.T) {
 	n := open(t, harness.Newest)
 	pod := filepath.Join(n.Dir, "kubelet/pods/uid-vol")
