@@ -35,6 +35,9 @@ const (
 	Table    = 3 // the page table in the directory of a RAM file
 )
 
+// KnowsJournal reports whether this build reads a journal of version v. Shim and daemon both read them.
+func KnowsJournal(v int) bool { return v >= 1 && v <= Journal }
+
 // PagesALPN is what the ends of a live move's stream call it in their TLS handshake.
 var PagesALPN = fmt.Sprintf("godwit-pages/%d", Pages)
 

@@ -69,7 +69,7 @@ func held(path string) (*nodev1.Held, error) {
 	switch err := json.Unmarshal(data, &j); {
 	case err != nil:
 		return nil, fmt.Errorf("read journal %s: %w: %w", path, err, errdefs.ErrDataLoss)
-	case j.Version != version.Journal:
+	case !version.KnowsJournal(j.Version):
 		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", path, j.Version, version.Journal,
 			errdefs.ErrNotImplemented)
 	case j.Spec.UID == "" && (j.Phase == "FENCED" || j.Phase == "RELEASED"):

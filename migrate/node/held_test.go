@@ -36,6 +36,7 @@ func TestHeld(t *testing.T) {
 	write("a", `{"version":1,"phase":"OWN","generation":7,"spec":{"uid":"u"},"unknown":1}`)
 	write("b", `{"version":1,"phase":"PREPARED","generation":3,"operation":"op","attempt":2,`+
 		`"digest":"sha256:d","repository":"r","spec":{"uid":"v"}}`)
+	write("pod", `{"version":2,"phase":"OWN","generation":4,"spec":{"uid":"w","pod":{}}}`)
 	write("fence", `{"version":1,"phase":"FENCED","operation":"op"}`)
 	if err := os.MkdirAll(cfg.VMDir("ns", "begun"), 0o700); err != nil {
 		t.Fatal(err)
@@ -44,6 +45,7 @@ func TestHeld(t *testing.T) {
 		{Vm: &nodev1.VM{Namespace: "ns", Id: "a"}, Uid: "u", Generation: 7, Phase: "OWN"},
 		{Vm: &nodev1.VM{Namespace: "ns", Id: "b"}, Uid: "v", Generation: 3, Phase: "PREPARED", Operation: "op", Attempt: 2,
 			Digest: "sha256:d", Repository: "r"},
+		{Vm: &nodev1.VM{Namespace: "ns", Id: "pod"}, Uid: "w", Generation: 4, Phase: "OWN"},
 	}
 	got, err := m.Held()
 	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" || err != nil {

@@ -132,7 +132,7 @@ func Read(dir string) (*Journal, error) {
 	if err := json.Unmarshal(data, j); err != nil {
 		return nil, fmt.Errorf("read journal %s: %w: %w", dir, err, errdefs.ErrDataLoss)
 	}
-	if j.Version < 1 || j.Version > version.Journal {
+	if !version.KnowsJournal(j.Version) {
 		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", dir, j.Version, version.Journal,
 			errdefs.ErrNotImplemented)
 	}
