@@ -211,11 +211,17 @@ func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 	}
 	return c.vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
-		s.Disks = slices.Clone(set.Disks)
-		for i := range s.Disks {
-			s.Disks[i].Slot = firstDiskSlot + i
-		}
+		s.Disks = set.slotted()
 		s.Container.Layers, s.Container.Writable = set.Layers, set.Writable
 		j.Spec, j.Disks = s, set.Files
 	})
+}
+
+// slotted are the disks of a VM that boots, in the slots where every node has them.
+func (set *DiskSet) slotted() []spec.Disk {
+	disks := slices.Clone(set.Disks)
+	for i, slot := range diskSlots(disks) {
+		disks[i].Slot = slot
+	}
+	return disks
 }

@@ -74,7 +74,7 @@ func (vm *VM) create(ctx context.Context, r *taskapi.CreateTaskRequest,
 		steps.New("await source", c.listenForSource),
 		// A process starts while another one brings what slept.
 		steps.Together(steps.New("fill from snapshot", c.fill), steps.New("start sandbox process", c.hold)),
-		steps.New("run hooks", c.hooks),
+		steps.New("run hooks", func(ctx context.Context, u *steps.Undo) error { return runCreateHooks(ctx, u, t) }),
 	})
 	if err != nil {
 		if vm.origin.restored {
@@ -273,12 +273,13 @@ func (c *creation) hold(ctx context.Context, _ *steps.Undo) error {
 	})
 }
 
-func (c *creation) hooks(ctx context.Context, u *steps.Undo) error {
+// runCreateHooks is the last step of a Create, of a VM and of a container of a pod.
+func runCreateHooks(ctx context.Context, u *steps.Undo, t *Task) error {
 	u.Add("run poststop hooks", func(ctx context.Context) error {
-		return c.bundle.Hooks.Run(ctx, bundle.Poststop, c.task.hookState(specs.StateStopped))
+		return t.bundle.Hooks.Run(ctx, bundle.Poststop, t.hookState(specs.StateStopped))
 	})
 	for _, kind := range []bundle.HookKind{bundle.Prestart, bundle.CreateRuntime} {
-		if err := c.bundle.Hooks.Run(ctx, kind, c.task.hookState(specs.StateCreating)); err != nil {
+		if err := t.bundle.Hooks.Run(ctx, kind, t.hookState(specs.StateCreating)); err != nil {
 			return err
 		}
 	}

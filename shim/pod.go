@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -81,10 +80,7 @@ func (c *creation) podDisk(ctx context.Context, dir string) error {
 	}
 	return c.vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
-		s.Disks = slices.Clone(set.Disks)
-		for i := range s.Disks {
-			s.Disks[i].Slot = firstDiskSlot + i
-		}
+		s.Disks = set.slotted()
 		s.Pod.Writable = set.Writable
 		j.Spec, j.Disks = s, set.Files
 	})

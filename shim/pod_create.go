@@ -8,7 +8,6 @@ import (
 	"github.com/containerd/containerd/api/events"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
@@ -101,7 +100,7 @@ func (c *memberCreation) run(ctx context.Context) (uint32, error) {
 		steps.New("start sandbox process", c.hold),
 		steps.New("make volumes", c.volumes),
 		steps.New("add container", c.add),
-		steps.New("run hooks", c.hooks),
+		steps.New("run hooks", func(ctx context.Context, u *steps.Undo) error { return runCreateHooks(ctx, u, t) }),
 	})
 	if err != nil {
 		return 0, err
@@ -213,18 +212,6 @@ func (c *memberCreation) add(ctx context.Context, u *steps.Undo) error {
 	}
 	vm.log.Debug("container added", "container", m.Guest, "error", err)
 	return err
-}
-
-func (c *memberCreation) hooks(ctx context.Context, u *steps.Undo) error {
-	u.Add("run poststop hooks", func(ctx context.Context) error {
-		return c.bundle.Hooks.Run(ctx, bundle.Poststop, c.task.hookState(specs.StateStopped))
-	})
-	for _, kind := range []bundle.HookKind{bundle.Prestart, bundle.CreateRuntime} {
-		if err := c.bundle.Hooks.Run(ctx, kind, c.task.hookState(specs.StateCreating)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // removeContainer has the guest free what it has of a container; one that it does not know is gone.

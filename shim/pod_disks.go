@@ -16,13 +16,6 @@ import (
 	"godwit.dev/godwit/vmm"
 )
 
-// hotSlots are the slots of disks that are added to a VM that runs. See qemu.FirstHotSlot: they are the same for all
-// VMMs.
-const (
-	firstHotSlot = 32
-	lastHotSlot  = 47
-)
-
 // prepare makes the disk of the container's image. That may take long: no lock is held, and what was built is there
 // for the next try.
 func (c *memberCreation) prepare(ctx context.Context, _ *steps.Undo) (err error) {
@@ -110,18 +103,18 @@ func (p *pod) plugIn(ctx context.Context, d spec.Disk, path string) error {
 // freeSlot answers a hot slot that is free, and makes one free if a disk is left that no container has.
 func (p *pod) freeSlot(ctx context.Context) (int, error) {
 	sp := p.vm.spec()
-	for slot := firstHotSlot; slot <= lastHotSlot; slot++ {
+	for slot := spec.FirstHotSlot; slot <= spec.LastHotSlot; slot++ {
 		if !slices.ContainsFunc(sp.Disks, func(d spec.Disk) bool { return d.Slot == slot }) {
 			return slot, nil
 		}
 	}
 	for _, d := range sp.Disks {
-		if d.Slot >= firstHotSlot && !used(sp.Pod, d.ID) {
+		if d.Slot >= spec.FirstHotSlot && !used(sp.Pod, d.ID) {
 			return d.Slot, p.drop(ctx, d.ID)
 		}
 	}
 	return 0, fmt.Errorf("the containers of pod %s have %d images, the most that a pod has at a time: %w", p.vm.id,
-		lastHotSlot-firstHotSlot+1, errdefs.ErrResourceExhausted)
+		spec.LastHotSlot-spec.FirstHotSlot+1, errdefs.ErrResourceExhausted)
 }
 
 func used(p *spec.Pod, disk string) bool {

@@ -120,7 +120,7 @@ func (c *Container) check(agent bool) error {
 // lastSlot is the largest slot that a disk may have: disks of a pod are added while it runs.
 func (s *Spec) lastSlot() int {
 	if s.Pod != nil {
-		return lastHotSlot
+		return LastHotSlot
 	}
 	return maxSlot
 }

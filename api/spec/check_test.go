@@ -33,7 +33,7 @@ func pod(s *Spec) {
 		Namespace: "team", Name: "web", Writable: "rw", Issued: 3, Volumes: []Volume{{ID: "v1", Kind: VolumeDisk}},
 		Containers: []Member{member("c1", "web"), member("c3", "log")},
 	}
-	s.Disks[0].Slot = lastHotSlot
+	s.Disks[0].Slot = LastHotSlot
 	s.Container = nil
 }
 
@@ -119,7 +119,7 @@ func TestCheck(t *testing.T) {
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Mounts[0].Path = "a/../../b" }},
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Mounts[0].Target = "data" }},
 		{"container.oci", func(s *Spec) { pod(s); s.Pod.Containers[0].OCI = nil }},
-		{"disks", func(s *Spec) { pod(s); s.Disks[0].Slot = lastHotSlot + 1 }},
+		{"disks", func(s *Spec) { pod(s); s.Disks[0].Slot = LastHotSlot + 1 }},
 		{"memory", func(s *Spec) { s.Memory = 0 }},
 		{"memory", func(s *Spec) { s.Memory = 1 << 62 }},
 		{"memory", func(s *Spec) { s.Memory++ }},

@@ -76,8 +76,11 @@ const (
 	maxMounts  = 256 // of a member
 )
 
-// lastHotSlot is the last one of disks that are added while the VM runs.
-const lastHotSlot = 47
+// FirstHotSlot to LastHotSlot are for disks that are added while the VM runs, with every VMM.
+const (
+	FirstHotSlot = 32
+	LastHotSlot  = 47
+)
 
 var (
 	guestID  = regexp.MustCompile(`^c[1-9][0-9]{0,8}$`)
