@@ -78,7 +78,7 @@ func (m *Maker) config(shape Shape, ram *os.File, files *[]*os.File) (*vmm.Confi
 	cfg := &vmm.Config{
 		Name: "template/" + shape.Key(), Dir: m.Dir, Agent: filepath.Join(m.Dir, "agent.sock"), Console: console,
 		Machine: shape.Machine, CPU: shape.CPU, Memory: shape.Memory, VCPUs: shape.VCPUs, RAM: ram,
-		Kernel: m.Kernel, Initrd: m.Initrd, Cmdline: shape.Cmdline,
+		Kernel: m.Kernel, Initrd: m.Initrd, Cmdline: shape.Cmdline, HotDisks: shape.HotDisks,
 	}
 	for i, d := range shape.Disks {
 		id := fmt.Sprintf("disk%d", i)

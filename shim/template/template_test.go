@@ -140,6 +140,20 @@ func TestVMMOfTemplateIsItsUser(t *testing.T) {
 	}
 }
 
+// The template of a VM that gets disks while it runs has the places for them: its guest learns of no other devices.
+func TestTemplateHasPlacesForHotDisks(t *testing.T) {
+	for _, hot := range []bool{false, true} {
+		f := newFixture(t)
+		f.shape.HotDisks = hot
+		if err := f.Make(t.Context(), f.shape); err != nil {
+			t.Fatal(err)
+		}
+		if f.vm.cfg.HotDisks != hot {
+			t.Errorf("a shape with hot disks %t was booted with %t", hot, f.vm.cfg.HotDisks)
+		}
+	}
+}
+
 func TestRoundTrip(t *testing.T) {
 	f := newFixture(t)
 	if _, err := f.Store.Open(f.shape); !errdefs.IsNotFound(err) {
