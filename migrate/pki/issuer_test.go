@@ -69,7 +69,7 @@ func issue(t *testing.T, template *x509.Certificate, by *issuer) (*x509.Certific
 	return cert, key
 }
 
-// leaf is a node's certificate as docs/how-to/cluster.md wants it.
+// leaf is a node's certificate as docs/reference/certificates.md wants it.
 func leaf(uris ...string) *x509.Certificate {
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: strings.Join(uris, " ")}, KeyUsage: x509.KeyUsageDigitalSignature,
