@@ -143,9 +143,9 @@ func (a *fakeAgent) clock() []int64 {
 	return times
 }
 
-func (a *fakeAgent) Start(_ context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
+func (a *fakeAgent) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
 	a.note("start %q", r.GetId())
-	if err := a.call("start process"); err != nil {
+	if err := a.podCall(ctx, "start process"); err != nil {
 		return nil, err
 	}
 	if strings.HasPrefix(r.GetId(), "/") {
@@ -168,7 +168,10 @@ func (a *fakeAgent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.
 	ch := a.exit(r.GetId())
 	select {
 	case status := <-ch:
-		ch <- status // for the next one who asks
+		select {
+		case ch <- status: // for the next one who asks
+		default: // killed again
+		}
 		return &agentv1.WaitResponse{ExitStatus: status, ExitedAtUnixNano: time.Now().UnixNano(), Oom: a.oom}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()

@@ -22,7 +22,27 @@ type fakeGuestPod struct {
 	containers map[string]*agentv1.AddContainerRequest
 	volumes    map[string]*agentv1.AddVolumeRequest
 	removed    []string
-	last       string // what ReadBack answers
+	last       string   // what ReadBack answers
+	hung       []string // calls that are not answered
+}
+
+// hang leaves calls of that name without an answer from now on.
+func (a *fakeAgent) hang(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pod.hung = append(a.pod.hung, name)
+}
+
+// podCall is call, which may hang.
+func (a *fakeAgent) podCall(ctx context.Context, name string) error {
+	a.mu.Lock()
+	hung := slices.Contains(a.pod.hung, name)
+	a.mu.Unlock()
+	if hung {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return a.call(name)
 }
 
 func (a *fakeAgent) SetupPod(context.Context, *agentv1.SetupPodRequest) (*agentv1.SetupPodResponse, error) {
@@ -46,13 +66,14 @@ func (a *fakeAgent) AddVolume(_ context.Context, r *agentv1.AddVolumeRequest) (*
 	return &agentv1.AddVolumeResponse{}, nil
 }
 
-func (a *fakeAgent) SyncVolume(_ context.Context, r *agentv1.SyncVolumeRequest) (*agentv1.SyncVolumeResponse, error) {
-	return &agentv1.SyncVolumeResponse{Revision: r.GetRevision()}, a.call("sync volume")
+func (a *fakeAgent) SyncVolume(ctx context.Context, r *agentv1.SyncVolumeRequest) (*agentv1.SyncVolumeResponse,
+	error) {
+	return &agentv1.SyncVolumeResponse{Revision: r.GetRevision()}, a.podCall(ctx, "sync volume")
 }
 
-func (a *fakeAgent) AddContainer(_ context.Context, r *agentv1.AddContainerRequest) (*agentv1.AddContainerResponse,
+func (a *fakeAgent) AddContainer(ctx context.Context, r *agentv1.AddContainerRequest) (*agentv1.AddContainerResponse,
 	error) {
-	if err := a.call("add container"); err != nil {
+	if err := a.podCall(ctx, "add container"); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()
@@ -64,9 +85,9 @@ func (a *fakeAgent) AddContainer(_ context.Context, r *agentv1.AddContainerReque
 	return &agentv1.AddContainerResponse{}, nil
 }
 
-func (a *fakeAgent) RemoveContainer(_ context.Context, r *agentv1.RemoveContainerRequest) (
+func (a *fakeAgent) RemoveContainer(ctx context.Context, r *agentv1.RemoveContainerRequest) (
 	*agentv1.RemoveContainerResponse, error) {
-	if err := a.call("remove container"); err != nil {
+	if err := a.podCall(ctx, "remove container"); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()

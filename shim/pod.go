@@ -26,14 +26,18 @@ type pod struct {
 	revision uint64
 	told     map[string][sha256.Size]byte // what each volume was told to hold, by its id
 	added    chan struct{}                // has an element after a volume came
+	doubtful map[string]bool              // disks of which it is not known whether the VMM has them; changing guards it
 }
 
-// member is a task that is a container of a pod: its end is not the VM's. The VM's lock guards holder.
+// member is a task that is a container of a pod: its end is not the VM's. The VM's lock guards holder, abandon and
+// ending.
 type member struct {
 	t               *Task
-	holder          proc.ID  // its sandbox process
-	termination     *os.File // of the host, for its last words; nil: none
-	terminationPath string   // of that file in the container
+	holder          proc.ID       // its sandbox process
+	abandon         func()        // ends the Create that is under way
+	ending          chan struct{} // closed when a container that never ran has ended; nil: that has not begun
+	termination     *os.File      // of the host, for its last words; nil: none
+	terminationPath string        // of that file in the container
 }
 
 // isPod reports whether CRI made the VM as a pod. Before Create has written the journal it is not known.

@@ -33,22 +33,24 @@ type memberCreation struct {
 // createMember makes a container in the pod's VM, which runs.
 func (s *Service) createMember(ctx context.Context, vm *VM, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse,
 	error) {
-	t, err := s.addMember(vm, r.GetID())
+	ctx, cancel := context.WithTimeout(ctx, memberBound)
+	defer cancel()
+	t, err := s.addMember(vm, r.GetID(), cancel)
 	if err != nil {
 		return nil, toGRPC(fmt.Errorf("create task %s: %w", r.GetID(), err))
 	}
+	defer close(t.created)
 	pid, err := (&memberCreation{vm: vm, task: t, req: r, over: func() {}}).run(ctx)
-	close(t.created)
 	if err != nil {
-		s.removeMember(t)
+		s.leavePod(t)
 		vm.log.Error("create task", "task", t.id, "error", err)
 		return nil, toGRPC(implemented(fmt.Errorf("create task %s: %w", t.id, err)))
 	}
 	return &taskapi.CreateTaskResponse{Pid: pid}, nil
 }
 
-// addMember enters a task of that id, which is being created from here on.
-func (s *Service) addMember(vm *VM, id string) (*Task, error) {
+// addMember enters a task of that id, which is being created from here on. abandon ends its Create.
+func (s *Service) addMember(vm *VM, id string, abandon func()) (*Task, error) {
 	if !vm.isPod() {
 		return nil, fmt.Errorf("this shim has task %s: %w", vm.id, errdefs.ErrAlreadyExists)
 	}
@@ -63,7 +65,7 @@ func (s *Service) addMember(vm *VM, id string) (*Task, error) {
 		return nil, err
 	}
 	t := vm.newTask(id)
-	t.member = &member{t: t}
+	t.member = &member{t: t, abandon: abandon}
 	s.tasks[id] = t
 	return t, t.setState(TaskCreating)
 }
@@ -101,6 +103,7 @@ func (c *memberCreation) run(ctx context.Context) (uint32, error) {
 		steps.New("make volumes", c.volumes),
 		steps.New("add container", c.add),
 		steps.New("run hooks", func(ctx context.Context, u *steps.Undo) error { return runCreateHooks(ctx, u, t) }),
+		steps.New("tell", c.tell),
 	})
 	if err != nil {
 		return 0, err
@@ -110,15 +113,30 @@ func (c *memberCreation) run(ctx context.Context) (uint32, error) {
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
+	return t.pid(), nil
+}
+
+// tell makes the container one that was created, unless the pod has ended meanwhile, or the client has gone: what is
+// not told of is taken back.
+func (c *memberCreation) tell(ctx context.Context, _ *steps.Undo) error {
+	t, vm := c.task, c.vm
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
 	if vm.state != Running { // and ended it with the others, but for this one
-		return 0, fmt.Errorf("the VM of pod %s is %s: %w", vm.id, vm.state, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the VM of pod %s is %s: %w", vm.id, vm.state, errdefs.ErrFailedPrecondition)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := t.setState(TaskCreated); err != nil {
+		return err
 	}
 	vm.events.Send(&events.TaskCreate{
 		ContainerID: t.id, Bundle: c.req.GetBundle(), Rootfs: c.req.GetRootfs(), Pid: t.pid(),
 		IO: &events.TaskIO{Stdin: c.req.GetStdin(), Stdout: c.req.GetStdout(), Stderr: c.req.GetStderr(),
 			Terminal: c.req.GetTerminal()},
 	})
-	return t.pid(), t.setState(TaskCreated)
+	return nil
 }
 
 func (c *memberCreation) load(context.Context, *steps.Undo) (err error) {

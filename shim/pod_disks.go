@@ -67,8 +67,12 @@ func (m *member) named(guest string) {
 
 // add answers the id of a disk of that content, which the VM has or gets now. The caller holds changing.
 func (p *pod) add(ctx context.Context, d spec.Disk, path string) (string, error) {
-	sp := p.vm.spec()
-	if sp.Disk(d.ID) != nil { // ids are made of the content
+	if p.doubtful[d.ID] {
+		if err := p.drop(ctx, d.ID); err != nil {
+			return "", err
+		}
+	}
+	if p.vm.spec().Disk(d.ID) != nil { // ids are made of the content
 		return d.ID, nil
 	}
 	slot, err := p.freeSlot(ctx)
@@ -85,6 +89,7 @@ func (p *pod) add(ctx context.Context, d spec.Disk, path string) (string, error)
 		return "", err
 	}
 	if err := p.plugIn(ctx, d, path); err != nil {
+		p.doubtful[d.ID] = true
 		return "", errors.Join(fmt.Errorf("plug in disk %s: %w", d.ID, err), p.drop(context.WithoutCancel(ctx), d.ID))
 	}
 	return d.ID, nil
@@ -108,10 +113,19 @@ func (p *pod) freeSlot(ctx context.Context) (int, error) {
 			return slot, nil
 		}
 	}
+	var stuck error
 	for _, d := range sp.Disks {
-		if d.Slot >= spec.FirstHotSlot && !used(sp.Pod, d.ID) {
-			return d.Slot, p.drop(ctx, d.ID)
+		if d.Slot < spec.FirstHotSlot || used(sp.Pod, d.ID) {
+			continue
 		}
+		err := p.drop(ctx, d.ID)
+		if err == nil {
+			return d.Slot, nil
+		}
+		stuck = errors.Join(stuck, err)
+	}
+	if stuck != nil {
+		return 0, stuck
 	}
 	return 0, fmt.Errorf("the containers of pod %s have %d images, the most that a pod has at a time: %w", p.vm.id,
 		spec.LastHotSlot-spec.FirstHotSlot+1, errdefs.ErrResourceExhausted)
@@ -135,17 +149,29 @@ func (p *pod) drop(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("unplug disk %s: %w", id, err)
 	}
-	return p.vm.write(func(j *journal.Journal) {
+	err = p.vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Disks = slices.DeleteFunc(s.Disks, func(d spec.Disk) bool { return d.ID == id })
 		j.Spec = s
 		j.Disks = slices.DeleteFunc(slices.Clone(j.Disks), func(d journal.Disk) bool { return d.ID == id })
 	})
+	if err == nil {
+		delete(p.doubtful, id)
+	}
+	return err
 }
 
 // forget removes a container from the journal. Its disks stay plugged in: the next container of the image waits for
-// nothing.
+// nothing. A VM that has ended is freed as a whole, and its directory may be gone.
 func (p *pod) forget(t *Task) error {
+	if !p.vm.inState(Running) {
+		return nil
+	}
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	if !p.vm.inState(Running) {
+		return nil
+	}
 	return p.vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Pod.Containers = slices.DeleteFunc(s.Pod.Containers, func(m spec.Member) bool { return m.Guest == t.guest })

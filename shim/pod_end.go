@@ -91,20 +91,35 @@ func (m *member) endCreated(ctx context.Context, status uint32) bool {
 	t := m.t
 	vm := t.vm
 	vm.mu.Lock()
-	created := t.state == TaskCreated
-	vm.mu.Unlock()
-	if !created {
-		return false
+	mine := t.state == TaskCreated && m.ending == nil
+	if mine {
+		m.ending = make(chan struct{})
 	}
+	over := m.ending
+	vm.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endBound)
 	defer cancel()
-	m.end(ctx, status, time.Now())
+	switch {
+	case over == nil:
+		return false
+	case mine:
+		m.end(ctx, status, time.Now())
+		close(over)
+	default: // another call ends it
+		select {
+		case <-over:
+		case <-ctx.Done():
+		}
+	}
 	return true
 }
 
 // deliverEarly is delivery for an init that does not run yet; nil: it does. vm.mu is held.
 func (m *member) deliverEarly(signal uint32) func(context.Context) (again bool, err error) {
 	switch {
+	case m.t.state == TaskStarting && signal == sigkill:
+		m.t.abortStart()
+		return wait(m.t.startOver)
 	case m.t.state == TaskStarting:
 		return wait(m.t.startOver)
 	case m.t.state != TaskCreated:
@@ -169,12 +184,6 @@ func (m *member) release(ctx context.Context) error {
 	}
 	if err := t.bundle.Hooks.Run(ctx, bundle.Poststop, t.hookState(specs.StateStopped)); err != nil {
 		vm.log.Warn("run hooks", "task", t.id, "error", err)
-	}
-	// A VM that has ended is freed as a whole, and its directory may be gone.
-	vm.pod.changing.Lock()
-	defer vm.pod.changing.Unlock()
-	if !vm.inState(Running) {
-		return nil
 	}
 	return vm.pod.forget(t)
 }

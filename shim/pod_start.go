@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/events"
+	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"godwit.dev/godwit/guest/client"
@@ -17,8 +18,13 @@ import (
 func (m *member) start(ctx context.Context) error {
 	t := m.t
 	vm := t.vm
+	ctx, cancel := context.WithTimeout(ctx, memberBound)
+	defer cancel()
 	vm.mu.Lock()
 	err := vm.pod.takesMembers()
+	if err == nil && m.ending != nil {
+		err = fmt.Errorf("it was killed before: %w", errdefs.ErrFailedPrecondition)
+	}
 	if err == nil {
 		err = t.setState(TaskStarting)
 	}
@@ -26,7 +32,7 @@ func (m *member) start(ctx context.Context) error {
 		vm.mu.Unlock()
 		return fmt.Errorf("start task %s: %w", t.id, err)
 	}
-	t.startOver = make(chan struct{})
+	t.startOver, t.abortStart = make(chan struct{}), cancel
 	defer close(t.startOver)
 	over := vm.call()
 	vm.mu.Unlock()

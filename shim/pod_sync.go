@@ -33,27 +33,33 @@ func (p *pod) keepFresh(ctx context.Context) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		p.vm.log.Warn("volumes are looked at once a minute", "error", err)
-	} else {
-		f.watcher = w
-		defer w.Close()
+		f.run(ctx, nil, nil)
+		return
 	}
+	f.watcher = w
+	defer w.Close()
+	f.run(ctx, w.Events, w.Errors)
+}
+
+// run hears of changes, and of changes that were lost: then every volume is looked at.
+func (f *freshness) run(ctx context.Context, changes <-chan fsnotify.Event, lost <-chan error) {
 	rescan := time.NewTicker(syncRescan)
 	defer rescan.Stop()
 	delay := time.NewTimer(0)
 	defer delay.Stop()
 	f.all()
 	for {
-		var changes chan fsnotify.Event
-		if f.watcher != nil {
-			changes = f.watcher.Events
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case e := <-changes:
 			f.due[filepath.Dir(e.Name)] = true
 			delay.Reset(syncDelay)
-		case <-p.added:
+		case err := <-lost:
+			f.pod.vm.log.Warn("look at all volumes: their changes were not heard of", "error", err)
+			f.all()
+			delay.Reset(syncDelay)
+		case <-f.pod.added:
 			f.watch()
 		case <-rescan.C:
 			f.all()
@@ -96,7 +102,10 @@ func (f *freshness) push(ctx context.Context) bool {
 	for source := range f.due {
 		id, known := volumes[source]
 		if known {
-			if err := f.pod.sync(ctx, f.pod.vm.guest(), id, source); err != nil {
+			bound, cancel := context.WithTimeout(ctx, guestBound)
+			err := f.pod.sync(bound, f.pod.vm.guest(), id, source)
+			cancel()
+			if err != nil {
 				if ctx.Err() == nil {
 					f.pod.vm.log.Warn("keep volume fresh", "volume", id, "error", err)
 				}

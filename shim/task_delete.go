@@ -20,6 +20,7 @@ import (
 
 // Delete forgets an exec, or frees all that the task has.
 func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskapi.DeleteResponse, error) {
+	s.abandonCreate(ctx, r)
 	return on(s, r.GetID(), func(t *Task) (*taskapi.DeleteResponse, error) {
 		vm := t.vm
 		var p *process
@@ -89,6 +90,9 @@ func (t *Task) enterDeleting() error {
 }
 
 func (vm *VM) releaseResources(ctx context.Context) error {
+	if err := vm.pod.awaitCreations(ctx); err != nil {
+		return err
+	}
 	vm.pod.changing.Lock() // no container's Delete writes the journal that goes
 	defer vm.pod.changing.Unlock()
 	vm.stopTraffic()

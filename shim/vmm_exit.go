@@ -97,6 +97,7 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 	e.once.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, endBound)
 		defer cancel()
+		e.vm.pod.abandonCreations()
 		if err := e.stopMachine(ctx); err != nil {
 			e.vm.log.Error("end VM", "error", err)
 		}

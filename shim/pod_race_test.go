@@ -1,0 +1,240 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"godwit.dev/godwit/shim/journal"
+)
+
+// held makes every call of that name wait until it is let go. reached has an element when one waits.
+func (w *world) held(name string) (reached <-chan struct{}, letGo func()) {
+	at, open := make(chan struct{}, 64), make(chan struct{})
+	w.at(name, func() error {
+		at <- struct{}{}
+		<-open
+		return nil
+	})
+	return at, func() {
+		w.at(name, func() error { return nil })
+		close(open)
+	}
+}
+
+// begun answers what a call will answer.
+func begun(do func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	return done
+}
+
+// TestPodEndsUnderCreate: a pod is deleted while one of its containers is being created. The Create takes back what it
+// has made before the VM's directory goes. It writes no journal after that, and the shim ends.
+func TestPodEndsUnderCreate(t *testing.T) {
+	for _, at := range []string{"prepare image", "add disk", "hold", "add container"} {
+		t.Run(at, func(t *testing.T) {
+			w := newWorld(t).runningPod("web")
+			vm, err := w.service.current()
+			w.must("find VM", err)
+			reached, letGo := w.held(at)
+			create := begun(func() error { return w.createMember("late", "busybox") })
+			<-reached
+			w.must("kill pod", w.kill("", 9))
+			w.waitFor("vm")
+			w.must("delete web", w.deleteTask("web"))
+			deleted := begun(w.delete)
+			if !eventually(func() bool { return vm.inState(Deleting) || len(deleted) > 0 }) {
+				t.Error("the sandbox is not being deleted")
+			}
+			letGo()
+			if err := <-create; err == nil {
+				t.Error("a container was made in a pod that had ended")
+			}
+			w.must("delete pod", <-deleted)
+			if _, err := os.Stat(vm.dir); !os.IsNotExist(err) {
+				t.Errorf("the VM's directory is there after its Delete: %v", err)
+			}
+			for _, p := range w.processes() {
+				if !eventually(func() bool { return !lives(p) }) {
+					t.Errorf("process %d is left", p.PID)
+				}
+			}
+			select {
+			case <-w.service.shutdown.Done():
+			case <-time.After(10 * time.Second):
+				t.Error("the shim stays without a task")
+			}
+		})
+	}
+}
+
+// TestLastCreateFails: the sandbox was deleted, and the last task of the shim is one whose Create fails.
+func TestLastCreateFails(t *testing.T) {
+	w := newWorld(t).runningPod()
+	vm, err := w.service.current()
+	w.must("find VM", err)
+	late, err := w.service.addMember(vm, "late", func() {})
+	w.must("enter a task", err)
+	w.must("kill pod", w.kill("", 9))
+	w.waitFor("vm")
+	deleted := begun(w.delete)
+	w.service.leavePod(late)
+	close(late.created)
+	w.must("delete pod", <-deleted)
+	select {
+	case <-w.service.shutdown.Done():
+	case <-time.After(10 * time.Second):
+		t.Error("the shim stays without a task")
+	}
+}
+
+// TestDeleteUnderCreate: containerd gives a Create up and calls Delete, while the shim is still at it. Nothing is left
+// of the container, and its id is free.
+func TestDeleteUnderCreate(t *testing.T) {
+	for _, at := range []string{"prepare image", "add disk", "add container"} {
+		t.Run(at, func(t *testing.T) {
+			w := newWorld(t).runningPod("web")
+			vm, err := w.service.current()
+			w.must("find VM", err)
+			reached, letGo := w.held(at)
+			create := begun(func() error { return w.createMember("late", "busybox") })
+			<-reached
+			deleted := begun(func() error { return w.deleteTask("late") })
+			late := func() *Task {
+				w.service.mu.Lock()
+				defer w.service.mu.Unlock()
+				return w.service.tasks["late"]
+			}()
+			if !eventually(func() bool { return len(deleted) > 0 || late.member.abandoned() }) {
+				t.Error("the Create was not given up")
+			}
+			letGo()
+			if err := <-create; err == nil {
+				t.Error("a container was made that had been deleted")
+			}
+			if err := errgrpc.ToNative(<-deleted); err != nil && !errdefs.IsNotFound(err) {
+				t.Errorf("delete: %v", err)
+			}
+			if got := w.agent.has(); !slices.Equal(got, []string{"c1"}) || len(vm.journal.Load().Members) != 1 {
+				t.Errorf("the guest has %q, the journal %+v", got, vm.journal.Load().Members)
+			}
+			w.must("create again", w.createMember("late", "busybox"))
+			w.must("start", w.startTask("late"))
+		})
+	}
+}
+
+// TestKillUnderStart: a container that was created gets SIGKILL and Start at a time. Either the Start fails, or the
+// signal reaches the process: none runs on that is told to have ended.
+func TestKillUnderStart(t *testing.T) {
+	w := newWorld(t).runningPod()
+	for range 30 {
+		w.must("create", w.createMember("web", "alpine"))
+		w.service.mu.Lock()
+		guest := w.service.tasks["web"].guest
+		w.service.mu.Unlock()
+		w.agent.heard()
+		kill := func() error {
+			_, err := w.service.Kill(ctxNS(t), &taskapi.KillRequest{ID: "web", Signal: 9})
+			return err
+		}
+		killed, again := begun(kill), begun(kill)
+		started := <-begun(func() error { return w.startTask("web") })
+		for _, done := range []<-chan error{killed, again} {
+			if err := errgrpc.ToNative(<-done); err != nil && !errdefs.IsNotFound(err) {
+				t.Errorf("kill: %v", err)
+			}
+		}
+		w.waitFor("web")
+		if started == nil && !slices.Contains(w.agent.heard(), `kill "`+guest+`" 9`) {
+			t.Fatal("a process was started, and its end was told without a signal")
+		}
+		w.must("delete", w.deleteTask("web"))
+	}
+}
+
+// TestStartOfAHungGuest: a guest that does not answer a container's Start holds up no SIGKILL. One that does not give
+// the container up either ends.
+func TestStartOfAHungGuest(t *testing.T) {
+	for _, gives := range []bool{true, false} {
+		w := newWorld(t).runningPod("log")
+		undoBound = 200 * time.Millisecond
+		t.Cleanup(func() { undoBound = 30 * time.Second })
+		w.must("create", w.createMember("web", "alpine"))
+		w.agent.hang("start process")
+		if !gives {
+			w.agent.hang("remove container")
+		}
+		started := begun(func() error { return w.startTask("web") })
+		if !eventually(func() bool { return w.stateOf("web") == tasktypes.Status_RUNNING }) {
+			t.Error("the start has not begun")
+		}
+		_, err := w.service.Kill(ctxNS(t), &taskapi.KillRequest{ID: "web", Signal: 9})
+		if err := errgrpc.ToNative(err); err != nil && !errdefs.IsNotFound(err) {
+			t.Errorf("kill: %v", err)
+		}
+		if err := <-started; err == nil {
+			t.Error("a start that was killed succeeded")
+		}
+		w.waitFor("web")
+		want := tasktypes.Status_RUNNING
+		if !gives {
+			want = tasktypes.Status_STOPPED
+		}
+		if got := w.stateOf("vm"); got != want {
+			t.Errorf("the guest gives the container up: %t, and the pod is %s", gives, got)
+		}
+	}
+}
+
+// TestClientLeavesUnderCreate: a Create whose client has gone before its end leaves nothing. No Delete comes for it.
+// that is not there: it is plugged in anew.
+func TestDoubtfulDisk(t *testing.T) {
+	w := newWorld(t).runningPod("web")
+	broken := func() error { return errors.New("the VMM does not answer") }
+	w.at("add disk", broken)
+	w.at("remove disk", broken)
+	if err := w.createMember("other", "busybox"); err == nil {
+		t.Error("a container without its disk was made")
+	}
+	w.at("add disk", func() error { return nil })
+	w.at("remove disk", func() error { return nil })
+	w.must("create again", w.createMember("other", "busybox"))
+	if got := w.machine.plugged(); len(got) != 2 {
+		t.Errorf("the VM has disks %q", got)
+	}
+}
+
+// TestClientLeavesUnderCreate: a Create whose client has gone before its end leaves nothing: no Delete comes for it.
+func TestClientLeavesUnderCreate(t *testing.T) {
+	w := newWorld(t).runningPod("web")
+	ctx, cancel := context.WithCancel(ctxNS(t))
+	reached, letGo := w.held("add container")
+	r := w.memberRequest("late", "alpine")
+	create := begun(func() error {
+		_, err := w.service.Create(ctx, r)
+		return err
+	})
+	<-reached
+	cancel()
+	letGo()
+	if err := <-create; err == nil {
+		t.Error("a Create succeeded whose client has gone")
+	}
+	vm, err := w.service.current()
+	w.must("find VM", err)
+	j, err := journal.Read(vm.dir)
+	w.must("read journal", err)
+	if got := w.agent.has(); !slices.Equal(got, []string{"c1"}) || len(j.Members) != 1 {
+		t.Errorf("the guest has %q, the journal %+v", got, j.Members)
+	}
+}

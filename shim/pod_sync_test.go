@@ -1,0 +1,76 @@
+package shim
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
+)
+
+// syncedPod is a pod with one volume that is kept fresh, and the directory of the host that is its source.
+func syncedPod(t *testing.T, agent *fakeAgent) (*pod, string) {
+	source := t.TempDir()
+	vm := bareVM(t, agent)
+	vm.journal.Begin(t.TempDir(), &journal.Journal{Resources: journal.Resources{
+		Spec:    &spec.Spec{Pod: &spec.Pod{Volumes: []spec.Volume{{ID: "v1", Kind: spec.VolumeSynced}}}},
+		Volumes: map[string]string{source: "v1"},
+	}})
+	return vm.pod, source
+}
+
+// TestFreshnessOverflow: the kernel drops events where too many come. Then every volume is looked at, and later events
+// are heard.
+func TestFreshnessOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &faults{}
+		told := 0
+		f.at("sync volume", func() error { told++; return nil })
+		p, source := syncedPod(t, newFakeAgent(f))
+		ctx, cancel := context.WithCancel(t.Context())
+		changes, lost := make(chan fsnotify.Event), make(chan error)
+		over := make(chan struct{})
+		fresh := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{}}
+		go func() { defer close(over); fresh.run(ctx, changes, lost) }()
+		look := func(name string, tell func()) {
+			t.Helper()
+			before := told
+			if err := os.WriteFile(filepath.Join(source, name), []byte(name), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			tell()
+			time.Sleep(2 * syncDelay)
+			if synctest.Wait(); told != before+1 {
+				t.Errorf("of %s the guest was told %d times", name, told-before)
+			}
+		}
+		look("lost", func() { lost <- fsnotify.ErrEventOverflow })
+		look("heard", func() { changes <- fsnotify.Event{Name: filepath.Join(source, "heard")} })
+		cancel()
+		<-over
+	})
+}
+
+// TestSyncOfAHungGuest: a guest that does not answer what keeps a volume fresh holds up no Create for longer than the
+// bound of a call.
+func TestSyncOfAHungGuest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		agent := newFakeAgent(&faults{})
+		agent.hang("sync volume")
+		p, source := syncedPod(t, agent)
+		fresh := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{source: true}}
+		begun := time.Now()
+		if fresh.push(t.Context()) {
+			t.Error("a guest that does not answer was told")
+		}
+		if took := time.Since(begun); took != guestBound {
+			t.Errorf("the guest was waited for for %s", took)
+		}
+	})
+}
