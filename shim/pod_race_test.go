@@ -196,7 +196,7 @@ func TestStartOfAHungGuest(t *testing.T) {
 	}
 }
 
-// TestClientLeavesUnderCreate: a Create whose client has gone before its end leaves nothing. No Delete comes for it.
+// TestDoubtfulDisk: a VMM fails to plug a disk in and to take it back. The next container of the image waits for no disk
 // that is not there: it is plugged in anew.
 func TestDoubtfulDisk(t *testing.T) {
 	w := newWorld(t).runningPod("web")
@@ -214,7 +214,7 @@ func TestDoubtfulDisk(t *testing.T) {
 	}
 }
 
-// TestClientLeavesUnderCreate: a Create whose client has gone before its end leaves nothing: no Delete comes for it.
+// TestClientLeavesUnderCreate: a Create whose client has gone before its end leaves nothing.
 func TestClientLeavesUnderCreate(t *testing.T) {
 	w := newWorld(t).runningPod("web")
 	ctx, cancel := context.WithCancel(ctxNS(t))

@@ -56,6 +56,9 @@ const config = `[plugins.'io.containerd.cri.v1.images'.pinned_images]
   pod_annotations = ['godwit.dev/*']
   container_annotations = ['godwit.dev/*']
   privileged_without_host_devices = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.godwit-devices]
+  runtime_type = 'io.containerd.godwit.v1'
+  privileged_without_host_devices = false
 `
 
 // Ground is a node on which suites run.

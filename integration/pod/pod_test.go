@@ -6,6 +6,7 @@ package pod
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -91,11 +92,13 @@ func (n *node) VMMs() (int, error) {
 type object = map[string]any
 
 // sandbox is the configuration of a pod.
-func (n *node) sandbox(name string) string {
-	return n.file(name, object{
+func (n *node) sandbox(name string, more object) string {
+	c := object{
 		"metadata": object{"name": name, "namespace": "team", "uid": "uid-" + name, "attempt": 1}, "hostname": name,
 		"log_directory": n.dir, "linux": object{},
-	})
+	}
+	maps.Copy(c, more)
+	return n.file(name, c)
 }
 
 // container is the configuration of a container that runs a script.
@@ -104,9 +107,7 @@ func (n *node) container(name, script string, more object) string {
 		"metadata": object{"name": name, "attempt": 1}, "image": object{"image": image},
 		"command": []string{"/bin/sh", "-c", script}, "log_path": name + ".log", "linux": object{},
 	}
-	for key, value := range more {
-		c[key] = value
-	}
+	maps.Copy(c, more)
 	return n.file("c-"+name, c)
 }
 
@@ -141,7 +142,7 @@ func has(text string) func(string) bool {
 }
 
 func testPod(t *testing.T, n *node) {
-	config := n.sandbox("web")
+	config := n.sandbox("web", nil)
 	pod := n.crictl("runp", "--runtime", "godwit", config)
 	run := func(name, script string, more object) string {
 		t.Helper()

@@ -62,7 +62,7 @@ func TestVolumes(t *testing.T) {
 		{"host_path": empty, "container_path": "/scratch"},
 		{"host_path": last, "container_path": "/dev/termination-log"},
 	}
-	sandbox := n.sandbox("vol")
+	sandbox := n.sandbox("vol", nil)
 	id := n.crictl("runp", "--runtime", "godwit", sandbox)
 	run := func(name, script string, mounts []object) string {
 		c := n.crictl("create", "--no-pull", id, n.container(name, script, object{"mounts": mounts}), sandbox)
