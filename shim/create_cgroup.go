@@ -16,8 +16,7 @@ import (
 const shimOverhead = 64 << 20
 
 // memoryCap is what the whole VM may take on its host: RAM, and what the VM costs in addition to it.
-func (c *creation) memoryCap() uint64 {
-	vm := c.vm
+func (vm *VM) memoryCap() uint64 {
 	ram, cfg := vm.spec().Memory, vm.host.Config
 	if cfg.VM.Overhead != 0 {
 		return ram + uint64(cfg.VM.Overhead)
@@ -46,7 +45,7 @@ func (c *creation) enter(context.Context, *steps.Undo) error {
 		return err
 	}
 	if len(j.Private) > 0 {
-		err := cgroup.LimitMemory(j.Private, c.memoryCap())
+		err := cgroup.LimitMemory(j.Private, c.vm.memoryCap())
 		if errors.Is(err, os.ErrNotExist) {
 			c.vm.log.Warn("the VM has no memory limit on this host", "error", err)
 		} else if err != nil {

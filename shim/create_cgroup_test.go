@@ -59,7 +59,7 @@ func TestMemoryCapCountsPages(t *testing.T) {
 	}
 	w.cfg.VM.Overhead = 0
 	others := sp.Memory + sp.Memory/64 + vm.vmm.facts().Overhead + shimOverhead + 2*uint64(w.cfg.Worker.Memory)
-	if diff := cmp.Diff(others+pages*snapshot.PageCost, (&creation{vm: vm}).memoryCap()); diff != "" {
+	if diff := cmp.Diff(others+pages*snapshot.PageCost, vm.memoryCap()); diff != "" {
 		t.Error(diff)
 	}
 	one := pageCost(&spec.Spec{Memory: 1 << 30, Disks: []spec.Disk{{Size: 1 << 30}, {Size: 1 << 40, ReadOnly: true}}})

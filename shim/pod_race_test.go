@@ -196,8 +196,8 @@ func TestStartOfAHungGuest(t *testing.T) {
 	}
 }
 
-// TestDoubtfulDisk: a VMM fails to plug a disk in and to take it back. The next container of the image waits for no disk
-// that is not there: it is plugged in anew.
+// TestDoubtfulDisk: a VMM fails to plug a disk in and to take it back. For the next container of the image
+// it is plugged in anew: that one waits for no disk that is not there.
 func TestDoubtfulDisk(t *testing.T) {
 	w := newWorld(t).runningPod("web")
 	broken := func() error { return errors.New("the VMM does not answer") }

@@ -2,15 +2,19 @@ package shim
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	v1 "github.com/containerd/cgroups/v3/cgroup1/stats"
+	v2 "github.com/containerd/cgroups/v3/cgroup2/stats"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
 
 	"godwit.dev/godwit/shim/journal"
 )
@@ -211,5 +215,42 @@ func TestPodRefusals(t *testing.T) {
 	}
 	if got := w.agent.has(); !slices.Equal(got, []string{"c1"}) {
 		t.Errorf("the guest has containers %q", got)
+	}
+}
+
+// TestPodStats: the sandbox's figures are what the VM costs the host, and a container's are the guest's.
+func TestPodStats(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{"memory.current": "700000000\n", "memory.max": "max\n",
+		"memory.stat": "anon 200\nfile 699999000\ninactive_file 60\n", "cpu.stat": "usage_usec 123000000\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.runningPod("web")
+	vm, err := w.service.current()
+	w.must("find VM", err)
+	w.must("note cgroup", vm.write(func(j *journal.Journal) { j.Private = []string{dir} }))
+	stats := func(id string) (uint64, uint64, uint64) {
+		t.Helper()
+		r, err := w.service.Stats(ctxNS(t), &taskapi.StatsRequest{ID: id})
+		w.must("stats of "+id, err)
+		any, err := typeurl.UnmarshalAny(r.GetStats())
+		w.must("decode stats of "+id, err)
+		switch m := any.(type) {
+		case *v1.Metrics:
+			return m.Memory.Usage.Usage, m.CPU.Usage.Total, m.Memory.Usage.Limit
+		case *v2.Metrics:
+			return m.Memory.Usage, m.CPU.UsageUsec * 1000, m.Memory.UsageLimit
+		}
+		t.Fatalf("stats of %s are %T", id, any)
+		return 0, 0, 0
+	}
+	if used, spent, most := stats("vm"); used != 700000000 || spent != 123000000000 || most < used {
+		t.Errorf("the pod has %d bytes of %d, and has spent %d ns", used, most, spent)
+	}
+	if used, spent, _ := stats("web"); used != 42 || spent != 0 {
+		t.Errorf("its container has %d bytes, and has spent %d ns", used, spent)
 	}
 }

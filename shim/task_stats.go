@@ -50,6 +50,13 @@ func (t *Task) metrics(ctx context.Context) (_ any, err error) {
 		return nil, fmt.Errorf("stats of VM %s, which is being created: %w", vm.id, errdefs.ErrFailedPrecondition)
 	}
 	j := vm.journal.Load()
+	if t.member == nil && vm.isPod() {
+		all, err := vm.pod.figures(j)
+		if err != nil {
+			return nil, fmt.Errorf("stats of pod %s: %w", vm.id, err)
+		}
+		return all, nil
+	}
 	var g *agentv1.StatsResponse
 	if j.Spec.HasAgent() {
 		g = t.guestStats(ctx)

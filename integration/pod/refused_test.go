@@ -29,7 +29,8 @@ func refusedPods() map[string]refusal {
 		"hostnetwork": {namespaces(object{"network": ofHost}), "hostNetwork"},
 		"hostpid":     {namespaces(object{"pid": ofHost}), "hostPID"},
 		"hostipc":     {namespaces(object{"ipc": ofHost}), "hostIPC"},
-		"userns":      {namespaces(object{"userns_options": object{"mode": 0, "uids": mapping, "gids": mapping}}), "user namespace"},
+		"userns": {namespaces(object{"userns_options": object{"mode": 0, "uids": mapping, "gids": mapping}}),
+			"user namespace"},
 	}
 }
 
@@ -98,8 +99,8 @@ func (n *node) refusedContainers(uid string) map[string]refusal {
 		"claim":    {mounted(claim), "kubernetes.io/csi"},
 		"large":    {mounted(volume("large", 1, 5<<20)), "more than 4 MiB or 1000 files"},
 		"many":     {mounted(volume("many", 2000, 1)), "more than 4 MiB or 1000 files"},
-		"device": {object{"devices": []object{{"container_path": "/dev/kmsg", "host_path": "/dev/kmsg", "permissions": "rwm"}}},
-			"/dev/kmsg"},
+		"device": {object{"devices": []object{{"container_path": "/dev/kmsg", "host_path": "/dev/kmsg",
+			"permissions": "rwm"}}}, "/dev/kmsg"},
 		"propagation": {object{"mounts": []object{{"host_path": shared, "container_path": "/data", "readonly": true,
 			"propagation": 2}}}, "Bidirectional"},
 		"socket":     {mounted(n.Socket), "mount /data"},
@@ -148,8 +149,8 @@ func (n *node) privileged(t *testing.T) {
 	n.crictl("rmp", "-f", pod)
 }
 
-// imageGone: an image is removed between Create and Start of its container, whose snapshot has it still. The next Create
-// is refused.
+// imageGone: an image is removed between Create and Start of its container, whose snapshot has it still. The next
+// Create is refused.
 func (n *node) imageGone(t *testing.T, pod, config string) {
 	n.numbered(t, 1)
 	gone := object{"image": object{"image": numbered(0)}}
@@ -181,7 +182,8 @@ func (n *node) journal(pod string) string {
 func (n *node) processes() string {
 	n.t.Helper()
 	out, err := n.Run(n.t.Context(), "sh", "-c",
-		`for p in /proc/[0-9]*; do [ $p = /proc/$$ ] && continue; c=$(tr '\0' ' ' <$p/cmdline); case $c in *godwit-v1*|*qemu-system*) echo ${p#/proc/} $c;; esac; done`)
+		`for p in /proc/[0-9]*; do [ $p = /proc/$$ ] && continue; c=$(tr '\0' ' ' <$p/cmdline)
+		case $c in *godwit-v1*|*qemu-system*) echo ${p#/proc/} $c;; esac; done`)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -126,11 +126,11 @@ func TestCost(t *testing.T) {
 		"v1/cpu/cgroup.procs": "", "v1/cpuacct/cpuacct.usage": "5000000\n",
 		"v1/cpuacct/cpuacct.usage_percpu": "2000000 3000000 \n",
 		"v1/memory/memory.usage_in_bytes": "1000\n", "v1/memory/memory.limit_in_bytes": "5000\n",
-		"v1/memory/memory.stat":        "cache 700\nrss 200\n",
+		"v1/memory/memory.stat":        "cache 700\nrss 200\ninactive_file 60\n",
 		"v1/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
 		"v2/cpu.stat":                  "usage_usec 5000\nuser_usec 1\n", "v2/memory.current": "1000\n",
 		"v2/memory.max":  "5000\n",
-		"v2/memory.stat": "anon 200\nfile 700\n", "v2/memory.events": "low 0\noom 3\noom_kill 2\n",
+		"v2/memory.stat": "anon 200\nfile 700\ninactive_file 60\n", "v2/memory.events": "low 0\noom 3\noom_kill 2\n",
 		"none/memory.max": "max\n",
 	})
 	at := func(names ...string) (dirs []string) {
@@ -139,7 +139,7 @@ func TestCost(t *testing.T) {
 		}
 		return dirs
 	}
-	want := Cost{Own: 300, Used: 1000, Limit: 5000, CPU: 5000, OOMKills: 2}
+	want := Cost{Own: 300, Used: 1000, Limit: 5000, CPU: 5000, Anon: 200, Inactive: 60, OOMKills: 2}
 	must := func(names ...string) Cost {
 		c, err := CostOf(at(names...))
 		if err != nil {

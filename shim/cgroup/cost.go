@@ -18,6 +18,8 @@ type Cost struct {
 	Used     uint64   // all
 	Limit    uint64   // 0: none
 	CPU      uint64   // microseconds
+	Anon     uint64   // without page cache and RAM file
+	Inactive uint64   // page cache that the kernel gives up first
 	PerCPU   []uint64 // nanoseconds; cgroup v1 alone
 	OOMKills uint64
 }
@@ -40,6 +42,8 @@ func CostOf(dirs []string) (c Cost, err error) {
 		if stat != "" && c.Used > files {
 			c.Own = c.Used - files
 		}
+		c.Anon += value(stat, "rss") + value(stat, "anon")
+		c.Inactive += value(stat, "inactive_file")
 		c.CPU = max(c.CPU, Number(read("cpuacct.usage"))/1000+value(read("cpu.stat"), "usage_usec"))
 		for _, f := range strings.Fields(read("cpuacct.usage_percpu")) {
 			c.PerCPU = append(c.PerCPU, Number(f))
