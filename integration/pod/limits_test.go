@@ -13,7 +13,7 @@ import (
 )
 
 // greedy takes memory without end.
-const greedy = `awk 'BEGIN { s = "x"; while (1) s = s s }'; true`
+const greedy = `exec awk 'BEGIN { s = "x"; while (1) s = s s }'`
 
 func limited(memory int64, more object) object {
 	r := object{"memory_limit_in_bytes": memory}
