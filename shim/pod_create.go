@@ -11,6 +11,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
@@ -18,6 +19,9 @@ import (
 	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/shim/steps"
 )
+
+// podPoint is the kind of points at which a test of crashes stops a pod's shim.
+const podPoint = "pod"
 
 // memberCreation is what the steps of one Create of a container tell each other.
 type memberCreation struct {
@@ -219,8 +223,11 @@ func (c *memberCreation) add(ctx context.Context, u *steps.Undo) error {
 	}
 	setup.Copies = c.bundle.Copies.Mounts()
 	u.Add("remove container", func(ctx context.Context) error { return removeContainer(ctx, agent, m.Guest) })
-	_, err = agent.AddContainer(ctx, &agentv1.AddContainerRequest{
-		Container: m.Guest, Setup: setup, Pid: m.PID, Volumes: volumeMounts(m.Mounts),
+	err = failpoint.Record(podPoint, "AddContainer", func() error {
+		_, err := agent.AddContainer(ctx, &agentv1.AddContainerRequest{
+			Container: m.Guest, Setup: setup, Pid: m.PID, Volumes: volumeMounts(m.Mounts),
+		})
+		return err
 	})
 	if err == nil {
 		err = copyFiles(ctx, agent, m.Guest, c.bundle.Copies)
@@ -234,7 +241,10 @@ func (c *memberCreation) add(ctx context.Context, u *steps.Undo) error {
 
 // removeContainer has the guest free what it has of a container; one that it does not know is gone.
 func removeContainer(ctx context.Context, agent Agent, guest string) error {
-	_, err := agent.RemoveContainer(ctx, &agentv1.RemoveContainerRequest{Container: guest})
+	err := failpoint.Record(podPoint, "RemoveContainer", func() error {
+		_, err := agent.RemoveContainer(ctx, &agentv1.RemoveContainerRequest{Container: guest})
+		return err
+	})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/vmm"
@@ -102,7 +103,9 @@ func (p *pod) plugIn(ctx context.Context, d spec.Disk, path string) error {
 	}
 	defer f.Close()
 	machine, _ := p.vm.current()
-	return machine.AddDisk(ctx, vmm.Disk{ID: d.ID, Serial: d.Serial, Slot: d.Slot, File: f, ReadOnly: true})
+	return failpoint.Record(podPoint, "AddDisk", func() error {
+		return machine.AddDisk(ctx, vmm.Disk{ID: d.ID, Serial: d.Serial, Slot: d.Slot, File: f, ReadOnly: true})
+	})
 }
 
 // freeSlot answers a hot slot that is free, and makes one free if a disk is left that no container has.
@@ -139,7 +142,8 @@ func used(p *spec.Pod, disk string) bool {
 // again then.
 func (p *pod) drop(ctx context.Context, id string) error {
 	machine, _ := p.vm.current()
-	if err := machine.RemoveDisk(ctx, id); err != nil && !errdefs.IsNotFound(err) {
+	err := failpoint.Record(podPoint, "RemoveDisk", func() error { return machine.RemoveDisk(ctx, id) })
+	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("unplug disk %s: %w", id, err)
 	}
 	gone, err := machine.DiskEjected(ctx, id)

@@ -7,6 +7,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 )
@@ -38,8 +39,11 @@ func (c *memberCreation) volumes(ctx context.Context, _ *steps.Undo) error {
 	agent, p := c.vm.guest(), c.vm.spec().Pod
 	for i, m := range p.Member(c.task.guest).Mounts {
 		v := p.Volume(m.Volume)
-		_, err := agent.AddVolume(ctx, &agentv1.AddVolumeRequest{
-			Id: v.ID, Kind: guestKind(v.Kind), Size: v.Size, Mode: v.Mode, Uid: v.UID, Gid: v.GID,
+		err := failpoint.Record(podPoint, "AddVolume", func() error {
+			_, err := agent.AddVolume(ctx, &agentv1.AddVolumeRequest{
+				Id: v.ID, Kind: guestKind(v.Kind), Size: v.Size, Mode: v.Mode, Uid: v.UID, Gid: v.GID,
+			})
+			return err
 		})
 		if err == nil && v.Kind == spec.VolumeSynced {
 			source := c.bundle.Member.Volumes[i].Source

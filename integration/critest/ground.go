@@ -71,14 +71,19 @@ type Ground struct {
 }
 
 // Open makes the node, with the images of both suites in a registry next to it.
-func Open(ctx context.Context, release harness.Release, log func(string, ...any)) (_ *Ground, err error) {
+func Open(ctx context.Context, release harness.Release, log func(string, ...any)) (*Ground, error) {
+	return OpenWith(ctx, harness.Options{Release: release, Log: log})
+}
+
+// OpenWith is Open for other programs, or another configuration of godwit. What the suites need is set here.
+func OpenWith(ctx context.Context, o harness.Options) (_ *Ground, err error) {
 	root, err := harness.Root()
 	if err != nil {
 		return nil, err
 	}
 	tools := filepath.Join(root, "bin", "tools")
-	h, err := harness.Start(ctx, harness.Options{CRI: true, Release: release, Registry: harness.Direct, Log: log,
-		Containerd: fmt.Sprintf(config, filepath.Join(tools, "runc"))})
+	o.CRI, o.Registry, o.Containerd = true, harness.Direct, fmt.Sprintf(config, filepath.Join(tools, "runc"))
+	h, err := harness.Start(ctx, o)
 	if err != nil {
 		return nil, err
 	}
