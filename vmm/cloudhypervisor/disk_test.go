@@ -41,12 +41,29 @@ func TestDiskID(t *testing.T) {
 	}
 }
 
-// TestColdDisksOfHotVM: device numbers that hot disks need are refused to other disks.
+// TestColdDisksOfHotVM: device numbers that hot disks need are refused to other disks, and to no other one: the first
+// slot is the first of every VM.
 func TestColdDisksOfHotVM(t *testing.T) {
-	cfg := testConfig(t)
-	cfg.HotDisks = true
-	if _, err := fakeVMM(t, "works", 0).Start(t.Context(), cfg); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("disks at %d: got %v, want InvalidArgument", cfg.Disks[0].Slot, err)
+	used := map[int64]int{}
+	for slot := FirstDiskSlot; slot <= LastDiskSlot; slot++ {
+		cfg := testConfig(t)
+		cfg.HotDisks, cfg.Disks = true, cfg.Disks[:1]
+		cfg.Disks[0].Slot = slot
+		m, err := fakeVMM(t, "works", 0).Start(t.Context(), cfg)
+		if err == nil {
+			err = m.Kill(t.Context())
+		}
+		if fits := slot < FirstDiskSlot+5; fits && err != nil || !fits && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("a disk at %d: got %v", slot, err)
+		} else if fits {
+			used[number(slot)] = slot
+		}
+	}
+	for slot := FirstHotSlot; slot <= LastHotSlot; slot++ {
+		if other, ok := used[number(slot)]; ok || number(slot) > LastDiskSlot {
+			t.Errorf("slot %d has the device number %d, as slot %d", slot, number(slot), other)
+		}
+		used[number(slot)] = slot
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/process"
 	"godwit.dev/godwit/vmm/vmmtest"
 )
 
@@ -45,7 +46,7 @@ func realEnv(t *testing.T) vmmtest.Env {
 	return vmmtest.Env{
 		Driver: driver, Kernel: cmp.Or(os.Getenv("GODWIT_GUEST_KERNEL"), filepath.Join(guest, "vmlinuz")), Initrd: initrd,
 		Memory: 256 << 20, VCPUs: 1, User: vmmtest.FirstUser,
-		DiskSlot: LastDiskSlot, NICSlot: FirstNICSlot, HotSlot: FirstHotSlot,
+		DiskSlot: LastDiskSlot - process.HotPoints, NICSlot: FirstNICSlot, HotSlot: FirstHotSlot,
 		Dir: dir, NetNS: vmmtest.OpenNetNS, Tap: vmmtest.OpenTapIn, Still: 500 * time.Millisecond, Limit: time.Minute,
 	}.Here()
 }

@@ -14,8 +14,8 @@ import (
 //	 8..28  disks
 //	29..31  free
 //
-// A VM with hot disks has its other disks at 24 to 28 only. The slots 32 to 47 of disks that are
-// plugged in are the device numbers 8 to 23.
+// A VM with hot disks has its other disks at 8 to 12 only: their slots are the same on every VMM, and
+// begin with the first. The slots 32 to 47 of disks that are plugged in are the device numbers 13 to 28.
 const (
 	// FirstNICSlot to LastNICSlot are for vmm.NIC.Slot.
 	FirstNICSlot = 4
@@ -45,7 +45,7 @@ var slots = vmm.Slots{
 func slotsOf(cfg vmm.Config) vmm.Slots {
 	s := slots
 	if cfg.HotDisks {
-		s.FirstDisk += process.HotPoints
+		s.LastDisk -= process.HotPoints
 	}
 	return s
 }
@@ -56,7 +56,7 @@ func place(slot int) int { return slot - FirstHotSlot }
 // number is the PCI device number of a disk's slot.
 func number(slot int) int64 {
 	if slots.Hot(slot) {
-		return int64(FirstDiskSlot + place(slot))
+		return int64(LastDiskSlot - process.HotPoints + 1 + place(slot))
 	}
 	return int64(slot)
 }
