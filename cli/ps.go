@@ -104,23 +104,37 @@ func vmRow(vm *nodev1.VMInfo, every bool) []string {
 		name = vm.GetVm().GetNamespace() + "/" + name
 	}
 	return []string{
-		name, screen.Dash(shortImage(vm.GetImage())), screen.Since(vm.GetCreatedUnixNano()), stateText(vm),
+		name, screen.Dash(imageText(vm)), screen.Since(vm.GetCreatedUnixNano()), stateText(vm),
 		screen.Dash(vm.GetNode()), screen.Bytes(vm.GetMemory()), screen.Bytes(vm.GetResident()), count(vm.GetVcpus()),
 		screen.Dash(vm.GetVmm()), screen.Dash(vm.GetNetwork()), screen.Dash(strings.Join(vm.GetAddresses(), ",")),
 		restoreText(vm), screen.Dash(vm.GetOwner().GetDigest()), vm.GetVm().GetId(),
 	}
 }
 
-// vmName is the VM's name, or as much of an id that a program has drawn as docker shows.
+// vmName is the VM's name, its pod's, or as much of an id that a program has drawn as docker shows.
 func vmName(vm *nodev1.VMInfo) string {
 	id := vm.GetVm().GetId()
 	switch {
+	case vm.GetPod() != "":
+		return vm.GetPod()
 	case vm.GetName() != "":
 		return vm.GetName()
 	case len(id) == 64 && strings.Trim(id, "0123456789abcdef") == "":
 		return id[:12]
 	}
 	return id
+}
+
+// imageText is the image of a VM; a pod's containers have one each.
+func imageText(vm *nodev1.VMInfo) string {
+	switch n := vm.GetContainers(); {
+	case vm.GetPod() == "":
+		return shortImage(vm.GetImage())
+	case n == 1:
+		return "1 container"
+	default:
+		return fmt.Sprintf("%d containers", n)
+	}
 }
 
 // shortImage leaves out what docker does: the registry that everybody means, and the digest after a tag.

@@ -30,13 +30,19 @@ type Container struct {
 	Name    string // of nerdctl's label; may be empty
 	Runtime string // containerd's name of its runtime, or a shim's path
 
-	own bool // the runtime is godwit's, and it is no container of a pod, whose VM is the sandbox's
+	member bool // of a pod
+	own    bool // the runtime is godwit's, and it is no container of a pod, whose VM is the sandbox's
 }
 
 func (f *Container) isVM() bool { return f.own }
 
 // vm refuses a container of another runtime.
 func (f *Container) vm() (*nodev1.VM, error) {
+	if f.member {
+		return nil, &Problem{What: key(f.VM) + " is a container of a pod, whose VM is the sandbox's.",
+			Remedy: fmt.Sprintf("Containers of pods are CRI's: crictl exec, logs, stats or stop %s.", f.VM.GetId()),
+			Cause:  errdefs.ErrFailedPrecondition}
+	}
 	if !f.own {
 		return nil, fmt.Errorf("%s is a container of runtime %s, and no VM of godwit. "+
 			"To make it a VM, run its image with --runtime %s: %w",
@@ -72,7 +78,8 @@ func (c *Client) containers(ctx context.Context, namespace string, filters ...st
 
 func (c *Client) container(namespace string, obj *containers.Container) *Container {
 	return &Container{VM: &nodev1.VM{Namespace: namespace, Id: obj.ID}, Name: obj.Labels[LabelName],
-		Runtime: obj.Runtime.Name, own: c.own(obj.Runtime.Name) && !record.IsMember(obj.Labels)}
+		Runtime: obj.Runtime.Name, member: c.own(obj.Runtime.Name) && record.IsMember(obj.Labels),
+		own: c.own(obj.Runtime.Name) && !record.IsMember(obj.Labels)}
 }
 
 // own reports whether a runtime is godwit's: by the configured name, the usual one, or the path of the shim.

@@ -41,6 +41,9 @@ const killedStatus = 128 + int(syscall.SIGKILL)
 // Exec runs a further command in a VM that runs. Its streams are those given; nil: they go nowhere. An error of the
 // command is a *CommandError.
 func (c *Client) Exec(ctx context.Context, vm *nodev1.VM, o ExecOptions, streams *Streams) (*Process, error) {
+	if err := c.refusePod(ctx, vm, podExec); err != nil {
+		return nil, err
+	}
 	t, err := c.Task(ctx, vm)
 	if err != nil {
 		return nil, err
@@ -174,6 +177,9 @@ func (c *Client) identity(ctx context.Context, vm *nodev1.VM, user string) (*gue
 
 // Attach connects streams to the process of a VM that runs. FailedPrecondition: its output goes to a log.
 func (c *Client) Attach(ctx context.Context, vm *nodev1.VM, streams *Streams) (*Process, error) {
+	if err := c.refusePod(ctx, vm, podAttach); err != nil {
+		return nil, err
+	}
 	t, err := c.Task(ctx, vm)
 	if err != nil {
 		return nil, err

@@ -29,6 +29,9 @@ type LogOptions struct {
 // Logs writes what a VM that runs detached has written, in order: also what it has written on other nodes, before it
 // came to this one. What is missing of that is noted. Following goes on over sleeps and wakes on this node.
 func (c *Client) Logs(ctx context.Context, vm *nodev1.VM, w io.Writer, o LogOptions) error {
+	if err := c.refusePod(ctx, vm, podLogs); err != nil {
+		return err
+	}
 	path, err := c.logPath(ctx, vm)
 	if err != nil {
 		return err

@@ -28,6 +28,9 @@ func (c *Client) Remove(ctx context.Context, vm *nodev1.VM, o RemoveOptions) (wa
 		return "", err
 	}
 	ctx = within(ctx, vm)
+	if err := c.refusePod(ctx, vm, podRm); err != nil {
+		return "", err
+	}
 	container, stays, err := c.removable(ctx, vm)
 	if err != nil {
 		return "", err

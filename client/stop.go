@@ -27,6 +27,9 @@ func ParseSignal(said string) (syscall.Signal, error) {
 // VM was made, else 10 seconds. One that does not run is left as it is.
 func (c *Client) Stop(ctx context.Context, vm *nodev1.VM, after time.Duration) error {
 	ctx = within(ctx, vm)
+	if err := c.refusePod(ctx, vm, podStop); err != nil {
+		return err
+	}
 	container, task, err := c.task(ctx, vm)
 	if task == nil || err != nil {
 		return err

@@ -82,6 +82,9 @@ func commandError(err error) error {
 // its label names. What cannot run leaves the VM as it was.
 func (c *Client) Start(ctx context.Context, vm *nodev1.VM, streams *Streams) (*Process, error) {
 	ctx = within(ctx, vm)
+	if err := c.refusePod(ctx, vm, podStart); err != nil {
+		return nil, err
+	}
 	container, err := c.loaded(ctx, vm)
 	if err != nil {
 		return nil, err

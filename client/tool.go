@@ -35,6 +35,9 @@ const endBound = 10 * time.Second
 // runTool runs a tool of the agent in a VM (package guesttool). stdin and stdout may be nil.
 func (c *Client) runTool(ctx context.Context, vm *nodev1.VM, args []string, stdin io.Reader, stdout io.Writer,
 ) (*guesttool.Report, error) {
+	if err := c.refusePod(ctx, vm, podExec); err != nil {
+		return nil, err
+	}
 	t, err := c.Task(ctx, vm)
 	if err != nil {
 		return nil, err

@@ -45,4 +45,15 @@ func CheckVMName(name string) error {
 
 // IsMember reports whether a container with these labels is one of a pod: it has no VM of its own. The label is that of
 // containerd's CRI plugin (internal/cri/labels).
-func IsMember(labels map[string]string) bool { return labels["io.cri-containerd.kind"] == "container" }
+func IsMember(labels map[string]string) bool { return labels[criKind] == "container" }
+
+// IsSandbox reports whether a container with these labels is the sandbox of a pod, whose VM is the pod's.
+func IsSandbox(labels map[string]string) bool { return labels[criKind] == "sandbox" }
+
+const criKind = "io.cri-containerd.kind"
+
+// Annotations of CRI that name the pod of a sandbox (internal/cri/annotations).
+const (
+	PodNamespace = "io.kubernetes.cri.sandbox-namespace"
+	PodName      = "io.kubernetes.cri.sandbox-name"
+)

@@ -149,7 +149,7 @@ func (w *podWorld) play(ctx context.Context, s podStep, name string) error {
 	if !ok {
 		return fmt.Errorf("%q is no point", at)
 	}
-	if err := w.begin(ctx, s); err != nil {
+	if err := w.begun(ctx, s, e); err != nil {
 		return fmt.Errorf("before: %w", err)
 	}
 	hold, err := w.arm(w.Node, e)
@@ -242,6 +242,16 @@ func (w *podWorld) judge(ctx context.Context, s podStep, who victim) error {
 		return fmt.Errorf("make the third container again: %w", err)
 	}
 	return errors.Join(w.serves(ctx, w.third), w.drop(ctx))
+}
+
+// begun is a step in a pod that has never had a third container: the disk of its image is not there.
+func (w *podWorld) begun(ctx context.Context, s podStep, e edge) error {
+	if s.name == "start" && (strings.HasPrefix(e.name, "pod.") || strings.HasPrefix(e.name, "journal.")) {
+		if err := w.remove(ctx); err != nil {
+			return err
+		}
+	}
+	return w.begin(ctx, s)
 }
 
 // exited waits until CRI says that a container does not run. One that was removed does not.

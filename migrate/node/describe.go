@@ -17,6 +17,7 @@ func (s *Service) describe(ctx context.Context, byName map[string]*nodev1.VMInfo
 	for _, c := range all {
 		if info := byName[key(c.GetVm())]; info != nil {
 			info.Image, info.CreatedUnixNano = c.GetImage(), c.GetCreatedUnixNano()
+			info.Pod, info.Containers = c.GetPod(), c.GetContainers()
 			if info.GetName() == "" || info.GetNode() == s.Config.Node && info.GetOwner().GetNode() != "" {
 				info.Name = c.GetName() // of a VM that is elsewhere, the container here has the name of before
 			}

@@ -2,9 +2,11 @@ package tasks
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -28,11 +30,35 @@ func (c *Client) Containers(ctx context.Context) (all []*nodev1.VMInfo, err erro
 			errs = append(errs, fmt.Errorf("list containers of namespace %s: %w", space, err))
 		}
 		for _, obj := range list {
-			all = append(all, &nodev1.VMInfo{
+			info := &nodev1.VMInfo{
 				Vm: &nodev1.VM{Namespace: space, Id: obj.ID}, Name: obj.Labels[labelName], Image: obj.Image,
 				CreatedUnixNano: obj.CreatedAt.UnixNano(),
-			})
+			}
+			if record.IsSandbox(obj.Labels) {
+				info.Pod, info.Image = podOf(obj), "" // what the sandbox's image has in it is not run
+				info.Containers = membersOf(list, obj.ID)
+			}
+			all = append(all, info)
 		}
 	}
 	return all, errors.Join(errs...)
+}
+
+// podOf is the name of the pod that a sandbox is, as CRI's annotations have it; empty: they cannot be read.
+func podOf(sandbox containers.Container) string {
+	var oci struct{ Annotations map[string]string }
+	if json.Unmarshal(sandbox.Spec.GetValue(), &oci) != nil || oci.Annotations[record.PodName] == "" {
+		return ""
+	}
+	return oci.Annotations[record.PodNamespace] + "/" + oci.Annotations[record.PodName]
+}
+
+// membersOf counts the containers of a pod.
+func membersOf(all []containers.Container, sandbox string) (n uint32) {
+	for _, c := range all {
+		if c.SandboxID == sandbox && record.IsMember(c.Labels) {
+			n++
+		}
+	}
+	return n
 }

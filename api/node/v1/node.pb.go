@@ -3886,6 +3886,8 @@ type VMInfo struct {
 	CreatedUnixNano int64  `protobuf:"varint,42,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"`
 	Node            string `protobuf:"bytes,43,opt,name=node,proto3" json:"node,omitempty"`                                           // that has the VM, or had it last; empty: not known
 	SleptUnixNano   int64  `protobuf:"varint,44,opt,name=slept_unix_nano,json=sleptUnixNano,proto3" json:"slept_unix_nano,omitempty"` // of a VM that sleeps: when its snapshot was stored; 0: not known
+	Pod             string `protobuf:"bytes,45,opt,name=pod,proto3" json:"pod,omitempty"`                                             // of Kubernetes, NAMESPACE/NAME, whose VM it is; empty: it is no pod
+	Containers      uint32 `protobuf:"varint,46,opt,name=containers,proto3" json:"containers,omitempty"`                              // of the pod
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -4084,6 +4086,20 @@ func (x *VMInfo) GetNode() string {
 func (x *VMInfo) GetSleptUnixNano() int64 {
 	if x != nil {
 		return x.SleptUnixNano
+	}
+	return 0
+}
+
+func (x *VMInfo) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *VMInfo) GetContainers() uint32 {
+	if x != nil {
+		return x.Containers
 	}
 	return 0
 }
@@ -8918,7 +8934,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xeb\x05\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\x9d\x06\n" +
 	"\x06VMInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -8946,7 +8962,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05image\x18) \x01(\tR\x05image\x12*\n" +
 	"\x11created_unix_nano\x18* \x01(\x03R\x0fcreatedUnixNano\x12\x12\n" +
 	"\x04node\x18+ \x01(\tR\x04node\x12&\n" +
-	"\x0fslept_unix_nano\x18, \x01(\x03R\rsleptUnixNano\"F\n" +
+	"\x0fslept_unix_nano\x18, \x01(\x03R\rsleptUnixNano\x12\x10\n" +
+	"\x03pod\x18- \x01(\tR\x03pod\x12\x1e\n" +
+	"\n" +
+	"containers\x18. \x01(\rR\n" +
+	"containers\"F\n" +
 	"\n" +
 	"VMsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +

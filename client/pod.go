@@ -1,0 +1,40 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+)
+
+// refusePod refuses what is asked of the VM of a pod, and names what CRI has for it. CRI makes and ends a pod, and does
+// not look at what others do to it. Where containerd cannot be asked, the call itself says so.
+func (c *Client) refusePod(ctx context.Context, vm *nodev1.VM, remedy string) error {
+	ctr, err := c.Containerd()
+	if err != nil {
+		return nil
+	}
+	container, err := ctr.LoadContainer(within(ctx, vm), vm.GetId())
+	if err != nil {
+		return nil
+	}
+	labels, err := container.Labels(within(ctx, vm))
+	if err != nil || !record.IsSandbox(labels) {
+		return nil
+	}
+	return &Problem{What: c.name(vm) + " is the VM of a pod, which is CRI's.",
+		Remedy: fmt.Sprintf("Use crictl for it: %s.", remedy), Cause: errdefs.ErrFailedPrecondition}
+}
+
+// What CRI has in the place of verbs.
+const (
+	podExec   = "crictl exec CONTAINER, for one of those that crictl ps shows"
+	podAttach = "crictl attach CONTAINER, for one of those that crictl ps shows"
+	podLogs   = "crictl logs CONTAINER, for one of those that crictl ps shows"
+	podStop   = "crictl stopp, with the pod's id"
+	podRm     = "crictl rmp, with the pod's id"
+	podStart  = "crictl runp makes another one, and a kubelet does so by itself"
+)
