@@ -156,7 +156,7 @@ qemu2: setup build guest ## the VMM suite on a newer QEMU from backports, and mo
 upgrade: setup tools package ## VMs of the release before under the programs of the package (root)
 	tools/upgrade.sh
 
-bench: setup tools build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds, of the groups in BENCH_ONLY; with VMM=.. of the VMMs side by side, with BESIDE=DIR of two builds (root)
+bench: setup tools $(tools)/.critest $(tools)/runc build guest ## performance figures into out/bench.json, from BENCH_ROUNDS rounds, of the groups in BENCH_ONLY; with VMM=.. of the VMMs side by side, with BESIDE=DIR of two builds (root)
 ifeq ($(origin VMM),file)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/bench ./integration/cmd/bench
@@ -214,7 +214,7 @@ fuzz: ## run every fuzz target for FUZZTIME (10m) each
 fuzz-smoke: ## run every fuzz target for ten seconds from its seeds, as many at once as there are processors
 	tools/fuzz.sh 10s smoke
 
-kvmhost: setup tools build guest ## CASES (all, smoke, a VMM, names of integration/ring/cases.txt) with KVM, here or in a guest that offers it (root)
+kvmhost: setup tools $(tools)/.critest build guest ## CASES (all, smoke, a VMM, names of integration/ring/cases.txt) with KVM, here or in a guest that offers it (root)
 	tools/kvmhost.sh $(CASES)
 
 usability: setup tools package ## from a clean Debian to the first VM, and a docker user's day, each screen compared with the reviewed one (root; UPDATE=1 writes them)

@@ -51,9 +51,12 @@ func open(t *testing.T, release harness.Release) *node {
 	return n
 }
 
+// bound of a call of crictl, and of what a test waits for.
+func bound() time.Duration { return harness.Slow(2 * time.Minute) }
+
 // try runs crictl and answers what it prints.
 func (n *node) try(ctx context.Context, args ...string) (string, error) {
-	endpoint := []string{"--runtime-endpoint", "unix://" + n.Socket, "--timeout", "2m"}
+	endpoint := []string{"--runtime-endpoint", "unix://" + n.Socket, "--timeout", bound().String()}
 	return n.Run(ctx, filepath.Join(n.tools, "crictl"), append(endpoint, args...)...)
 }
 
@@ -80,9 +83,12 @@ func (n *node) file(name string, content any) string {
 	return path
 }
 
+// vmms are the programs of both VMMs.
+const vmms = `/\(qemu-system-[^/]*\|cloud-hypervisor\)`
+
 // VMMs counts those that run on the node.
 func (n *node) VMMs() (int, error) {
-	out, err := n.Run(n.t.Context(), "sh", "-c", "ls -l /proc/[0-9]*/exe 2>/dev/null | grep -c qemu-system; true")
+	out, err := n.Run(n.t.Context(), "sh", "-c", "ls -l /proc/[0-9]*/exe 2>/dev/null | grep -c '"+vmms+"'; true")
 	if err != nil {
 		return 0, err
 	}
@@ -114,7 +120,7 @@ func (n *node) container(name, script string, more object) string {
 // eventually waits until crictl's output is what ok wants.
 func (n *node) eventually(what string, ok func(out string) bool, args ...string) {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(n.t.Context(), bound())
 	defer cancel()
 	for {
 		out, err := n.try(ctx, args...)

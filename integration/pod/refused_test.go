@@ -183,7 +183,7 @@ func (n *node) processes() string {
 	n.t.Helper()
 	out, err := n.Run(n.t.Context(), "sh", "-c",
 		`for p in /proc/[0-9]*; do [ $p = /proc/$$ ] && continue; c=$(tr '\0' ' ' <$p/cmdline)
-		case $c in *godwit-v1*|*qemu-system*) echo ${p#/proc/} $c;; esac; done`)
+		case $c in *godwit-v1*|*qemu-system*|*cloud-hypervisor*) echo ${p#/proc/} $c;; esac; done`)
 	if err != nil {
 		n.t.Fatal(err)
 	}

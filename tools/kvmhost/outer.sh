@@ -56,9 +56,9 @@ disk() {
 	echo 127.0.0.1 localhost >"$root/etc/hosts" # as every host has it
 	touch "$to/go.mod" "$to/Makefile"
 	cp bin/{containerd-shim-godwit-v1,godwitd,godwit} "$to/bin/"
-	cp bin/integration/{ring,probe,treelist} "$to/bin/integration/"
-	cp bin/tools/{containerd,ctr,registry,docker-registry} "$to/bin/tools/"
-	cp bin/tools/cni/{bridge,host-local,loopback} "$to/bin/tools/cni/"
+	cp bin/integration/{ring,probe,treelist,standin} "$to/bin/integration/"
+	cp bin/tools/{containerd,ctr,crictl,registry,docker-registry} "$to/bin/tools/"
+	cp bin/tools/cni/{bridge,host-local,loopback,portmap} "$to/bin/tools/cni/"
 	cp bin/guest/{vmlinuz,initramfs} "$to/bin/guest/"
 	mkdir -p "$to/bin/guest/modules"
 	cp bin/guest/modules/modules.dep "$to/bin/guest/modules/"

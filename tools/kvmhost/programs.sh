@@ -5,7 +5,7 @@ cloud_hypervisor() { command -v "${GODWIT_CLOUD_HYPERVISOR:-cloud-hypervisor}"; 
 programs() {
 	local file package program
 	mkdir -p bin/ring bin/integration
-	for program in probe treelist; do
+	for program in probe treelist standin; do
 		CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "bin/integration/$program" "./integration/cmd/$program"
 	done
 	"$ring" programs "${planned[@]}" >"$work/programs"
