@@ -48,7 +48,8 @@ type bench struct {
 	facts   vmm.Facts
 	bare    string // initramfs
 	ballast map[int]int
-	config  error // of configure
+	podNode *podNode // nil: not measured yet
+	config  error    // of configure
 	result  *Result
 	round   int
 }
@@ -85,6 +86,11 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	if b.config != nil {
 		return b.result, b.config
 	}
+	defer func() {
+		if b.podNode != nil {
+			err = errors.Join(err, b.podNode.Close())
+		}
+	}()
 	b.node = b.h.Node(0)
 	if err := b.withoutTemplates(); err != nil {
 		return b.result, err
@@ -152,6 +158,12 @@ func (b *bench) one(ctx context.Context) error {
 	if b.wants(snapshotGroup) {
 		steps = append(steps, b.snapshot)
 	}
+	if b.wants(podsGroup) {
+		if !b.wants(startGroup) && !b.wants(execGroup) {
+			steps = append(steps, b.bareBoot)
+		}
+		steps = append(steps, b.pods)
+	}
 	defer b.derive() // also of a round that was cut short
 	for _, step := range steps {
 		bounded, cancel := context.WithTimeout(ctx, stepTimeout)
@@ -175,6 +187,7 @@ func (b *bench) derive() {
 	b.note("exec.ratio", (v("exec.ctr")-v("exec.ctr_only"))/v("exec.bare"))
 	b.note(pauseFlat, v(pauseName(pauseSizes[1], "tracked"))-v(pauseName(pauseSizes[0], "tracked")))
 	b.deriveSnapshot()
+	b.derivePods()
 	for i, mib := range sizes {
 		b.note(sleepName(mib, "hibernate_ratio"), v(sleepName(mib, "hibernate_rate"))/v(sleepName(mib, "compress_rate")))
 		b.note(sleepName(mib, "wake_ratio"), v(sleepName(mib, "wake_rate"))/v(sleepName(mib, "expand_rate")))

@@ -25,6 +25,8 @@ type Figure struct {
 	Source Source     `json:"source"`
 	What   string     `json:"what"`
 	Median *float64   `json:"median"`
+	Low    *float64   `json:"low,omitempty"` // the true median is from Low to High with 95 %
+	High   *float64   `json:"high,omitempty"`
 	Raw    []*float64 `json:"raw"` // null: this round has no value
 	Most   *float64   `json:"goal_at_most,omitempty"`
 	Least  *float64   `json:"goal_at_least,omitempty"`
@@ -53,6 +55,8 @@ func (f *Figure) settle() {
 	}
 	m := median(all)
 	f.Median = &m
+	low, high := interval(all)
+	f.Low, f.High = &low, &high
 	if f.Most != nil || f.Least != nil {
 		met := (f.Most == nil || m <= *f.Most) && (f.Least == nil || m >= *f.Least)
 		f.Met = &met

@@ -30,10 +30,11 @@ const (
 	pauseGroup = "pause"
 
 	snapshotGroup = "snapshot"
+	podsGroup     = "pods"
 )
 
 // Groups of figures.
-var Groups = []string{startGroup, execGroup, fleetGroup, sleepGroup, pauseGroup, snapshotGroup}
+var Groups = []string{startGroup, execGroup, fleetGroup, sleepGroup, pauseGroup, snapshotGroup, podsGroup}
 
 // group of a figure, by its name.
 func (f *Figure) group() string {
@@ -80,7 +81,7 @@ func figures(groups []string) []*Figure {
 	for i, mib := range sizes {
 		all = append(all, sleepFigures(mib, i > 0)...)
 	}
-	all = append(append(all, pauseFigures()...), snapshotFigures()...)
+	all = slices.Concat(all, pauseFigures(), snapshotFigures(), podFigures())
 	return slices.DeleteFunc(all, func(f *Figure) bool { return !slices.Contains(groups, f.group()) })
 }
 

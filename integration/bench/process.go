@@ -9,11 +9,17 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"godwit.dev/godwit/integration/harness"
 )
 
 // programs calls f with the pid and arguments of every process of the node. foreign, if
 // not nil, remembers which processes are not the node's: looking often must stay cheap.
 func (b *bench) programs(foreign map[string]bool, f func(pid int, args []string)) error {
+	return programsOf(b.node, foreign, f)
+}
+
+func programsOf(node *harness.Node, foreign map[string]bool, f func(pid int, args []string)) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return err
@@ -23,7 +29,7 @@ func (b *bench) programs(foreign map[string]bool, f func(pid int, args []string)
 		if err != nil || foreign[e.Name()] {
 			continue
 		}
-		if in, below := b.node.Within(pid); !in && !below {
+		if in, below := node.Within(pid); !in && !below {
 			if foreign != nil {
 				foreign[e.Name()] = true
 			}

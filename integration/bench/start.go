@@ -79,8 +79,10 @@ func (b *bench) echo(ctx context.Context, flags ...string) (first, end time.Dura
 }
 
 // started looks at how the last VM was started, as the node has noted it.
-func (b *bench) started(want string) error {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s/lib/starts.jsonl", b.node.PID(), b.node.Dir))
+func (b *bench) started(want string) error { return b.startedOn(b.node, want) }
+
+func (b *bench) startedOn(node *harness.Node, want string) error {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s/lib/starts.jsonl", node.PID(), node.Dir))
 	if err != nil {
 		return err
 	}
@@ -90,7 +92,7 @@ func (b *bench) started(want string) error {
 		return err
 	}
 	if last.Mode != want {
-		return fmt.Errorf("the last start was a %s, not a %s", last.Mode, want)
+		return fmt.Errorf("the last start was a %s, not a %s, of %s", last.Mode, want, lines)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"godwit.dev/godwit/integration/harness"
 )
 
 var nan = math.NaN()
@@ -34,12 +36,17 @@ func (s *stamp) Write(p []byte) (int, error) {
 // timed runs a program in the node whose output must hold the mark. It answers the times from its start to the mark and
 // to its end.
 func (b *bench) timed(ctx context.Context, name string, args ...string) (first, end time.Duration, err error) {
-	cmd := b.node.Command(ctx, name, args...)
+	return b.timedOn(ctx, b.node, name, args...)
+}
+
+func (b *bench) timedOn(ctx context.Context, node *harness.Node, name string, args ...string) (first, end time.Duration,
+	err error) {
+	cmd := node.Command(ctx, name, args...)
 	var out stamp
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	begun := time.Now()
-	if err := b.node.Enter(cmd.Start); err != nil {
+	if err := node.Enter(cmd.Start); err != nil {
 		return 0, 0, fmt.Errorf("start %s: %w", name, err)
 	}
 	err = cmd.Wait()

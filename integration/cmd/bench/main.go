@@ -59,7 +59,7 @@ func run(out string, rounds int, only string, live bool, args []string) int {
 	if rounds < 1 || len(args) > 0 {
 		return report(errors.New("want -rounds of at least 1 and no arguments"))
 	}
-	measure, write, known, part := bench.Run, (*bench.Result).Write, bench.Groups, agentArg
+	measure, write, known, part := bench.Run, (*bench.Result).WriteKeys, bench.Groups, agentArg
 	if live {
 		measure, write, known, part = bench.RunLive, (*bench.Result).WriteKeys, bench.LiveGroups, rivalArg
 	}

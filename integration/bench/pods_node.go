@@ -1,0 +1,149 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"godwit.dev/godwit/integration/critest"
+	"godwit.dev/godwit/integration/harness"
+)
+
+// podImage is one that the node of pods has: the whole of busybox.
+const podImage = "localhost/e2e-test-images/busybox:1.29-2"
+
+// podNode is a node with containerd's CRI plugin.
+type podNode struct {
+	*critest.Ground
+	crictl string
+	dir    string // of configurations and logs, on host and node
+}
+
+type object = map[string]any
+
+// openPods makes the node of pods.
+func (b *bench) openPods(ctx context.Context) (_ *podNode, err error) {
+	root, err := harness.Root()
+	if err != nil {
+		return nil, err
+	}
+	g, err := critest.Open(ctx, harness.Newest, b.say)
+	if err != nil {
+		return nil, err
+	}
+	n := &podNode{Ground: g, crictl: filepath.Join(root, "bin/tools/crictl"), dir: filepath.Join(b.h.Dir, "pods")}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Close())
+		}
+	}()
+	if err := errors.Join(os.Mkdir(n.dir, 0o755), n.StartGodwitd(ctx)); err != nil {
+		return nil, err
+	}
+	_, err = n.call(ctx, "pull", podImage)
+	return n, err
+}
+
+// call runs crictl and answers what it prints.
+func (n *podNode) call(ctx context.Context, args ...string) (string, error) {
+	endpoint := []string{"--runtime-endpoint", "unix://" + n.Socket, "--timeout", stepTimeout.String()}
+	out, err := n.Run(ctx, n.crictl, append(endpoint, args...)...)
+	if err != nil {
+		return "", fmt.Errorf("crictl %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(out), nil
+}
+
+// file writes a configuration and answers its path.
+func (n *podNode) file(name string, content, more object) (string, error) {
+	maps.Copy(content, more)
+	data, err := json.Marshal(content)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(n.dir, name+".json")
+	return path, os.WriteFile(path, data, 0o600)
+}
+
+// ranPod is a pod that runs.
+type ranPod struct {
+	n      *podNode
+	id     string
+	name   string
+	config string
+	ready  time.Duration // from the command to its end
+}
+
+func (n *podNode) run(ctx context.Context, name, handler string) (*ranPod, error) {
+	config, err := n.file(name, object{
+		"metadata": object{"name": name, "namespace": "bench", "uid": name, "attempt": 1}, "hostname": "pod",
+		"log_directory": n.dir, "linux": object{},
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	id, err := n.call(ctx, "runp", "--runtime", handler, config)
+	return &ranPod{n: n, id: id, name: name, config: config, ready: time.Since(begun)}, err
+}
+
+// container runs a script that prints the mark. It answers the time from the start to the mark in the log.
+func (p *ranPod) container(ctx context.Context, name, script string, more object) (id string, first time.Duration,
+	err error) {
+	log := p.name + "-" + name + ".log"
+	config, err := p.n.file(p.name+"-"+name, object{
+		"metadata": object{"name": name, "attempt": 1}, "image": object{"image": podImage},
+		"command": []string{"/bin/sh", "-c", "echo " + mark + "; " + script}, "log_path": log, "linux": object{},
+	}, more)
+	if err != nil {
+		return "", 0, err
+	}
+	id, err = p.n.call(ctx, "create", "--no-pull", p.id, config, p.config)
+	if err != nil {
+		return "", 0, err
+	}
+	seen := make(chan error, 1)
+	begun := time.Now()
+	go func() {
+		err := p.line(ctx, name, mark)
+		first = time.Since(begun)
+		seen <- err
+	}()
+	if _, err := p.n.call(ctx, "start", id); err != nil {
+		return "", 0, err
+	}
+	return id, first, <-seen
+}
+
+// lookEach is how often a log is looked at.
+const lookEach = time.Millisecond
+
+// line waits for text in the log of a container.
+func (p *ranPod) line(ctx context.Context, container, text string) error {
+	for {
+		data, err := os.ReadFile(filepath.Join(p.n.dir, p.name+"-"+container+".log"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if bytes.Contains(data, []byte(text)) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%q in the log of %s: %w: %s", text, container, ctx.Err(), data)
+		case <-time.After(lookEach):
+		}
+	}
+}
+
+func (p *ranPod) remove(ctx context.Context) error {
+	_, err := p.n.call(ctx, "rmp", "--force", p.id)
+	return err
+}
