@@ -100,7 +100,7 @@ func (s *Service) makePause(p *pod, r *agentv1.SetupPodRequest) error {
 		return err
 	}
 	c := newContainer(podID, group, s.opts.Dir)
-	sp, err := s.spawnInit(c, birth{kind: stage.ArgPause, clone: namespaces | unix.CLONE_NEWNS})
+	sp, err := s.takePause(c)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // Prepare implements agentv1.AgentService. Whatever is done here is done once for all the
 // guests that are copies of this one: nothing that names a guest, and nothing that draws a
 // secret from the kernel's generator before Restored has given it entropy of its own.
-func (s *Service) Prepare(context.Context, *agentv1.PrepareRequest) (*agentv1.PrepareResponse, error) {
+func (s *Service) Prepare(_ context.Context, r *agentv1.PrepareRequest) (*agentv1.PrepareResponse, error) {
 	s.setupMu.Lock()
 	defer s.setupMu.Unlock()
 	var u unix.Utsname
@@ -30,14 +30,29 @@ func (s *Service) Prepare(context.Context, *agentv1.PrepareRequest) (*agentv1.Pr
 		if err := loopbackUp(); err != nil {
 			return nil, err
 		}
-		sp, err := s.spawnInit(s.main(), alone)
-		if err != nil {
+		if err := s.spawnSpares(r.Pod); err != nil {
 			return nil, err
 		}
-		s.mu.Lock()
-		s.spare = sp
-		s.mu.Unlock()
 		s.held = true
 	}
 	return &agentv1.PrepareResponse{Version: s.opts.Version, Kernel: unix.ByteSliceToString(u.Release[:])}, nil
+}
+
+// spawnSpares starts the stages that each copy uses once: the init of a container, and of a pod what holds its
+// namespaces.
+func (s *Service) spawnSpares(pod bool) error {
+	init, err := s.spawnInit(s.main(), alone)
+	if err != nil {
+		return err
+	}
+	var pause *spare
+	if pod {
+		if pause, err = s.spawnInit(s.main(), pauseBirth); err != nil {
+			return s.endStage(init, err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spare, s.sparePause = init, pause
+	return nil
 }

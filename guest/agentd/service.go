@@ -56,6 +56,7 @@ type Service struct {
 
 	mu         sync.Mutex
 	spare      *spare                // of Prepare; nil once it is used
+	sparePause *spare                // the same, of a guest that is to be a pod
 	containers map[string]*container // that of Setup always, those of a pod from AddContainer on
 	removed    []string              // ids of containers that were there
 	volumes    map[string]*volume

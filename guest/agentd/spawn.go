@@ -20,6 +20,9 @@ const namespaces = unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
 // alone is the birth of the init of the one container of a guest.
 var alone = birth{kind: stage.ArgInit, clone: namespaces}
 
+// pauseBirth is that of the process that holds a pod's namespaces. It has its own mounts from the clone on.
+var pauseBirth = birth{kind: stage.ArgPause, clone: namespaces | unix.CLONE_NEWNS}
+
 // birth says in which namespaces an init begins.
 type birth struct {
 	kind  string
@@ -97,6 +100,23 @@ func (s *Service) takeSpare(c *container, b birth) (*spare, error) {
 	if c.id == "" { // for which it was made
 		return sp, nil
 	}
+	return s.give(sp, c)
+}
+
+// takePause is takeSpare of the process that holds a pod's namespaces.
+func (s *Service) takePause(c *container) (*spare, error) {
+	s.mu.Lock()
+	sp := s.sparePause
+	s.sparePause = nil
+	s.mu.Unlock()
+	if sp == nil {
+		return s.spawnInit(c, pauseBirth)
+	}
+	return s.give(sp, c)
+}
+
+// give makes a stage that waits c's.
+func (s *Service) give(sp *spare, c *container) (*spare, error) {
 	sp.process.become(c)
 	if err := s.join(sp.spawned, c.cgroup); err != nil {
 		return nil, s.endStage(sp, err)

@@ -1166,18 +1166,25 @@ func (m *ConfigureNetworkResponse) Unknown() bool { return m.unknown }
 
 // PrepareRequest is a message of the protocol.
 type PrepareRequest struct {
+	Pod     bool
 	unknown bool
 }
 
 // AppendTo appends the message's bytes.
 func (m *PrepareRequest) AppendTo(b []byte) []byte {
+	b = appendBool(b, 1, m.Pod)
 	return b
 }
 
 // Unmarshal adds what b holds.
 func (m *PrepareRequest) Unmarshal(b []byte) error {
-	return Fields(b, func(int, Value) error {
-		m.unknown = true
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Varint:
+			m.Pod = v.Number != 0
+		default:
+			m.unknown = true
+		}
 		return nil
 	})
 }

@@ -1874,6 +1874,7 @@ func (*ConfigureNetworkResponse) Descriptor() ([]byte, []int) {
 
 type PrepareRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pod           bool                   `protobuf:"varint,1,opt,name=pod,proto3" json:"pod,omitempty"` // the copies are pods: the process that holds a pod's namespaces waits, too
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1906,6 +1907,13 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
 	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *PrepareRequest) GetPod() bool {
+	if x != nil {
+		return x.Pod
+	}
+	return false
 }
 
 type PrepareResponse struct {
@@ -3901,8 +3909,9 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06routes\x18\x05 \x03(\v2\x16.godwit.agent.v1.RouteR\x06routes\"C\n" +
 	"\x17ConfigureNetworkRequest\x12(\n" +
 	"\x04nics\x18\x01 \x03(\v2\x14.godwit.agent.v1.NICR\x04nics\"\x1a\n" +
-	"\x18ConfigureNetworkResponse\"\x10\n" +
-	"\x0ePrepareRequest\"C\n" +
+	"\x18ConfigureNetworkResponse\"\"\n" +
+	"\x0ePrepareRequest\x12\x10\n" +
+	"\x03pod\x18\x01 \x01(\bR\x03pod\"C\n" +
 	"\x0fPrepareResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
 	"\x06kernel\x18\x02 \x01(\tR\x06kernel\"\xda\x01\n" +

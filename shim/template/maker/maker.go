@@ -173,7 +173,7 @@ func makeOne(ctx context.Context, host *shim.Host, shape template.Shape, dir str
 		Tap:    network.DetachedTap, MaxBytes: uint64(cfg.Template.Boot.MaxSize),
 		Prepare: func(ctx context.Context, m vmm.Machine,
 			console string) (string, error) {
-			return prepare(ctx, host, m, console)
+			return prepare(ctx, host, m, console, shape.HotDisks)
 		},
 	}
 	if err := m.Make(ctx, shape); err != nil {
@@ -185,9 +185,10 @@ func makeOne(ctx context.Context, host *shim.Host, shape template.Shape, dir str
 }
 
 // prepare is all that a template's guest ever hears.
-func prepare(ctx context.Context, host *shim.Host, m vmm.Machine, console string) (kernel string, err error) {
+func prepare(ctx context.Context, host *shim.Host, m vmm.Machine, console string, pod bool) (kernel string,
+	err error) {
 	a, err := host.Dial(ctx, m, console, func(ctx context.Context, a agentv1.AgentService) error {
-		r, err := a.Prepare(ctx, &agentv1.PrepareRequest{})
+		r, err := a.Prepare(ctx, &agentv1.PrepareRequest{Pod: pod})
 		kernel = r.GetKernel()
 		return err
 	})
