@@ -38,6 +38,7 @@ func TestFreshnessOverflow(t *testing.T) {
 		over := make(chan struct{})
 		fresh := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{}}
 		go func() { defer close(over); fresh.run(ctx, changes, lost) }()
+		synctest.Wait() // it has told the guest of the volume as it is
 		look := func(name string, tell func()) {
 			t.Helper()
 			before := told
