@@ -34,13 +34,13 @@ pkg     := godwit.dev/godwit
 ldflags := -s -w -X $(pkg)/api/version.Version=$(VERSION) -X $(pkg)/api/version.Commit=$(COMMIT)
 gobuild := CGO_ENABLED=0 go build -trimpath -ldflags '$(ldflags)'
 tools   := bin/tools
-# Packages that have integration tests; evaluated only where it is used.
-integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integration' . | xargs -r -n1 dirname | sort -u)
+# Packages that have integration tests; evaluated only where it is used. That of make k8s needs the programs of Kubernetes.
+integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integration' . | grep -v '^./integration/k8s/' | xargs -r -n1 dirname | sort -u)
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
 .PHONY: image usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
-	shimtest critest cri-suite crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
+	shimtest critest cri-suite k8s crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,15 @@ $(tools)/.crisuite: tools/crisuite/go.mod tools/crisuite/go.sum
 	@mkdir -p $(tools)
 	cd tools/crisuite && CGO_ENABLED=0 go test -c -trimpath -tags no_btrfs -o $(CURDIR)/$(tools)/cri-suite \
 		github.com/containerd/containerd/v2/integration
+	@touch $@
+
+# The programs of Kubernetes, all in one go build. Without its version the API server calls itself v0.0.0, which kubectl refuses.
+k8s_version = $(shell sed -n 's|^\tk8s.io/kubernetes v\([0-9.]*\).*|\1|p' tools/k8s/go.mod)
+k8s_ldflags = -s -w $(foreach p,component-base/version client-go/pkg/version,$(foreach v,gitVersion=v$(k8s_version) \
+	gitMajor=$(word 1,$(subst ., ,$(k8s_version))) gitMinor=$(word 2,$(subst ., ,$(k8s_version))) gitTreeState=clean,-X k8s.io/$(p).$(v)))
+$(tools)/.k8s: tools/k8s/go.mod tools/k8s/go.sum
+	@mkdir -p $(tools)/k8s
+	cd tools/k8s && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/k8s go install -trimpath -ldflags '$(k8s_ldflags)' tool
 	@touch $@
 
 # Debian's own registry, unpacked: its package would start it.
@@ -183,6 +192,11 @@ cri-suite: setup tools $(tools)/.critest $(tools)/.crisuite $(tools)/runc build 
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/critest ./integration/cmd/critest
 	bin/integration/critest -suite cri-suite -handler '$(HANDLER)' -containerd '$(RELEASE)' -focus '$(FOCUS)'
+
+k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(tools)/runc build guest ## CASES (all, smoke, a regular expression of names) of pods under real kubelets, with the runtime handler HANDLER (godwit), into out/k8s.json (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/k8s ./integration/cmd/k8s
+	bin/integration/k8s -cases '$(CASES)' -handler '$(HANDLER)'
 
 crash: setup tools build guest ## kill every program at every step, COUNT times; moves, which go on where a run was interrupted, into out/crash.json (root)
 	@mkdir -p out && rm -f out/simulated out/crash.json

@@ -1,0 +1,111 @@
+// Package k8s runs Kubernetes: a control plane and nodes, each with a kubelet, a containerd and a godwitd, from pinned
+// modules on one host. Its cases are pods of RuntimeClass godwit. Nothing of it stays when it ends.
+package k8s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+)
+
+// Godwit is the runtime handler under test. Another one, runc, shows that a case itself is sound.
+const Godwit = "godwit"
+
+// Options of Open.
+type Options struct {
+	Nodes   int    // 1 or 2
+	Handler string // of RuntimeClass godwit
+	Log     func(format string, args ...any)
+}
+
+// Cluster is a running Kubernetes.
+type Cluster struct {
+	*harness.Harness
+	opts     Options
+	wire     *harness.Node
+	dir      string // keys, kubeconfigs and what etcd keeps
+	programs string // directory
+	kubelets map[string]*harness.Process
+}
+
+// containerdConfig is containerd's part for kubelet.
+const containerdConfig = `[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = 'localhost/` + images.SuitePause + `'
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  enable_criu = false
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+  default_runtime_name = 'runc'
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  runtime_type = 'io.containerd.runc.v2'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+    BinaryName = '%s'
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.godwit]
+  runtime_type = 'io.containerd.godwit.v1'
+  pod_annotations = ['godwit.dev/*']
+  container_annotations = ['godwit.dev/*']
+  privileged_without_host_devices = true
+`
+
+// Open starts everything and answers when all nodes are ready.
+func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
+	root, err := harness.Root()
+	if err != nil {
+		return nil, err
+	}
+	tools := filepath.Join(root, "bin", "tools")
+	if _, err := os.Stat(filepath.Join(tools, ".k8s")); err != nil {
+		return nil, fmt.Errorf("find the programs of Kubernetes (make bin/tools/.k8s): %w", err)
+	}
+	h, err := harness.Start(ctx, harness.Options{Nodes: opts.Nodes, CRI: true, Godwitd: true, Log: opts.Log,
+		Containerd: fmt.Sprintf(containerdConfig, filepath.Join(tools, "runc"))})
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Harness: h, opts: opts, wire: h.Wire(), dir: filepath.Join(h.Dir, "k8s"),
+		programs: filepath.Join(tools, "k8s"), kubelets: map[string]*harness.Process{}}
+	defer func() {
+		if err != nil {
+			h.Keep("start")
+			err = errors.Join(err, h.Close())
+		}
+	}()
+	for _, step := range []func(context.Context) error{c.writeKeys, c.startControl, c.importImages, c.startKubelets,
+		c.prepare} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// importImages puts the images of containerd's own suite on each node, under names of no registry.
+func (c *Cluster) importImages(ctx context.Context) error {
+	standin, err := c.Build(ctx, "standin")
+	if err != nil {
+		return err
+	}
+	all, _, err := images.ForContainerd(standin)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		all[i].Name = "localhost/" + all[i].Name
+	}
+	file := filepath.Join(c.dir, "images.tar")
+	if err := images.Write(file, all...); err != nil {
+		return err
+	}
+	defer os.Remove(file)
+	for _, n := range c.Nodes() {
+		if _, err := n.RunCtr(ctx, "--namespace", "k8s.io", "images", "import", "--local", file); err != nil {
+			return fmt.Errorf("import images on node %s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
