@@ -63,8 +63,9 @@ func (c *creation) describe(ctx context.Context, _ *steps.Undo) error {
 // reserved: it must be of this VM and of the hibernate that the record names, and its
 // device state must fit what this node runs.
 func (c *creation) open(ctx context.Context, _ *steps.Undo) error {
-	if c.bundle.Spec.Pod != nil && c.decision.Action != record.Boot {
-		return fmt.Errorf("restore %s: it is a pod, and this build restores none: %w", c.source(), errdefs.ErrNotImplemented)
+	if c.bundle.Spec.Pod != nil && c.decision.Action == record.Receive {
+		return fmt.Errorf("restore %s: it is a pod, and this build moves none live: %w", c.source(),
+			errdefs.ErrNotImplemented)
 	}
 	switch c.decision.Action {
 	case record.Restore:
@@ -112,9 +113,9 @@ func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
 	}
 	c.vm.vmm.note(facts)
 	c.waits = facts.Waits
-	image, base := c.bundle.Spec.Container.Image, cfg.Spec.Container
-	if image != "" && base != nil && base.Image != "" && image != base.Image {
-		return mismatch(c.source(), "image", base.Image, image)
+	if is, was := c.bundle.Spec.Container, cfg.Spec.Container; is != nil && was != nil && is.Image != "" &&
+		was.Image != "" && is.Image != was.Image {
+		return mismatch(c.source(), "image", was.Image, is.Image)
 	}
 	c.snapshot, c.vm.origin.restored = cfg, true
 	return nil
@@ -123,7 +124,7 @@ func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
 func (c *creation) checkIdentity(cfg *snapshot.Config) error {
 	digest, vm := c.source(), c.vm.namespace+"/"+c.vm.id
 	switch {
-	case cfg.Spec == nil || cfg.Spec.Version > spec.Version || cfg.Spec.Pod != nil:
+	case cfg.Spec == nil || cfg.Spec.Version > spec.Version:
 		return fmt.Errorf("restore %s: its Spec has a version that this build does not know: %w", digest,
 			errdefs.ErrNotImplemented)
 	case cfg.Spec.VMM != spec.VMM{Name: cfg.Facts.VMM, Machine: cfg.Facts.Machine, CPU: cfg.Facts.CPU}:
@@ -133,6 +134,9 @@ func (c *creation) checkIdentity(cfg *snapshot.Config) error {
 		return mismatch(digest, "VM", cfg.Ref.VM, vm)
 	case cfg.Ref.UID != c.record.GetUid() || cfg.Spec.UID != c.record.GetUid():
 		return mismatch(digest, "uid", cfg.Ref.UID, c.record.GetUid())
+	}
+	if err := c.checkPod(cfg.Spec); err != nil {
+		return err
 	}
 	for _, ref := range c.record.GetSnapshots() {
 		if ref.GetDigest() != c.decision.Digest {
@@ -181,6 +185,9 @@ func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 		return err
 	}
 	if c.snapshot != nil {
+		if c.snapshot.Spec.Pod != nil { // whose containers bring their mounts later
+			return c.vm.write(func(j *journal.Journal) { j.Disks = restoredDisks(j.Spec, dir) })
+		}
 		if err := c.host.Disks.Forget(DisksRequest{Namespace: c.vm.namespace, ID: c.vm.id,
 			Container: c.bundle.Container, Mounts: c.req.GetRootfs(), Dir: dir}); err != nil {
 			return err

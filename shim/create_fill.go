@@ -45,10 +45,10 @@ func (c *creation) fill(ctx context.Context, _ *steps.Undo) (err error) {
 	if err := json.Unmarshal(c.snapshot.Resume, &resume); err != nil {
 		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)
 	}
-	if err := resume.Check(); err != nil {
+	j := c.vm.journal.Load()
+	if err := errors.Join(resume.Check(), checkResume(j, &resume)); err != nil {
 		return err
 	}
-	j := c.vm.journal.Load()
 	files := &openFiles{}
 	defer files.close()
 	fetched := &fetchedDisks{disks: c.host.Disks}
@@ -60,7 +60,7 @@ func (c *creation) fill(ctx context.Context, _ *steps.Undo) (err error) {
 		return err
 	}
 	return c.vm.write(func(j *journal.Journal) {
-		j.Phase, j.Resume, j.BootID = journal.Ready, resume, resume.BootID
+		j.Phase, j.Resume, j.BootID, j.Ended = journal.Ready, resume, resume.BootID, resume.Ended
 		j.Stdio = c.task.configuredOutput(j.Stdio, resume)
 		if j.Restored.Lazy() {
 			j.Postcopy = &journal.Postcopy{Repository: j.Repository, Digest: j.Digest}

@@ -115,7 +115,7 @@ func (c *creation) configure(context.Context, *steps.Undo) error {
 }
 
 func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
-	c.bundle, err = bundle.Load(c.req.GetBundle(), c.vm.namespace, c.vm.id, c.host.Config, func() (bool, error) {
+	c.bundle, err = bundle.Load(c.req.GetBundle(), c.vm.namespace, c.task.id, c.host.Config, func() (bool, error) {
 		return c.host.Disks.CarriesDisk(ctx, c.req.GetRootfs())
 	})
 	if err != nil {

@@ -95,35 +95,35 @@ func (f *faults) fired() string {
 // world is a node whose VMM, guest, network, store and records are fakes.
 type world struct {
 	*faults
-	t         *testing.T
-	cfg       *config.Config
-	guest     func(*fakeAgent) Agent // nil: agent as it is
-	agent     *fakeAgent
-	net       *fakeNetwork
-	records   *fakeRecords
-	store     *fakeStore
-	machine   *fakeMachine
-	events    *recorder
-	links     []network.Link
-	cgroup    []string
-	hooks     *specs.Hooks
-	notes     map[string]string // annotations of the container
-	procs     []proc.ID
-	service   *Service
-	lazy      Lazy // nil: RAM is whole before a VM runs
-	unasked   bool // Create asks no record
-	hasty     bool // the VMM reads RAM before it can wait for it
-	tracking  func(context.Context) tracking.Choice
-	templates *template.Store // nil: every VM boots
-	disk      bool            // the image is a VM disk
-	kept      fakeKept
-	stream    *machinev1.Stream // of a VM that comes
-	orders    Orders
-	stdout    string // of the task
-	stderr    string
-	execs     bool   // that run go along in a move
-	aborted   uint32 // attempts: the next one has another number
-	stop      context.CancelFunc
+	t               *testing.T
+	cfg             *config.Config
+	guest           func(*fakeAgent) Agent // nil: agent as it is
+	agent           *fakeAgent
+	net             *fakeNetwork
+	records         *fakeRecords
+	store           *fakeStore
+	machine         *fakeMachine
+	events          *recorder
+	links           []network.Link
+	cgroup          []string
+	hooks           *specs.Hooks
+	notes, podNotes map[string]string // annotations of the container, and of a pod
+	procs           []proc.ID
+	service         *Service
+	lazy            Lazy // nil: RAM is whole before a VM runs
+	unasked         bool // Create asks no record
+	hasty           bool // the VMM reads RAM before it can wait for it
+	tracking        func(context.Context) tracking.Choice
+	templates       *template.Store // nil: every VM boots
+	disk            bool            // the image is a VM disk
+	kept            fakeKept
+	stream          *machinev1.Stream // of a VM that comes
+	orders          Orders
+	stdout          string // of the task
+	stderr          string
+	execs           bool   // that run go along in a move
+	aborted         uint32 // attempts: the next one has another number
+	stop            context.CancelFunc
 }
 
 func newWorld(t *testing.T) *world {

@@ -247,8 +247,16 @@ func (a *fakeAgent) Shutdown(context.Context, *agentv1.ShutdownRequest) (*agentv
 	return &agentv1.ShutdownResponse{}, nil
 }
 func (a *fakeAgent) Processes(context.Context, *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
-	return &agentv1.ProcessesResponse{Processes: append([]*agentv1.Process{{}}, a.started...), Others: a.others},
-		a.call("processes")
+	all := []*agentv1.Process{{}}
+	if a.pod.set { // whose init, and its containers', have names
+		a.mu.Lock()
+		all = nil
+		for id := range a.exits {
+			all = append(all, &agentv1.Process{Id: id})
+		}
+		a.mu.Unlock()
+	}
+	return &agentv1.ProcessesResponse{Processes: append(all, a.started...), Others: a.others}, a.call("processes")
 }
 func (a *fakeAgent) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
 	a.note("remove %q", r.GetId())

@@ -53,8 +53,8 @@ func (d *fakeDisks) PrepareImage(_ context.Context, r DisksRequest) (*DiskSet, e
 		if err := os.WriteFile(path, []byte(m.GetSource()), 0o600); err != nil {
 			return nil, err
 		}
-		set.Disks = append(set.Disks, spec.Disk{ID: id, Serial: id, ReadOnly: true, Type: "erofs", Size: 4096,
-			Digest: dgst.String()})
+		set.Disks = append(set.Disks, spec.Disk{ID: id, Serial: id, ReadOnly: true, Type: "erofs",
+			Size: int64(len(m.GetSource())), Digest: dgst.String()})
 		set.Layers, set.Files = append(set.Layers, id), append(set.Files, journal.Disk{ID: id, Path: path})
 	}
 	return set, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -184,14 +185,16 @@ func (w *world) criBundle(id string, notes map[string]string,
 
 const criNote = "io.kubernetes.cri."
 
-// podNotes are CRI's annotations of a task of the pod whose sandbox is "vm".
-func podNotes(kind string) map[string]string {
-	return map[string]string{criNote + "container-type": kind, criNote + "sandbox-id": "vm",
+// notesOf are CRI's annotations of a task of the pod whose sandbox is "vm".
+func (w *world) notesOf(kind string) map[string]string {
+	notes := map[string]string{criNote + "container-type": kind, criNote + "sandbox-id": "vm",
 		criNote + "sandbox-name": "web", criNote + "sandbox-namespace": "team", criNote + "sandbox-uid": "u1"}
+	maps.Copy(notes, w.podNotes)
+	return notes
 }
 
 func (w *world) createPod() error {
-	_, err := w.service.Create(ctxNS(w.t), w.criBundle("vm", podNotes("sandbox"),
+	_, err := w.service.Create(ctxNS(w.t), w.criBundle("vm", w.notesOf("sandbox"),
 		specs.LinuxNamespace{Type: specs.PIDNamespace}, specs.LinuxNamespace{Type: specs.IPCNamespace},
 		specs.LinuxNamespace{Type: specs.UTSNamespace}, specs.LinuxNamespace{Type: specs.NetworkNamespace}))
 	return err
@@ -207,11 +210,25 @@ func (w *world) memberRequest(id, image string) *taskapi.CreateTaskRequest {
 	at := func(kind specs.LinuxNamespaceType, name string) specs.LinuxNamespace {
 		return specs.LinuxNamespace{Type: kind, Path: fmt.Sprintf("/proc/%d/ns/%s", holder, name)}
 	}
-	notes := podNotes("container")
-	notes[criNote+"container-name"] = id
+	notes := w.notesOf("container")
+	notes[criNote+"container-name"], notes[criNote+"image-name"] = id, image
 	r := w.criBundle(id, notes, specs.LinuxNamespace{Type: specs.PIDNamespace}, at(specs.IPCNamespace, "ipc"),
 		at(specs.UTSNamespace, "uts"), at(specs.NetworkNamespace, "net"))
 	r.Rootfs = imageMounts(image)
+	return r
+}
+
+// edit changes the config.json of a Create.
+func (w *world) edit(r *taskapi.CreateTaskRequest, change func(*specs.Spec)) *taskapi.CreateTaskRequest {
+	w.t.Helper()
+	path, oci := filepath.Join(r.GetBundle(), "config.json"), new(specs.Spec)
+	data, err := os.ReadFile(path)
+	w.must("read bundle", err)
+	w.must("decode bundle", json.Unmarshal(data, oci))
+	change(oci)
+	data, err = json.Marshal(oci)
+	w.must("encode bundle", err)
+	w.must("write bundle", os.WriteFile(path, data, 0o600))
 	return r
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	digest "github.com/opencontainers/go-digest"
 	"os"
 	"sync/atomic"
 	"time"
@@ -101,7 +102,13 @@ func (s *fakeStore) Open(context.Context, worker.OpenJob) (*worker.Opened, error
 // Fill brings the read-only disks of fakeDisks, and nothing else.
 func (s *fakeStore) Fill(_ context.Context, j worker.FillJob, _ func(worker.Progress)) error {
 	for _, d := range j.Disks {
-		if _, err := d.File.WriteString("file"); err != nil {
+		content := "file"
+		for _, image := range []string{"alpine", "busybox"} { // of containers of a pod
+			if digest.FromString(image) == d.Digest {
+				content = image
+			}
+		}
+		if _, err := d.File.WriteString(content); err != nil {
 			return err
 		}
 	}

@@ -75,7 +75,7 @@ func Fits(ctx context.Context, host *Host, offered, facts []byte) error {
 			errdefs.ErrNotImplemented)
 	}
 	if s.Pod != nil {
-		return fmt.Errorf("it is a pod, and this build moves none: %w", errdefs.ErrNotImplemented)
+		return fmt.Errorf("it is a pod, and this build moves none live: %w", errdefs.ErrNotImplemented)
 	}
 	_, err := host.checkFacts(ctx, was, &s)
 	return err
@@ -84,10 +84,19 @@ func Fits(ctx context.Context, host *Host, offered, facts []byte) error {
 // layout refuses devices that do not lie where every node puts them: device state is
 // matched to devices by their slots, and a VMM tells too little, too late.
 func layout(s *spec.Spec) error {
-	for i, slot := range diskSlots(s.Disks) {
-		if d := s.Disks[i]; d.Slot != slot {
+	cold, hot := splitDisks(s)
+	for i, slot := range diskSlots(cold) {
+		if d := cold[i]; d.Slot != slot {
 			return errWrongSlot("disk", d.ID, d.Slot, slot)
 		}
+	}
+	taken := map[int]bool{}
+	for _, d := range hot {
+		if taken[d.Slot] || d.Slot > spec.LastHotSlot || !d.ReadOnly {
+			return fmt.Errorf("its device layout has disk %s in slot %d, where no pod of this node has it: %w", d.ID, d.Slot,
+				errdefs.ErrFailedPrecondition)
+		}
+		taken[d.Slot] = true
 	}
 	for i, n := range s.NICs {
 		if n.Slot != firstNICSlot+i {
@@ -95,6 +104,19 @@ func layout(s *spec.Spec) error {
 		}
 	}
 	return nil
+}
+
+// splitDisks parts the disks that a VM boots with from those that were plugged into a pod, which may leave slots free
+// between them.
+func splitDisks(s *spec.Spec) (cold, hot []spec.Disk) {
+	for _, d := range s.Disks {
+		if s.Pod != nil && d.Slot >= spec.FirstHotSlot {
+			hot = append(hot, d)
+			continue
+		}
+		cold = append(cold, d)
+	}
+	return cold, hot
 }
 
 // diskSlots are where disks lie, in their order. What the guest has not as a device has

@@ -84,8 +84,10 @@ func (s *starting) openExecs(all []*agentv1.Process) {
 	if vm.origin.adopted {
 		known = nil
 	}
-	notices := func(p *agentv1.Process) bool { return vm.journal.Load().IsNotice(p.GetId()) }
-	go s.task.endUnknownExecs(slices.DeleteFunc(unknownExecs(all, known), notices))
+	others := func(p *agentv1.Process) bool {
+		return vm.journal.Load().IsNotice(p.GetId()) || vm.pod.isInit(p.GetId())
+	}
+	go s.task.endUnknownExecs(slices.DeleteFunc(unknownExecs(all, known), others))
 	for i, e := range known {
 		if !hasProcess(all, e.Guest) {
 			vm.log.Warn("the guest has no such exec", "exec", e.ID, "process", e.Guest)

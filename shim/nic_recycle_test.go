@@ -361,7 +361,7 @@ func (w *world) succeed(vm *VM) *VM {
 	w.must("forget shim", vm.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 	w.must("unserve", vm.socket.close(vm.life))
 	vm.stopTraffic()
-	next, err := adoptVM(vm.life, w.host(), "ns", "vm")
+	next, err := adoptVM(vm.life, w.host(), vm.namespace, vm.id)
 	w.must("adopt", err)
 	return next
 }

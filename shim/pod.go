@@ -33,11 +33,13 @@ type pod struct {
 // ending.
 type member struct {
 	t               *Task
+	name            string        // CRI's, which stays the same when the container is made anew
 	holder          proc.ID       // its sandbox process
 	abandon         func()        // ends the Create that is under way
 	ending          chan struct{} // closed when a container that never ran has ended; nil: that has not begun
 	termination     *os.File      // of the host, for its last words; nil: none
 	terminationPath string        // of that file in the container
+	ended           *journal.Exit // of a restored pod: it had ended in the snapshot, so
 }
 
 // isPod reports whether CRI made the VM as a pod. Before Create has written the journal it is not known.

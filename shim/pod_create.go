@@ -32,6 +32,7 @@ type memberCreation struct {
 	image  *DiskSet    // as the host has it
 	member spec.Member // as the guest has it, once it is planned
 	over   func()      // of the call that changes the VM
+	within State       // of the VM: Running, or Created for one that is restored
 }
 
 // createMember makes a container in the pod's VM, which runs.
@@ -39,12 +40,12 @@ func (s *Service) createMember(ctx context.Context, vm *VM, r *taskapi.CreateTas
 	error) {
 	ctx, cancel := context.WithTimeout(ctx, memberBound)
 	defer cancel()
-	t, err := s.addMember(vm, r.GetID(), cancel)
+	t, within, err := s.addMember(vm, r.GetID(), cancel)
 	if err != nil {
 		return nil, toGRPC(fmt.Errorf("create task %s: %w", r.GetID(), err))
 	}
 	defer close(t.created)
-	pid, err := (&memberCreation{vm: vm, task: t, req: r, over: func() {}}).run(ctx)
+	pid, err := (&memberCreation{vm: vm, task: t, req: r, over: func() {}, within: within}).run(ctx)
 	if err != nil {
 		s.leavePod(t)
 		vm.log.Error("create task", "task", t.id, "error", err)
@@ -54,24 +55,24 @@ func (s *Service) createMember(ctx context.Context, vm *VM, r *taskapi.CreateTas
 }
 
 // addMember enters a task of that id, which is being created from here on. abandon ends its Create.
-func (s *Service) addMember(vm *VM, id string, abandon func()) (*Task, error) {
+func (s *Service) addMember(vm *VM, id string, abandon func()) (*Task, State, error) {
 	if !vm.isPod() {
-		return nil, fmt.Errorf("this shim has task %s: %w", vm.id, errdefs.ErrAlreadyExists)
+		return nil, "", fmt.Errorf("this shim has task %s: %w", vm.owner.id, errdefs.ErrAlreadyExists)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.tasks[id] != nil {
-		return nil, errdefs.ErrAlreadyExists
+		return nil, "", errdefs.ErrAlreadyExists
 	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	if err := vm.pod.takesMembers(); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	t := vm.newTask(id)
 	t.member = &member{t: t, abandon: abandon}
 	s.tasks[id] = t
-	return t, t.setState(TaskCreating)
+	return t, vm.state, t.setState(TaskCreating)
 }
 
 // removeMember forgets a task that is deleted, or was never made.
@@ -90,6 +91,9 @@ func (p *pod) takesMembers() error {
 	if err := vm.mutable(); err != nil {
 		return err
 	}
+	if vm.pod.restores() {
+		return nil
+	}
 	if vm.state != Running || vm.owner.init.exited {
 		return fmt.Errorf("the VM of pod %s is %s, not running: %w", vm.id, vm.state, errdefs.ErrFailedPrecondition)
 	}
@@ -99,17 +103,7 @@ func (p *pod) takesMembers() error {
 func (c *memberCreation) run(ctx context.Context) (uint32, error) {
 	t, vm := c.task, c.vm
 	defer func() { c.over() }()
-	err := steps.Run(ctx, new(steps.Undo), undoBound, []steps.Step{
-		steps.New("read bundle", c.load),
-		steps.New("make image disk", c.prepare),
-		steps.New("plug image disk in", c.plug),
-		steps.New("start sandbox process", c.hold),
-		steps.New("make volumes", c.volumes),
-		steps.New("add container", c.add),
-		steps.New("run hooks", func(ctx context.Context, u *steps.Undo) error { return runCreateHooks(ctx, u, t) }),
-		steps.New("tell", c.tell),
-	})
-	if err != nil {
+	if err := steps.Run(ctx, new(steps.Undo), undoBound, c.steps()); err != nil {
 		return 0, err
 	}
 	for _, note := range c.bundle.Notes {
@@ -126,7 +120,7 @@ func (c *memberCreation) tell(ctx context.Context, _ *steps.Undo) error {
 	t, vm := c.task, c.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if vm.state != Running { // and ended it with the others, but for this one
+	if vm.state != c.within { // and ended it with the others, but for this one
 		return fmt.Errorf("the VM of pod %s is %s: %w", vm.id, vm.state, errdefs.ErrFailedPrecondition)
 	}
 	if err := ctx.Err(); err != nil {
@@ -143,6 +137,32 @@ func (c *memberCreation) tell(ctx context.Context, _ *steps.Undo) error {
 	return nil
 }
 
+// steps of a container that is made, or of one that the snapshot of a restored pod has.
+func (c *memberCreation) steps() []steps.Step {
+	hooks := steps.New("run hooks", func(ctx context.Context, u *steps.Undo) error {
+		return runCreateHooks(ctx, u, c.task)
+	})
+	if c.within == Created {
+		return []steps.Step{
+			steps.New("read bundle", c.load),
+			steps.New("find container in snapshot", c.bind),
+			steps.New("start sandbox process", c.hold),
+			hooks,
+			steps.New("tell", c.tell),
+		}
+	}
+	return []steps.Step{
+		steps.New("read bundle", c.load),
+		steps.New("make image disk", c.prepare),
+		steps.New("plug image disk in", c.plug),
+		steps.New("start sandbox process", c.hold),
+		steps.New("make volumes", c.volumes),
+		steps.New("add container", c.add),
+		hooks,
+		steps.New("tell", c.tell),
+	}
+}
+
 func (c *memberCreation) load(context.Context, *steps.Undo) (err error) {
 	vm, t := c.vm, c.task
 	if c.req.GetCheckpoint() != "" {
@@ -152,7 +172,7 @@ func (c *memberCreation) load(context.Context, *steps.Undo) (err error) {
 	if c.bundle, err = bundle.Load(c.req.GetBundle(), vm.namespace, t.id, vm.host.Config, nil); err != nil {
 		return err
 	}
-	if err := c.bundle.BelongsTo(vm.spec()); err != nil {
+	if err := c.bundle.BelongsTo(vm.spec(), vm.owner.id); err != nil {
 		return err
 	}
 	m := c.bundle.Member
@@ -166,7 +186,7 @@ func (c *memberCreation) load(context.Context, *steps.Undo) (err error) {
 	if c.member.PID, err = vm.pod.pidNamespace(m); err != nil {
 		return err
 	}
-	t.bundle = c.bundle
+	t.bundle, t.member.name = c.bundle, m.Container.Name
 	t.init = t.newProcess("", stdio.URIs{
 		Stdin: c.req.GetStdin(), Stdout: c.req.GetStdout(), Stderr: c.req.GetStderr(), Terminal: c.req.GetTerminal(),
 	}, data)

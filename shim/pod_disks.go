@@ -50,10 +50,9 @@ func (c *memberCreation) plug(ctx context.Context, u *steps.Undo) error {
 		c.member.Guest, c.member.Layers = c.task.guest, layers
 		c.member.Mounts = c.name(s.Pod, j)
 		s.Pod.Containers = append(s.Pod.Containers, c.member)
+		j.ForgetEnd(c.member.Name)
 		j.Spec = s
-		j.Members = append(slices.Clone(j.Members), journal.Member{
-			ID: c.task.id, Guest: c.task.guest, Bundle: c.req.GetBundle(),
-		})
+		j.Members = append(slices.Clone(j.Members), c.onNode())
 	})
 }
 
@@ -168,18 +167,35 @@ func (p *pod) drop(ctx context.Context, id string) error {
 // forget removes a container from the journal. Its disks stay plugged in: the next container of the image waits for
 // nothing. A VM that has ended is freed as a whole, and its directory may be gone.
 func (p *pod) forget(t *Task) error {
-	if !p.vm.inState(Running) {
+	if !p.vm.inState(Running) && !p.vm.inState(Created) {
 		return nil
 	}
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	if !p.vm.inState(Running) {
+	switch {
+	case p.vm.inState(Created): // of a pod that is restored: the snapshot has the container
+		return p.unbind(t)
+	case !p.vm.inState(Running):
 		return nil
 	}
+	p.vm.mu.Lock()
+	var end *journal.Exit
+	if t.init != nil && t.init.exited && t.init.started {
+		end = &journal.Exit{Status: t.init.status, At: t.init.exitedAt}
+	}
+	p.vm.mu.Unlock()
 	return p.vm.write(func(j *journal.Journal) {
-		s := j.Spec.Clone()
-		s.Pod.Containers = slices.DeleteFunc(s.Pod.Containers, func(m spec.Member) bool { return m.Guest == t.guest })
-		j.Spec = s
-		j.Members = slices.DeleteFunc(slices.Clone(j.Members), func(m journal.Member) bool { return m.Guest == t.guest })
+		if end != nil {
+			j.NoteEnd(t.member.name, *end)
+		}
+		forgetGuest(j, t.guest)
 	})
+}
+
+// forgetGuest removes a container from j, which is about to be written.
+func forgetGuest(j *journal.Journal, guest string) {
+	s := j.Spec.Clone()
+	s.Pod.Containers = slices.DeleteFunc(s.Pod.Containers, func(m spec.Member) bool { return m.Guest == guest })
+	j.Spec = s
+	j.Members = slices.DeleteFunc(slices.Clone(j.Members), func(m journal.Member) bool { return m.Guest == guest })
 }

@@ -116,7 +116,17 @@ func (m *member) endCreated(ctx context.Context, status uint32) bool {
 
 // deliverEarly is delivery for an init that does not run yet; nil: it does. vm.mu is held.
 func (m *member) deliverEarly(signal uint32) func(context.Context) (again bool, err error) {
+	vm := m.t.vm
 	switch {
+	case m.t.state == TaskArmed && !ends(signal):
+		return done
+	case m.t.state == TaskArmed && vm.state == Created: // without it the pod is not what it was
+		return func(ctx context.Context) (bool, error) { return !vm.endCreated(ctx, killed), nil }
+	case m.t.state == TaskArmed && vm.state == Starting && signal == sigkill:
+		vm.owner.abortStart()
+		return done
+	case m.t.state == TaskArmed && vm.state == Starting:
+		return wait(vm.owner.startOver)
 	case m.t.state == TaskStarting && signal == sigkill:
 		m.t.abortStart()
 		return wait(m.t.startOver)

@@ -82,7 +82,7 @@ func TestLastCreateFails(t *testing.T) {
 	w := newWorld(t).runningPod()
 	vm, err := w.service.current()
 	w.must("find VM", err)
-	late, err := w.service.addMember(vm, "late", func() {})
+	late, _, err := w.service.addMember(vm, "late", func() {})
 	w.must("enter a task", err)
 	w.must("kill pod", w.kill("", 9))
 	w.waitFor("vm")

@@ -18,9 +18,16 @@ import (
 func (m *member) start(ctx context.Context) error {
 	t := m.t
 	vm := t.vm
+	if m.ended != nil {
+		return m.startEnded(ctx)
+	}
 	ctx, cancel := context.WithTimeout(ctx, memberBound)
 	defer cancel()
 	vm.mu.Lock()
+	if vm.pod.restores() {
+		vm.mu.Unlock()
+		return vm.pod.arm(t)
+	}
 	err := vm.pod.takesMembers()
 	if err == nil && m.ending != nil {
 		err = fmt.Errorf("it was killed before: %w", errdefs.ErrFailedPrecondition)

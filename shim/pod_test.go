@@ -200,7 +200,7 @@ func TestPodRefusals(t *testing.T) {
 		t.Error("a task that is no container of the pod was made")
 	}
 	r := w.memberRequest("stranger", "alpine")
-	notes := podNotes("container")
+	notes := w.notesOf("container")
 	notes[criNote+"container-name"], notes[criNote+"sandbox-id"] = "stranger", "another"
 	stranger := w.criBundle("stranger", notes)
 	stranger.Rootfs = r.Rootfs

@@ -158,9 +158,10 @@ func adoptVM(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 		return nil, err
 	}
 	log := slog.Default().With("vm", namespace+"/"+id)
-	vm := newVM(ctx, slog.Default(), events.NewQueue(ctx, discardEvents{}, log), namespace, id)
+	vm := newVM(ctx, slog.Default(), events.NewQueue(ctx, discardEvents{}, log), namespace, id, id)
 	vm.host, vm.dir, vm.origin.adopted = host, dir, true
 	vm.journal.Begin(dir, j)
+	vm.pod.adoptOwner(j)
 	vm.owner.init, vm.owner.state = vm.owner.newProcess("", j.Stdio, nil), TaskRunning
 	if j.Phase == journal.Fenced || j.Phase == journal.Released {
 		vm.state, vm.owner.state = Stopped, TaskStopped
@@ -178,8 +179,11 @@ func adoptVM(ctx context.Context, host *Host, namespace, id string) (*VM, error)
 	case err != nil:
 		return nil, err
 	case wakes:
+		vm.pod.adoptMembers(j, TaskArmed)
 		return vm, a.takeOver(ctx)
-	case j.Phase == journal.Own:
+	}
+	vm.pod.adoptMembers(j, TaskRunning)
+	if j.Phase == journal.Own {
 		return vm, a.resumeOwn(ctx)
 	}
 	return vm, a.resumeHold(ctx)

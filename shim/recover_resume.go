@@ -9,7 +9,6 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/guest/client"
 	"godwit.dev/godwit/shim/journal"
-	"godwit.dev/godwit/shim/stdio"
 )
 
 // openNICs takes over those of a VMM that lives. A dead one's namespace may be gone, after a reboot of
@@ -128,16 +127,15 @@ func (vm *VM) reconnect(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, agent.Close())
 	}
-	st := vm.owner.reopenStreams()
+	st, members := vm.owner.reopenStreams(), vm.pod.reopen()
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	vm.agent = agent
 	for _, p := range all.GetProcesses() {
-		if p.GetId() == "" {
-			vm.owner.init.started, vm.owner.init.pump = true, stdio.NewPump("", st, client.Offsets{
-				Stdin: p.GetStdinOffset(), Stdout: p.GetStdoutOffset(), Stderr: p.GetStderrOffset(),
-			})
+		if p.GetId() == vm.owner.init.guest {
+			vm.owner.init.attach(p, st)
 		}
 	}
+	vm.pod.reconnect(all.GetProcesses(), members)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/vmm"
 )
@@ -112,7 +113,7 @@ func (s *starting) stepsAfterCommit() []steps.Step {
 func (s *starting) reopen(context.Context, *steps.Undo) error {
 	s.streams = s.task.reopenStreams()
 	s.offerFifos()
-	return nil
+	return s.openMembers(func(t *Task) (*stdio.Streams, error) { return t.reopenStreams(), nil })
 }
 
 // startTraffic lets everything flow after a Start that has succeeded.

@@ -99,8 +99,11 @@ func (s *starting) verifyGuest(ctx context.Context, _ *steps.Undo) error {
 		return fmt.Errorf("the guest is at boot %s, up %d ms; the snapshot is of boot %s, up %d ms: %w",
 			r.GetBootId(), r.GetUptimeMs(), j.BootID, j.Resume.UptimeMS, errdefs.ErrDataLoss)
 	}
-	if !hasProcess(r.GetProcesses(), "") {
+	if !hasProcess(r.GetProcesses(), s.task.init.guest) {
 		return fmt.Errorf("the restored guest has no init: %w", errdefs.ErrDataLoss)
+	}
+	if err := s.checkMembers(r.GetProcesses()); err != nil {
+		return err
 	}
 	s.openExecs(r.GetProcesses())
 	return s.resumeOperation(ctx)
@@ -125,7 +128,8 @@ func (s *starting) resumeOperation(ctx context.Context) error {
 		}
 	}
 	vm.mu.Lock()
-	s.task.init.started, s.task.init.pump = true, stdio.NewPump("", s.streams, j.Resume.Init)
+	s.task.init.started, s.task.init.pump = true, stdio.NewPump(s.task.init.guest, s.streams, j.Resume.Init)
+	s.attachMembers(&j.Resume)
 	vm.mu.Unlock()
 	if vm.nic.wiring() != nil && !s.plugs && !s.announced {
 		go vm.nic.announce(vm.life)
@@ -159,6 +163,7 @@ func (s *starting) giveUp(ctx context.Context, cause error) error {
 	vm := s.vm
 	s.streams.Close()
 	s.releaseExecs()
+	s.closeMembers()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
 	var err error

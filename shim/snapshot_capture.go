@@ -89,9 +89,8 @@ func (c *capture) mayHold() (*capture, error) {
 		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, has.ref.GetOperation(),
 			errdefs.ErrFailedPrecondition)
 	}
-	if vm.spec().Pod != nil {
-		return nil, fmt.Errorf("capture VM %s: it is a pod, which cannot sleep or move yet: %w", vm.id,
-			errdefs.ErrNotImplemented)
+	if err := vm.pod.leavable(c.send != nil); err != nil {
+		return nil, fmt.Errorf("capture VM %s: %w", vm.id, err)
 	}
 	if vm.postcopy.filling() != nil {
 		return nil, fmt.Errorf("capture VM %s: its RAM still comes: %w", vm.id, errBusy)
@@ -155,7 +154,7 @@ func (c *capture) capturable() error {
 			return fmt.Errorf("exec %s is being created: %w", p.id, errBusy)
 		}
 		if !p.exited && !execs && !req.GetCheckpoint() {
-			return fmt.Errorf("exec %s runs: end it, or have execs ended (--end-execs): %w", p.id, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("exec %s runs: end it, or have execs ended (--end-execs): %w", p.id, vm.pod.execRuns())
 		}
 	}
 	return nil
@@ -167,6 +166,8 @@ func (t *Task) capturable() error {
 	case len(t.orphans) > 0:
 		return fmt.Errorf("the start of exec %s was given up, and the guest has yet to end it%s: %w", t.orphans[0].id,
 			stateRemedy[t.vm.state], errBusy)
+	case t.member != nil:
+		return t.member.capturable()
 	case t.init.exited || !t.init.started:
 		return fmt.Errorf("it has no init: %w", errdefs.ErrFailedPrecondition)
 	}

@@ -72,10 +72,11 @@ func (s *livePause) Pause(ctx context.Context) error {
 		s.stopped = s.begun
 		return nil
 	}
-	for _, t := range vm.allTasks() {
-		if t.init.pump.Reported() != nil { // it ends here, and is not heard of twice
-			return vm.ending.early()
-		}
+	if vm.owner.init.pump.Reported() != nil { // it ends here, and is not heard of twice
+		return vm.ending.early()
+	}
+	if err := vm.pod.settled(); err != nil {
+		return err
 	}
 	gcpause.Defer(gcDelay)
 	s.begun = time.Now()
@@ -97,6 +98,7 @@ func (s *livePause) Save(ctx context.Context) (json.RawMessage, error) {
 	s.c.fixStdio()
 	resume := journal.Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(),
 		NoOutput: !s.vm.owner.init.pump.HasOutput()}
+	resume.Members, resume.Ended = s.vm.pod.resumed()
 	if s.c.execs {
 		resume.Execs = s.movedExecs()
 	}

@@ -12,6 +12,9 @@ func keepDisks(host *Host, dir string, j *journal.Journal) error {
 	if j.Spec == nil || j.Phase != journal.Own && j.Phase != journal.Sending {
 		return nil // a snapshot, or another node, has what it wrote, or it never ran
 	}
+	if j.Spec.Pod != nil { // no container finds it: each has what it writes below the pod's own disk
+		return nil
+	}
 	set := &DiskSet{Disks: j.Spec.Disks, Files: j.Disks}
 	if c := j.Spec.Container; c != nil {
 		set.Layers, set.Writable = c.Layers, c.Writable

@@ -84,11 +84,12 @@ type starting struct {
 	task      *Task
 	streams   *stdio.Streams
 	execs     []*process // that came along, until the task runs
-	flows     func()     // says that the streams of a task that runs flow too; nil: it does not run
-	readdress bool       // the guest had other addresses
-	plugs     bool       // NICs are plugged in after the restore
-	filling   *filling   // of a lazy wake
-	armed     bool       // what the VM writes is noted from its first instruction on
+	members   []resumedMember
+	flows     func()   // says that the streams of a task that runs flow too; nil: it does not run
+	readdress bool     // the guest had other addresses
+	plugs     bool     // NICs are plugged in after the restore
+	filling   *filling // of a lazy wake
+	armed     bool     // what the VM writes is noted from its first instruction on
 	address   starts.Address
 	announced bool   // where the VM is
 	ran       bool   // the guest may have executed something
@@ -123,7 +124,7 @@ func (s *starting) run(ctx context.Context, _ *steps.Undo) error {
 	if err := vm.setState(Running); err != nil {
 		return err
 	}
-	if err := s.task.setState(TaskRunning); err != nil {
+	if err := errors.Join(s.task.setState(TaskRunning), s.runMembers()); err != nil {
 		return err
 	}
 	vm.events.Send(&events.TaskStart{ContainerID: s.task.id, Pid: s.task.pid()})
@@ -197,8 +198,9 @@ func (s *starting) open(context.Context, *steps.Undo) (err error) {
 	vm.mu.Lock()
 	s.task.init.stdio = vm.journal.Load().Stdio // a snapshot may have said that there is no output
 	vm.mu.Unlock()
-	if s.streams, err = s.task.openStreams(vm.id, s.task.init.stdio); err == nil {
+	if s.streams, err = s.task.openStreams(s.task.id, s.task.init.stdio); err == nil {
 		s.offerFifos()
+		err = s.openMembers(func(t *Task) (*stdio.Streams, error) { return t.openStreams(t.id, t.init.stdio) })
 	}
 	return err
 }

@@ -55,6 +55,7 @@ const (
 	TaskNew      TaskState = "new"
 	TaskCreating TaskState = "creating"
 	TaskCreated  TaskState = "created"
+	TaskArmed    TaskState = "armed" // started, of a restored pod whose VM waits for its other tasks
 	TaskStarting TaskState = "starting"
 	TaskRunning  TaskState = "running"
 	TaskStopped  TaskState = "stopped"
@@ -65,7 +66,8 @@ const (
 var taskTransitions = map[TaskState][]TaskState{
 	TaskNew:      {TaskCreating},
 	TaskCreating: {TaskCreated, TaskNew},
-	TaskCreated:  {TaskStarting, TaskStopped},
+	TaskCreated:  {TaskStarting, TaskArmed, TaskStopped},
+	TaskArmed:    {TaskStarting, TaskRunning, TaskStopped},
 	TaskStarting: {TaskRunning, TaskStopped},
 	TaskRunning:  {TaskStopped},
 	TaskStopped:  {TaskDeleting},

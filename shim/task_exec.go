@@ -87,7 +87,7 @@ func (s *Service) Start(ctx context.Context, r *taskapi.StartRequest) (*taskapi.
 		case t.member != nil:
 			err = t.member.start(ctx)
 		default:
-			err = t.start(ctx)
+			err = t.vm.pod.startOwner(ctx)
 		}
 		vm.mu.Lock()
 		defer vm.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/events"
 )
 
@@ -115,7 +116,11 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		s.mu.Unlock()
 		return s.createMember(ctx, pod, r)
 	}
-	vm := newVM(s.life, s.log, s.events, ns, r.GetID())
+	name, err := bundle.VMName(r.GetBundle(), r.GetID())
+	if err != nil { // what is wrong with the bundle is refused when it is read
+		name = r.GetID()
+	}
+	vm := newVM(s.life, s.log, s.events, ns, name, r.GetID())
 	s.vm, s.tasks = vm, map[string]*Task{r.GetID(): vm.owner}
 	s.mu.Unlock()
 	pid, err := vm.create(ctx, r, s.join)

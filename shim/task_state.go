@@ -62,6 +62,8 @@ func (t *Task) reportedStatus() tasktypes.Status {
 	switch t.state {
 	case TaskNew, TaskCreating, TaskCreated:
 		return tasktypes.Status_CREATED
+	case TaskArmed:
+		return tasktypes.Status_RUNNING
 	case TaskStarting:
 		if t.vm.isPod() { // CRI ends a sandbox that is not RUNNING, and restarts a container that is PAUSING
 			return tasktypes.Status_RUNNING

@@ -50,8 +50,8 @@ type VM struct {
 // vmName is the name of the VM's record.
 type vmName struct{ namespace, id string }
 
-// newVM has one task of the same id, which owns it.
-func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id string) *VM {
+// newVM has one task, of containerd's id task, which owns it.
+func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id, task string) *VM {
 	vm := &VM{
 		vmName: vmName{namespace, id}, life: ctx, state: New, events: q, log: log.With("vm", namespace+"/"+id),
 		tasks: map[string]*Task{},
@@ -64,7 +64,7 @@ func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id
 	vm.tracking = &ramTracking{of: vm, journal: &vm.journal, log: vm.log}
 	vm.clock = newGuestClock(vm, vm.log)
 	vm.nic = newNICSet(vm, &vm.journal, vm.log)
-	vm.owner = vm.newTask(id)
+	vm.owner = vm.newTask(task)
 	return vm
 }
 

@@ -53,7 +53,7 @@ func leads[S ~string](t *testing.T, table map[S][]S, first, last S) {
 // Of all pairs of states those in the tables are taken, and all others are FailedPrecondition
 // and leave the state as it is: of a VM, and of a task.
 func TestAllPairs(t *testing.T) {
-	vm := newVM(t.Context(), slog.Default(), nil, "ns", "vm")
+	vm := newVM(t.Context(), slog.Default(), nil, "ns", "vm", "vm")
 	t.Run("VM", func(t *testing.T) { pairs(t, transitions, &vm.state, vm.setState) })
 	t.Run("task", func(t *testing.T) { pairs(t, taskTransitions, &vm.owner.state, vm.owner.setState) })
 }
@@ -208,7 +208,7 @@ func TestTheRestartMonitorLeavesAStartAlone(t *testing.T) {
 
 // bareVM has an agent and an init, and nothing else.
 func bareVM(t *testing.T, agent Agent) *VM {
-	vm := newVM(t.Context(), slog.Default(), nil, "ns", "vm")
+	vm := newVM(t.Context(), slog.Default(), nil, "ns", "vm", "vm")
 	vm.agent, vm.owner.init = agent, vm.owner.newProcess("", stdio.URIs{}, nil)
 	return vm
 }

@@ -107,12 +107,13 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 		if e.vm.traffic.cancel != nil {
 			e.vm.traffic.cancel()
 		}
+		left := e.vm.hasLeft()
 		for _, p := range e.vm.processes() {
 			s, when := status, at
 			switch {
 			case p.left:
 				s = movedStatus
-			case p.id != "", p.task.member != nil:
+			case p.id != "", p.task.member != nil && !left:
 				s = killed
 			}
 			if p.pump != nil {
@@ -142,6 +143,9 @@ func (e *ending) noteEnds(status uint32, at time.Time) {
 	for _, t := range e.vm.allTasks() {
 		if t.member != nil && !t.member.hasEnded() {
 			ends[t.bundle.Dir] = killed
+			if e.vm.hasLeft() {
+				ends[t.bundle.Dir] = status
+			}
 		}
 	}
 	for bundle, status := range ends {
@@ -149,6 +153,12 @@ func (e *ending) noteEnds(status uint32, at time.Time) {
 			e.vm.log.Debug("note end", "error", err) // of an adopted VM, whose bundle is gone
 		}
 	}
+}
+
+// hasLeft reports whether the VM is a snapshot's, or another node's, by now: its containers go on there.
+func (vm *VM) hasLeft() bool {
+	j := vm.journal.Load()
+	return j != nil && j.Phase == journal.Released
 }
 
 // stopMachine ends the VMM and the talk with the guest, and gives its RAM back. A VMM that does not

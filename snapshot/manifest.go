@@ -208,8 +208,6 @@ func (c *Config) validate() error {
 	switch {
 	case c.Spec == nil:
 		return invalid("spec", "missing")
-	case c.Spec.Pod != nil:
-		return fmt.Errorf("snapshot: spec.pod: this build restores no pods: %w", errdefs.ErrNotImplemented)
 	case c.Spec.Namespace+"/"+c.Spec.ID != c.Ref.VM:
 		return invalid("spec", "is of VM %s/%s, not %s", c.Spec.Namespace, c.Spec.ID, c.Ref.VM)
 	case c.Spec.UID != c.Ref.UID:

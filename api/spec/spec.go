@@ -25,6 +25,9 @@ const versionWithoutPods = 1
 const (
 	AnnotationPrefix = "godwit.dev/"
 	AnnotationDigest = AnnotationPrefix + "digest"
+	// AnnotationVM names the VM of a pod, below the pod's namespace. A pod without it cannot sleep or move: the next
+	// sandbox would not find it.
+	AnnotationVM = AnnotationPrefix + "vm"
 )
 
 // AnnotationContainer is none for users, and none that travels. godwitd writes it on a container that it makes without

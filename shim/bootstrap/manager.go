@@ -68,7 +68,11 @@ func (Manager) Stop(ctx context.Context, id string) (containerd.StopStatus, erro
 	if member || err != nil { // the VM and the socket are the pod's, and the sandbox's delete frees them
 		return status, errors.Join(unknown, err)
 	}
-	status.Pid, err = cleanUp(ctx, ns, id, dir)
+	name, err := bundle.VMName(dir, id)
+	if err != nil { // no Create has made anything of such a bundle
+		return status, errors.Join(unknown, err, removeSocket(ctx, dir))
+	}
+	status.Pid, err = cleanUp(ctx, ns, name, dir)
 	return status, errors.Join(unknown, err, removeSocket(ctx, dir))
 }
 

@@ -18,9 +18,6 @@ import (
 // Prefix of all annotations that godwit reads.
 const Prefix = spec.AnnotationPrefix
 
-// annotationVM names the VM of a pod, whose sandboxes have ids by chance.
-const annotationVM = Prefix + "vm"
-
 // maxVCPUs of a VM.
 const maxVCPUs = 240
 

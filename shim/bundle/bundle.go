@@ -98,9 +98,9 @@ func parse(oci *specs.Spec, namespace, id string, cfg *config.Config, carries fu
 		b.WritableSize = int64(cfg.VM.WritableSize)
 	}
 	switch {
-	case c.role == roleAlone && own.honoured[annotationVM] != "":
+	case c.role == roleAlone && own.honoured[spec.AnnotationVM] != "":
 		err = fmt.Errorf("annotation %s: it names the VM of a pod. The VM of any other container has the container's id and "+
-			"name: leave it out: %w", annotationVM, errdefs.ErrInvalidArgument)
+			"name: leave it out: %w", spec.AnnotationVM, errdefs.ErrInvalidArgument)
 	case c.role == roleAlone:
 		err = b.readAlone(oci, own, cfg, carries)
 	case own.disk.asks():

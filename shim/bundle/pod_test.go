@@ -59,7 +59,7 @@ func TestSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &spec.Spec{Version: spec.Version, Namespace: "test", ID: "c1", Memory: 512 << 20, VCPUs: 1,
+	want := &spec.Spec{Version: spec.Version, Namespace: "test", ID: "shop.web", Memory: 512 << 20, VCPUs: 1,
 		Annotations: map[string]string{Prefix + "vm": "web", Prefix + "vmm": "qemu"},
 		Pod: &spec.Pod{Namespace: "shop", Name: "web-0", UID: podUID, Hostname: "web-0",
 			Sysctl: map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}}}
@@ -138,7 +138,7 @@ func TestMember(t *testing.T) {
 	}
 	vm := &spec.Spec{ID: "s1", Disks: []spec.Disk{{ID: "image0", Serial: "image0", Type: "erofs"}},
 		Annotations: map[string]string{Prefix + "memory": "1GiB"}, Pod: &spec.Pod{}}
-	if err := b.BelongsTo(vm); err != nil {
+	if err := b.BelongsTo(vm, vm.ID); err != nil {
 		t.Errorf("the container is none of its pod: %v", err)
 	}
 	m.Container.Layers = []string{"image0"}
@@ -147,11 +147,12 @@ func TestMember(t *testing.T) {
 		t.Errorf("MemberSetup = %+v, %v", r, err)
 	}
 	vm.ID = "s2"
-	if err := b.BelongsTo(vm); !errdefs.IsInvalidArgument(err) {
+	if err := b.BelongsTo(vm, vm.ID); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("another sandbox takes the container: %v", err)
 	}
 	vm.ID, vm.Annotations = "s1", nil
-	if err := b.BelongsTo(vm); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "godwit.dev/memory") {
+	err = b.BelongsTo(vm, vm.ID)
+	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "godwit.dev/memory") {
 		t.Errorf("a container sets the memory of its pod: %v", err)
 	}
 }

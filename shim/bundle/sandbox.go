@@ -45,6 +45,10 @@ func (b *Bundle) readSandbox(oci *specs.Spec, c cri, own annotations, cfg *confi
 	if err != nil {
 		return fmt.Errorf("annotation %s: %w", criQuota, err)
 	}
+	name, err := vmName(c, own.honoured[spec.AnnotationVM], b.ID)
+	if err != nil {
+		return err
+	}
 	pod := &spec.Pod{Namespace: c.namespace, Name: c.name, UID: c.uid, Hostname: oci.Hostname,
 		Sysctl: withDomain(oci.Linux.Sysctl, oci.Domainname)}
 	if pod.Hostname == "" { // CRI then writes the host's into /etc/hostname
@@ -53,7 +57,7 @@ func (b *Bundle) readSandbox(oci *specs.Spec, c cri, own annotations, cfg *confi
 		}
 	}
 	b.CgroupsPath = oci.Linux.CgroupsPath
-	b.Spec = &spec.Spec{Namespace: b.Namespace, ID: b.ID, Memory: memory, VCPUs: vcpus, Recycle: own.recycle, Pod: pod,
+	b.Spec = &spec.Spec{Namespace: b.Namespace, ID: name, Memory: memory, VCPUs: vcpus, Recycle: own.recycle, Pod: pod,
 		Annotations: maps.Clone(own.honoured)}
 	for _, key := range forContainers {
 		delete(b.Spec.Annotations, key)
@@ -93,12 +97,12 @@ func withDomain(sysctl map[string]string, domain string) map[string]string {
 // podOnly are the annotations that the VM of a pod is made by.
 func podOnly(key string) bool { return !slices.Contains(forContainers, key) }
 
-// BelongsTo reports an error where the container is not one of the pod that vm was made for. It may not
-// ask for what only a pod can have.
-func (b *Bundle) BelongsTo(vm *spec.Spec) error {
+// BelongsTo reports an error where the container is not one of the pod that vm was made for, with that sandbox. It may
+// not ask for what only a pod can have.
+func (b *Bundle) BelongsTo(vm *spec.Spec, sandbox string) error {
 	m := b.Member
-	if m == nil || vm.Pod == nil || m.Sandbox != vm.ID {
-		return fmt.Errorf("container %s: sandbox %s has no such container: %w", b.ID, vm.ID, errdefs.ErrInvalidArgument)
+	if m == nil || vm.Pod == nil || m.Sandbox != sandbox {
+		return fmt.Errorf("container %s: sandbox %s has no such container: %w", b.ID, sandbox, errdefs.ErrInvalidArgument)
 	}
 	for key, value := range m.Container.OCI.Annotations {
 		if podOnly(key) && vm.Annotations[key] != value {

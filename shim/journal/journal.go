@@ -72,6 +72,8 @@ type Resources struct {
 	Private []string `json:"private,omitempty"` // those of Cgroup that hold this VM alone
 	// Members are the containers of a pod, in the order of the Spec's.
 	Members []Member `json:"members,omitempty"`
+	// Ended are the ends of a pod's containers that are deleted: CRI deletes a task as soon as it has ended.
+	Ended []EndedMember `json:"ended,omitempty"`
 	// Volumes of a pod are named by their ids in the Spec: this has the id of each source on the host.
 	Volumes map[string]string `json:"volumes,omitempty"`
 }
@@ -82,6 +84,8 @@ type Member struct {
 	Guest  string  `json:"guest"` // as in the Spec
 	Bundle string  `json:"bundle"`
 	Holder proc.ID `json:"holder"` // the sandbox process of its own
+	// Stdio are its streams, for a successor of the shim.
+	Stdio stdio.URIs `json:"stdio,omitzero"`
 }
 
 // SetHolder notes the sandbox process of the member with that guest id.

@@ -20,12 +20,51 @@ type Resume struct {
 	Execs    []MovedExec    `json:"execs,omitempty"` // of a VM that moves
 	// NoOutput: the task had no output, as with containerd's null IO.
 	NoOutput bool `json:"nowhere,omitempty"`
+	// Members are the containers of a pod, in the order of the Spec's.
+	Members []ResumedMember `json:"members,omitempty"`
+	Ended   []EndedMember   `json:"ended,omitempty"`
+}
+
+// EndedMember is how the last container of a name ended, of a pod that has none of that name now.
+type EndedMember struct {
+	Name string `json:"name"`
+	Exit
+}
+
+// ResumedMember is a container of a pod: one that runs, or one that had ended.
+type ResumedMember struct {
+	Guest string         `json:"guest"`
+	Init  client.Offsets `json:"init"`
+	Ended *Exit          `json:"ended,omitempty"`
+}
+
+// Member is what is said of the container with that guest id; nil: nothing.
+func (r *Resume) Member(guest string) *ResumedMember {
+	for i := range r.Members {
+		if r.Members[i].Guest == guest {
+			return &r.Members[i]
+		}
+	}
+	return nil
 }
 
 // Check refuses what no shim has written: such ids would stand for the task's init, or
 // for each other.
 func (r *Resume) Check() error {
 	seen := map[string]bool{}
+	for _, m := range r.Members {
+		if m.Guest == "" || seen["member "+m.Guest] {
+			return fmt.Errorf("its resume information has container %q: %w", m.Guest, errdefs.ErrDataLoss)
+		}
+		seen["member "+m.Guest] = true
+	}
+	for _, e := range r.Ended {
+		if e.Name == "" || seen["ended "+e.Name] || len(r.Ended) > maxEnded {
+			return fmt.Errorf("its resume information has %d containers that ended, of them %q: %w", len(r.Ended), e.Name,
+				errdefs.ErrDataLoss)
+		}
+		seen["ended "+e.Name] = true
+	}
 	for _, e := range r.Execs {
 		for _, id := range []string{"exec " + e.ID, "process " + e.Guest} {
 			if e.ID == "" || e.Guest == "" || seen[id] {

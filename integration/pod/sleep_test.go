@@ -1,0 +1,149 @@
+//go:build integration
+
+package pod
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"godwit.dev/godwit/integration/critest"
+	"godwit.dev/godwit/integration/harness"
+)
+
+// counting is a workload that counts in memory, under a number that it makes at its start. Each count goes to its
+// output, and to the memory that the containers of the pod share.
+const counting = `nonce=$(cat /proc/sys/kernel/random/uuid); n=0; while :; do n=$((n+1)); echo "count $n"
+echo "$nonce $n" > /dev/shm/next; mv /dev/shm/next /dev/shm/count; sleep 0.2; done`
+
+// pair are two nodes of one cluster.
+func pair(t *testing.T) (a, b *node) {
+	both, err := critest.OpenPair(t.Context(), harness.Newest, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := both[0].Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := [2]*node{}
+	for i, g := range both {
+		nodes[i] = &node{Ground: g, t: t, dir: t.TempDir(), tools: filepath.Join(root, "bin", "tools")}
+		nodes[i].crictl("pull", image)
+	}
+	return nodes[0], nodes[1]
+}
+
+// sleeper is a pod of three containers whose VM has a name: one that ends, one that counts, one that reads what the
+// other one counts.
+type sleeper struct {
+	n                                 *node
+	config, pod, setup, count, reader string
+	logs                              string // of the one that counts
+}
+
+// run makes the pod on a node. There the VM boots, or wakes.
+func (n *node) sleeper(uid string) *sleeper {
+	n.t.Helper()
+	s := &sleeper{n: n, logs: filepath.Join(n.dir, "count.log")}
+	s.config = n.file("sleeper-"+uid, object{
+		"metadata": object{"name": "sleeper", "namespace": "team", "uid": uid, "attempt": 0}, "hostname": "sleeper",
+		"log_directory": n.dir, "linux": object{}, "annotations": object{"godwit.dev/vm": "sleeper"},
+	})
+	s.pod = n.crictl("runp", "--runtime", "godwit", s.config)
+	run := func(name, script string) string {
+		n.t.Helper()
+		id := n.crictl("create", "--no-pull", s.pod, n.container(name, script, nil), s.config)
+		n.crictl("start", id)
+		return id
+	}
+	s.setup = run("setup", "exit 0")
+	n.eventually("the end of setup", has(`"exitCode": 0`), "inspect", s.setup)
+	s.count = run("count", counting)
+	s.reader = run("reader", "echo kept > /kept; sleep 100000")
+	return s
+}
+
+var counted = regexp.MustCompile(`^([0-9a-f-]{36}) ([0-9]+)$`)
+
+// state is what the pod's containers share: the number of the run, and how far it has counted.
+func (s *sleeper) state() (nonce string, count int) {
+	s.n.t.Helper()
+	var found []string
+	s.n.eventually("what the containers share", func(out string) bool {
+		found = counted.FindStringSubmatch(strings.TrimSpace(out))
+		return found != nil
+	}, "exec", s.reader, "cat", "/dev/shm/count")
+	count, err := strconv.Atoi(found[2])
+	if err != nil {
+		s.n.t.Fatal(err)
+	}
+	return found[1], count
+}
+
+// counts are the numbers in the log of the container that counts, in order.
+func (s *sleeper) counts() (all []int) {
+	s.n.t.Helper()
+	data, err := os.ReadFile(s.logs)
+	if err != nil {
+		s.n.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		var n int
+		if _, text, ok := strings.Cut(strings.TrimSpace(line), "count "); ok {
+			if _, err := fmt.Sscan(text, &n); err != nil {
+				s.n.t.Fatalf("log line %q: %v", line, err)
+			}
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// remove removes what CRI knows of a pod that has left.
+func (s *sleeper) remove() {
+	s.n.t.Helper()
+	s.n.crictl("stopp", s.pod)
+	// The sandbox's end is told to CRI by an event.
+	s.n.eventually("remove the sandbox", func(string) bool { return true }, "rmp", s.pod)
+}
+
+// TestSleep: a pod of three containers sleeps on one node and wakes on another, by crictl on both. Memory, files,
+// shared memory and logs go on.
+func TestSleep(t *testing.T) {
+	a, b := pair(t)
+	before := a.sleeper("uid-1")
+	nonce, was := before.state()
+	a.Godwit(t, "-n", "k8s.io", "hibernate", "team.sleeper")
+	for _, id := range []string{before.count, before.reader} {
+		a.eventually("the end of a container that left", has(`"exitCode": 0`), "inspect", id)
+	}
+	before.remove()
+	if vms, err := a.VMMs(); err != nil || vms != 0 {
+		t.Errorf("%d VMMs are left on the node that the pod has left: %v", vms, err)
+	}
+	after := b.sleeper("uid-1")
+	now, is := after.state()
+	if now != nonce || is < was {
+		t.Errorf("run %s had counted to %d; after the wake run %s has counted to %d", nonce, was, now, is)
+	}
+	if out := b.crictl("exec", after.reader, "cat", "/kept"); out != "kept" {
+		t.Errorf("a file of a container has %q after the wake", out)
+	}
+	b.eventually("logs", has("count"), "logs", after.count)
+	first, second := before.counts(), after.counts()
+	if len(first) == 0 || len(second) == 0 || second[0] != first[len(first)-1]+1 {
+		t.Errorf("the log ends with %v on the one node, and begins with %v on the other", first[max(0, len(first)-3):],
+			second[:min(len(second), 3)])
+	}
+	after.remove()
+}

@@ -1,0 +1,28 @@
+package journal
+
+import "slices"
+
+// maxEnded bounds the names of containers that ended, as those of a pod are bounded.
+const maxEnded = 256
+
+// NoteEnd notes how the container of that name ended, in place of an earlier one. The oldest goes if there are too
+// many.
+func (j *Journal) NoteEnd(name string, e Exit) {
+	j.ForgetEnd(name)
+	j.Ended = append(j.Ended[max(0, len(j.Ended)+1-maxEnded):], EndedMember{Name: name, Exit: e})
+}
+
+// ForgetEnd forgets the end of a container of that name: there is one again.
+func (j *Journal) ForgetEnd(name string) {
+	j.Ended = slices.DeleteFunc(slices.Clone(j.Ended), func(e EndedMember) bool { return e.Name == name })
+}
+
+// EndOf is how the last container of that name ended; nil: none did, or there is one now.
+func (j *Journal) EndOf(name string) *Exit {
+	for _, e := range j.Ended {
+		if e.Name == name {
+			return &e.Exit
+		}
+	}
+	return nil
+}

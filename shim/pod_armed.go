@@ -1,0 +1,137 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/shim/journal"
+)
+
+// A pod that is restored runs as a whole, and CRI starts its tasks one after the other, each once the one before it
+// runs. So a Start arms its task: it is answered, and the task says RUNNING. The VM runs when all are armed whose
+// containers ran in the snapshot.
+
+// restores reports whether the VM is a pod that was restored and has not run yet; vm.mu is held.
+func (p *pod) restores() bool { return p.vm.isPod() && p.vm.origin.restored && p.vm.state == Created }
+
+// startOwner is start of the task that owns the VM, which arms it where the VM is a restored pod.
+func (p *pod) startOwner(ctx context.Context) error {
+	vm := p.vm
+	vm.mu.Lock()
+	restores := p.restores()
+	vm.mu.Unlock()
+	if restores {
+		return p.arm(vm.owner)
+	}
+	return vm.owner.start(ctx)
+}
+
+// arm notes that a task is to run, and lets the VM run if it is the last.
+func (p *pod) arm(t *Task) error {
+	vm := p.vm
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if err := t.setState(TaskArmed); err != nil {
+		return fmt.Errorf("start task %s: %w", t.id, err)
+	}
+	missing := p.missing()
+	vm.log.Info("task is armed", "task", t.id, "missing", missing)
+	if len(missing) == 0 {
+		go p.wake()
+	}
+	return nil
+}
+
+// missing are the names of the containers that ran in the snapshot and that no armed task has; vm.mu is held.
+func (p *pod) missing() (names []string) {
+	j, armed := p.vm.journal.Load(), map[string]bool{}
+	for _, t := range p.vm.tasks {
+		armed[t.guest] = t.state == TaskArmed
+	}
+	if p.vm.owner.state != TaskArmed {
+		names = append(names, "the sandbox")
+	}
+	for _, m := range j.Spec.Pod.Containers {
+		if !armed[m.Guest] && j.Resume.Member(m.Guest).Ended == nil {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// wake lets a VM run whose tasks are all armed. No client waits for the outcome: what fails ends all tasks.
+func (p *pod) wake() {
+	vm := p.vm
+	err := vm.owner.start(vm.life)
+	if err == nil {
+		p.settle(vm.life)
+		return
+	}
+	if vm.endCreated(vm.life, killed) { // what was in the way was found before the VM was touched
+		vm.log.Error("wake pod", "error", err)
+	}
+}
+
+// settle does what can be done only once the guest runs. What fails is logged: the pod runs.
+func (p *pod) settle(ctx context.Context) {
+	vm := p.vm
+	agent := vm.guest()
+	for _, t := range vm.allTasks() {
+		if t.member == nil || t.member.ended != nil {
+			continue
+		}
+		names := t.bundle.Copies.Select("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
+		if err := copyFiles(ctx, agent, t.guest, names); err != nil {
+			vm.log.Warn("say where the guest is", "task", t.id, "error", err)
+		}
+	}
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	for _, guest := range p.left() {
+		err := removeContainer(ctx, agent, guest)
+		if err == nil {
+			err = vm.write(func(j *journal.Journal) { forgetGuest(j, guest) })
+		}
+		if err != nil {
+			vm.log.Warn("remove a container that had ended in the snapshot", "container", guest, "error", err)
+		}
+	}
+}
+
+// left are the containers of the Spec that no task has: they had ended in the snapshot, and no client wants them.
+func (p *pod) left() (guests []string) {
+	vm := p.vm
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	bound := map[string]bool{}
+	for _, t := range vm.tasks {
+		bound[t.guest] = true
+	}
+	for _, m := range vm.journal.Load().Spec.Pod.Containers {
+		if !bound[m.Guest] {
+			guests = append(guests, m.Guest)
+		}
+	}
+	return guests
+}
+
+// checkResume refuses what does not say of each container whether it runs.
+func checkResume(j *journal.Journal, r *journal.Resume) error {
+	if j.Spec.Pod == nil {
+		return nil
+	}
+	var unknown []string
+	for _, m := range j.Spec.Pod.Containers {
+		if r.Member(m.Guest) == nil {
+			unknown = append(unknown, m.Name)
+		}
+	}
+	if len(unknown) > 0 {
+		return fmt.Errorf("its resume information says nothing of containers %s: %w", strings.Join(unknown, ", "),
+			errdefs.ErrDataLoss)
+	}
+	return nil
+}

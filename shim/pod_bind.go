@@ -1,0 +1,145 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/shim/steps"
+)
+
+// bind gives a task of a pod that is restored the container of the snapshot that has its name. The guest has that
+// container: nothing is made there. The task is not the container's if anything differs that its process was promised.
+func (c *memberCreation) bind(_ context.Context, u *steps.Undo) error {
+	vm := c.vm
+	vm.pod.changing.Lock()
+	defer vm.pod.changing.Unlock()
+	j := vm.journal.Load()
+	m, end := vm.pod.unbound(c.member.Name), j.EndOf(c.member.Name)
+	switch {
+	case m == nil && end == nil:
+		return fmt.Errorf("container %s: snapshot %s of pod %s has none of that name, or a task has it: make it once "+
+			"the pod runs: %w", c.member.Name, j.Digest, vm.id, errdefs.ErrFailedPrecondition)
+	case end != nil && (m == nil || j.Resume.Member(m.Guest).Ended != nil):
+		return c.bindEnded(u, end)
+	}
+	volumes, err := c.fits(m)
+	if err != nil {
+		return fmt.Errorf("restore container %s: %w", m.Name, err)
+	}
+	if from := c.bundle.Member.Termination; from.Source != "" {
+		f, err := os.OpenFile(from.Source, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", from.Destination, err)
+		}
+		c.task.member.termination, c.task.member.terminationPath = f, from.Destination
+	}
+	c.member = *m
+	u.Add("let go of container", func(context.Context) error { return vm.pod.unbind(c.task) })
+	return vm.write(func(j *journal.Journal) {
+		c.task.member.named(m.Guest)
+		c.task.member.ended = j.Resume.Member(m.Guest).Ended
+		j.Volumes = maps.Clone(j.Volumes)
+		if j.Volumes == nil {
+			j.Volumes = map[string]string{}
+		}
+		maps.Copy(j.Volumes, volumes)
+		j.Members = append(slices.Clone(j.Members), c.onNode())
+	})
+}
+
+// bindEnded is bind of a container that had ended before the pod left: the guest has nothing of it any more.
+func (c *memberCreation) bindEnded(u *steps.Undo, end *journal.Exit) error {
+	vm := c.vm
+	u.Add("let go of container", func(context.Context) error { return vm.pod.unbind(c.task) })
+	return vm.write(func(j *journal.Journal) {
+		s := j.Spec.Clone()
+		s.Pod.Issued++
+		c.task.member.named(fmt.Sprintf("c%d", s.Pod.Issued))
+		c.task.member.ended = end
+		j.Spec = s
+		j.ForgetEnd(c.member.Name)
+		j.Members = append(slices.Clone(j.Members), c.onNode())
+	})
+}
+
+// onNode is what the journal says of the task.
+func (c *memberCreation) onNode() journal.Member {
+	return journal.Member{ID: c.task.id, Guest: c.task.guest, Bundle: c.req.GetBundle(), Stdio: c.task.init.stdio}
+}
+
+// unbound is the container of the snapshot of that name that no task has: the one that runs there, else the one that
+// came last; nil: there is none.
+func (p *pod) unbound(name string) (found *spec.Member) {
+	j := p.vm.journal.Load()
+	for i := range j.Spec.Pod.Containers {
+		m := &j.Spec.Pod.Containers[i]
+		bound := slices.ContainsFunc(j.Members, func(has journal.Member) bool { return has.Guest == m.Guest })
+		if m.Name != name || bound {
+			continue
+		}
+		found = m
+		if j.Resume.Member(m.Guest).Ended == nil {
+			break
+		}
+	}
+	return found
+}
+
+// fits refuses a container that is not m by what its process sees. It answers which volume of the pod each source of
+// the host is.
+func (c *memberCreation) fits(m *spec.Member) (map[string]string, error) {
+	is, was := c.bundle.Member.Container, m
+	differs := func(what string, was, is any) error {
+		return fmt.Errorf("its %s is %v, the snapshot has %v: make it as it was: %w", what, is, was,
+			errdefs.ErrFailedPrecondition)
+	}
+	switch {
+	case is.Image != "" && was.Image != "" && is.Image != was.Image:
+		return nil, differs("image", was.Image, is.Image)
+	case is.OCI.Process.Terminal != was.OCI.Process.Terminal:
+		return nil, differs("terminal", was.OCI.Process.Terminal, is.OCI.Process.Terminal)
+	case c.member.PID != was.PID:
+		return nil, differs("pid namespace", was.PID, c.member.PID)
+	case len(is.Mounts) != len(was.Mounts):
+		return nil, differs("number of volumes", len(was.Mounts), len(is.Mounts))
+	}
+	volumes := map[string]string{}
+	for i, mount := range is.Mounts {
+		at := slices.IndexFunc(was.Mounts, func(v spec.VolumeMount) bool { return v.Target == mount.Target })
+		if at < 0 {
+			return nil, differs("volume at "+mount.Target, "none", "there")
+		}
+		old, source := was.Mounts[at], c.bundle.Member.Volumes[i]
+		kind := c.vm.spec().Pod.Volume(old.Volume).Kind
+		if old.Path != mount.Path || kind != source.Kind {
+			return nil, differs("volume at "+mount.Target, kind+" "+old.Path, source.Kind+" "+mount.Path)
+		}
+		known, ok := c.vm.journal.Load().Volumes[source.Source]
+		if !ok {
+			known, ok = volumes[source.Source]
+		}
+		if ok && known != old.Volume {
+			return nil, differs("volume at "+mount.Target, old.Volume, known)
+		}
+		volumes[source.Source] = old.Volume
+	}
+	return volumes, nil
+}
+
+// unbind lets another task have the container.
+func (p *pod) unbind(t *Task) error {
+	return p.vm.write(func(j *journal.Journal) {
+		if t.member.ended != nil {
+			j.NoteEnd(t.member.name, *t.member.ended)
+		}
+		j.Members = slices.DeleteFunc(slices.Clone(j.Members), func(m journal.Member) bool { return m.Guest == t.guest })
+	})
+}

@@ -1,0 +1,173 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/api/events"
+	"github.com/containerd/errdefs"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/shim/stdio"
+)
+
+// resumed is what a snapshot says of the containers of a pod, whose traffic stands still.
+func (p *pod) resumed() (all []journal.ResumedMember, ended []journal.EndedMember) {
+	vm := p.vm
+	j := *vm.journal.Load()
+	if j.Spec.Pod == nil {
+		return nil, nil
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	tasks := map[string]*Task{}
+	for _, t := range vm.tasks {
+		tasks[t.guest] = t
+	}
+	for _, m := range j.Spec.Pod.Containers {
+		r := journal.ResumedMember{Guest: m.Guest}
+		switch t := tasks[m.Guest]; {
+		case t == nil: // no client knows it any more
+			r.Ended = &journal.Exit{Status: killed, At: time.Now()}
+		case t.init.exited:
+			r.Ended = &journal.Exit{Status: t.init.status, At: t.init.exitedAt}
+		default:
+			r.Init = t.init.pump.Stop()
+		}
+		if all = append(all, r); r.Ended != nil {
+			j.NoteEnd(m.Name, *r.Ended)
+		}
+	}
+	return all, j.Ended
+}
+
+// capturable names what of a container is in the way of an operation; vm.mu is held.
+func (m *member) capturable() error {
+	t := m.t
+	switch {
+	case t.init != nil && t.init.exited:
+		return nil
+	case t.state != TaskRunning || !t.init.started:
+		return fmt.Errorf("container %s is %s, and not started yet: %w", t.id, t.state, errBusy)
+	}
+	return nil
+}
+
+// leavable says whether a pod's VM can be found again after it has left its sandbox.
+func (p *pod) leavable(live bool) error {
+	sp := p.vm.spec()
+	if sp.Pod != nil && live {
+		return fmt.Errorf("it is a pod, which does not move live yet: let it sleep, and wake it elsewhere: %w",
+			errdefs.ErrNotImplemented)
+	}
+	if sp.Pod == nil || sp.Annotations[spec.AnnotationVM] != "" {
+		return nil
+	}
+	return fmt.Errorf("it is pod %s/%s without a name for its VM: give the pod annotation %s, by which its next sandbox "+
+		"finds the VM: %w", sp.Pod.Namespace, sp.Pod.Name, spec.AnnotationVM, errdefs.ErrFailedPrecondition)
+}
+
+// resumedMember is a container that a Start of the VM takes up again.
+type resumedMember struct {
+	task    *Task
+	streams *stdio.Streams
+}
+
+// openMembers opens the streams of the containers that ran in the snapshot. A client that waits for one finds it at
+// the end of the Start.
+func (s *starting) openMembers(open func(*Task) (*stdio.Streams, error)) error {
+	for _, t := range s.vm.allTasks() {
+		if t.member == nil || t.member.ended != nil {
+			continue
+		}
+		st, err := open(t)
+		if err != nil {
+			return fmt.Errorf("open the streams of container %s: %w", t.id, err)
+		}
+		s.members = append(s.members, resumedMember{t, st})
+	}
+	return nil
+}
+
+// checkMembers wants all containers in the guest that ran in the snapshot.
+func (s *starting) checkMembers(all []*agentv1.Process) error {
+	for _, m := range s.members {
+		if !hasProcess(all, m.task.guest) {
+			return fmt.Errorf("the restored guest has no container %s: %w", m.task.guest, errdefs.ErrDataLoss)
+		}
+	}
+	return nil
+}
+
+// attachMembers makes the containers flow from where they stood; vm.mu is held.
+func (s *starting) attachMembers(r *journal.Resume) {
+	for _, m := range s.members {
+		from := client.Offsets{}
+		if was := r.Member(m.task.guest); was != nil {
+			from = was.Init
+		}
+		m.task.init.started, m.task.init.pump = true, stdio.NewPump(m.task.guest, m.streams, from)
+	}
+}
+
+// runMembers makes the tasks running ones, together with the VM; vm.mu is held.
+func (s *starting) runMembers() (err error) {
+	for _, m := range s.members {
+		err = errors.Join(err, m.task.setState(TaskRunning))
+		s.vm.events.Send(&events.TaskStart{ContainerID: m.task.id, Pid: m.task.pid()})
+	}
+	return err
+}
+
+// closeMembers is for a Start that failed.
+func (s *starting) closeMembers() {
+	for _, m := range s.members {
+		m.streams.Close()
+	}
+}
+
+// startEnded answers for a container that had ended in the snapshot: its task ends as it did, and runs nothing.
+func (m *member) startEnded(ctx context.Context) error {
+	t := m.t
+	t.vm.mu.Lock()
+	if t.state != TaskCreated {
+		defer t.vm.mu.Unlock()
+		return fmt.Errorf("start task %s: it is %s: %w", t.id, t.state, errdefs.ErrFailedPrecondition)
+	}
+	t.init.started = true
+	t.vm.events.Send(&events.TaskStart{ContainerID: t.id, Pid: t.pid()})
+	t.vm.mu.Unlock()
+	m.end(ctx, m.ended.Status, m.ended.At)
+	return nil
+}
+
+// settled refuses a pause in the moment in which a container ends: its end is to be told once, here or there.
+func (p *pod) settled() error {
+	p.vm.mu.Lock()
+	defer p.vm.mu.Unlock()
+	for _, t := range p.vm.tasks {
+		if t.member != nil && !t.init.exited && t.init.pump.Reported() != nil {
+			return fmt.Errorf("container %s ends at this moment: try again: %w", t.id, errdefs.ErrUnavailable)
+		}
+	}
+	return nil
+}
+
+// execRuns is the class of an exec that runs: those of a pod may be probes, which are waited for. vm.mu is held.
+func (p *pod) execRuns() error {
+	if p.vm.isPod() {
+		return errBusy
+	}
+	return errdefs.ErrFailedPrecondition
+}
+
+// isInit reports whether a process of the guest is the init of a pod's sandbox, or of one of its containers.
+func (p *pod) isInit(guest string) bool {
+	sp := p.vm.spec().Pod
+	return sp != nil && (guest == spec.SandboxProcess || sp.Member(guest) != nil)
+}
