@@ -52,12 +52,20 @@ func Run(ctx context.Context, o Order) (r Result, err error) {
 				known[s.Name] = "with the control alone all is explained"
 			}
 		}
-	} else if subject, err = g.run(ctx, o, o.Handler); err != nil {
+	} else if subject, err = g.subject(ctx, o); err != nil {
 		return r, err
 	}
 	r = Judge(control, subject, known, floor, o.Selection != Selection{})
 	r.Suite, r.Release, r.Handler = o.Suite, string(o.Release), o.Handler
 	return r, nil
+}
+
+// subject runs the suite with the handler under test. The Create of a pod asks the node's godwitd, so it runs by then.
+func (g *Ground) subject(ctx context.Context, o Order) ([]Spec, error) {
+	if err := g.StartGodwitd(ctx); err != nil {
+		return nil, fmt.Errorf("start godwitd: %w", err)
+	}
+	return g.run(ctx, o, o.Handler)
 }
 
 func (g *Ground) run(ctx context.Context, o Order, handler string) ([]Spec, error) {
