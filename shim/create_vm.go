@@ -161,6 +161,7 @@ func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
 		return unavailable(fmt.Errorf("ask godwitd who has the VM: %w", err))
 	}
 	c.record = rec
+	c.takeOrder()
 	c.decision, err = record.Decide(rec, c.host.Config.Node, c.intent)
 	if err != nil || c.intent.Checkpoint == "" {
 		return err

@@ -74,9 +74,6 @@ func Fits(ctx context.Context, host *Host, offered, facts []byte) error {
 		return fmt.Errorf("its Spec has version %d, this build knows %d: %w", s.Version, spec.Version,
 			errdefs.ErrNotImplemented)
 	}
-	if s.Pod != nil {
-		return fmt.Errorf("it is a pod, and this build moves none live: %w", errdefs.ErrNotImplemented)
-	}
 	_, err := host.checkFacts(ctx, was, &s)
 	return err
 }

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -72,7 +73,7 @@ type offering struct {
 func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) {
 	vm, ref := o.vm, o.ref
 	j := vm.journal.Load()
-	if err := vm.under(ref); err != nil {
+	if err := errors.Join(vm.under(ref), vm.pod.leavable(true)); err != nil {
 		return nil, fmt.Errorf("offer VM %s: %w", vm.id, err)
 	}
 	driver, err := vm.driver(ctx)

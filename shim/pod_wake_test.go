@@ -232,6 +232,9 @@ func TestPodWithoutNameStays(t *testing.T) {
 	if err = errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "godwit.dev/vm") {
 		t.Errorf("hibernate of a pod without a name: %v", err)
 	}
+	if _, err := w.offer(); !errdefs.IsNotImplemented(err) {
+		t.Errorf("a live move of a pod: %v", err)
+	}
 	if got := w.stateOf("web"); got != tasktypes.Status_RUNNING {
 		t.Errorf("web is %s", got)
 	}
@@ -242,7 +245,7 @@ func TestSamePodStays(t *testing.T) {
 	w := sleepingPod(t, true)
 	w.records.rec.Home = "a"
 	err := errgrpc.ToNative(w.createPod())
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "another uid") {
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "godwit -n ns wake team.web") {
 		t.Errorf("the same pod on the same node: %v", err)
 	}
 	w.nothingLeft()
@@ -272,5 +275,24 @@ func TestSuccessorKnowsMembers(t *testing.T) {
 	}
 	if vm.journal.Load().Phase != journal.Own {
 		t.Errorf("the VM is %s", vm.journal.Load().Phase)
+	}
+}
+
+// TestPodWakesByOrder: the Create of a pod takes up the wake that was ordered to this node. The shim commits it, and
+// leaves it to the engine to close.
+func TestPodWakesByOrder(t *testing.T) {
+	w := sleepingPod(t, true)
+	w.records.rec.Home = "a"
+	w.ordered()
+	w.records.rec.Operation.Managed = true
+	w.must("wake", w.armed("web", "log"))
+	vm, err := w.service.current()
+	w.must("find VM", err)
+	if !eventually(func() bool { return vm.inState(Running) }) {
+		t.Fatalf("the VM is %s", vm.state)
+	}
+	j, op := vm.journal.Load(), w.records.rec.GetOperation()
+	if j.Operation != "op2" || j.Self || op.GetId() != "op2" || op.GetPhase() != nodev1.Phase_PHASE_COMMITTED {
+		t.Errorf("the journal has operation %q (its own: %v), the record %v", j.Operation, j.Self, op)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"godwit.dev/godwit/integration/critest"
 	"godwit.dev/godwit/integration/harness"
@@ -145,5 +146,45 @@ func TestSleep(t *testing.T) {
 		t.Errorf("the log ends with %v on the one node, and begins with %v on the other", first[max(0, len(first)-3):],
 			second[:min(len(second), 3)])
 	}
+	// The same pod on the node where it ran is what a kubelet makes anew: an order is needed.
+	b.Godwit(t, "-n", "k8s.io", "hibernate", "team.sleeper")
 	after.remove()
+	if out, err := b.try(t.Context(), "runp", "--runtime", "godwit", after.config); err == nil ||
+		!strings.Contains(out+err.Error(), "godwit -n k8s.io wake team.sleeper") {
+		t.Errorf("the same pod where it had slept: %v: %s", err, out)
+	}
+	ordered := make(chan error, 1)
+	go func() {
+		_, err := b.RunGodwit(t.Context(), "-n", "k8s.io", "wake", "team.sleeper")
+		ordered <- err
+	}()
+	select {
+	case err := <-ordered:
+		t.Fatalf("the order does not wait: %v", err)
+	case <-b.waking():
+	}
+	again := b.sleeper("uid-1")
+	if err := <-ordered; err != nil {
+		t.Errorf("a wake by order: %v", err)
+	}
+	if now, _ := again.state(); now != nonce {
+		t.Errorf("run %s woke by order as run %s", nonce, now)
+	}
+	again.remove()
+}
+
+// waking is closed once the node says that the VM is being woken.
+func (n *node) waking() <-chan struct{} {
+	begun := make(chan struct{})
+	go func() {
+		for n.t.Context().Err() == nil {
+			if out, err := n.RunGodwit(n.t.Context(), "-n", "k8s.io", "ps", "-a"); err == nil &&
+				strings.Contains(out, "waking") {
+				close(begun)
+				return
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+	}()
+	return begun
 }

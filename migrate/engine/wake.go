@@ -94,6 +94,8 @@ func observe(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 			Reason: "the destination fenced itself before it ran the VM"})
 	case q.GetRecord() == recordOwn && q.GetState() == stateStopped:
 		return e.lost(ctx, rec, nodev1.Phase_PHASE_LOST_AT_DEST, "the VM ended at its destination after the commit")
+	case q.GetRecord() == recordOwn && q.GetState() == stateRunning && !q.GetAdopted() && mine: // a pod's, by CRI
+		return e.ran(ctx, op)
 	case q.GetRecord() == recordOwn && q.GetAdopted() && mine: // its shim died, and containerd has no task to start
 		if q.GetState() == stateRunning {
 			return e.ran(ctx, op)

@@ -110,6 +110,9 @@ func (c *Client) Create(ctx context.Context, vm *nodev1.VM, order engine.Restore
 	if err != nil {
 		return err
 	}
+	if sp.Pod != nil {
+		return awaitsCRI(sp, c.config.Node)
+	}
 	if err := c.create(ctx, vm, sp, order); err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
