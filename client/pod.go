@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -21,8 +22,8 @@ func (c *Client) refusePod(ctx context.Context, vm *nodev1.VM, remedy string) er
 	if err != nil {
 		return nil
 	}
-	labels, err := container.Labels(within(ctx, vm))
-	if err != nil || !record.IsSandbox(labels) {
+	info, err := container.Info(within(ctx, vm), containerd.WithoutRefreshedMetadata)
+	if err != nil || !record.IsSandbox(info.Labels) {
 		return nil
 	}
 	return &Problem{What: c.name(vm) + " is the VM of a pod, which is CRI's.",

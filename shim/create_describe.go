@@ -185,12 +185,11 @@ func (c *creation) disks(ctx context.Context, _ *steps.Undo) error {
 		return err
 	}
 	if c.snapshot != nil {
-		if c.snapshot.Spec.Pod != nil { // whose containers bring their mounts later
-			return c.vm.write(func(j *journal.Journal) { j.Disks = restoredDisks(j.Spec, dir) })
-		}
-		if err := c.host.Disks.Forget(DisksRequest{Namespace: c.vm.namespace, ID: c.vm.id,
-			Container: c.bundle.Container, Mounts: c.req.GetRootfs(), Dir: dir}); err != nil {
-			return err
+		if c.snapshot.Spec.Pod == nil { // the containers of a pod bring their mounts later
+			if err := c.host.Disks.Forget(DisksRequest{Namespace: c.vm.namespace, ID: c.vm.id,
+				Container: c.bundle.Container, Mounts: c.req.GetRootfs(), Dir: dir}); err != nil {
+				return err
+			}
 		}
 		return c.vm.write(func(j *journal.Journal) { j.Disks = restoredDisks(j.Spec, dir) })
 	}

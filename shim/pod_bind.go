@@ -46,11 +46,7 @@ func (c *memberCreation) bind(_ context.Context, u *steps.Undo) error {
 	return vm.write(func(j *journal.Journal) {
 		c.task.member.named(m.Guest)
 		c.task.member.ended = j.Resume.Member(m.Guest).Ended
-		j.Volumes = maps.Clone(j.Volumes)
-		if j.Volumes == nil {
-			j.Volumes = map[string]string{}
-		}
-		maps.Copy(j.Volumes, volumes)
+		j.Volumes = volumes
 		j.Members = append(slices.Clone(j.Members), c.onNode())
 	})
 }
@@ -94,7 +90,7 @@ func (p *pod) unbound(name string) (found *spec.Member) {
 }
 
 // fits refuses a container that is not m by what its process sees. It answers which volume of the pod each source of
-// the host is.
+// the host is, also those of other containers.
 func (c *memberCreation) fits(m *spec.Member) (map[string]string, error) {
 	is, was := c.bundle.Member.Container, m
 	differs := func(what string, was, is any) error {
@@ -111,7 +107,10 @@ func (c *memberCreation) fits(m *spec.Member) (map[string]string, error) {
 	case len(is.Mounts) != len(was.Mounts):
 		return nil, differs("number of volumes", len(was.Mounts), len(is.Mounts))
 	}
-	volumes := map[string]string{}
+	volumes := maps.Clone(c.vm.journal.Load().Volumes)
+	if volumes == nil {
+		volumes = map[string]string{}
+	}
 	for i, mount := range is.Mounts {
 		at := slices.IndexFunc(was.Mounts, func(v spec.VolumeMount) bool { return v.Target == mount.Target })
 		if at < 0 {
@@ -122,11 +121,7 @@ func (c *memberCreation) fits(m *spec.Member) (map[string]string, error) {
 		if old.Path != mount.Path || kind != source.Kind {
 			return nil, differs("volume at "+mount.Target, kind+" "+old.Path, source.Kind+" "+mount.Path)
 		}
-		known, ok := c.vm.journal.Load().Volumes[source.Source]
-		if !ok {
-			known, ok = volumes[source.Source]
-		}
-		if ok && known != old.Volume {
+		if known, ok := volumes[source.Source]; ok && known != old.Volume {
 			return nil, differs("volume at "+mount.Target, old.Volume, known)
 		}
 		volumes[source.Source] = old.Volume

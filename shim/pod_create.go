@@ -91,7 +91,7 @@ func (p *pod) takesMembers() error {
 	if err := vm.mutable(); err != nil {
 		return err
 	}
-	if vm.pod.restores() {
+	if p.restores() {
 		return nil
 	}
 	if vm.state != Running || vm.owner.init.exited {

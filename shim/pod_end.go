@@ -87,7 +87,7 @@ func (s TaskState) over() bool {
 }
 
 // endCreated ends a container whose init has never run; false says that it is not one.
-func (m *member) endCreated(ctx context.Context, status uint32) bool {
+func (m *member) endCreated(ctx context.Context, status uint32, at time.Time) bool {
 	t := m.t
 	vm := t.vm
 	vm.mu.Lock()
@@ -103,7 +103,7 @@ func (m *member) endCreated(ctx context.Context, status uint32) bool {
 	case over == nil:
 		return false
 	case mine:
-		m.end(ctx, status, time.Now())
+		m.end(ctx, status, at)
 		close(over)
 	default: // another call ends it
 		select {
@@ -137,7 +137,7 @@ func (m *member) deliverEarly(signal uint32) func(context.Context) (again bool, 
 	case !ends(signal):
 		return done
 	}
-	return func(ctx context.Context) (bool, error) { return !m.endCreated(ctx, 128+signal), nil }
+	return func(ctx context.Context) (bool, error) { return !m.endCreated(ctx, 128+signal, time.Now()), nil }
 }
 
 // delete frees what is left of a container that has ended or never ran. What cannot be freed fails the call, so
@@ -146,7 +146,7 @@ func (m *member) delete(ctx context.Context) error {
 	t := m.t
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
-	m.endCreated(ctx, 0)
+	m.endCreated(ctx, 0, time.Now())
 	vm := t.vm
 	vm.mu.Lock()
 	err := vm.mutable()

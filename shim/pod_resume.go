@@ -142,7 +142,7 @@ func (m *member) startEnded(ctx context.Context) error {
 	t.init.started = true
 	t.vm.events.Send(&events.TaskStart{ContainerID: t.id, Pid: t.pid()})
 	t.vm.mu.Unlock()
-	m.end(ctx, m.ended.Status, m.ended.At)
+	m.endCreated(ctx, m.ended.Status, m.ended.At)
 	return nil
 }
 

@@ -41,7 +41,7 @@ func (p *pod) keepFresh(ctx context.Context) {
 	f.run(ctx, w.Events, w.Errors)
 }
 
-// run hears of changes, and of changes that were lost: then every volume is looked at.
+// run tells the guest of changes. After the kernel has lost some, it looks at every volume.
 func (f *freshness) run(ctx context.Context, changes <-chan fsnotify.Event, lost <-chan error) {
 	rescan := time.NewTicker(syncRescan)
 	defer rescan.Stop()

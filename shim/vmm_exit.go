@@ -107,14 +107,15 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 		if e.vm.traffic.cancel != nil {
 			e.vm.traffic.cancel()
 		}
-		left := e.vm.hasLeft()
 		for _, p := range e.vm.processes() {
 			s, when := status, at
 			switch {
 			case p.left:
 				s = movedStatus
-			case p.id != "", p.task.member != nil && !left:
+			case p.id != "":
 				s = killed
+			case p.task.member != nil:
+				s = e.vm.memberStatus(status)
 			}
 			if p.pump != nil {
 				if r := p.pump.Reported(); r != nil && !p.left { // one that left ends there, its output too
@@ -142,10 +143,7 @@ func (e *ending) noteEnds(status uint32, at time.Time) {
 	ends := map[string]uint32{j.Bundle: status}
 	for _, t := range e.vm.allTasks() {
 		if t.member != nil && !t.member.hasEnded() {
-			ends[t.bundle.Dir] = killed
-			if e.vm.hasLeft() {
-				ends[t.bundle.Dir] = status
-			}
+			ends[t.bundle.Dir] = e.vm.memberStatus(status)
 		}
 	}
 	for bundle, status := range ends {
@@ -155,10 +153,13 @@ func (e *ending) noteEnds(status uint32, at time.Time) {
 	}
 }
 
-// hasLeft reports whether the VM is a snapshot's, or another node's, by now: its containers go on there.
-func (vm *VM) hasLeft() bool {
-	j := vm.journal.Load()
-	return j != nil && j.Phase == journal.Released
+// memberStatus is how the containers of a pod end with its VM: like the VM if it is a snapshot's or another node's by
+// now, where they go on.
+func (vm *VM) memberStatus(status uint32) uint32 {
+	if j := vm.journal.Load(); j != nil && j.Phase == journal.Released {
+		return status
+	}
+	return killed
 }
 
 // stopMachine ends the VMM and the talk with the guest, and gives its RAM back. A VMM that does not

@@ -90,33 +90,26 @@ func (s *Service) endStage(sp *spare, err error) error {
 // takeSpare gives c the stage of a guest that was prepared: it saves the start of a program.
 // There is one at most, in namespaces of its own.
 func (s *Service) takeSpare(c *container, b birth) (*spare, error) {
-	s.mu.Lock()
-	sp := s.spare
-	s.spare = nil
-	s.mu.Unlock()
-	if sp == nil {
-		return s.spawnInit(c, b)
-	}
-	if c.id == "" { // for which it was made
-		return sp, nil
-	}
-	return s.give(sp, c)
+	return s.take(&s.spare, c, b)
 }
 
 // takePause is takeSpare of the process that holds a pod's namespaces.
 func (s *Service) takePause(c *container) (*spare, error) {
-	s.mu.Lock()
-	sp := s.sparePause
-	s.sparePause = nil
-	s.mu.Unlock()
-	if sp == nil {
-		return s.spawnInit(c, pauseBirth)
-	}
-	return s.give(sp, c)
+	return s.take(&s.sparePause, c, pauseBirth)
 }
 
-// give makes a stage that waits c's.
-func (s *Service) give(sp *spare, c *container) (*spare, error) {
+// take makes the stage that waits at from c's, or starts one. s.mu guards from.
+func (s *Service) take(from **spare, c *container, b birth) (*spare, error) {
+	s.mu.Lock()
+	sp := *from
+	*from = nil
+	s.mu.Unlock()
+	switch {
+	case sp == nil:
+		return s.spawnInit(c, b)
+	case c.id == "": // for which it was made
+		return sp, nil
+	}
 	sp.process.become(c)
 	if err := s.join(sp.spawned, c.cgroup); err != nil {
 		return nil, s.endStage(sp, err)
