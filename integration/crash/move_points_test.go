@@ -68,6 +68,21 @@ type pointed struct {
 	dir      string // of points, a directory for each node
 }
 
+// points has programs with points for a world, in a directory that goes with the test.
+func points(t *testing.T) (dir string, p *pointed) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gwpoints")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if p, err = build(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(failpoint.EnvDir, p.dir+"/$GODWIT_NODE")
+	return dir, p
+}
+
 // build makes programs with points, next to the guest of the others.
 func build(ctx context.Context, dir string) (*pointed, error) {
 	root, err := harness.Root()

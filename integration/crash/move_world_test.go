@@ -20,7 +20,6 @@ import (
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
 	"godwit.dev/godwit/integration/observer"
-	"godwit.dev/godwit/internal/failpoint"
 )
 
 // moveWorld is a controller that has no VM, and two nodes between which one VM moves.
@@ -52,16 +51,7 @@ type remains struct {
 func plain(*harness.Node) string { return "cache.packs = 0\n" }
 
 func newMoveWorld(t *testing.T) *moveWorld {
-	dir, err := os.MkdirTemp("", "gwpoints")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	p, err := build(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(failpoint.EnvDir, p.dir+"/$GODWIT_NODE")
+	_, p := points(t)
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
 		Programs: p.programs, Config: plain})
 	w := &moveWorld{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[1:], vm: filepath.Base(h.Dir),

@@ -16,7 +16,6 @@ import (
 
 	"godwit.dev/godwit/integration/critest"
 	"godwit.dev/godwit/integration/harness"
-	"godwit.dev/godwit/internal/failpoint"
 )
 
 // podImages are two images that the ground has: a disk for each is plugged in.
@@ -37,20 +36,11 @@ type podWorld struct {
 }
 
 func newPodWorld(t *testing.T) *podWorld {
-	dir, err := os.MkdirTemp("", "gwpods")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	p, err := build(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir, p := points(t)
 	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(failpoint.EnvDir, p.dir+"/$GODWIT_NODE")
 	g, err := critest.OpenWith(t.Context(), harness.Options{Release: harness.Newest, Programs: p.programs, Log: t.Logf})
 	if err != nil {
 		t.Fatal(err)

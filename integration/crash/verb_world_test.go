@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"godwit.dev/godwit/integration/harness"
-	"godwit.dev/godwit/internal/failpoint"
 )
 
 // verbWorld is a node with one VM, which all cases share as long as it lives.
@@ -38,16 +37,7 @@ func (w *verbWorld) mustBe(t *testing.T, into **verbWorld) *verbWorld {
 }
 
 func newVerbWorld(t *testing.T) *verbWorld {
-	dir, err := os.MkdirTemp("", "gwverbs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	p, err := build(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(failpoint.EnvDir, p.dir+"/$GODWIT_NODE")
+	dir, p := points(t)
 	h := harness.New(t, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true, Programs: p.programs,
 		Config: plain})
 	w := &verbWorld{Harness: h, pointed: p, n: h.Node(0), next: filepath.Join(dir, "next"),
@@ -55,9 +45,11 @@ func newVerbWorld(t *testing.T) *verbWorld {
 	if err := errors.Join(os.WriteFile(w.next, []byte(w.content), 0o644), p.forget(w.n)); err != nil {
 		t.Fatal(err)
 	}
-	if w.empty, err = w.n.Inventory(t.Context()); err != nil {
+	empty, err := w.n.Inventory(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
+	w.empty = empty
 	return w
 }
 

@@ -45,18 +45,7 @@ const config = `[plugins.'io.containerd.cri.v1.images'.pinned_images]
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
   drain_exec_sync_io_timeout = '10s'
-[plugins.'io.containerd.cri.v1.runtime'.containerd]
-  default_runtime_name = 'runc'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-  runtime_type = 'io.containerd.runc.v2'
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-    BinaryName = '%s'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.godwit]
-  runtime_type = 'io.containerd.godwit.v1'
-  pod_annotations = ['godwit.dev/*']
-  container_annotations = ['godwit.dev/*']
-  privileged_without_host_devices = true
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.godwit-devices]
+` + harness.Handlers + `[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.godwit-devices]
   runtime_type = 'io.containerd.godwit.v1'
   privileged_without_host_devices = false
 `

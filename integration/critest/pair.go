@@ -3,33 +3,20 @@ package critest
 import (
 	"context"
 	"errors"
-	"fmt"
-	"path/filepath"
 
 	"godwit.dev/godwit/integration/harness"
 )
 
-// OpenPair makes two nodes of a cluster, with the registry of the suites' images next to them. Closing one of them
-// closes both.
+// OpenPair makes two nodes of a cluster, with the registry of the suites' images next to them. Closing the first of
+// them closes both.
 func OpenPair(ctx context.Context, release harness.Release, log func(string, ...any)) (pair [2]*Ground, err error) {
-	root, err := harness.Root()
+	first, err := OpenWith(ctx, harness.Options{Release: release, Log: log, Nodes: len(pair), Godwitd: true})
 	if err != nil {
 		return pair, err
 	}
-	tools := filepath.Join(root, "bin", "tools")
-	h, err := harness.Start(ctx, harness.Options{CRI: true, Release: release, Registry: harness.Direct, Log: log,
-		Nodes: len(pair), Godwitd: true, Containerd: fmt.Sprintf(config, filepath.Join(tools, "runc"))})
-	if err != nil {
-		return pair, err
+	second := &Ground{Node: first.h.Node(1), h: first.h, tools: first.tools, names: first.names, stop: func() {}}
+	if err := second.write(); err != nil {
+		return pair, errors.Join(err, first.Close())
 	}
-	for i := range pair {
-		pair[i] = &Ground{Node: h.Node(i), h: h, tools: tools, stop: func() {}}
-		if err = pair[i].write(); err != nil {
-			return pair, errors.Join(err, h.Close())
-		}
-	}
-	if err := pair[0].fill(ctx); err != nil {
-		return pair, errors.Join(err, h.Close())
-	}
-	return pair, nil
+	return [2]*Ground{first, second}, nil
 }

@@ -39,18 +39,7 @@ const containerdConfig = `[plugins.'io.containerd.cri.v1.images'.pinned_images]
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
   enable_criu = false
-[plugins.'io.containerd.cri.v1.runtime'.containerd]
-  default_runtime_name = 'runc'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-  runtime_type = 'io.containerd.runc.v2'
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-    BinaryName = '%s'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.godwit]
-  runtime_type = 'io.containerd.godwit.v1'
-  pod_annotations = ['godwit.dev/*']
-  container_annotations = ['godwit.dev/*']
-  privileged_without_host_devices = true
-`
+` + harness.Handlers
 
 // Open starts everything and answers when all nodes are ready.
 func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {

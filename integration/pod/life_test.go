@@ -27,12 +27,7 @@ func TestLives(t *testing.T) {
 	n := open(t, harness.Newest)
 	config := n.sandbox("lives", pidMode(pidOfPod, ""))
 	pod := n.crictl("runp", "--runtime", "godwit", config)
-	run := func(name, script string, more object) string {
-		t.Helper()
-		id := n.crictl("create", "--no-pull", pod, n.container(name, script, more), config)
-		n.crictl("start", id)
-		return id
-	}
+	run := n.runner(pod, config)
 	calm := run("calm", "sleep 12345", nil)
 	lives := func(t *testing.T) {
 		t.Helper()

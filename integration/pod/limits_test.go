@@ -102,12 +102,7 @@ func TestLimits(t *testing.T) {
 	config := n.sandbox("limits", object{"annotations": object{"godwit.dev/memory": "384MiB", "godwit.dev/vcpus": "1"},
 		"linux": object{"cgroup_parent": "/pods/limits"}})
 	pod := n.crictl("runp", "--runtime", "godwit", config)
-	run := func(name, script string, more object) string {
-		t.Helper()
-		id := n.crictl("create", "--no-pull", pod, n.container(name, script, more), config)
-		n.crictl("start", id)
-		return id
-	}
+	run := n.runner(pod, config)
 	calm := run("calm", "sleep 10000", nil)
 	t.Run("a container's own limit", func(t *testing.T) {
 		id := run("greedy", greedy, limited(32<<20, nil))

@@ -117,6 +117,16 @@ func (n *node) container(name, script string, more object) string {
 	return n.file("c-"+name, c)
 }
 
+// runner answers what makes a container of a pod, which runs a script, and starts it.
+func (n *node) runner(pod, sandbox string) func(name, script string, more object) (id string) {
+	return func(name, script string, more object) string {
+		n.t.Helper()
+		id := n.crictl("create", "--no-pull", pod, n.container(name, script, more), sandbox)
+		n.crictl("start", id)
+		return id
+	}
+}
+
 // eventually waits until crictl's output is what ok wants.
 func (n *node) eventually(what string, ok func(out string) bool, args ...string) {
 	n.t.Helper()
@@ -150,12 +160,7 @@ func has(text string) func(string) bool {
 func testPod(t *testing.T, n *node) {
 	config := n.sandbox("web", nil)
 	pod := n.crictl("runp", "--runtime", "godwit", config)
-	run := func(name, script string, more object) string {
-		t.Helper()
-		id := n.crictl("create", "--no-pull", pod, n.container(name, script, more), config)
-		n.crictl("start", id)
-		return id
-	}
+	run := n.runner(pod, config)
 	first := run("first", "echo hello from first; trap 'exit 7' TERM; while :; do sleep 1; done", nil)
 	server := run("server", "mkdir /srv; echo served > /srv/index.html; httpd -f -p 8080 -h /srv", nil)
 	client := run("client", "sleep 10000", object{"linux": object{"resources": object{"memory_limit_in_bytes": 64 << 20}}})

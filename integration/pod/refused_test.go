@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -64,8 +65,8 @@ func TestRefusedPods(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if shims, _ := filepath.Glob(filepath.Join(n.StateDir(), "vms", "*", "*")); len(shims) > 0 {
-		t.Errorf("VMs are left: %q", shims)
+	if left := n.vms(); len(left) > 0 {
+		t.Errorf("VMs are left: %q", left)
 	}
 }
 
@@ -164,14 +165,32 @@ func (n *node) imageGone(t *testing.T, pod, config string) {
 	refusal{want: numbered(0)}.check(t, "image", err)
 }
 
+// vms are the directories of the node's VMs, of all namespaces.
+func (n *node) vms() (dirs []string) {
+	n.t.Helper()
+	root := filepath.Join(n.StateDir(), "vms")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		below, _ := filepath.Rel(root, path)
+		if err != nil || !d.IsDir() || filepath.Dir(below) == "." {
+			return err
+		}
+		dirs = append(dirs, path)
+		return fs.SkipDir
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.t.Fatal(err)
+	}
+	return dirs
+}
+
 // journal is what the node knows of the VM of a pod.
 func (n *node) journal(pod string) string {
 	n.t.Helper()
-	found, err := filepath.Glob(filepath.Join(n.StateDir(), "vms", "k8s.io", "*", "node.json"))
-	if err != nil || len(found) != 1 {
-		n.t.Fatalf("the node has journals %q: %v", found, err)
+	found := n.vms()
+	if len(found) != 1 {
+		n.t.Fatalf("the node has VMs %q", found)
 	}
-	data, err := os.ReadFile(found[0])
+	data, err := os.ReadFile(filepath.Join(found[0], "node.json"))
 	if err != nil {
 		n.t.Fatal(err)
 	}

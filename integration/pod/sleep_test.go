@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,16 +62,11 @@ func (n *node) sleeper(uid string) *sleeper {
 		"log_directory": n.dir, "linux": object{}, "annotations": object{"godwit.dev/vm": "sleeper"},
 	})
 	s.pod = n.crictl("runp", "--runtime", "godwit", s.config)
-	run := func(name, script string) string {
-		n.t.Helper()
-		id := n.crictl("create", "--no-pull", s.pod, n.container(name, script, nil), s.config)
-		n.crictl("start", id)
-		return id
-	}
-	s.setup = run("setup", "exit 0")
+	run := n.runner(s.pod, s.config)
+	s.setup = run("setup", "exit 0", nil)
 	n.eventually("the end of setup", has(`"exitCode": 0`), "inspect", s.setup)
-	s.count = run("count", counting)
-	s.reader = run("reader", "echo kept > /kept; sleep 100000")
+	s.count = run("count", counting, nil)
+	s.reader = run("reader", "echo kept > /kept; sleep 100000", nil)
 	return s
 }
 
@@ -158,10 +154,20 @@ func TestSleep(t *testing.T) {
 		_, err := b.RunGodwit(t.Context(), "-n", "k8s.io", "wake", "team.sleeper")
 		ordered <- err
 	}()
-	select {
-	case err := <-ordered:
-		t.Fatalf("the order does not wait: %v", err)
-	case <-b.waking():
+	err := harness.Poll(t.Context(), time.Minute, func(ctx context.Context) error {
+		out, err := b.RunGodwit(ctx, "-n", "k8s.io", "ps", "-a")
+		if err == nil && !strings.Contains(out, "waking") {
+			err = fmt.Errorf("the order does not wait: %s", out)
+		}
+		return err
+	})
+	if err != nil {
+		select {
+		case failed := <-ordered:
+			err = fmt.Errorf("%w: %w", failed, err)
+		default:
+		}
+		t.Fatal(err)
 	}
 	again := b.sleeper("uid-1")
 	if err := <-ordered; err != nil {
@@ -171,20 +177,4 @@ func TestSleep(t *testing.T) {
 		t.Errorf("run %s woke by order as run %s", nonce, now)
 	}
 	again.remove()
-}
-
-// waking is closed once the node says that the VM is being woken.
-func (n *node) waking() <-chan struct{} {
-	begun := make(chan struct{})
-	go func() {
-		for n.t.Context().Err() == nil {
-			if out, err := n.RunGodwit(n.t.Context(), "-n", "k8s.io", "ps", "-a"); err == nil &&
-				strings.Contains(out, "waking") {
-				close(begun)
-				return
-			}
-			time.Sleep(200 * time.Millisecond)
-		}
-	}()
-	return begun
 }

@@ -64,13 +64,10 @@ func TestVolumes(t *testing.T) {
 	}
 	sandbox := n.sandbox("vol", nil)
 	id := n.crictl("runp", "--runtime", "godwit", sandbox)
-	run := func(name, script string, mounts []object) string {
-		c := n.crictl("create", "--no-pull", id, n.container(name, script, object{"mounts": mounts}), sandbox)
-		n.crictl("start", c)
-		return c
-	}
-	writer := run("writer", "echo shared > /scratch/file; echo last words > /dev/termination-log; sleep 1; exit 9", mounts)
-	reader := run("reader", "sleep 10000", mounts[:2])
+	run := n.runner(id, sandbox)
+	writer := run("writer", "echo shared > /scratch/file; echo last words > /dev/termination-log; sleep 1; exit 9",
+		object{"mounts": mounts})
+	reader := run("reader", "sleep 10000", object{"mounts": mounts[:2]})
 	if out := n.crictl("exec", reader, "cat", "/settings/key"); out != "first" {
 		t.Errorf("the ConfigMap has %q in the container", out)
 	}
