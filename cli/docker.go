@@ -62,12 +62,9 @@ var dockerShort = map[string]string{"a": "attach", "c": "cpu-shares", "P": "publ
 
 // dockerVerbs are docker's verbs that are not here.
 var dockerVerbs = map[string]string{
-	"build": "Build images with docker or buildctl, and push them. Then: godwit pull IMAGE.",
-	"commit": "To keep a VM's state: godwit checkpoint VM --name NAME. To keep its files: " +
-		"godwit cp VM:/ - >files.tar.",
+	"build":     "Build images with docker or buildctl, and push them. Then: godwit pull IMAGE.",
 	"compose":   "nerdctl compose runs VMs with --runtime io.containerd.godwit.v1.",
 	"container": "Leave out the word container: godwit ps, godwit rm VM.",
-	"diff":      "To see a file: godwit exec VM cat FILE.",
 	"export":    "To get its files: godwit cp VM:/ - >files.tar.",
 	"image":     "To list images: godwit images. To delete one: nerdctl rmi IMAGE.", "import": "Use ctr images import.",
 	"info": "To check the node: godwit doctor.", "load": "Use ctr images import, or nerdctl load.",

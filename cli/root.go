@@ -35,7 +35,7 @@ type options struct {
 // verbs make the subcommands.
 var verbs = []func(*options) *cobra.Command{
 	newRun, newCreate, newStart, newStop, newRestart, newKill, newRename, newPort, newPull, newImages, newHook,
-	newCp, newExec, newAttach, newTop, newLogs, newStats, newInspect,
+	newCp, newCommit, newDiff, newExec, newAttach, newTop, newLogs, newStats, newInspect,
 	newPs, newHibernate, newWake, newCheckpoint, newMigrate, newMigrations, newWatch, newAbort, newRm, newSnapshot,
 	newEvents,
 	newTemplate, newGolden,

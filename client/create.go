@@ -69,7 +69,7 @@ func (c *Client) Create(ctx context.Context, o VMOptions) (*nodev1.VM, error) {
 	if m.log, err = c.logURI(c.namespace, m.name); err != nil {
 		return nil, err
 	}
-	ctx, done, err := c.leased(ctx)
+	ctx, done, err := c.leased(ctx, c.namespace)
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func (c *Client) Pull(ctx context.Context, image string, o PullOptions) (*Image,
 	if err != nil {
 		return nil, err
 	}
-	ctx, done, err := c.leased(ctx)
+	ctx, done, err := c.leased(ctx, c.namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -64,13 +64,13 @@ func (c *Client) Pull(ctx context.Context, image string, o PullOptions) (*Image,
 	return imageOf(ctx, img)
 }
 
-// leased is ctx of the client's namespace with a lease, which done ends also after an interrupt.
-func (c *Client) leased(ctx context.Context) (_ context.Context, done func(), err error) {
+// leased is ctx of a namespace with a lease, which done ends also after an interrupt.
+func (c *Client) leased(ctx context.Context, namespace string) (_ context.Context, done func(), err error) {
 	ctr, err := c.Containerd()
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx = namespaces.WithNamespace(ctx, c.namespace)
+	ctx = namespaces.WithNamespace(ctx, namespace)
 	service := ctr.LeasesService()
 	lease, err := service.Create(ctx, leases.WithRandomID(), leases.WithExpiration(leaseLife))
 	if err != nil {

@@ -114,6 +114,7 @@ func TestCopy(t *testing.T) {
 		t.Errorf("streams: %+v", r)
 	}
 	t.Run("links", func(t *testing.T) { s.testLinks(t, in, out) })
+	t.Run("commit", s.testCommit)
 	s.fails(3, "there is no /nowhere in the VM", "cp", "web:/nowhere", out)
 	s.fails(3, "there is no "+out+"/x on this host", "cp", out+"/x", "web:/")
 	huge := filepath.Join(s.dir, "huge")

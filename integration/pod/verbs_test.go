@@ -41,6 +41,7 @@ func TestVerbs(t *testing.T) {
 	}
 	for verb, want := range map[string]string{"exec POD true": "crictl exec", "logs POD": "crictl logs",
 		"top POD": "crictl exec", "cp POD:/etc/hosts /tmp/hosts": "crictl exec", "stop POD": "crictl stopp",
+		"diff POD": "crictl exec", "commit POD a:1": "crictl exec",
 		"restart POD": "crictl stopp", "start POD": "crictl runp", "rm POD": "crictl rmp", "rm -f POD": "crictl rmp",
 		"exec ONE true": "crictl exec", "logs ONE": "logs", "stop ONE": "is a container of a pod", "rm -f ONE": "crictl"} {
 		args := strings.Fields(strings.NewReplacer("POD", pod, "ONE", ids[0]).Replace(verb))
