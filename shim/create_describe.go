@@ -135,6 +135,10 @@ func (c *creation) checkIdentity(cfg *snapshot.Config) error {
 	case cfg.Ref.UID != c.record.GetUid() || cfg.Spec.UID != c.record.GetUid():
 		return mismatch(digest, "uid", cfg.Ref.UID, c.record.GetUid())
 	}
+	if ids := cfg.Spec.NodeDevices(); len(ids) > 0 {
+		return fmt.Errorf("restore %s: its Spec has disks %q, block devices of a node: no build writes such a snapshot: %w",
+			digest, ids, errdefs.ErrInvalidArgument)
+	}
 	if err := c.checkPod(cfg.Spec); err != nil {
 		return err
 	}

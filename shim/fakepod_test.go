@@ -67,6 +67,17 @@ func (a *fakeAgent) AddVolume(_ context.Context, r *agentv1.AddVolumeRequest) (*
 	return &agentv1.AddVolumeResponse{}, nil
 }
 
+func (a *fakeAgent) RemoveVolume(ctx context.Context, r *agentv1.RemoveVolumeRequest) (*agentv1.RemoveVolumeResponse,
+	error) {
+	if err := a.podCall(ctx, "remove volume"); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.pod.volumes, r.GetId())
+	return &agentv1.RemoveVolumeResponse{}, nil
+}
+
 func (a *fakeAgent) SyncVolume(ctx context.Context, r *agentv1.SyncVolumeRequest) (*agentv1.SyncVolumeResponse,
 	error) {
 	return &agentv1.SyncVolumeResponse{Revision: r.GetRevision()}, a.podCall(ctx, "sync volume")

@@ -104,6 +104,8 @@ func (c *memberCreation) fits(m *spec.Member) (map[string]string, error) {
 		return nil, differs("terminal", was.OCI.Process.Terminal, is.OCI.Process.Terminal)
 	case c.member.PID != was.PID:
 		return nil, differs("pid namespace", was.PID, c.member.PID)
+	case len(is.Devices) != len(was.Devices):
+		return nil, differs("number of block devices", len(was.Devices), len(is.Devices))
 	case len(is.Mounts) != len(was.Mounts):
 		return nil, differs("number of volumes", len(was.Mounts), len(is.Mounts))
 	}

@@ -245,7 +245,8 @@ func (c *memberCreation) add(ctx context.Context, u *steps.Undo) error {
 	u.Add("remove container", func(ctx context.Context) error { return removeContainer(ctx, agent, m.Guest) })
 	err = failpoint.Record(podPoint, "AddContainer", func() error {
 		_, err := agent.AddContainer(ctx, &agentv1.AddContainerRequest{
-			Container: m.Guest, Setup: setup, Pid: m.PID, Volumes: volumeMounts(m.Mounts),
+			Container: m.Guest, Setup: setup, Pid: m.PID, Volumes: volumeMounts(m.Mounts), Devices: devicesOf(sp, m),
+			OpenDevices: bundle.AnyDevice(m.OCI.Process),
 		})
 		return err
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -42,7 +41,10 @@ func (c *memberCreation) plug(ctx context.Context, u *steps.Undo) error {
 		}
 		layers = append(layers, id)
 	}
-	u.Add("forget container", func(context.Context) error { return vm.pod.forget(c.task) })
+	u.Add("forget container", func(ctx context.Context) error { return vm.pod.forget(ctx, c.task) })
+	if err := c.plugDevices(ctx); err != nil {
+		return err
+	}
 	return vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Pod.Issued++
@@ -96,14 +98,14 @@ func (p *pod) add(ctx context.Context, d spec.Disk, path string) (string, error)
 }
 
 func (p *pod) plugIn(ctx context.Context, d spec.Disk, path string) error {
-	f, err := os.Open(path)
+	f, err := openDisk(d, path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	machine, _ := p.vm.current()
 	return failpoint.Record(podPoint, "AddDisk", func() error {
-		return machine.AddDisk(ctx, vmm.Disk{ID: d.ID, Serial: d.Serial, Slot: d.Slot, File: f, ReadOnly: true})
+		return machine.AddDisk(ctx, vmm.Disk{ID: d.ID, Serial: d.Serial, Slot: d.Slot, File: f, ReadOnly: d.ReadOnly})
 	})
 }
 
@@ -117,7 +119,7 @@ func (p *pod) freeSlot(ctx context.Context) (int, error) {
 	}
 	var stuck error
 	for _, d := range sp.Disks {
-		if d.Slot < spec.FirstHotSlot || used(sp.Pod, d.ID) {
+		if d.Slot < spec.FirstHotSlot || sp.Pod.Uses(d.ID) {
 			continue
 		}
 		err := p.drop(ctx, d.ID)
@@ -129,12 +131,8 @@ func (p *pod) freeSlot(ctx context.Context) (int, error) {
 	if stuck != nil {
 		return 0, stuck
 	}
-	return 0, fmt.Errorf("the containers of pod %s have %d images, the most that a pod has at a time: %w", p.vm.id,
-		spec.LastHotSlot-spec.FirstHotSlot+1, errdefs.ErrResourceExhausted)
-}
-
-func used(p *spec.Pod, disk string) bool {
-	return slices.ContainsFunc(p.Containers, func(m spec.Member) bool { return slices.Contains(m.Layers, disk) })
+	return 0, fmt.Errorf("the containers of pod %s have %d images and devices, the most that a pod has at a time: %w",
+		p.vm.id, spec.LastHotSlot-spec.FirstHotSlot+1, errdefs.ErrResourceExhausted)
 }
 
 // drop unplugs a disk that no container has. Only one that the VMM has let go of leaves the journal: its slot is used
@@ -152,6 +150,9 @@ func (p *pod) drop(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("unplug disk %s: %w", id, err)
 	}
+	if err := p.flushUnplugged(id); err != nil {
+		p.vm.log.Warn("unplug disk", "disk", id, "error", err)
+	}
 	err = p.vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Disks = slices.DeleteFunc(s.Disks, func(d spec.Disk) bool { return d.ID == id })
@@ -166,7 +167,7 @@ func (p *pod) drop(ctx context.Context, id string) error {
 
 // forget removes a container from the journal. Its disks stay plugged in: the next container of the image waits for
 // nothing. A VM that has ended is freed as a whole, and its directory may be gone.
-func (p *pod) forget(t *Task) error {
+func (p *pod) forget(ctx context.Context, t *Task) error {
 	if !p.vm.inState(Running) && !p.vm.inState(Created) {
 		return nil
 	}
@@ -184,12 +185,16 @@ func (p *pod) forget(t *Task) error {
 		end = &journal.Exit{Status: t.init.status, At: t.init.exitedAt}
 	}
 	p.vm.mu.Unlock()
-	return p.vm.write(func(j *journal.Journal) {
+	err := p.vm.write(func(j *journal.Journal) {
 		if end != nil {
 			j.NoteEnd(t.member.name, *end)
 		}
 		forgetGuest(j, t.guest)
 	})
+	if err == nil {
+		p.releaseDevices(ctx)
+	}
+	return err
 }
 
 // forgetGuest removes a container from j, which is about to be written.

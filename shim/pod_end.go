@@ -195,5 +195,5 @@ func (m *member) release(ctx context.Context) error {
 	if err := t.bundle.Hooks.Run(ctx, bundle.Poststop, t.hookState(specs.StateStopped)); err != nil {
 		vm.log.Warn("run hooks", "task", t.id, "error", err)
 	}
-	return vm.pod.forget(t)
+	return vm.pod.forget(ctx, t)
 }

@@ -58,9 +58,13 @@ func (m *member) capturable() error {
 	return nil
 }
 
-// leavable says whether a pod's VM can be found again after it has left its sandbox.
+// leavable says whether a snapshot can have all of a pod's VM, and whether the VM can be found again after it has left
+// its sandbox.
 func (p *pod) leavable(live bool) error {
 	sp := p.vm.spec()
+	if err := stays(sp); err != nil {
+		return err
+	}
 	if sp.Pod != nil && live {
 		return fmt.Errorf("it is a pod, which does not move live yet: let it sleep, and wake it elsewhere: %w",
 			errdefs.ErrNotImplemented)

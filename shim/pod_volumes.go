@@ -23,7 +23,7 @@ func (c *memberCreation) name(p *spec.Pod, j *journal.Journal) []spec.VolumeMoun
 	for i, v := range c.bundle.Member.Volumes {
 		id, known := j.Volumes[v.Source]
 		if !known {
-			id = fmt.Sprintf("v%d", len(p.Volumes)+1)
+			id = freeVolumeID(p)
 			v.Volume.ID = id
 			p.Volumes, j.Volumes[v.Source] = append(p.Volumes, v.Volume), id
 		}
@@ -34,17 +34,29 @@ func (c *memberCreation) name(p *spec.Pod, j *journal.Journal) []spec.VolumeMoun
 	return mounts
 }
 
+// freeVolumeID answers an id that no volume of the pod has: those of devices go again.
+func freeVolumeID(p *spec.Pod) string {
+	for n := len(p.Volumes) + 1; ; n++ {
+		if id := fmt.Sprintf("v%d", n); p.Volume(id) == nil {
+			return id
+		}
+	}
+}
+
 // volumes makes the container's volumes in the guest. One that is there stays as it is.
 func (c *memberCreation) volumes(ctx context.Context, _ *steps.Undo) error {
-	agent, p := c.vm.guest(), c.vm.spec().Pod
+	agent, sp := c.vm.guest(), c.vm.spec()
+	p := sp.Pod
 	for i, m := range p.Member(c.task.guest).Mounts {
 		v := p.Volume(m.Volume)
-		err := failpoint.Record(podPoint, "AddVolume", func() error {
-			_, err := agent.AddVolume(ctx, &agentv1.AddVolumeRequest{
-				Id: v.ID, Kind: guestKind(v.Kind), Size: v.Size, Mode: v.Mode, Uid: v.UID, Gid: v.GID,
-			})
-			return err
-		})
+		r := &agentv1.AddVolumeRequest{
+			Id: v.ID, Kind: guestKind(v.Kind), Size: v.Size, Mode: v.Mode, Uid: v.UID, Gid: v.GID, Options: v.Options,
+		}
+		if v.Kind == spec.VolumeMounted {
+			d := sp.Disk(v.Disk)
+			r.Disk = &agentv1.Disk{Serial: d.Serial, Type: d.Type, ReadOnly: d.ReadOnly}
+		}
+		err := failpoint.Record(podPoint, "AddVolume", func() error { _, err := agent.AddVolume(ctx, r); return err })
 		if err == nil && v.Kind == spec.VolumeSynced {
 			source := c.bundle.Member.Volumes[i].Source
 			err = c.vm.pod.sync(ctx, agent, v.ID, source)

@@ -26,6 +26,7 @@ const (
 // exit last.
 func (t *Task) finish(status uint32, at time.Time) {
 	vm := t.vm
+	vm.pod.flush(vm.life)
 	ctx, cancel := context.WithTimeout(vm.life, endBound)
 	defer cancel()
 	vm.ending.endExecs(ctx)

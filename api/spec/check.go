@@ -32,6 +32,9 @@ func (s *Spec) Check() error {
 		if seen[d.ID] || d.Slot < 0 || d.Slot > s.lastSlot() || d.Size <= 0 || len(d.Serial) > 20 {
 			return invalid("disks", "%q: twice, or slot %d, size %d or serial %q", d.ID, d.Slot, d.Size, d.Serial)
 		}
+		if d.Node && (s.Pod == nil || d.Slot < FirstHotSlot) {
+			return invalid("disks", "%q: a device of the node in slot %d, or in no pod", d.ID, d.Slot)
+		}
 		seen[d.ID] = true
 	}
 	for _, n := range s.NICs {

@@ -37,6 +37,37 @@ func pod(s *Spec) {
 	s.Container = nil
 }
 
+// devices gives a pod a device of the node, and a file system on another one.
+func devices(s *Spec) {
+	pod(s)
+	s.Disks = append(s.Disks, Disk{ID: "dev-7-1", Slot: FirstHotSlot, Size: 4096, Node: true},
+		Disk{ID: "dev-7-2", Slot: FirstHotSlot + 1, Size: 4096, Type: "ext4", Node: true})
+	s.Pod.Volumes = append(s.Pod.Volumes, Volume{ID: "v2", Kind: VolumeMounted, Disk: "dev-7-2"})
+	s.Pod.Containers[0].Devices = []Device{{Disk: "dev-7-1", Path: "/dev/xvda", Mode: 0o660}}
+}
+
+// TestNodeDevices: who asks finds the disks that are in no snapshot, and what uses a disk.
+func TestNodeDevices(t *testing.T) {
+	s := good()
+	pod(s)
+	if ids := s.NodeDevices(); len(ids) != 0 {
+		t.Errorf("a pod without devices has %q", ids)
+	}
+	s = good()
+	devices(s)
+	if ids := s.NodeDevices(); len(ids) != 2 || ids[0] != "dev-7-1" || ids[1] != "dev-7-2" {
+		t.Errorf("devices %q", ids)
+	}
+	for id, want := range map[string]bool{"layer0": true, "dev-7-1": true, "dev-7-2": true, "dev-7-3": false} {
+		if got := s.Pod.Uses(id); got != want {
+			t.Errorf("disk %s is used: %v", id, got)
+		}
+	}
+	if !s.Pod.Mounts("v1") || s.Pod.Mounts("v2") {
+		t.Error("who mounts a volume is not known")
+	}
+}
+
 // TestSchema: a Spec is written as the oldest schema that can say what it holds.
 func TestSchema(t *testing.T) {
 	s := good()
@@ -83,6 +114,7 @@ func TestCheck(t *testing.T) {
 		func(s *Spec) { s.Disks, s.NICs, s.Container.Layers, s.Container.Writable = nil, nil, nil, "" },
 		vmDisk,
 		pod,
+		devices,
 		func(s *Spec) { pod(s); s.Pod.Containers[1].PID = "c1" },
 		func(s *Spec) { pod(s); s.Pod.Containers, s.Pod.Volumes = nil, nil },
 		func(s *Spec) { vmDisk(s); s.Disks = nil },
@@ -118,6 +150,15 @@ func TestCheck(t *testing.T) {
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Mounts[0].Volume = "v2" }},
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Mounts[0].Path = "a/../../b" }},
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Mounts[0].Target = "data" }},
+		{"pod.containers", func(s *Spec) { devices(s); s.Pod.Containers[0].Devices[0].Disk = "layer0" }},
+		{"pod.containers", func(s *Spec) { devices(s); s.Pod.Containers[0].Devices[0].Path = "xvda" }},
+		{"pod.containers", func(s *Spec) { devices(s); s.Pod.Containers[0].Devices[0].Mode = 0o4777 }},
+		{"pod.containers", func(s *Spec) { devices(s); s.Pod.Containers[0].Devices = make([]Device, maxDevices+1) }},
+		{"pod.volumes", func(s *Spec) { devices(s); s.Pod.Volumes[1].Disk = "rw" }},
+		{"pod.volumes", func(s *Spec) { devices(s); s.Pod.Volumes[1].Disk = "" }},
+		{"pod.volumes", func(s *Spec) { devices(s); s.Pod.Volumes[0].Disk = "dev-7-2" }},
+		{"disks", func(s *Spec) { devices(s); s.Disks[2].Slot = 10 }},
+		{"disks", func(s *Spec) { s.Disks[0].Node = true }},
 		{"container.oci", func(s *Spec) { pod(s); s.Pod.Containers[0].OCI = nil }},
 		{"disks", func(s *Spec) { pod(s); s.Disks[0].Slot = LastHotSlot + 1 }},
 		{"memory", func(s *Spec) { s.Memory = 0 }},

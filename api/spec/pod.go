@@ -34,6 +34,8 @@ type Member struct {
 	// namespace it joins.
 	PID    string        `json:"pid,omitempty"`
 	Mounts []VolumeMount `json:"mounts,omitempty"`
+	// Devices are block devices of the node that the container has as such.
+	Devices []Device `json:"devices,omitempty"`
 	Container
 }
 
@@ -46,9 +48,10 @@ const (
 
 // Kinds of volumes.
 const (
-	VolumeDisk   = "disk"   // a directory on the pod's writable disk
-	VolumeMemory = "memory" // a tmpfs in the guest
-	VolumeSynced = "synced" // files of the host, kept fresh in the guest
+	VolumeDisk    = "disk"    // a directory on the pod's writable disk
+	VolumeMemory  = "memory"  // a tmpfs in the guest
+	VolumeSynced  = "synced"  // files of the host, kept fresh in the guest
+	VolumeMounted = "mounted" // the file system on a disk that is a block device of the node
 )
 
 // Volume is a directory in the guest that several containers may have.
@@ -59,6 +62,9 @@ type Volume struct {
 	Mode uint32 `json:"mode,omitempty"` // permission bits of the directory
 	UID  uint32 `json:"uid,omitempty"`
 	GID  uint32 `json:"gid,omitempty"`
+	// Of VolumeMounted: the disk, by Disk.ID, whose Type is the file system, and the options of the mount.
+	Disk    string   `json:"disk,omitempty"`
+	Options []string `json:"options,omitempty"`
 }
 
 // VolumeMount is where a container has a volume.
@@ -131,9 +137,12 @@ func (s *Spec) checkPod() error {
 	}
 	seen := map[string]bool{}
 	for _, v := range p.Volumes {
-		kinds := []string{VolumeDisk, VolumeMemory, VolumeSynced}
+		kinds := []string{VolumeDisk, VolumeMemory, VolumeSynced, VolumeMounted}
 		if seen[v.ID] || !volumeID.MatchString(v.ID) || !slices.Contains(kinds, v.Kind) {
 			return invalid("pod.volumes", "%q: twice, no id, or of kind %q", v.ID, v.Kind)
+		}
+		if (v.Kind == VolumeMounted) != (v.Disk != "") || v.Disk != "" && !s.hasDevice(v.Disk) {
+			return invalid("pod.volumes", "%s: of kind %q, with disk %q", v.ID, v.Kind, v.Disk)
 		}
 		seen[v.ID] = true
 	}
@@ -166,6 +175,9 @@ func (s *Spec) checkMember(m Member, seen map[string]bool) error {
 			slices.Contains(strings.Split(v.Path, "/"), "..") {
 			return invalid("pod.containers", "%s: volume %q, path %q at %q", m.Guest, v.Volume, v.Path, v.Target)
 		}
+	}
+	if err := s.checkDevices(m); err != nil {
+		return err
 	}
 	if err := m.Container.check(true); err != nil {
 		return err

@@ -90,6 +90,8 @@ type Disk struct {
 	Type     string `json:"type"`             // file system in it: erofs, ext4; of a VM disk: see TypeRaw
 	Size     int64  `json:"size"`             // bytes
 	Digest   string `json:"digest,omitempty"` // sha256 of the file, for a read-only disk
+	// Node: it is a block device of the node that a pod has as a volume. No snapshot has what is in it.
+	Node bool `json:"node,omitempty"`
 }
 
 // NIC is one network interface as the guest has it.

@@ -29,14 +29,18 @@ type order struct {
 	content []byte // of the whole request: equal requests have equal content
 	pid     string // pid namespace
 	volumes []*agentv1.VolumeMount
+	devices []*agentv1.Device
+	// openDevices: it may open any block device of the guest.
+	openDevices bool
 }
 
 // disks that the container needs.
 func (o *order) disks() []*agentv1.Disk {
-	if o.setup.Writable == nil {
-		return o.setup.Layers
+	all := append(slices.Clone(o.setup.Layers), deviceDisks(o.devices)...)
+	if o.setup.Writable != nil {
+		all = append(all, o.setup.Writable)
 	}
-	return append(slices.Clone(o.setup.Layers), o.setup.Writable)
+	return all
 }
 
 // AddContainer implements agentv1.AgentService.
@@ -51,7 +55,8 @@ func (s *Service) AddContainer(ctx context.Context, r *agentv1.AddContainerReque
 	if r.Setup == nil {
 		return nil, fmt.Errorf("add container %s: setup is missing: %w", r.Container, errdefs.ErrInvalidArgument)
 	}
-	o := &order{setup: r.Setup, content: r.AppendTo(nil), pid: r.Pid, volumes: r.Volumes}
+	o := &order{setup: r.Setup, content: r.AppendTo(nil), pid: r.Pid, volumes: r.Volumes,
+		devices: r.Devices, openDevices: r.OpenDevices}
 	c, err := s.enter(r.Container, o)
 	if err != nil {
 		return nil, err
@@ -134,7 +139,7 @@ func (s *Service) make(ctx context.Context, c *container, o *order) error {
 	if err := s.reached("init"); err != nil {
 		return err
 	}
-	if err := s.makeInit(c, o); err != nil {
+	if err := s.makeInit(ctx, c, o); err != nil {
 		return err
 	}
 	if err := s.reached("files"); err != nil {
@@ -156,13 +161,16 @@ func (s *Service) makeGroup(c *container) error {
 }
 
 // makeInit starts the stage of the container's init, which makes the container round itself.
-func (s *Service) makeInit(c *container, o *order) error {
+func (s *Service) makeInit(ctx context.Context, c *container, o *order) error {
 	box := describe(c.root.path, o.setup)
 	b := alone
 	if c.id != "" {
 		var err error
 		box.Hostname = ""
 		if box.Mounts, err = s.withVolumes(box.Mounts, o.volumes); err != nil {
+			return err
+		}
+		if box.Devices, err = findDevices(ctx, c, o); err != nil {
 			return err
 		}
 		if b, err = s.birthOf(o.pid); err != nil {

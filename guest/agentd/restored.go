@@ -28,6 +28,7 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 	if err := s.noteWake(r.UnixNano); err != nil {
 		return nil, err
 	}
+	s.dropConnections()
 	if r.SetNics {
 		if err := s.configure(r.Nics); err != nil {
 			return nil, err

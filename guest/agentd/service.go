@@ -61,9 +61,11 @@ type Service struct {
 	removed    []string              // ids of containers that were there
 	volumes    map[string]*volume
 	processes  map[string]*process
-	starting   map[string]starting
-	sizes      map[string]unix.Winsize // of terminals that do not exist yet
-	barred     []string                // ids that nothing starts under any more
+	// connections to ports of localhost, by ids that no process has
+	connections map[string]*connection
+	starting    map[string]starting
+	sizes       map[string]unix.Winsize // of terminals that do not exist yet
+	barred      []string                // ids that nothing starts under any more
 
 	signals   sync.Mutex // serialises signals
 	delivered []uint64   // names of the last ones
@@ -93,7 +95,7 @@ func New(opts Options) (*Service, error) {
 func newService(main *container) *Service {
 	return &Service{
 		containers: map[string]*container{"": main}, volumes: make(map[string]*volume),
-		processes: make(map[string]*process), starting: make(map[string]starting),
+		processes: make(map[string]*process), connections: make(map[string]*connection), starting: make(map[string]starting),
 		sizes: make(map[string]unix.Winsize), clock: realtime{},
 	}
 }
@@ -126,7 +128,7 @@ func (s *Service) Info(context.Context, *agentv1.InfoRequest) (*agentv1.InfoResp
 	s.opts.Greeted()
 	return &agentv1.InfoResponse{
 		BootId: id, Version: s.opts.Version, UptimeMs: uptime, Kernel: unix.ByteSliceToString(u.Release[:]),
-		Features: []string{"pod"},
+		Features: []string{"pod", "connect"},
 	}, nil
 }
 
@@ -231,6 +233,9 @@ func (s *Service) signal(r *agentv1.KillRequest) error {
 
 // Remove implements agentv1.AgentService.
 func (s *Service) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
+	if s.removeConnection(r.Id) {
+		return &agentv1.RemoveResponse{}, nil
+	}
 	p, err := s.find(r.Id)
 	if err != nil {
 		return nil, err

@@ -34,6 +34,9 @@ func (s *Service) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.Re
 
 // stream finds an output of a process.
 func (s *Service) stream(id string, stream agentv1.Stream) (*output, error) {
+	if c := s.connection(id); c != nil {
+		return c.out, nil
+	}
 	p, err := s.find(id)
 	if err != nil {
 		return nil, err
@@ -49,11 +52,11 @@ func (s *Service) stream(id string, stream agentv1.Stream) (*output, error) {
 
 // Write implements agentv1.AgentService.
 func (s *Service) Write(ctx context.Context, r *agentv1.WriteRequest) (*agentv1.WriteResponse, error) {
-	p, err := s.find(r.Id)
+	in, err := s.inputOf(r.Id)
 	if err != nil {
 		return nil, err
 	}
-	accepted, closed, err := p.stdin.write(ctx, r.Offset, r.Data)
+	accepted, closed, err := in.write(ctx, r.Offset, r.Data)
 	if err != nil {
 		return nil, err
 	}
@@ -62,11 +65,11 @@ func (s *Service) Write(ctx context.Context, r *agentv1.WriteRequest) (*agentv1.
 
 // CloseStdin implements agentv1.AgentService.
 func (s *Service) CloseStdin(_ context.Context, r *agentv1.CloseStdinRequest) (*agentv1.CloseStdinResponse, error) {
-	p, err := s.find(r.Id)
+	in, err := s.inputOf(r.Id)
 	if err != nil {
 		return nil, err
 	}
-	p.stdin.closeAfter(r.Offset)
+	in.closeAfter(r.Offset)
 	return &agentv1.CloseStdinResponse{}, nil
 }
 

@@ -26,7 +26,8 @@ type volume struct {
 	content []byte // of the request that made it
 	mode    uint32
 	dir     string
-	root    rootfs // of a tmpfs
+	root    rootfs // of a tmpfs or a disk
+	disk    *agentv1.Disk
 
 	mu       sync.Mutex // serialises what changes the volume
 	made     bool
@@ -39,7 +40,7 @@ type volume struct {
 func (v *volume) data() string { return filepath.Join(v.dir, "data") }
 
 // AddVolume implements agentv1.AgentService.
-func (s *Service) AddVolume(_ context.Context, r *agentv1.AddVolumeRequest) (*agentv1.AddVolumeResponse, error) {
+func (s *Service) AddVolume(ctx context.Context, r *agentv1.AddVolumeRequest) (*agentv1.AddVolumeResponse, error) {
 	if err := refuseUnknown(r); err != nil {
 		return nil, err
 	}
@@ -52,7 +53,7 @@ func (s *Service) AddVolume(_ context.Context, r *agentv1.AddVolumeRequest) (*ag
 	if v.made {
 		return &agentv1.AddVolumeResponse{}, nil
 	}
-	if err := v.make(r); err != nil {
+	if err := v.make(ctx, r); err != nil {
 		return nil, errors.Join(fmt.Errorf("add volume %s: %w", r.Id, err), v.unmake())
 	}
 	v.made = true
@@ -69,14 +70,15 @@ func (s *Service) registerVolume(r *agentv1.AddVolumeRequest) (*volume, error) {
 	if p == nil {
 		return nil, fmt.Errorf("add volume %s: the guest has no pod: %w", r.Id, errdefs.ErrFailedPrecondition)
 	}
-	dir := map[string]string{"disk": p.dir, "memory": s.opts.Dir}[r.Kind]
-	if dir == "" {
-		return nil, fmt.Errorf("add volume %s: kind %q is neither disk nor memory: %w", r.Id, r.Kind,
-			errdefs.ErrInvalidArgument)
+	dir := map[string]string{"disk": p.dir, "memory": s.opts.Dir, kindMounted: s.opts.Dir}[r.Kind]
+	if dir == "" || (r.Kind == kindMounted) != (r.Disk != nil) {
+		return nil, fmt.Errorf("add volume %s: kind %q is neither disk, memory nor mounted, or disk is missing or there in vain: "+
+			"%w", r.Id, r.Kind, errdefs.ErrInvalidArgument)
 	}
 	dir = filepath.Join(dir, "volumes", r.Id)
 	fresh := &volume{
 		id: r.Id, content: r.AppendTo(nil), mode: r.Mode & 0o7777, dir: dir, root: rootfs{dir: filepath.Dir(dir)},
+		disk: r.Disk,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,9 +96,12 @@ func (s *Service) registerVolume(r *agentv1.AddVolumeRequest) (*volume, error) {
 	return fresh, nil
 }
 
-func (v *volume) make(r *agentv1.AddVolumeRequest) error {
+func (v *volume) make(ctx context.Context, r *agentv1.AddVolumeRequest) error {
 	if err := os.MkdirAll(v.dir, 0o755); err != nil {
 		return fmt.Errorf("make directory: %w", err)
+	}
+	if v.disk != nil {
+		return v.mountDisk(ctx, r.Options)
 	}
 	if r.Kind == "memory" {
 		options := "mode=755"
@@ -125,6 +130,9 @@ func (v *volume) unmake() error {
 	if err := v.root.unmount(); err != nil {
 		return err
 	}
+	if v.disk != nil {
+		return v.removeMountPoint()
+	}
 	if err := os.RemoveAll(v.dir); err != nil {
 		return fmt.Errorf("remove volume %s: %w", v.id, err)
 	}
@@ -132,7 +140,7 @@ func (v *volume) unmake() error {
 }
 
 // RemoveVolume implements agentv1.AgentService.
-func (s *Service) RemoveVolume(_ context.Context, r *agentv1.RemoveVolumeRequest) (*agentv1.RemoveVolumeResponse,
+func (s *Service) RemoveVolume(ctx context.Context, r *agentv1.RemoveVolumeRequest) (*agentv1.RemoveVolumeResponse,
 	error) {
 	v, err := s.leave(r.Id)
 	if err != nil {
@@ -142,6 +150,13 @@ func (s *Service) RemoveVolume(_ context.Context, r *agentv1.RemoveVolumeRequest
 	defer v.mu.Unlock()
 	if err := v.unmake(); err != nil {
 		return nil, err
+	}
+	if v.disk != nil {
+		ctx, cancel := context.WithTimeout(ctx, endWait)
+		defer cancel()
+		if err := released(ctx, v.disk.Serial); err != nil {
+			return nil, err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

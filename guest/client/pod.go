@@ -51,7 +51,8 @@ func (a *Agent) AddContainer(ctx context.Context,
 	r *agentv1.AddContainerRequest) (*agentv1.AddContainerResponse, error) {
 	batches := split(r.GetSetup().GetFiles())
 	if len(batches) > 1 {
-		head := &agentv1.AddContainerRequest{Container: r.Container, Pid: r.Pid, Volumes: r.Volumes, Setup: bare(r.Setup)}
+		head := &agentv1.AddContainerRequest{Container: r.Container, Pid: r.Pid, Volumes: r.Volumes, Setup: bare(r.Setup),
+			Devices: r.Devices, OpenDevices: r.OpenDevices}
 		head.Setup.Files = batches[0]
 		batches, r = batches[1:], head
 	} else {
@@ -96,4 +97,9 @@ func (a *Agent) RemoveContainer(ctx context.Context,
 // ReadBack implements agentv1.AgentService.
 func (a *Agent) ReadBack(ctx context.Context, r *agentv1.ReadBackRequest) (*agentv1.ReadBackResponse, error) {
 	return call(ctx, a, agentv1.AgentService.ReadBack, r)
+}
+
+// Connect implements agentv1.AgentService.
+func (a *Agent) Connect(ctx context.Context, r *agentv1.ConnectRequest) (*agentv1.ConnectResponse, error) {
+	return call(ctx, a, agentv1.AgentService.Connect, r)
 }

@@ -85,6 +85,8 @@ var dataOptions = map[string][]string{
 	"tmpfs":  {"size", "nr_blocks", "nr_inodes", "mode", "uid", "gid", "huge", "mpol", "inode32", "inode64", "noswap"},
 	"devpts": {"newinstance", "ptmxmode", "mode", "uid", "gid", "max"},
 	"proc":   {"hidepid", "gid", "subset"},
+	"ext4": {"acl", "auto_da_alloc", "barrier", "commit", "data", "delalloc", "discard", "errors", "grpid", "noacl",
+		"nobarrier", "nodelalloc", "nodiscard", "nogrpid", "noload", "stripe", "user_xattr"},
 }
 
 // CheckMount names an option that the guest does not make.

@@ -34,7 +34,7 @@ func (c *Container) make() error {
 			return err
 		}
 	}
-	if err := devices(c.Root); err != nil {
+	if err := devices(c.Root, c.Devices); err != nil {
 		return err
 	}
 	if c.Hostname != "" {
@@ -181,8 +181,8 @@ var links = map[string]string{
 	"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx", "core": "/proc/kcore",
 }
 
-// devices makes the default /dev nodes and links in the root.
-func devices(dir string) error {
+// devices makes the default /dev nodes and links in the root, and the container's own.
+func devices(dir string, own []Device) error {
 	root, err := inroot.Open(dir)
 	if err != nil {
 		return err
@@ -208,6 +208,11 @@ func devices(dir string) error {
 		}
 		if err := unix.Symlinkat(target, fd, name); err != nil && err != unix.EEXIST {
 			return fmt.Errorf("make /dev/%s: %w", name, err)
+		}
+	}
+	for i := range own {
+		if err := own[i].make(root); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -39,6 +39,7 @@ type Container struct {
 	Hostname     string
 	Sysctl       map[string]string
 	Mounts       []Mount
+	Devices      []Device
 	Copies       []Mount // paths to bind to themselves, once files have been copied in
 	Masked       []string
 	ReadOnly     []string

@@ -26,6 +26,8 @@ type Member struct {
 	// each of them, in the same order.
 	Container spec.Member
 	Volumes   []Volume
+	// Devices has one entry for each of Container.Devices, in the same order.
+	Devices []NodeDevice
 	// Termination is the file that the container writes its last words to. Its content goes back into the
 	// file of the host that was mounted there. Empty Source: none.
 	Termination Copy
@@ -35,10 +37,14 @@ type Member struct {
 type Volume struct {
 	Source string // of the host: containers that name the same source share the volume
 	spec.Volume
+	// Of a volume of kind spec.VolumeMounted: the device, and the file system on it.
+	Device     *NodeDevice
+	Filesystem string
 }
 
 // readMember reads a container of a pod, which has no VM of its own.
 func (b *Bundle) readMember(oci *specs.Spec, c cri, own annotations) error {
+	block := takeBlockDevices(oci)
 	for _, check := range []func(*specs.Spec) error{refusePlatforms, refuseProcess, refuseLinux, refuseResources} {
 		if err := check(oci); err != nil {
 			return err
@@ -49,6 +55,9 @@ func (b *Bundle) readMember(oci *specs.Spec, c cri, own annotations) error {
 		return err
 	}
 	m := &Member{Sandbox: c.sandbox}
+	if err := m.readDevices(block, oci.Linux.Resources); err != nil {
+		return err
+	}
 	if err := m.readNamespaces(oci); err != nil {
 		return err
 	}

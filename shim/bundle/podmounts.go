@@ -73,7 +73,7 @@ func (b *Bundle) readPodBind(m specs.Mount, c cri, copyVolumes bool) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w: %w", field, err, errdefs.ErrNotFound)
 	}
-	v, below, err := findVolume(source, path.Clean(m.Destination), c)
+	v, below, err := findVolume(source, path.Clean(m.Source), path.Clean(m.Destination), c)
 	if err != nil {
 		return fmt.Errorf("%s: %w", field, err)
 	}

@@ -33,11 +33,14 @@ var (
 var syncedPlugins = []string{"kubernetes.io~configmap", "kubernetes.io~secret", "kubernetes.io~projected",
 	"kubernetes.io~downward-api"}
 
+// csiMount is the directory of a CSI volume in which the driver mounts it.
+const csiMount = "mount"
+
 const emptyDir = "kubernetes.io~empty-dir"
 
 // findVolume answers which volume of the pod a bind mount's source belongs to, and where below it; nil: none. source
-// has no symbolic links.
-func findVolume(source, target string, c cri) (v *found, below string, err error) {
+// has no symbolic links, given may have some.
+func findVolume(source, given, target string, c cri) (v *found, below string, err error) {
 	if target == devShm && strings.HasSuffix(source, "/"+c.sandbox+"/shm") {
 		v, err = sharedMemory(source)
 		return v, "", err
@@ -50,6 +53,11 @@ func findVolume(source, target string, c cri) (v *found, below string, err error
 		return nil, "", nil
 	}
 	dir := strings.TrimSuffix(strings.TrimSuffix(source, m[5]), "/")
+	if m[5] == csiMount || m[5] == "" {
+		if v, err = readDirect(source, given); v != nil || err != nil {
+			return v, "", err
+		}
+	}
 	v, err = readVolume(dir, m[3])
 	return v, m[5], err
 }
@@ -84,7 +92,8 @@ func readVolume(dir, plugin string) (*found, error) {
 		return v, v.readEmptyDir()
 	default:
 		v.foreign = fmt.Sprintf("volume %s of plugin %s is a file system that the host has mounted, and a VM cannot share "+
-			"it: use an emptyDir, or set annotation %svolumes=copy on the pod to give each container a copy",
+			"it: use an emptyDir or a claim with volumeMode Block, or set annotation %svolumes=copy on the pod to give each "+
+			"container a copy",
 			filepath.Base(dir), strings.Replace(plugin, "~", "/", 1), Prefix)
 	}
 	return v, nil
@@ -137,6 +146,10 @@ func findSubPath(source, pod, name string) (v *found, below string, err error) {
 		if !is {
 			continue
 		}
+		if direct, err := readDirect(dir, filepath.Join(dir, csiMount)); direct != nil || err != nil {
+			return nil, "", errors.Join(refused("subPath", "the node has not mounted volume "+name+", which the VM mounts as a "+
+				"whole: leave it out"), err)
+		}
 		v, err := readVolume(dir, plugin.Name())
 		if v != nil && v.Kind == spec.VolumeSynced {
 			below = withoutVersion(below)
@@ -153,7 +166,7 @@ func belowVolume(source, dir string) (below string, is bool, err error) {
 		return "", false, err
 	}
 	// CSI mounts its volume one directory further down.
-	for _, root := range []string{dir, filepath.Join(dir, "mount")} {
+	for _, root := range []string{dir, filepath.Join(dir, csiMount)} {
 		whole, err := locate(root)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

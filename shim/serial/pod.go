@@ -41,3 +41,8 @@ func (p *Port) RemoveContainer(context.Context,
 func (p *Port) ReadBack(context.Context, *agentv1.ReadBackRequest) (*agentv1.ReadBackResponse, error) {
 	return nil, none("read a file back")
 }
+
+// Connect is for pods.
+func (p *Port) Connect(context.Context, *agentv1.ConnectRequest) (*agentv1.ConnectResponse, error) {
+	return nil, none("connect to a port")
+}

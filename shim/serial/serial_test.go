@@ -194,6 +194,7 @@ func TestNoAgent(t *testing.T) {
 		"content":   func() error { _, err := p.SyncVolume(ctx, nil); return err },
 		"add":       func() error { _, err := p.AddContainer(ctx, nil); return err },
 		"take away": func() error { _, err := p.RemoveContainer(ctx, nil); return err },
+		"connect":   func() error { _, err := p.Connect(ctx, nil); return err },
 		"read back": func() error { _, err := p.ReadBack(ctx, nil); return err },
 	}
 	for name, call := range calls {

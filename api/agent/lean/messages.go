@@ -539,6 +539,8 @@ type AddVolumeRequest struct {
 	Mode    uint32
 	Uid     uint32
 	Gid     uint32
+	Disk    *Disk
+	Options []string
 	unknown bool
 }
 
@@ -550,6 +552,12 @@ func (m *AddVolumeRequest) AppendTo(b []byte) []byte {
 	b = AppendNumber(b, 4, uint64(m.Mode))
 	b = AppendNumber(b, 5, uint64(m.Uid))
 	b = AppendNumber(b, 6, uint64(m.Gid))
+	if m.Disk != nil {
+		b = appendItem(b, 7, m.Disk.AppendTo(nil))
+	}
+	for _, s := range m.Options {
+		b = appendItem(b, 8, s)
+	}
 	return b
 }
 
@@ -569,6 +577,16 @@ func (m *AddVolumeRequest) Unmarshal(b []byte) error {
 			m.Uid = uint32(v.Number)
 		case 6<<TypeBits | Varint:
 			m.Gid = uint32(v.Number)
+		case 7<<TypeBits | Bytes:
+			if m.Disk == nil {
+				m.Disk = new(Disk)
+			}
+			if err := m.Disk.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || m.Disk.unknown
+		case 8<<TypeBits | Bytes:
+			m.Options = append(m.Options, string(v.Data))
 		default:
 			m.unknown = true
 		}
@@ -693,11 +711,13 @@ func (m *VolumeMount) Unknown() bool { return m.unknown }
 
 // AddContainerRequest is a message of the protocol.
 type AddContainerRequest struct {
-	Container string
-	Setup     *SetupRequest
-	Pid       string
-	Volumes   []*VolumeMount
-	unknown   bool
+	Container   string
+	Setup       *SetupRequest
+	Pid         string
+	Volumes     []*VolumeMount
+	Devices     []*Device
+	OpenDevices bool
+	unknown     bool
 }
 
 // AppendTo appends the message's bytes.
@@ -710,6 +730,10 @@ func (m *AddContainerRequest) AppendTo(b []byte) []byte {
 	for _, x := range m.Volumes {
 		b = appendItem(b, 4, x.AppendTo(nil))
 	}
+	for _, x := range m.Devices {
+		b = appendItem(b, 5, x.AppendTo(nil))
+	}
+	b = appendBool(b, 6, m.OpenDevices)
 	return b
 }
 
@@ -736,6 +760,15 @@ func (m *AddContainerRequest) Unmarshal(b []byte) error {
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Volumes = append(m.Volumes, x)
+		case 5<<TypeBits | Bytes:
+			x := new(Device)
+			if err := x.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || x.unknown
+			m.Devices = append(m.Devices, x)
+		case 6<<TypeBits | Varint:
+			m.OpenDevices = v.Number != 0
 		default:
 			m.unknown = true
 		}
@@ -745,6 +778,54 @@ func (m *AddContainerRequest) Unmarshal(b []byte) error {
 
 // Unknown reports whether fields came that this build does not know.
 func (m *AddContainerRequest) Unknown() bool { return m.unknown }
+
+// Device is a message of the protocol.
+type Device struct {
+	Serial   string
+	Path     string
+	Mode     uint32
+	Uid      uint32
+	Gid      uint32
+	ReadOnly bool
+	unknown  bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *Device) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Serial)
+	b = appendString(b, 2, m.Path)
+	b = AppendNumber(b, 3, uint64(m.Mode))
+	b = AppendNumber(b, 4, uint64(m.Uid))
+	b = AppendNumber(b, 5, uint64(m.Gid))
+	b = appendBool(b, 6, m.ReadOnly)
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *Device) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Serial = string(v.Data)
+		case 2<<TypeBits | Bytes:
+			m.Path = string(v.Data)
+		case 3<<TypeBits | Varint:
+			m.Mode = uint32(v.Number)
+		case 4<<TypeBits | Varint:
+			m.Uid = uint32(v.Number)
+		case 5<<TypeBits | Varint:
+			m.Gid = uint32(v.Number)
+		case 6<<TypeBits | Varint:
+			m.ReadOnly = v.Number != 0
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *Device) Unknown() bool { return m.unknown }
 
 // AddContainerResponse is a message of the protocol.
 type AddContainerResponse struct {
@@ -966,6 +1047,59 @@ func (m *ReadBackResponse) Unmarshal(b []byte) error {
 
 // Unknown reports whether fields came that this build does not know.
 func (m *ReadBackResponse) Unknown() bool { return m.unknown }
+
+// ConnectRequest is a message of the protocol.
+type ConnectRequest struct {
+	Id      string
+	Port    uint32
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *ConnectRequest) AppendTo(b []byte) []byte {
+	b = appendString(b, 1, m.Id)
+	b = AppendNumber(b, 2, uint64(m.Port))
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *ConnectRequest) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			m.Id = string(v.Data)
+		case 2<<TypeBits | Varint:
+			m.Port = uint32(v.Number)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *ConnectRequest) Unknown() bool { return m.unknown }
+
+// ConnectResponse is a message of the protocol.
+type ConnectResponse struct {
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *ConnectResponse) AppendTo(b []byte) []byte {
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *ConnectResponse) Unmarshal(b []byte) error {
+	return Fields(b, func(int, Value) error {
+		m.unknown = true
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *ConnectResponse) Unknown() bool { return m.unknown }
 
 // Address is a message of the protocol.
 type Address struct {

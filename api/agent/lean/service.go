@@ -33,6 +33,7 @@ type AgentService interface {
 	AddContainer(context.Context, *AddContainerRequest) (*AddContainerResponse, error)
 	RemoveContainer(context.Context, *RemoveContainerRequest) (*RemoveContainerResponse, error)
 	ReadBack(context.Context, *ReadBackRequest) (*ReadBackResponse, error)
+	Connect(context.Context, *ConnectRequest) (*ConnectResponse, error)
 }
 
 // Handlers are the methods of s by their names.
@@ -65,5 +66,6 @@ func Handlers(s AgentService) map[string]Handler {
 		"AddContainer":     handle(s.AddContainer),
 		"RemoveContainer":  handle(s.RemoveContainer),
 		"ReadBack":         handle(s.ReadBack),
+		"Connect":          handle(s.Connect),
 	}
 }

@@ -868,13 +868,17 @@ func (*SetupPodResponse) Descriptor() ([]byte, []int) {
 }
 
 type AddVolumeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`      // letters, digits and '-'
-	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`  // "disk": a directory on the pod's writable disk; "memory": a tmpfs
-	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"` // bytes, of memory; 0: the kernel's default
-	Mode          uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"` // permission bits of its root, as in stat(2)
-	Uid           uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // letters, digits and '-'
+	// "disk": a directory on the pod's writable disk; "memory": a tmpfs; "mounted": the file
+	// system of a disk that has just been plugged
+	Kind          string   `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Size          uint64   `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"` // bytes, of memory; 0: the kernel's default
+	Mode          uint32   `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"` // permission bits of its root, as in stat(2)
+	Uid           uint32   `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid           uint32   `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
+	Disk          *Disk    `protobuf:"bytes,7,opt,name=disk,proto3" json:"disk,omitempty"`       // of mounted, whose size, owner and mode stay as they are
+	Options       []string `protobuf:"bytes,8,rep,name=options,proto3" json:"options,omitempty"` // of the mount
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -949,6 +953,20 @@ func (x *AddVolumeRequest) GetGid() uint32 {
 		return x.Gid
 	}
 	return 0
+}
+
+func (x *AddVolumeRequest) GetDisk() *Disk {
+	if x != nil {
+		return x.Disk
+	}
+	return nil
+}
+
+func (x *AddVolumeRequest) GetOptions() []string {
+	if x != nil {
+		return x.Options
+	}
+	return nil
 }
 
 type AddVolumeResponse struct {
@@ -1145,7 +1163,10 @@ type AddContainerRequest struct {
 	Setup *SetupRequest `protobuf:"bytes,2,opt,name=setup,proto3" json:"setup,omitempty"`
 	Pid   string        `protobuf:"bytes,3,opt,name=pid,proto3" json:"pid,omitempty"` // pid namespace: empty: its own; "pod": the pod's; else that of this container
 	// After the mounts of setup, in this order, but before those that lie below a volume's target.
-	Volumes       []*VolumeMount `protobuf:"bytes,4,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	Volumes []*VolumeMount `protobuf:"bytes,4,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	// Disks that the container has as block devices. It can open no other one, unless open_devices.
+	Devices       []*Device `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
+	OpenDevices   bool      `protobuf:"varint,6,opt,name=open_devices,json=openDevices,proto3" json:"open_devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1208,6 +1229,105 @@ func (x *AddContainerRequest) GetVolumes() []*VolumeMount {
 	return nil
 }
 
+func (x *AddContainerRequest) GetDevices() []*Device {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *AddContainerRequest) GetOpenDevices() bool {
+	if x != nil {
+		return x.OpenDevices
+	}
+	return false
+}
+
+// Device is a node of a disk in a container.
+type Device struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Serial        string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"` // of the disk
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"` // permission bits
+	Uid           uint32                 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid           uint32                 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
+	ReadOnly      bool                   `protobuf:"varint,6,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Device) Reset() {
+	*x = Device{}
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Device) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Device) ProtoMessage() {}
+
+func (x *Device) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Device.ProtoReflect.Descriptor instead.
+func (*Device) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Device) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *Device) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Device) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *Device) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *Device) GetGid() uint32 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+func (x *Device) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
+}
+
 type AddContainerResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1216,7 +1336,7 @@ type AddContainerResponse struct {
 
 func (x *AddContainerResponse) Reset() {
 	*x = AddContainerResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1348,7 @@ func (x *AddContainerResponse) String() string {
 func (*AddContainerResponse) ProtoMessage() {}
 
 func (x *AddContainerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1361,7 @@ func (x *AddContainerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddContainerResponse.ProtoReflect.Descriptor instead.
 func (*AddContainerResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 type RemoveContainerRequest struct {
@@ -1253,7 +1373,7 @@ type RemoveContainerRequest struct {
 
 func (x *RemoveContainerRequest) Reset() {
 	*x = RemoveContainerRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1385,7 @@ func (x *RemoveContainerRequest) String() string {
 func (*RemoveContainerRequest) ProtoMessage() {}
 
 func (x *RemoveContainerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1398,7 @@ func (x *RemoveContainerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveContainerRequest.ProtoReflect.Descriptor instead.
 func (*RemoveContainerRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RemoveContainerRequest) GetContainer() string {
@@ -1296,7 +1416,7 @@ type RemoveContainerResponse struct {
 
 func (x *RemoveContainerResponse) Reset() {
 	*x = RemoveContainerResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1428,7 @@ func (x *RemoveContainerResponse) String() string {
 func (*RemoveContainerResponse) ProtoMessage() {}
 
 func (x *RemoveContainerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1441,7 @@ func (x *RemoveContainerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveContainerResponse.ProtoReflect.Descriptor instead.
 func (*RemoveContainerResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 type SyncVolumeRequest struct {
@@ -1337,7 +1457,7 @@ type SyncVolumeRequest struct {
 
 func (x *SyncVolumeRequest) Reset() {
 	*x = SyncVolumeRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1469,7 @@ func (x *SyncVolumeRequest) String() string {
 func (*SyncVolumeRequest) ProtoMessage() {}
 
 func (x *SyncVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1482,7 @@ func (x *SyncVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncVolumeRequest.ProtoReflect.Descriptor instead.
 func (*SyncVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SyncVolumeRequest) GetVolume() string {
@@ -1409,7 +1529,7 @@ type SyncVolumeResponse struct {
 
 func (x *SyncVolumeResponse) Reset() {
 	*x = SyncVolumeResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1541,7 @@ func (x *SyncVolumeResponse) String() string {
 func (*SyncVolumeResponse) ProtoMessage() {}
 
 func (x *SyncVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1554,7 @@ func (x *SyncVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncVolumeResponse.ProtoReflect.Descriptor instead.
 func (*SyncVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SyncVolumeResponse) GetRevision() uint64 {
@@ -1455,7 +1575,7 @@ type ReadBackRequest struct {
 
 func (x *ReadBackRequest) Reset() {
 	*x = ReadBackRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1587,7 @@ func (x *ReadBackRequest) String() string {
 func (*ReadBackRequest) ProtoMessage() {}
 
 func (x *ReadBackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1600,7 @@ func (x *ReadBackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackRequest.ProtoReflect.Descriptor instead.
 func (*ReadBackRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReadBackRequest) GetContainer() string {
@@ -1515,7 +1635,7 @@ type ReadBackResponse struct {
 
 func (x *ReadBackResponse) Reset() {
 	*x = ReadBackResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1527,7 +1647,7 @@ func (x *ReadBackResponse) String() string {
 func (*ReadBackResponse) ProtoMessage() {}
 
 func (x *ReadBackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1540,7 +1660,7 @@ func (x *ReadBackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackResponse.ProtoReflect.Descriptor instead.
 func (*ReadBackResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReadBackResponse) GetData() []byte {
@@ -1564,6 +1684,94 @@ func (x *ReadBackResponse) GetSize() uint64 {
 	return 0
 }
 
+type ConnectRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`      // no process has it
+	Port          uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"` // of 127.0.0.1, else of ::1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectRequest) Reset() {
+	*x = ConnectRequest{}
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectRequest) ProtoMessage() {}
+
+func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
+func (*ConnectRequest) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ConnectRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ConnectRequest) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+type ConnectResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectResponse) Reset() {
+	*x = ConnectResponse{}
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectResponse) ProtoMessage() {}
+
+func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
+func (*ConnectResponse) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+}
+
 type Address struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cidr          string                 `protobuf:"bytes,1,opt,name=cidr,proto3" json:"cidr,omitempty"`
@@ -1573,7 +1781,7 @@ type Address struct {
 
 func (x *Address) Reset() {
 	*x = Address{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1793,7 @@ func (x *Address) String() string {
 func (*Address) ProtoMessage() {}
 
 func (x *Address) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +1806,7 @@ func (x *Address) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Address.ProtoReflect.Descriptor instead.
 func (*Address) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Address) GetCidr() string {
@@ -1625,7 +1833,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1637,7 +1845,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1650,7 +1858,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Route) GetDestination() string {
@@ -1729,7 +1937,7 @@ type NIC struct {
 
 func (x *NIC) Reset() {
 	*x = NIC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1949,7 @@ func (x *NIC) String() string {
 func (*NIC) ProtoMessage() {}
 
 func (x *NIC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1962,7 @@ func (x *NIC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NIC.ProtoReflect.Descriptor instead.
 func (*NIC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NIC) GetMac() string {
@@ -1801,7 +2009,7 @@ type ConfigureNetworkRequest struct {
 
 func (x *ConfigureNetworkRequest) Reset() {
 	*x = ConfigureNetworkRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +2021,7 @@ func (x *ConfigureNetworkRequest) String() string {
 func (*ConfigureNetworkRequest) ProtoMessage() {}
 
 func (x *ConfigureNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +2034,7 @@ func (x *ConfigureNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureNetworkRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConfigureNetworkRequest) GetNics() []*NIC {
@@ -1844,7 +2052,7 @@ type ConfigureNetworkResponse struct {
 
 func (x *ConfigureNetworkResponse) Reset() {
 	*x = ConfigureNetworkResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2064,7 @@ func (x *ConfigureNetworkResponse) String() string {
 func (*ConfigureNetworkResponse) ProtoMessage() {}
 
 func (x *ConfigureNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2077,7 @@ func (x *ConfigureNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureNetworkResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 type PrepareRequest struct {
@@ -1881,7 +2089,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2101,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2114,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PrepareRequest) GetPod() bool {
@@ -1926,7 +2134,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2146,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2159,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PrepareResponse) GetVersion() string {
@@ -1982,7 +2190,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2202,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2215,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RestoredRequest) GetEntropy() []byte {
@@ -2063,7 +2271,7 @@ type RestoredResponse struct {
 
 func (x *RestoredResponse) Reset() {
 	*x = RestoredResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2283,7 @@ func (x *RestoredResponse) String() string {
 func (*RestoredResponse) ProtoMessage() {}
 
 func (x *RestoredResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2296,7 @@ func (x *RestoredResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredResponse.ProtoReflect.Descriptor instead.
 func (*RestoredResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RestoredResponse) GetBootId() string {
@@ -2121,7 +2329,7 @@ type SetClockRequest struct {
 
 func (x *SetClockRequest) Reset() {
 	*x = SetClockRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2341,7 @@ func (x *SetClockRequest) String() string {
 func (*SetClockRequest) ProtoMessage() {}
 
 func (x *SetClockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2354,7 @@ func (x *SetClockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetClockRequest.ProtoReflect.Descriptor instead.
 func (*SetClockRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SetClockRequest) GetUnixNano() int64 {
@@ -2165,7 +2373,7 @@ type SetClockResponse struct {
 
 func (x *SetClockResponse) Reset() {
 	*x = SetClockResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2385,7 @@ func (x *SetClockResponse) String() string {
 func (*SetClockResponse) ProtoMessage() {}
 
 func (x *SetClockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2398,7 @@ func (x *SetClockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetClockResponse.ProtoReflect.Descriptor instead.
 func (*SetClockResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetClockResponse) GetBehindNano() int64 {
@@ -2216,7 +2424,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2436,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2449,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StartRequest) GetId() string {
@@ -2295,7 +2503,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2307,7 +2515,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2320,7 +2528,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StartResponse) GetPid() uint32 {
@@ -2339,7 +2547,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2559,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2572,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WaitRequest) GetId() string {
@@ -2390,7 +2598,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2402,7 +2610,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2415,7 +2623,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WaitResponse) GetExitStatus() uint32 {
@@ -2478,7 +2686,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2490,7 +2698,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2503,7 +2711,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *KillRequest) GetId() string {
@@ -2549,7 +2757,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2561,7 +2769,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2574,7 +2782,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 type RemoveRequest struct {
@@ -2586,7 +2794,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2598,7 +2806,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2611,7 +2819,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RemoveRequest) GetId() string {
@@ -2629,7 +2837,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +2849,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +2862,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 type Process struct {
@@ -2673,7 +2881,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2685,7 +2893,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2698,7 +2906,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Process) GetId() string {
@@ -2766,7 +2974,7 @@ type ProcessesRequest struct {
 
 func (x *ProcessesRequest) Reset() {
 	*x = ProcessesRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2778,7 +2986,7 @@ func (x *ProcessesRequest) String() string {
 func (*ProcessesRequest) ProtoMessage() {}
 
 func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2791,7 +2999,7 @@ func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ProcessesRequest) GetContainer() string {
@@ -2812,7 +3020,7 @@ type ProcessesResponse struct {
 
 func (x *ProcessesResponse) Reset() {
 	*x = ProcessesResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2824,7 +3032,7 @@ func (x *ProcessesResponse) String() string {
 func (*ProcessesResponse) ProtoMessage() {}
 
 func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2837,7 +3045,7 @@ func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ProcessesResponse) GetProcesses() []*Process {
@@ -2867,7 +3075,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2879,7 +3087,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2892,7 +3100,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReadRequest) GetId() string {
@@ -2941,7 +3149,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2953,7 +3161,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2966,7 +3174,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReadResponse) GetData() []byte {
@@ -3001,7 +3209,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3013,7 +3221,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3026,7 +3234,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *WriteRequest) GetId() string {
@@ -3060,7 +3268,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3072,7 +3280,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3085,7 +3293,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WriteResponse) GetOffset() uint64 {
@@ -3112,7 +3320,7 @@ type CloseStdinRequest struct {
 
 func (x *CloseStdinRequest) Reset() {
 	*x = CloseStdinRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_agent_v1_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3332,7 @@ func (x *CloseStdinRequest) String() string {
 func (*CloseStdinRequest) ProtoMessage() {}
 
 func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_agent_v1_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3345,7 @@ func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinRequest.ProtoReflect.Descriptor instead.
 func (*CloseStdinRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CloseStdinRequest) GetId() string {
@@ -3162,7 +3370,7 @@ type CloseStdinResponse struct {
 
 func (x *CloseStdinResponse) Reset() {
 	*x = CloseStdinResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_agent_v1_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3174,7 +3382,7 @@ func (x *CloseStdinResponse) String() string {
 func (*CloseStdinResponse) ProtoMessage() {}
 
 func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_agent_v1_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3187,7 +3395,7 @@ func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinResponse.ProtoReflect.Descriptor instead.
 func (*CloseStdinResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{52}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{55}
 }
 
 type ResizeRequest struct {
@@ -3201,7 +3409,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_agent_v1_agent_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3421,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_agent_v1_agent_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3434,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{53}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ResizeRequest) GetId() string {
@@ -3258,7 +3466,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_agent_v1_agent_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3270,7 +3478,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_agent_v1_agent_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3283,7 +3491,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{54}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{57}
 }
 
 type StatsRequest struct {
@@ -3295,7 +3503,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[55]
+	mi := &file_agent_v1_agent_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3307,7 +3515,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[55]
+	mi := &file_agent_v1_agent_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3320,7 +3528,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{55}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *StatsRequest) GetContainer() string {
@@ -3350,7 +3558,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[56]
+	mi := &file_agent_v1_agent_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3362,7 +3570,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[56]
+	mi := &file_agent_v1_agent_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3375,7 +3583,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{56}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *StatsResponse) GetMemoryCurrent() uint64 {
@@ -3477,7 +3685,7 @@ type BlockIO struct {
 
 func (x *BlockIO) Reset() {
 	*x = BlockIO{}
-	mi := &file_agent_v1_agent_proto_msgTypes[57]
+	mi := &file_agent_v1_agent_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3489,7 +3697,7 @@ func (x *BlockIO) String() string {
 func (*BlockIO) ProtoMessage() {}
 
 func (x *BlockIO) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[57]
+	mi := &file_agent_v1_agent_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3502,7 +3710,7 @@ func (x *BlockIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockIO.ProtoReflect.Descriptor instead.
 func (*BlockIO) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{57}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *BlockIO) GetMajor() uint64 {
@@ -3557,7 +3765,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[58]
+	mi := &file_agent_v1_agent_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3569,7 +3777,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[58]
+	mi := &file_agent_v1_agent_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3582,7 +3790,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{58}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *UpdateRequest) GetResources() []byte {
@@ -3607,7 +3815,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[59]
+	mi := &file_agent_v1_agent_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3619,7 +3827,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[59]
+	mi := &file_agent_v1_agent_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3632,7 +3840,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{59}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{62}
 }
 
 type SyncRequest struct {
@@ -3643,7 +3851,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[60]
+	mi := &file_agent_v1_agent_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3655,7 +3863,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[60]
+	mi := &file_agent_v1_agent_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3668,7 +3876,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{60}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{63}
 }
 
 type SyncResponse struct {
@@ -3679,7 +3887,7 @@ type SyncResponse struct {
 
 func (x *SyncResponse) Reset() {
 	*x = SyncResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[61]
+	mi := &file_agent_v1_agent_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3691,7 +3899,7 @@ func (x *SyncResponse) String() string {
 func (*SyncResponse) ProtoMessage() {}
 
 func (x *SyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[61]
+	mi := &file_agent_v1_agent_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3704,7 +3912,7 @@ func (x *SyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncResponse.ProtoReflect.Descriptor instead.
 func (*SyncResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{61}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{64}
 }
 
 type ShutdownRequest struct {
@@ -3715,7 +3923,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[62]
+	mi := &file_agent_v1_agent_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3727,7 +3935,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[62]
+	mi := &file_agent_v1_agent_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3740,7 +3948,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{62}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{65}
 }
 
 type ShutdownResponse struct {
@@ -3751,7 +3959,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[63]
+	mi := &file_agent_v1_agent_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3763,7 +3971,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[63]
+	mi := &file_agent_v1_agent_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3776,7 +3984,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{63}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{66}
 }
 
 var File_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -3847,14 +4055,16 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\vSysctlEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x12\n" +
-	"\x10SetupPodResponse\"\x82\x01\n" +
+	"\x10SetupPodResponse\"\xc7\x01\n" +
 	"\x10AddVolumeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x04R\x04size\x12\x12\n" +
 	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\x10\n" +
 	"\x03uid\x18\x05 \x01(\rR\x03uid\x12\x10\n" +
-	"\x03gid\x18\x06 \x01(\rR\x03gid\"\x13\n" +
+	"\x03gid\x18\x06 \x01(\rR\x03gid\x12)\n" +
+	"\x04disk\x18\a \x01(\v2\x15.godwit.agent.v1.DiskR\x04disk\x12\x18\n" +
+	"\aoptions\x18\b \x03(\tR\aoptions\"\x13\n" +
 	"\x11AddVolumeResponse\"%\n" +
 	"\x13RemoveVolumeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x16\n" +
@@ -3863,12 +4073,21 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\tR\x06target\x12\x18\n" +
-	"\aoptions\x18\x04 \x03(\tR\aoptions\"\xb2\x01\n" +
+	"\aoptions\x18\x04 \x03(\tR\aoptions\"\x88\x02\n" +
 	"\x13AddContainerRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x123\n" +
 	"\x05setup\x18\x02 \x01(\v2\x1d.godwit.agent.v1.SetupRequestR\x05setup\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\tR\x03pid\x126\n" +
-	"\avolumes\x18\x04 \x03(\v2\x1c.godwit.agent.v1.VolumeMountR\avolumes\"\x16\n" +
+	"\avolumes\x18\x04 \x03(\v2\x1c.godwit.agent.v1.VolumeMountR\avolumes\x121\n" +
+	"\adevices\x18\x05 \x03(\v2\x17.godwit.agent.v1.DeviceR\adevices\x12!\n" +
+	"\fopen_devices\x18\x06 \x01(\bR\vopenDevices\"\x89\x01\n" +
+	"\x06Device\x12\x16\n" +
+	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\rR\x03uid\x12\x10\n" +
+	"\x03gid\x18\x05 \x01(\rR\x03gid\x12\x1b\n" +
+	"\tread_only\x18\x06 \x01(\bR\breadOnly\"\x16\n" +
 	"\x14AddContainerResponse\"6\n" +
 	"\x16RemoveContainerRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\x19\n" +
@@ -3888,7 +4107,11 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x10ReadBackResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x18\n" +
 	"\amissing\x18\x02 \x01(\bR\amissing\x12\x12\n" +
-	"\x04size\x18\x03 \x01(\x04R\x04size\"\x1d\n" +
+	"\x04size\x18\x03 \x01(\x04R\x04size\"4\n" +
+	"\x0eConnectRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\rR\x04port\"\x11\n" +
+	"\x0fConnectResponse\"\x1d\n" +
 	"\aAddress\x12\x12\n" +
 	"\x04cidr\x18\x01 \x01(\tR\x04cidr\"\xe4\x01\n" +
 	"\x05Route\x12 \n" +
@@ -4049,7 +4272,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
-	"\rSTREAM_STDERR\x10\x022\xe8\x10\n" +
+	"\rSTREAM_STDERR\x10\x022\xb6\x11\n" +
 	"\x05Agent\x12C\n" +
 	"\x04Info\x12\x1c.godwit.agent.v1.InfoRequest\x1a\x1d.godwit.agent.v1.InfoResponse\x12L\n" +
 	"\aPrepare\x12\x1f.godwit.agent.v1.PrepareRequest\x1a .godwit.agent.v1.PrepareResponse\x12F\n" +
@@ -4079,7 +4302,8 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"SyncVolume\x12\".godwit.agent.v1.SyncVolumeRequest\x1a#.godwit.agent.v1.SyncVolumeResponse\x12[\n" +
 	"\fAddContainer\x12$.godwit.agent.v1.AddContainerRequest\x1a%.godwit.agent.v1.AddContainerResponse\x12d\n" +
 	"\x0fRemoveContainer\x12'.godwit.agent.v1.RemoveContainerRequest\x1a(.godwit.agent.v1.RemoveContainerResponse\x12O\n" +
-	"\bReadBack\x12 .godwit.agent.v1.ReadBackRequest\x1a!.godwit.agent.v1.ReadBackResponseB(Z&godwit.dev/godwit/api/agent/v1;agentv1b\x06proto3"
+	"\bReadBack\x12 .godwit.agent.v1.ReadBackRequest\x1a!.godwit.agent.v1.ReadBackResponse\x12L\n" +
+	"\aConnect\x12\x1f.godwit.agent.v1.ConnectRequest\x1a .godwit.agent.v1.ConnectResponseB(Z&godwit.dev/godwit/api/agent/v1;agentv1b\x06proto3"
 
 var (
 	file_agent_v1_agent_proto_rawDescOnce sync.Once
@@ -4094,7 +4318,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(Stream)(0),                      // 0: godwit.agent.v1.Stream
 	(*InfoRequest)(nil),              // 1: godwit.agent.v1.InfoRequest
@@ -4115,141 +4339,148 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*RemoveVolumeResponse)(nil),     // 16: godwit.agent.v1.RemoveVolumeResponse
 	(*VolumeMount)(nil),              // 17: godwit.agent.v1.VolumeMount
 	(*AddContainerRequest)(nil),      // 18: godwit.agent.v1.AddContainerRequest
-	(*AddContainerResponse)(nil),     // 19: godwit.agent.v1.AddContainerResponse
-	(*RemoveContainerRequest)(nil),   // 20: godwit.agent.v1.RemoveContainerRequest
-	(*RemoveContainerResponse)(nil),  // 21: godwit.agent.v1.RemoveContainerResponse
-	(*SyncVolumeRequest)(nil),        // 22: godwit.agent.v1.SyncVolumeRequest
-	(*SyncVolumeResponse)(nil),       // 23: godwit.agent.v1.SyncVolumeResponse
-	(*ReadBackRequest)(nil),          // 24: godwit.agent.v1.ReadBackRequest
-	(*ReadBackResponse)(nil),         // 25: godwit.agent.v1.ReadBackResponse
-	(*Address)(nil),                  // 26: godwit.agent.v1.Address
-	(*Route)(nil),                    // 27: godwit.agent.v1.Route
-	(*NIC)(nil),                      // 28: godwit.agent.v1.NIC
-	(*ConfigureNetworkRequest)(nil),  // 29: godwit.agent.v1.ConfigureNetworkRequest
-	(*ConfigureNetworkResponse)(nil), // 30: godwit.agent.v1.ConfigureNetworkResponse
-	(*PrepareRequest)(nil),           // 31: godwit.agent.v1.PrepareRequest
-	(*PrepareResponse)(nil),          // 32: godwit.agent.v1.PrepareResponse
-	(*RestoredRequest)(nil),          // 33: godwit.agent.v1.RestoredRequest
-	(*RestoredResponse)(nil),         // 34: godwit.agent.v1.RestoredResponse
-	(*SetClockRequest)(nil),          // 35: godwit.agent.v1.SetClockRequest
-	(*SetClockResponse)(nil),         // 36: godwit.agent.v1.SetClockResponse
-	(*StartRequest)(nil),             // 37: godwit.agent.v1.StartRequest
-	(*StartResponse)(nil),            // 38: godwit.agent.v1.StartResponse
-	(*WaitRequest)(nil),              // 39: godwit.agent.v1.WaitRequest
-	(*WaitResponse)(nil),             // 40: godwit.agent.v1.WaitResponse
-	(*KillRequest)(nil),              // 41: godwit.agent.v1.KillRequest
-	(*KillResponse)(nil),             // 42: godwit.agent.v1.KillResponse
-	(*RemoveRequest)(nil),            // 43: godwit.agent.v1.RemoveRequest
-	(*RemoveResponse)(nil),           // 44: godwit.agent.v1.RemoveResponse
-	(*Process)(nil),                  // 45: godwit.agent.v1.Process
-	(*ProcessesRequest)(nil),         // 46: godwit.agent.v1.ProcessesRequest
-	(*ProcessesResponse)(nil),        // 47: godwit.agent.v1.ProcessesResponse
-	(*ReadRequest)(nil),              // 48: godwit.agent.v1.ReadRequest
-	(*ReadResponse)(nil),             // 49: godwit.agent.v1.ReadResponse
-	(*WriteRequest)(nil),             // 50: godwit.agent.v1.WriteRequest
-	(*WriteResponse)(nil),            // 51: godwit.agent.v1.WriteResponse
-	(*CloseStdinRequest)(nil),        // 52: godwit.agent.v1.CloseStdinRequest
-	(*CloseStdinResponse)(nil),       // 53: godwit.agent.v1.CloseStdinResponse
-	(*ResizeRequest)(nil),            // 54: godwit.agent.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 55: godwit.agent.v1.ResizeResponse
-	(*StatsRequest)(nil),             // 56: godwit.agent.v1.StatsRequest
-	(*StatsResponse)(nil),            // 57: godwit.agent.v1.StatsResponse
-	(*BlockIO)(nil),                  // 58: godwit.agent.v1.BlockIO
-	(*UpdateRequest)(nil),            // 59: godwit.agent.v1.UpdateRequest
-	(*UpdateResponse)(nil),           // 60: godwit.agent.v1.UpdateResponse
-	(*SyncRequest)(nil),              // 61: godwit.agent.v1.SyncRequest
-	(*SyncResponse)(nil),             // 62: godwit.agent.v1.SyncResponse
-	(*ShutdownRequest)(nil),          // 63: godwit.agent.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),         // 64: godwit.agent.v1.ShutdownResponse
-	nil,                              // 65: godwit.agent.v1.SetupRequest.SysctlEntry
-	nil,                              // 66: godwit.agent.v1.SetupPodRequest.SysctlEntry
-	nil,                              // 67: godwit.agent.v1.StatsResponse.MemoryStatEntry
-	nil,                              // 68: godwit.agent.v1.StatsResponse.CpuStatEntry
+	(*Device)(nil),                   // 19: godwit.agent.v1.Device
+	(*AddContainerResponse)(nil),     // 20: godwit.agent.v1.AddContainerResponse
+	(*RemoveContainerRequest)(nil),   // 21: godwit.agent.v1.RemoveContainerRequest
+	(*RemoveContainerResponse)(nil),  // 22: godwit.agent.v1.RemoveContainerResponse
+	(*SyncVolumeRequest)(nil),        // 23: godwit.agent.v1.SyncVolumeRequest
+	(*SyncVolumeResponse)(nil),       // 24: godwit.agent.v1.SyncVolumeResponse
+	(*ReadBackRequest)(nil),          // 25: godwit.agent.v1.ReadBackRequest
+	(*ReadBackResponse)(nil),         // 26: godwit.agent.v1.ReadBackResponse
+	(*ConnectRequest)(nil),           // 27: godwit.agent.v1.ConnectRequest
+	(*ConnectResponse)(nil),          // 28: godwit.agent.v1.ConnectResponse
+	(*Address)(nil),                  // 29: godwit.agent.v1.Address
+	(*Route)(nil),                    // 30: godwit.agent.v1.Route
+	(*NIC)(nil),                      // 31: godwit.agent.v1.NIC
+	(*ConfigureNetworkRequest)(nil),  // 32: godwit.agent.v1.ConfigureNetworkRequest
+	(*ConfigureNetworkResponse)(nil), // 33: godwit.agent.v1.ConfigureNetworkResponse
+	(*PrepareRequest)(nil),           // 34: godwit.agent.v1.PrepareRequest
+	(*PrepareResponse)(nil),          // 35: godwit.agent.v1.PrepareResponse
+	(*RestoredRequest)(nil),          // 36: godwit.agent.v1.RestoredRequest
+	(*RestoredResponse)(nil),         // 37: godwit.agent.v1.RestoredResponse
+	(*SetClockRequest)(nil),          // 38: godwit.agent.v1.SetClockRequest
+	(*SetClockResponse)(nil),         // 39: godwit.agent.v1.SetClockResponse
+	(*StartRequest)(nil),             // 40: godwit.agent.v1.StartRequest
+	(*StartResponse)(nil),            // 41: godwit.agent.v1.StartResponse
+	(*WaitRequest)(nil),              // 42: godwit.agent.v1.WaitRequest
+	(*WaitResponse)(nil),             // 43: godwit.agent.v1.WaitResponse
+	(*KillRequest)(nil),              // 44: godwit.agent.v1.KillRequest
+	(*KillResponse)(nil),             // 45: godwit.agent.v1.KillResponse
+	(*RemoveRequest)(nil),            // 46: godwit.agent.v1.RemoveRequest
+	(*RemoveResponse)(nil),           // 47: godwit.agent.v1.RemoveResponse
+	(*Process)(nil),                  // 48: godwit.agent.v1.Process
+	(*ProcessesRequest)(nil),         // 49: godwit.agent.v1.ProcessesRequest
+	(*ProcessesResponse)(nil),        // 50: godwit.agent.v1.ProcessesResponse
+	(*ReadRequest)(nil),              // 51: godwit.agent.v1.ReadRequest
+	(*ReadResponse)(nil),             // 52: godwit.agent.v1.ReadResponse
+	(*WriteRequest)(nil),             // 53: godwit.agent.v1.WriteRequest
+	(*WriteResponse)(nil),            // 54: godwit.agent.v1.WriteResponse
+	(*CloseStdinRequest)(nil),        // 55: godwit.agent.v1.CloseStdinRequest
+	(*CloseStdinResponse)(nil),       // 56: godwit.agent.v1.CloseStdinResponse
+	(*ResizeRequest)(nil),            // 57: godwit.agent.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 58: godwit.agent.v1.ResizeResponse
+	(*StatsRequest)(nil),             // 59: godwit.agent.v1.StatsRequest
+	(*StatsResponse)(nil),            // 60: godwit.agent.v1.StatsResponse
+	(*BlockIO)(nil),                  // 61: godwit.agent.v1.BlockIO
+	(*UpdateRequest)(nil),            // 62: godwit.agent.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 63: godwit.agent.v1.UpdateResponse
+	(*SyncRequest)(nil),              // 64: godwit.agent.v1.SyncRequest
+	(*SyncResponse)(nil),             // 65: godwit.agent.v1.SyncResponse
+	(*ShutdownRequest)(nil),          // 66: godwit.agent.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),         // 67: godwit.agent.v1.ShutdownResponse
+	nil,                              // 68: godwit.agent.v1.SetupRequest.SysctlEntry
+	nil,                              // 69: godwit.agent.v1.SetupPodRequest.SysctlEntry
+	nil,                              // 70: godwit.agent.v1.StatsResponse.MemoryStatEntry
+	nil,                              // 71: godwit.agent.v1.StatsResponse.CpuStatEntry
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	3,  // 0: godwit.agent.v1.SetupRequest.layers:type_name -> godwit.agent.v1.Disk
 	3,  // 1: godwit.agent.v1.SetupRequest.writable:type_name -> godwit.agent.v1.Disk
 	4,  // 2: godwit.agent.v1.SetupRequest.mounts:type_name -> godwit.agent.v1.Mount
 	5,  // 3: godwit.agent.v1.SetupRequest.files:type_name -> godwit.agent.v1.File
-	65, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
+	68, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
 	7,  // 5: godwit.agent.v1.SetupRequest.seccomp:type_name -> godwit.agent.v1.Seccomp
 	4,  // 6: godwit.agent.v1.SetupRequest.copies:type_name -> godwit.agent.v1.Mount
 	5,  // 7: godwit.agent.v1.CopyRequest.files:type_name -> godwit.agent.v1.File
-	66, // 8: godwit.agent.v1.SetupPodRequest.sysctl:type_name -> godwit.agent.v1.SetupPodRequest.SysctlEntry
+	69, // 8: godwit.agent.v1.SetupPodRequest.sysctl:type_name -> godwit.agent.v1.SetupPodRequest.SysctlEntry
 	3,  // 9: godwit.agent.v1.SetupPodRequest.writable:type_name -> godwit.agent.v1.Disk
-	6,  // 10: godwit.agent.v1.AddContainerRequest.setup:type_name -> godwit.agent.v1.SetupRequest
-	17, // 11: godwit.agent.v1.AddContainerRequest.volumes:type_name -> godwit.agent.v1.VolumeMount
-	5,  // 12: godwit.agent.v1.SyncVolumeRequest.entries:type_name -> godwit.agent.v1.File
-	27, // 13: godwit.agent.v1.NIC.routes:type_name -> godwit.agent.v1.Route
-	28, // 14: godwit.agent.v1.ConfigureNetworkRequest.nics:type_name -> godwit.agent.v1.NIC
-	28, // 15: godwit.agent.v1.RestoredRequest.nics:type_name -> godwit.agent.v1.NIC
-	5,  // 16: godwit.agent.v1.RestoredRequest.files:type_name -> godwit.agent.v1.File
-	45, // 17: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
-	45, // 18: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
-	45, // 19: godwit.agent.v1.ProcessesResponse.others:type_name -> godwit.agent.v1.Process
-	0,  // 20: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
-	67, // 21: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
-	68, // 22: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
-	58, // 23: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
-	1,  // 24: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
-	31, // 25: godwit.agent.v1.Agent.Prepare:input_type -> godwit.agent.v1.PrepareRequest
-	6,  // 26: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
-	9,  // 27: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
-	29, // 28: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
-	33, // 29: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
-	35, // 30: godwit.agent.v1.Agent.SetClock:input_type -> godwit.agent.v1.SetClockRequest
-	37, // 31: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
-	39, // 32: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
-	41, // 33: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
-	43, // 34: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
-	46, // 35: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
-	48, // 36: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
-	50, // 37: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
-	52, // 38: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
-	54, // 39: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
-	56, // 40: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
-	59, // 41: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
-	61, // 42: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
-	63, // 43: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
-	11, // 44: godwit.agent.v1.Agent.SetupPod:input_type -> godwit.agent.v1.SetupPodRequest
-	13, // 45: godwit.agent.v1.Agent.AddVolume:input_type -> godwit.agent.v1.AddVolumeRequest
-	15, // 46: godwit.agent.v1.Agent.RemoveVolume:input_type -> godwit.agent.v1.RemoveVolumeRequest
-	22, // 47: godwit.agent.v1.Agent.SyncVolume:input_type -> godwit.agent.v1.SyncVolumeRequest
-	18, // 48: godwit.agent.v1.Agent.AddContainer:input_type -> godwit.agent.v1.AddContainerRequest
-	20, // 49: godwit.agent.v1.Agent.RemoveContainer:input_type -> godwit.agent.v1.RemoveContainerRequest
-	24, // 50: godwit.agent.v1.Agent.ReadBack:input_type -> godwit.agent.v1.ReadBackRequest
-	2,  // 51: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
-	32, // 52: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
-	8,  // 53: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
-	10, // 54: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
-	30, // 55: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
-	34, // 56: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
-	36, // 57: godwit.agent.v1.Agent.SetClock:output_type -> godwit.agent.v1.SetClockResponse
-	38, // 58: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
-	40, // 59: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
-	42, // 60: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
-	44, // 61: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
-	47, // 62: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
-	49, // 63: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
-	51, // 64: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
-	53, // 65: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
-	55, // 66: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
-	57, // 67: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
-	60, // 68: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
-	62, // 69: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
-	64, // 70: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
-	12, // 71: godwit.agent.v1.Agent.SetupPod:output_type -> godwit.agent.v1.SetupPodResponse
-	14, // 72: godwit.agent.v1.Agent.AddVolume:output_type -> godwit.agent.v1.AddVolumeResponse
-	16, // 73: godwit.agent.v1.Agent.RemoveVolume:output_type -> godwit.agent.v1.RemoveVolumeResponse
-	23, // 74: godwit.agent.v1.Agent.SyncVolume:output_type -> godwit.agent.v1.SyncVolumeResponse
-	19, // 75: godwit.agent.v1.Agent.AddContainer:output_type -> godwit.agent.v1.AddContainerResponse
-	21, // 76: godwit.agent.v1.Agent.RemoveContainer:output_type -> godwit.agent.v1.RemoveContainerResponse
-	25, // 77: godwit.agent.v1.Agent.ReadBack:output_type -> godwit.agent.v1.ReadBackResponse
-	51, // [51:78] is the sub-list for method output_type
-	24, // [24:51] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	3,  // 10: godwit.agent.v1.AddVolumeRequest.disk:type_name -> godwit.agent.v1.Disk
+	6,  // 11: godwit.agent.v1.AddContainerRequest.setup:type_name -> godwit.agent.v1.SetupRequest
+	17, // 12: godwit.agent.v1.AddContainerRequest.volumes:type_name -> godwit.agent.v1.VolumeMount
+	19, // 13: godwit.agent.v1.AddContainerRequest.devices:type_name -> godwit.agent.v1.Device
+	5,  // 14: godwit.agent.v1.SyncVolumeRequest.entries:type_name -> godwit.agent.v1.File
+	30, // 15: godwit.agent.v1.NIC.routes:type_name -> godwit.agent.v1.Route
+	31, // 16: godwit.agent.v1.ConfigureNetworkRequest.nics:type_name -> godwit.agent.v1.NIC
+	31, // 17: godwit.agent.v1.RestoredRequest.nics:type_name -> godwit.agent.v1.NIC
+	5,  // 18: godwit.agent.v1.RestoredRequest.files:type_name -> godwit.agent.v1.File
+	48, // 19: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
+	48, // 20: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
+	48, // 21: godwit.agent.v1.ProcessesResponse.others:type_name -> godwit.agent.v1.Process
+	0,  // 22: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
+	70, // 23: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
+	71, // 24: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
+	61, // 25: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
+	1,  // 26: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
+	34, // 27: godwit.agent.v1.Agent.Prepare:input_type -> godwit.agent.v1.PrepareRequest
+	6,  // 28: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
+	9,  // 29: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
+	32, // 30: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
+	36, // 31: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
+	38, // 32: godwit.agent.v1.Agent.SetClock:input_type -> godwit.agent.v1.SetClockRequest
+	40, // 33: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
+	42, // 34: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
+	44, // 35: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
+	46, // 36: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
+	49, // 37: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
+	51, // 38: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
+	53, // 39: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
+	55, // 40: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
+	57, // 41: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
+	59, // 42: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
+	62, // 43: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
+	64, // 44: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
+	66, // 45: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
+	11, // 46: godwit.agent.v1.Agent.SetupPod:input_type -> godwit.agent.v1.SetupPodRequest
+	13, // 47: godwit.agent.v1.Agent.AddVolume:input_type -> godwit.agent.v1.AddVolumeRequest
+	15, // 48: godwit.agent.v1.Agent.RemoveVolume:input_type -> godwit.agent.v1.RemoveVolumeRequest
+	23, // 49: godwit.agent.v1.Agent.SyncVolume:input_type -> godwit.agent.v1.SyncVolumeRequest
+	18, // 50: godwit.agent.v1.Agent.AddContainer:input_type -> godwit.agent.v1.AddContainerRequest
+	21, // 51: godwit.agent.v1.Agent.RemoveContainer:input_type -> godwit.agent.v1.RemoveContainerRequest
+	25, // 52: godwit.agent.v1.Agent.ReadBack:input_type -> godwit.agent.v1.ReadBackRequest
+	27, // 53: godwit.agent.v1.Agent.Connect:input_type -> godwit.agent.v1.ConnectRequest
+	2,  // 54: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
+	35, // 55: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
+	8,  // 56: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
+	10, // 57: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
+	33, // 58: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
+	37, // 59: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
+	39, // 60: godwit.agent.v1.Agent.SetClock:output_type -> godwit.agent.v1.SetClockResponse
+	41, // 61: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
+	43, // 62: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
+	45, // 63: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
+	47, // 64: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
+	50, // 65: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
+	52, // 66: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
+	54, // 67: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
+	56, // 68: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
+	58, // 69: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
+	60, // 70: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
+	63, // 71: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
+	65, // 72: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
+	67, // 73: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
+	12, // 74: godwit.agent.v1.Agent.SetupPod:output_type -> godwit.agent.v1.SetupPodResponse
+	14, // 75: godwit.agent.v1.Agent.AddVolume:output_type -> godwit.agent.v1.AddVolumeResponse
+	16, // 76: godwit.agent.v1.Agent.RemoveVolume:output_type -> godwit.agent.v1.RemoveVolumeResponse
+	24, // 77: godwit.agent.v1.Agent.SyncVolume:output_type -> godwit.agent.v1.SyncVolumeResponse
+	20, // 78: godwit.agent.v1.Agent.AddContainer:output_type -> godwit.agent.v1.AddContainerResponse
+	22, // 79: godwit.agent.v1.Agent.RemoveContainer:output_type -> godwit.agent.v1.RemoveContainerResponse
+	26, // 80: godwit.agent.v1.Agent.ReadBack:output_type -> godwit.agent.v1.ReadBackResponse
+	28, // 81: godwit.agent.v1.Agent.Connect:output_type -> godwit.agent.v1.ConnectResponse
+	54, // [54:82] is the sub-list for method output_type
+	26, // [26:54] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -4263,7 +4494,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   68,
+			NumMessages:   71,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,7 @@ type AgentService interface {
 	AddContainer(context.Context, *AddContainerRequest) (*AddContainerResponse, error)
 	RemoveContainer(context.Context, *RemoveContainerRequest) (*RemoveContainerResponse, error)
 	ReadBack(context.Context, *ReadBackRequest) (*ReadBackResponse, error)
+	Connect(context.Context, *ConnectRequest) (*ConnectResponse, error)
 }
 
 func RegisterAgentService(srv *ttrpc.Server, svc AgentService) {
@@ -228,6 +229,13 @@ func RegisterAgentService(srv *ttrpc.Server, svc AgentService) {
 					return nil, err
 				}
 				return svc.ReadBack(ctx, &req)
+			},
+			"Connect": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ConnectRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Connect(ctx, &req)
 			},
 		},
 	})
@@ -454,6 +462,14 @@ func (c *agentClient) RemoveContainer(ctx context.Context, req *RemoveContainerR
 func (c *agentClient) ReadBack(ctx context.Context, req *ReadBackRequest) (*ReadBackResponse, error) {
 	var resp ReadBackResponse
 	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "ReadBack", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *agentClient) Connect(ctx context.Context, req *ConnectRequest) (*ConnectResponse, error) {
+	var resp ConnectResponse
+	if err := c.client.Call(ctx, "godwit.agent.v1.Agent", "Connect", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
