@@ -143,8 +143,8 @@ func TestPodDeviceFailures(t *testing.T) {
 	}
 }
 
-// TestPodDeviceStays: a pod that has a block device of its node is refused before its VM stands still, by the name of
-// the device, whatever the operation. It runs on, and can sleep once no container has the device.
+// TestPodDeviceStays: every operation on a pod that has a block device of its node is refused by the device's name,
+// before the VM stands still. The pod runs on, and can sleep once no container has the device.
 func TestPodDeviceStays(t *testing.T) {
 	path := loopDevice(t)
 	w := newWorld(t)

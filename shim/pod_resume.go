@@ -58,8 +58,7 @@ func (m *member) capturable() error {
 	return nil
 }
 
-// leavable says whether a snapshot can have all of a pod's VM, and whether the VM can be found again after it has left
-// its sandbox.
+// leavable says whether a snapshot can have all of a pod's VM, and whether the VM is found again outside its sandbox.
 func (p *pod) leavable(live bool) error {
 	sp := p.vm.spec()
 	if err := stays(sp); err != nil {

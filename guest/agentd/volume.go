@@ -72,7 +72,7 @@ func (s *Service) registerVolume(r *agentv1.AddVolumeRequest) (*volume, error) {
 	}
 	dir := map[string]string{"disk": p.dir, "memory": s.opts.Dir, kindMounted: s.opts.Dir}[r.Kind]
 	if dir == "" || (r.Kind == kindMounted) != (r.Disk != nil) {
-		return nil, fmt.Errorf("add volume %s: kind %q is neither disk, memory nor mounted, or disk is missing or there in vain: "+
+		return nil, fmt.Errorf("add volume %s: kind %q is not disk, memory or mounted, or disk is wrong for it: "+
 			"%w", r.Id, r.Kind, errdefs.ErrInvalidArgument)
 	}
 	dir = filepath.Join(dir, "volumes", r.Id)

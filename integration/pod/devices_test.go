@@ -56,8 +56,8 @@ func (n *node) leave(device string) (volume string) {
 	return volume
 }
 
-// TestNodeDevices: a container has a block device of the node, which no other container opens, and the file system on
-// another one, which its driver has left to the VM. What the VM wrote is on both after the pod's end.
+// TestNodeDevices: a container has a block device of the node, which no other container opens. It has the file system
+// on another one too, which its driver has left to the VM. What the VM wrote is on both after the pod's end.
 func TestNodeDevices(t *testing.T) {
 	n := open(t, harness.Newest)
 	raw, formatted := loopDevice(t), loopDevice(t)

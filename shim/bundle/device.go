@@ -97,7 +97,7 @@ func onlyRead(d specs.LinuxDevice, r *specs.LinuxResources) (bool, error) {
 
 func ruleFor(rule specs.LinuxDeviceCgroup, d specs.LinuxDevice) bool {
 	is := func(number *int64, want int64) bool { return number == nil || *number == -1 || *number == want }
-	return (rule.Type == "" || rule.Type == "a" || rule.Type == d.Type) && is(rule.Major, d.Major) && is(rule.Minor, d.Minor)
+	return slices.Contains([]string{"", "a", d.Type}, rule.Type) && is(rule.Major, d.Major) && is(rule.Minor, d.Minor)
 }
 
 // findDevice finds the node's device of that number by what the kernel says its name is.

@@ -159,7 +159,8 @@ func TestDirectVolume(t *testing.T) {
 // TestDirectVolumeOfAnother: a path outside the pod's volumes names no device, whatever is said of it.
 func TestDirectVolumeOfAnother(t *testing.T) {
 	path, says := loop(t), direct(t)
-	dir := filepath.Join(strings.Replace(newKubelet(t).volume("kubernetes.io~csi", "pv", false), podUID, "another", 1), csiMount)
+	own := newKubelet(t).volume("kubernetes.io~csi", "pv", false)
+	dir := filepath.Join(strings.Replace(own, podUID, "another", 1), csiMount)
 	must(t, os.MkdirAll(dir, 0o755))
 	says(dir, fmt.Sprintf(`{"volume-type":"block","device":%q,"fstype":"ext4"}`, path))
 	b, err := load(t, member(t, bind(dir, "/data", "ro")))
