@@ -49,7 +49,7 @@ var dockerRunFlags = map[string]string{
 	"blkio-weight": notBounded, "blkio-weight-device": notBounded, "device-read-bps": notBounded,
 	"device-read-iops": notBounded, "device-write-bps": notBounded, "device-write-iops": notBounded,
 	"cpu-period": "Write --cpus.", "cpu-quota": "Write --cpus.", "cpu-rt-period": notBounded,
-	"cpu-rt-runtime": notBounded, "cpu-shares": byNerdctl, "cpuset-cpus": notBounded, "cpuset-mems": notBounded,
+	"cpu-rt-runtime": notBounded, "cpu-shares": byNerdctl, "cpuset-cpus": byNerdctl, "cpuset-mems": byNerdctl,
 	"kernel-memory": notBounded, "memory-swap": ownSwap, "memory-swappiness": ownSwap, "oom-kill-disable": notBounded,
 	"ip6": ownNetwork, "link-local-ip": ownNetwork, "network-alias": ownNetwork,
 	"log-driver": rotatedLogs, "log-opt": rotatedLogs,

@@ -52,5 +52,13 @@ func (c *creation) enter(context.Context, *steps.Undo) error {
 			return err
 		}
 	}
+	if err := cgroup.Pin(j.Cgroup, j.Private, c.cpuset()); err != nil {
+		return err
+	}
 	return cgroup.Join(j.Cgroup, os.Getpid())
+}
+
+// cpuset is what the container asks of this host. No other node is asked for it: the Spec does not have it.
+func (c *creation) cpuset() cgroup.Cpuset {
+	return cgroup.Cpuset{CPUs: c.bundle.CPUs, Mems: c.bundle.Mems}
 }

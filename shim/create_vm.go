@@ -227,7 +227,8 @@ func (c *creation) journal(_ context.Context, u *steps.Undo) (err error) {
 	c.next.RAM = cfg.RAMFile(c.vm.namespace, c.vm.id)
 	c.next.RunDir = cfg.VMRunDir(c.vm.namespace, c.vm.id)
 	c.next.Stdio = c.task.init.stdio
-	if c.next.Cgroup, err = c.host.Cgroup(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id); err != nil {
+	c.next.Cgroup, err = c.host.Cgroup(c.bundle.CgroupsPath, c.vm.namespace, c.vm.id, c.cpuset())
+	if err != nil {
 		return err
 	}
 	c.next.Private = cgroup.Absent(c.next.Cgroup)

@@ -24,6 +24,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/network"
+	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/sandboxprocess"
@@ -239,7 +240,7 @@ func (w *world) host() *Host {
 			return nil
 		},
 		Pool:   func(string, uint64, uint64) error { return w.call("pool") },
-		Cgroup: func(string, string, string) ([]string, error) { return w.cgroup, nil },
+		Cgroup: func(string, string, string, cgroup.Cpuset) ([]string, error) { return w.cgroup, nil },
 		Kernel: func() (spec.Kernel, error) { return spec.Kernel{Digest: "sha256:0"}, w.call("kernel") },
 	}
 }
@@ -352,19 +353,16 @@ func (w *world) capture() (*machinev1.CaptureResponse, error) {
 }
 
 // asleep hibernates the VM as the engine does, and starts a new shim.
-func (w *world) asleep() *world {
-	w.t.Helper()
-	return w.running().sleeps()
-}
+func (w *world) asleep() *world { return w.running().sleeps() }
 
 // sleeps is asleep for a VM that runs.
 func (w *world) sleeps() *world {
 	w.t.Helper()
+	ref := w.ref()
 	r, err := w.capture()
 	w.must("capture", err)
-	_, err = w.machineService().Vote(w.t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
+	_, err = w.machineService().Vote(w.t.Context(), &machinev1.VoteRequest{Ref: ref})
 	w.must("vote", err)
-	ref := w.ref()
 	w.records.sleep(r.GetDigest())
 	_, err = w.machineService().Release(w.t.Context(), &machinev1.ReleaseRequest{Ref: ref, Digest: r.GetDigest()})
 	w.must("release", err)

@@ -312,7 +312,8 @@ func TestCgroupThatIsNotKnown(t *testing.T) {
 	if err := os.Symlink("loop", filepath.Join(root, "loop")); err != nil {
 		t.Fatal(err)
 	}
-	if dirs, err := cgroup.DirsBelow(filepath.Join(root, "loop"), false, "", "ns", "vm"); !errdefs.IsUnavailable(err) {
+	dirs, err := cgroup.DirsBelow(filepath.Join(root, "loop"), false, "", "ns", "vm", cgroup.Cpuset{})
+	if !errdefs.IsUnavailable(err) {
 		t.Errorf("cgroups are %v, %v, want Unavailable", dirs, err)
 	}
 	files(t, root, map[string]string{"memory.events/": "", "memory.current": "1000"})

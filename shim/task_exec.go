@@ -30,7 +30,7 @@ func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*empty
 			return nil, fmt.Errorf("exec in the sandbox of pod %s, where no program runs: name one of its containers: %w",
 				vm.id, errdefs.ErrNotImplemented)
 		}
-		process, notes, err := bundle.ExecProcess(r.GetSpec().GetValue(), r.GetTerminal())
+		process, notes, err := bundle.ExecProcess(r.GetSpec().GetValue(), r.GetTerminal(), t.member != nil)
 		if err != nil {
 			return nil, fmt.Errorf("exec %s of task %s: %w", r.GetExecID(), vm.id, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/network/dhcp"
 	"godwit.dev/godwit/shim/bundle"
+	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/sandboxprocess"
@@ -47,7 +48,7 @@ type Host struct {
 	// Pool makes sure that RAM files have a tmpfs, or a hugetlbfs of such pages, to lie in.
 	Pool func(dir string, size, page uint64) error
 	// Cgroup names the directories of a task's cgroup on the host.
-	Cgroup func(path, namespace, id string) ([]string, error)
+	Cgroup func(path, namespace, id string, set cgroup.Cpuset) ([]string, error)
 	// Kernel describes what container images are booted with.
 	Kernel func() (spec.Kernel, error)
 	// Templates are the node's; nil: every VM boots.

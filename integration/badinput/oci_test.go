@@ -188,7 +188,7 @@ func everything(t *testing.T, dir string) []oci.SpecOpts {
 		p.OOMScoreAdj, p.User.Umask, p.User.AdditionalGids = &score, &umask, []uint32{7, 9}
 		p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 123, Hard: 456},
 			{Type: "RLIMIT_CORE", Soft: 0, Hard: 0}}
-		p.ApparmorProfile, p.SelinuxLabel = "of-the-host", "system_u:of-the-host"
+		p.ApparmorProfile, p.SelinuxLabel = "nerdctl-default", "system_u:system_r:container_t:s0"
 		s.Hostname, s.Domainname = "limosa", "lapponica"
 		s.Hooks = &specs.Hooks{Prestart: hook("prestart"), CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"),
 			Poststop: hook("poststop")}
@@ -208,7 +208,7 @@ func everything(t *testing.T, dir string) []oci.SpecOpts {
 		reservation, swap, limit, shares, quota, period, idle, pids := int64(16<<20), int64(192<<20), int64(128<<20),
 			uint64(512), int64(150_000), uint64(100_000), int64(0), int64(64)
 		l.Resources.Memory = &specs.LinuxMemory{Limit: &limit, Reservation: &reservation, Swap: &swap}
-		l.Resources.CPU = &specs.LinuxCPU{Shares: &shares, Quota: &quota, Period: &period, Idle: &idle, Cpus: "7"}
+		l.Resources.CPU = &specs.LinuxCPU{Shares: &shares, Quota: &quota, Period: &period, Idle: &idle, Cpus: "0"}
 		l.Resources.Pids = &specs.LinuxPids{Limit: &pids}
 		l.Resources.Unified = map[string]string{"memory.high": "134217728"}
 		// A rule of our own goes before containerd's.

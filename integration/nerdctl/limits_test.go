@@ -4,9 +4,13 @@ package nerdctl
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/containerd/cgroups/v3"
+
+	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
 )
 
@@ -22,6 +26,7 @@ func (s *site) testMoreFlags(t *testing.T) {
 		{"quota and period", "cat /sys/fs/cgroup/cpu.max", "50000 200000\n"},
 		{"volume", "cat /labels", "team=birds\n"},
 	})
+	s.pinned(t, s.field(t, "more", "{{.Id}}"))
 	if got := s.field(t, "more", "{{.Config.Labels.team}}"); got != "birds" {
 		t.Errorf("label team = %q", got)
 	}
@@ -40,5 +45,33 @@ func (s *site) testMoreFlags(t *testing.T) {
 		if err := os.Remove(s.inside(file)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// pinned sees that shim and VMM of a container may run on the host's first CPU alone.
+func (s *site) pinned(t *testing.T, id string) {
+	t.Helper()
+	dir := s.Cgroup("cpuset", "default", id)
+	if cgroups.Mode() == cgroups.Unified {
+		dir = s.Cgroup("default", id)
+	}
+	members, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	vmm := false
+	for _, pid := range strings.Fields(string(members)) {
+		exe, err := os.Readlink("/proc/" + pid + "/exe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		vmm = vmm || harness.IsVMM(filepath.Base(exe))
+		if status, err := os.ReadFile("/proc/" + pid + "/status"); err != nil ||
+			!strings.Contains(string(status), "Cpus_allowed_list:\t0\n") {
+			t.Errorf("%s may run on other CPUs: %v\n%s", exe, err, status)
+		}
+	}
+	if !vmm {
+		t.Errorf("no VMM is in %s: %s", dir, members)
 	}
 }

@@ -53,8 +53,9 @@ type Bundle struct {
 	// Member is set for a container of a pod. Such a bundle describes no VM.
 	Member *Member
 	copied int64 // bytes of them that go to the writable disk
-	// cpus and mems are the cpuset that was asked for and noted.
-	cpus, mems string
+	// CPUs and Mems are lists of this host's CPUs and memory nodes, for the host's cgroup of the task. Those of a
+	// container of a pod are noted.
+	CPUs, Mems string
 	// Notes say what was accepted and is not applied as it would be in a container on
 	// the host. The shim logs them once.
 	Notes []string
@@ -120,9 +121,9 @@ func (b *Bundle) readAlone(oci *specs.Spec, own annotations, cfg *config.Config,
 	if b.VMDisk, err = readVMDisk(own, carries); err != nil {
 		return err
 	}
-	checks := []func(*specs.Spec) error{refusePlatforms, refuseProcess, refuseLinux, refuseResources}
+	checks := []func(*specs.Spec) error{refusePlatforms, refuseProcess, refuseLinux, refuseLabels, refuseResources}
 	if b.VMDisk != nil {
-		checks = []func(*specs.Spec) error{refusePlatforms, refuseLinux, refuseResources, b.refuseForDisk}
+		checks = []func(*specs.Spec) error{refusePlatforms, refuseLinux, refuseLabels, refuseResources, b.refuseForDisk}
 	}
 	for _, check := range checks {
 		if err := check(oci); err != nil {
@@ -209,26 +210,14 @@ func (b *Bundle) stripHost(oci *specs.Spec) {
 	if len(l.Resources.Devices) > 0 {
 		b.addNote("device rules are not applied: the guest has the VM's own devices only")
 	}
-	if c := l.Resources.CPU; c != nil && (c.Cpus != "" || c.Mems != "") {
-		b.addNote("cpuset is not applied in the guest: it numbers the host's CPUs")
-		b.cpus, b.mems = c.Cpus, c.Mems
+	if c := l.Resources.CPU; c != nil { // the guest has other CPUs, and so has another node
+		if b.Member != nil && (c.Cpus != "" || c.Mems != "") { // the VM is that of all containers of the pod
+			b.addNote("cpuset is not applied: it numbers the host's CPUs, and all containers of the pod share one VM")
+		}
+		b.CPUs, b.Mems = c.Cpus, c.Mems
 		c.Cpus, c.Mems = "", ""
 	}
 	l.Resources.Devices = nil
-}
-
-// stripLabels takes away what would confine a process of the host.
-func stripLabels(p *specs.Process) (notes []string) {
-	if p.ApparmorProfile != "" {
-		notes = append(notes, fmt.Sprintf("AppArmor profile %s is not applied: it would confine a process of the host",
-			p.ApparmorProfile))
-		p.ApparmorProfile = ""
-	}
-	if p.SelinuxLabel != "" {
-		notes = append(notes, "SELinux label (process.selinuxLabel) is not applied: it would confine a process of the host")
-		p.SelinuxLabel = ""
-	}
-	return notes
 }
 
 func (b *Bundle) addNote(format string, args ...any) {

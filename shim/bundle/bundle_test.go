@@ -111,7 +111,7 @@ func TestNoHostPathInSpec(t *testing.T) {
 		edit(func(s *specs.Spec) {
 			s.Root.Path = secret + "/rootfs"
 			s.Linux.CgroupsPath = secret + "/cgroup"
-			s.Process.ApparmorProfile, s.Process.SelinuxLabel = "nerdctl-default", "system_u:x"
+			s.Process.ApparmorProfile, s.Process.SelinuxLabel = "nerdctl-default", "system_u:system_r:container_t:s0"
 			s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActErrno}
 			s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: secret + "/hook"}}}
 			for i := range s.Linux.Namespaces {

@@ -12,11 +12,16 @@ import (
 
 // ExecProcess reads the process of an exec as a client has given it. It answers the process that
 // the guest is to run, with the notes on what is not applied. The task's word on the terminal
-// counts.
-func ExecProcess(data []byte, terminal bool) (process []byte, notes []string, err error) {
+// counts. As in the Create of a container of a pod, what CRI says of AppArmor and SELinux is noted there.
+func ExecProcess(data []byte, terminal, inPod bool) (process []byte, notes []string, err error) {
 	p := new(specs.Process)
 	if err := json.Unmarshal(data, p); err != nil {
 		return nil, nil, fmt.Errorf("read process: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if !inPod {
+		if err := checkLabels(p); err != nil {
+			return nil, nil, err
+		}
 	}
 	notes = stripLabels(p)
 	if err := stage.CheckProcess(p); err != nil {

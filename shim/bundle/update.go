@@ -119,8 +119,12 @@ func memoryFits(m, now *specs.LinuxMemory, vm *spec.Spec) error {
 }
 
 func (b *Bundle) cpuFits(c, merged *specs.LinuxCPU, vm *spec.Spec) error {
-	if c.Cpus != "" && c.Cpus != b.cpus || c.Mems != "" && c.Mems != b.mems {
-		return refused("linux.resources.cpu.cpus and mems", "they number the host's CPUs and memory nodes")
+	if c.Cpus != "" && c.Cpus != b.CPUs || c.Mems != "" && c.Mems != b.Mems {
+		reason := "a VM keeps the host's CPUs and memory nodes of its Create: leave them out, or create the container anew"
+		if b.Member != nil {
+			reason = "they number the host's CPUs and memory nodes, and all containers of a pod share one VM: leave them out"
+		}
+		return refused("linux.resources.cpu.cpus and mems", reason)
 	}
 	now := b.resourcesOf(vm).CPU
 	if now != nil && reflect.DeepEqual(merged.Quota, now.Quota) && reflect.DeepEqual(merged.Period, now.Period) {

@@ -20,7 +20,7 @@ func TestReadUpdate(t *testing.T) {
 	if err := json.Unmarshal([]byte(now), &vm.Container.OCI.Linux.Resources); err != nil {
 		t.Fatal(err)
 	}
-	b := &Bundle{cpus: "0-1"}
+	b := &Bundle{CPUs: "0-1"}
 	for _, c := range []struct {
 		name, update, want, err string
 		is                      func(error) bool
@@ -74,7 +74,8 @@ func TestReadUpdate(t *testing.T) {
 // terminal is the task's word.
 func TestExecProcess(t *testing.T) {
 	data, notes, err := ExecProcess(
-		[]byte(`{"args":["sh"],"cwd":"/","apparmorProfile":"nerdctl-default","selinuxLabel":"x","user":{"uid":5}}`), true)
+		[]byte(`{"args":["sh"],"cwd":"/","apparmorProfile":"nerdctl-default",`+
+			`"selinuxLabel":"u:r:container_t:s0","user":{"uid":5}}`), true, false)
 	if err != nil || len(notes) != 2 {
 		t.Fatal(notes, err)
 	}

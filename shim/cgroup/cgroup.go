@@ -28,14 +28,14 @@ var (
 const procsFile = "cgroup.procs"
 
 // Dirs names the host's cgroup of a task: where path says, which may have
-// systemd's form slice:prefix:name, else below godwit's own. Unavailable says that it cannot be
-// told which controllers the host has.
-func Dirs(path, namespace, id string) ([]string, error) {
-	return DirsBelow(root, cgroups.Mode() == cgroups.Unified, path, namespace, id)
+// systemd's form slice:prefix:name, else below godwit's own. The hierarchy of cpusets is one of them if set asks for
+// something. Unavailable says that it cannot be told which controllers the host has.
+func Dirs(path, namespace, id string, set Cpuset) ([]string, error) {
+	return DirsBelow(root, cgroups.Mode() == cgroups.Unified, path, namespace, id, set)
 }
 
 // DirsBelow is Dirs on a host whose hierarchies are mounted below root.
-func DirsBelow(root string, unified bool, path, namespace, id string) ([]string, error) {
+func DirsBelow(root string, unified bool, path, namespace, id string, set Cpuset) ([]string, error) {
 	if path == "" {
 		path = filepath.Join("/godwit", namespace+"."+id)
 	}
@@ -47,7 +47,11 @@ func DirsBelow(root string, unified bool, path, namespace, id string) ([]string,
 		return []string{filepath.Join(root, path)}, nil
 	}
 	var dirs []string
-	for _, name := range controllers {
+	wanted := controllers
+	if set.Any() {
+		wanted = append(slices.Clone(controllers), cpusetController)
+	}
+	for _, name := range wanted {
 		// One name may be a link to another: cpu is cpu,cpuacct where both are mounted as one.
 		at := filepath.Join(root, name)
 		info, err := os.Lstat(at)

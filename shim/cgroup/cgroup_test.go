@@ -48,27 +48,34 @@ func TestCgroupDirs(t *testing.T) {
 		t.Fatal(err)
 	}
 	apart := t.TempDir()
-	makeTree(t, apart, map[string]string{"cpu/": "", "cpuacct/": "", "memory/": ""})
+	makeTree(t, apart, map[string]string{"cpu/": "", "cpuacct/": "", "memory/": "", "cpuset/": ""})
 	for _, c := range []struct {
 		name, root string
 		unified    bool
 		path       string
+		set        Cpuset
 		want       []string
 	}{
-		{"own", root, true, "", []string{"godwit/ns.id"}},
-		{"given", root, true, "/default/vm", []string{"default/vm"}},
-		{"out of the root", root, true, "../../etc", []string{"etc"}},
-		{"systemd", root, true, "kubepods-besteffort-pod1.slice:cri:abc",
+		{"own", root, true, "", Cpuset{}, []string{"godwit/ns.id"}},
+		{"given", root, true, "/default/vm", Cpuset{}, []string{"default/vm"}},
+		{"out of the root", root, true, "../../etc", Cpuset{}, []string{"etc"}},
+		{"systemd", root, true, "kubepods-besteffort-pod1.slice:cri:abc", Cpuset{},
 			[]string{"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-abc.scope"}},
-		{"systemd's root", root, true, "-.slice:cri:abc", []string{"cri-abc.scope"}},
-		{"v1", root, false, "/default/vm", []string{"cpu,cpuacct/default/vm", "memory/default/vm", "pids/default/vm"}},
-		{"v1 apart", apart, false, "/default/vm", []string{"cpu/default/vm", "cpuacct/default/vm", "memory/default/vm"}},
+		{"systemd's root", root, true, "-.slice:cri:abc", Cpuset{}, []string{"cri-abc.scope"}},
+		{"v1", root, false, "/default/vm", Cpuset{},
+			[]string{"cpu,cpuacct/default/vm", "memory/default/vm", "pids/default/vm"}},
+		{"v1 with a cpuset", apart, false, "/vm", Cpuset{CPUs: "0"},
+			[]string{"cpu/vm", "cpuacct/vm", "memory/vm", "cpuset/vm"}},
+		{"v1 without the controller", root, false, "/vm", Cpuset{Mems: "0"},
+			[]string{"cpu,cpuacct/vm", "memory/vm", "pids/vm"}},
+		{"v1 apart", apart, false, "/default/vm", Cpuset{},
+			[]string{"cpu/default/vm", "cpuacct/default/vm", "memory/default/vm"}},
 	} {
 		var want []string
 		for _, w := range c.want {
 			want = append(want, filepath.Join(c.root, w))
 		}
-		got, err := DirsBelow(c.root, c.unified, c.path, "ns", "id")
+		got, err := DirsBelow(c.root, c.unified, c.path, "ns", "id", c.set)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v, %s", c.name, err, diff)
 		}
