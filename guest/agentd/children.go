@@ -19,6 +19,9 @@ import (
 type children struct {
 	mu   sync.Mutex
 	runs map[int]*spawned // by pid, until they are reaped
+
+	expected int      // processes that may be adopted soon
+	unknown  []reaped // meanwhile, in order
 }
 
 // spawned is a process that was started. Once it is reaped its pid may be another's, also of one
@@ -59,6 +62,8 @@ func (c *children) reap() {
 		if one := c.runs[pid]; one != nil {
 			delete(c.runs, pid)
 			one.ended(exitStatus(ws), time.Now())
+		} else {
+			c.note(reaped{pid, exitStatus(ws), time.Now()})
 		}
 	}
 }
@@ -76,6 +81,7 @@ const self = "/proc/self/exe"
 // names of the stages, as ps shows them. Tools look for that of pause.
 var names = map[string]string{
 	stage.ArgInit: "godwit-init", stage.ArgExec: "godwit-init", stage.ArgPause: "/pause",
+	stage.ForkServer: "godwit-init",
 }
 
 // spawn starts a stage of this program with socket as descriptor 3. ended is called

@@ -47,6 +47,7 @@ type Options struct {
 type Service struct {
 	opts     Options
 	children *children
+	forks    *forks
 	before   func(step string) error // of making a container; nil but in tests
 
 	begun   sync.Once  // Started
@@ -94,6 +95,7 @@ func New(opts Options) (*Service, error) {
 
 func newService(main *container) *Service {
 	return &Service{
+		forks:      newForks(),
 		containers: map[string]*container{"": main}, volumes: make(map[string]*volume),
 		processes: make(map[string]*process), connections: make(map[string]*connection), starting: make(map[string]starting),
 		sizes: make(map[string]unix.Winsize), clock: realtime{},

@@ -43,10 +43,11 @@ func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.
 			delete(s.sizes, r.Id)
 		}
 		s.mu.Unlock()
+		s.admit(ctx, spec)
 		if r.Id == c.id {
 			return s.startInit(c, p.spec, p.size, r)
 		}
-		return p, s.startExec(c, p, r)
+		return p, s.startExec(ctx, c, p, r)
 	})
 	if err != nil {
 		return nil, err
@@ -129,10 +130,13 @@ func (s *Service) startInit(c *container, spec *specs.Process, size *unix.Winsiz
 }
 
 // startExec starts one more process in the container.
-func (s *Service) startExec(c *container, p *process, r *agentv1.StartRequest) error {
+func (s *Service) startExec(ctx context.Context, c *container, p *process, r *agentv1.StartRequest) error {
 	first := s.processOf(c.id)
 	if first == nil || first.exited() {
 		return fmt.Errorf("start process %q: the container's init does not run: %w", p.id, errdefs.ErrFailedPrecondition)
+	}
+	if err := s.fork(ctx, p, first, r); !errors.Is(err, errNotForked) {
+		return err
 	}
 	ch, err := s.children.spawnChild(stage.ArgExec, 0, first.spawned, func(status uint32, at time.Time) {
 		s.ended(p, status, at)

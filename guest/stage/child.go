@@ -24,6 +24,10 @@ func Main(kind string) int {
 		return 1
 	}
 	unix.CloseOnExec(SocketFD)
+	if kind == ForkServer {
+		_ = serveForks(SocketFD) // the agent sees the end of the socket
+		return 1
+	}
 	pipe, err := NewPipe(os.NewFile(SocketFD, "stage"))
 	if err != nil {
 		return 1
@@ -107,6 +111,8 @@ func (p *Process) exec(pipe *Pipe, box *Container) error {
 	if err := await(pipe); err != nil {
 		return err
 	}
+	// The agent opens nothing that exec leaves open. A program of a container must not find more either way.
+	_ = unix.CloseRange(SocketFD, ^uint(0)>>32, unix.CLOSE_RANGE_CLOEXEC)
 	if err := id.confine(); err != nil {
 		return err
 	}

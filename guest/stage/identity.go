@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -80,7 +81,7 @@ func environment(p *specs.Process) []string {
 // only the one that execs counts.
 func (id *identity) assume() error {
 	p := id.spec
-	for _, r := range append([]specs.POSIXRlimit{openFiles}, p.Rlimits...) {
+	for _, r := range limits(p) {
 		if err := unix.Prlimit(0, rlimits[r.Type], &unix.Rlimit{Cur: r.Soft, Max: r.Hard}, nil); err != nil {
 			return fmt.Errorf("set %s: %w", r.Type, err)
 		}
@@ -181,6 +182,14 @@ func (id *identity) switchUser() error {
 // openFiles is what a process may have open whose spec says nothing of it: what service
 // managers give. The kernel's own 4,096 are too few for servers.
 var openFiles = specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 524288}
+
+// limits of a process.
+func limits(p *specs.Process) []specs.POSIXRlimit {
+	if slices.ContainsFunc(p.Rlimits, func(r specs.POSIXRlimit) bool { return r.Type == openFiles.Type }) {
+		return p.Rlimits
+	}
+	return append([]specs.POSIXRlimit{openFiles}, p.Rlimits...)
+}
 
 var rlimits = map[string]int{
 	"RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_CPU": unix.RLIMIT_CPU,

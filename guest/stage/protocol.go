@@ -23,7 +23,7 @@ const (
 )
 
 // Args are the kinds of child.
-var Args = []string{ArgInit, ArgExec, ArgPause}
+var Args = []string{ArgInit, ArgExec, ArgPause, ForkServer}
 
 // Mount is one mount of the OCI spec.
 type Mount struct {

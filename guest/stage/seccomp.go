@@ -43,17 +43,13 @@ func (id *identity) confine() error {
 	if id.filter == nil {
 		return nil
 	}
-	n := len(id.filter.Program)
-	if n == 0 || n%instructionSize != 0 || n/instructionSize > unix.BPF_MAXINSNS {
-		return fmt.Errorf("linux.seccomp: a filter of %d bytes: %w", n, errdefs.ErrInvalidArgument)
+	prog, err := id.filter.prog()
+	if err != nil {
+		return err
 	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	prog := unix.SockFprog{
-		Len:    uint16(n / instructionSize),
-		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(id.filter.Program))),
-	}
 	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, uintptr(id.filter.Flags),
-		uintptr(unsafe.Pointer(&prog)))
+		uintptr(unsafe.Pointer(prog)))
 	if errno != 0 {
 		return fmt.Errorf("linux.seccomp: install filter: %w", errno)
 	}
@@ -66,6 +62,18 @@ func (id *identity) confine() error {
 			errno)
 	}
 	return nil
+}
+
+// prog is the filter as the kernel takes it.
+func (f *Seccomp) prog() (*unix.SockFprog, error) {
+	n := len(f.Program)
+	if n == 0 || n%instructionSize != 0 || n/instructionSize > unix.BPF_MAXINSNS {
+		return nil, fmt.Errorf("linux.seccomp: a filter of %d bytes: %w", n, errdefs.ErrInvalidArgument)
+	}
+	return &unix.SockFprog{
+		Len:    uint16(n / instructionSize),
+		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(f.Program))),
+	}, nil
 }
 
 // personality sets the execution domain.

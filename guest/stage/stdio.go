@@ -25,14 +25,19 @@ func (p *Process) stdio(pipe *Pipe, init bool) error {
 		}
 		unix.Close(fd)
 	}
-	// As with runc, /proc/self/fd/1 can be opened again by a process that is not root.
-	for i := range fds {
+	own(p, []int{0, 1, 2})
+	return nil
+}
+
+// own makes pipes those of the process's user. As with runc, a process that is not root can open
+// /proc/self/fd/1 again.
+func own(p *Process, fds []int) {
+	for _, fd := range fds {
 		var st unix.Stat_t
-		if err := unix.Fstat(i, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
-			_ = unix.Fchown(i, int(p.Spec.User.UID), int(p.Spec.User.GID))
+		if err := unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
+			_ = unix.Fchown(fd, int(p.Spec.User.UID), int(p.Spec.User.GID))
 		}
 	}
-	return nil
 }
 
 // terminal makes a pty in the container's own devpts, gives its master to the agent

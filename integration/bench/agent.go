@@ -161,7 +161,8 @@ func timeAgent(ctx context.Context, a *client.Agent) (*AgentTimes, error) {
 }
 
 func start(ctx context.Context, a *client.Agent, id string, args ...string) error {
-	p, err := json.Marshal(specs.Process{Args: append([]string{"/bin/busybox"}, args...), Cwd: "/"})
+	p, err := json.Marshal(specs.Process{Args: append([]string{"/bin/busybox"}, args...), Cwd: "/",
+		Capabilities: &specs.LinuxCapabilities{}})
 	if err != nil {
 		return err
 	}
