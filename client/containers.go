@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
@@ -30,8 +31,9 @@ type Container struct {
 	Name    string // of nerdctl's label; may be empty
 	Runtime string // containerd's name of its runtime, or a shim's path
 
-	member bool // of a pod
-	own    bool // the runtime is godwit's, and it is no container of a pod, whose VM is the sandbox's
+	task   string // containerd's id: that of a sandbox is not its VM's if the pod has a name for the VM
+	member bool   // of a pod
+	own    bool   // the runtime is godwit's, and it is no container of a pod, whose VM is the sandbox's
 }
 
 func (f *Container) isVM() bool { return f.own }
@@ -77,9 +79,29 @@ func (c *Client) containers(ctx context.Context, namespace string, filters ...st
 }
 
 func (c *Client) container(namespace string, obj *containers.Container) *Container {
-	return &Container{VM: &nodev1.VM{Namespace: namespace, Id: obj.ID}, Name: obj.Labels[LabelName],
+	id := record.SandboxVM(obj.ID, obj.Labels, obj.Spec.GetValue())
+	return &Container{VM: &nodev1.VM{Namespace: namespace, Id: id}, task: obj.ID, Name: obj.Labels[LabelName],
 		Runtime: obj.Runtime.Name, member: c.own(obj.Runtime.Name) && record.IsMember(obj.Labels),
 		own: c.own(obj.Runtime.Name) && !record.IsMember(obj.Labels)}
+}
+
+// find is the container of a VM in the namespace of ctx. That of a pod with a name for its VM is the sandbox that runs
+// it, whose id CRI makes by chance.
+func (c *Client) find(ctx context.Context, ctr *containerd.Client, vm *nodev1.VM) (containerd.Container, error) {
+	container, err := ctr.LoadContainer(ctx, vm.GetId())
+	if !errdefs.IsNotFound(err) || !record.MayBePod(vm.GetId()) {
+		return container, err
+	}
+	all, failed := c.containers(ctx, vm.GetNamespace(), record.SandboxFilter)
+	if failed != nil {
+		return nil, failed
+	}
+	for _, f := range all {
+		if f.VM.GetId() == vm.GetId() && c.alive(ctx, f.task) {
+			return ctr.LoadContainer(ctx, f.task)
+		}
+	}
+	return nil, err
 }
 
 // own reports whether a runtime is godwit's: by the configured name, the usual one, or the path of the shim.

@@ -94,7 +94,7 @@ func (i *Inspection) containerd(ctx context.Context, c *Client, vm *nodev1.VM) (
 		return false, err
 	}
 	ctx = within(ctx, vm)
-	container, err := ctr.LoadContainer(ctx, vm.GetId())
+	container, err := c.find(ctx, ctr, vm)
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	}

@@ -34,7 +34,7 @@ func (c *Client) Task(ctx context.Context, vm *nodev1.VM) (*Task, error) {
 		return nil, err
 	}
 	ctx = within(ctx, vm)
-	container, err := ctr.LoadContainer(ctx, vm.GetId())
+	container, err := c.find(ctx, ctr, vm)
 	if err != nil {
 		return nil, c.absent(ctx, vm, err)
 	}

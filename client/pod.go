@@ -18,7 +18,7 @@ func (c *Client) refusePod(ctx context.Context, vm *nodev1.VM, remedy string) er
 	if err != nil {
 		return nil
 	}
-	container, err := ctr.LoadContainer(within(ctx, vm), vm.GetId())
+	container, err := c.find(within(ctx, vm), ctr, vm)
 	if err != nil {
 		return nil
 	}

@@ -43,7 +43,7 @@ func (c *Client) Running(ctx context.Context) ([]*nodev1.VM, error) {
 	}
 	var vms []*nodev1.VM
 	for _, container := range all {
-		if container.isVM() && c.alive(within(ctx, container.VM), container.VM.GetId()) {
+		if container.isVM() && c.alive(within(ctx, container.VM), container.task) {
 			vms = append(vms, container.VM)
 		}
 	}

@@ -35,6 +35,11 @@ func (c *creation) clearable(ctx context.Context, old *journal.Journal) error {
 	if err != nil {
 		return fmt.Errorf("an earlier task of the VM may have a shim, and nothing of it is touched: %w", err)
 	}
+	if alive {
+		if err := c.otherSandbox(old); err != nil {
+			return err
+		}
+	}
 	if old.Phase.Open() && (!old.Phase.Destination() || alive) {
 		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase,
 			errdefs.ErrFailedPrecondition)

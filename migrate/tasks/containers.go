@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -16,8 +17,8 @@ import (
 // labelName is what nerdctl calls a container.
 const labelName = record.LabelName
 
-// Containers tells of all containers of all namespaces: their name, their image, and when they were made. Those of
-// other runtimes are among them. With an error it tells of those that it could read.
+// Containers tells of all containers of all namespaces, the oldest first: their VM, their name, their image, and when
+// they were made. Those of other runtimes are among them. With an error it tells of those that it could read.
 func (c *Client) Containers(ctx context.Context) (all []*nodev1.VMInfo, err error) {
 	spaces, err := c.containerd.NamespaceService().List(ctx)
 	if err != nil {
@@ -29,10 +30,11 @@ func (c *Client) Containers(ctx context.Context) (all []*nodev1.VMInfo, err erro
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list containers of namespace %s: %w", space, err))
 		}
+		slices.SortFunc(list, func(a, b containers.Container) int { return a.CreatedAt.Compare(b.CreatedAt) })
 		for _, obj := range list {
 			info := &nodev1.VMInfo{
-				Vm: &nodev1.VM{Namespace: space, Id: obj.ID}, Name: obj.Labels[labelName], Image: obj.Image,
-				CreatedUnixNano: obj.CreatedAt.UnixNano(),
+				Vm:   &nodev1.VM{Namespace: space, Id: record.SandboxVM(obj.ID, obj.Labels, obj.Spec.GetValue())},
+				Name: obj.Labels[labelName], Image: obj.Image, CreatedUnixNano: obj.CreatedAt.UnixNano(),
 			}
 			if record.IsSandbox(obj.Labels) {
 				info.Pod, info.Image = podOf(obj), "" // what the sandbox's image has in it is not run

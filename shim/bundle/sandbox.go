@@ -45,7 +45,7 @@ func (b *Bundle) readSandbox(oci *specs.Spec, c cri, own annotations, cfg *confi
 	if err != nil {
 		return fmt.Errorf("annotation %s: %w", criQuota, err)
 	}
-	name, err := vmName(c, own.honoured[spec.AnnotationVM], b.ID)
+	name, err := vmName(oci.Annotations, b.ID)
 	if err != nil {
 		return err
 	}

@@ -23,15 +23,15 @@ func VMName(dir, id string) (string, error) {
 	if err != nil || c.role != roleSandbox {
 		return id, err
 	}
-	return vmName(c, annotations[spec.AnnotationVM], id)
+	return vmName(annotations, id)
 }
 
-// vmName has the pod's namespace first: pods of two namespaces may have one name. No namespace has a dot in it.
-func vmName(c cri, given, id string) (string, error) {
-	if given == "" {
+// vmName is the name by the annotations of a sandbox. No namespace of Kubernetes has a dot in it.
+func vmName(annotations map[string]string, id string) (string, error) {
+	name := record.PodVM(annotations)
+	if name == "" {
 		return id, nil
 	}
-	name := c.namespace + "." + given
 	if err := record.CheckVMName(name); err != nil {
 		return "", fmt.Errorf("annotation %s: with the namespace of the pod before it: %w", spec.AnnotationVM, err)
 	}
