@@ -62,6 +62,18 @@ func (p *pod) missing() (names []string) {
 	return names
 }
 
+// waits says why nothing can be run in the guest for a task that is armed; vm.mu is held.
+func (p *pod) waits(t *Task) error {
+	missing := p.missing()
+	if len(missing) == 0 {
+		return fmt.Errorf("exec in container %s: its pod %s wakes at this moment: %w", t.id, p.vm.id,
+			errdefs.ErrFailedPrecondition)
+	}
+	return fmt.Errorf("exec in container %s: its pod %s wakes when all its containers are started, and %s is missing. A "+
+		"postStart hook or startupProbe that waits for an exec keeps a kubelet from starting them: leave it out: %w", t.id,
+		p.vm.id, strings.Join(missing, ", "), errdefs.ErrFailedPrecondition)
+}
+
 // wake lets a VM run whose tasks are all armed. No client waits for the outcome: what fails ends all tasks.
 func (p *pod) wake() {
 	vm := p.vm

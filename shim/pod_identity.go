@@ -34,9 +34,9 @@ func (c *creation) checkPod(was *spec.Spec) error {
 		is.Name, is.UID, c.vm.namespace, c.vm.id, errdefs.ErrFailedPrecondition)
 }
 
-// otherSandbox refuses a pod whose VM another pod has, as the one that old is the journal of, whose shim lives. A sandbox
-// that has not been started has no VMM yet, and has the VM all the same. One that has left, or that containerd has
-// deleted, has it no more.
+// otherSandbox refuses a pod whose VM another pod has: old is the journal of that one, whose shim lives. A sandbox that
+// has not been started has no VMM yet, and has the VM all the same. One that has left, or that containerd has deleted,
+// has it no more.
 func (c *creation) otherSandbox(old *journal.Journal) error {
 	holds := old.Phase == journal.Own || old.Phase.Open()
 	if old.Spec == nil || old.Spec.Pod == nil || c.bundle.Spec.Pod == nil || !holds || old.Adopted ||

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -36,6 +37,14 @@ func TestTwoPodsOfOneName(t *testing.T) {
 	}
 	if now, err := journal.Read(first.dir); err != nil || now.Shim != other || !lives(other) {
 		t.Errorf("the first one's shim lives: %v, its journal has %v, %v", lives(other), now, err)
+	}
+	second, err := os.MkdirTemp(filepath.Dir(j.Bundle), "bundle")
+	w.must("make bundle", err)
+	if pid, err := CleanUp(t.Context(), w.host(), first.dir, second); pid != 0 || err != nil {
+		t.Errorf("containerd's delete of the second one: %d, %v", pid, err)
+	}
+	if now, err := journal.Read(first.dir); err != nil || now.Shim != other || !lives(other) {
+		t.Errorf("after that the first one's shim lives: %v, its journal has %v, %v", lives(other), now, err)
 	}
 	w.must("delete the first one's bundle", os.RemoveAll(j.Bundle))
 	w.restart()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -30,10 +31,16 @@ var (
 // the VM that is newer than this one, a new task of that name: containerd may call late after an ordinary end. A shim
 // that hangs was given up by containerd: it is killed first, for it may go on at any moment, and what it has left is
 // looked at after that. The hooks that wait for the end of the container run, unless the shim had come so far.
-func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
+//
+// of is the bundle of the task that containerd deletes. The VM of a pod that has the pod's name may be another
+// sandbox's, which has a bundle of its own: nothing of it is touched. Empty: the VM's own, whichever that is.
+func CleanUp(ctx context.Context, host *Host, dir, of string) (pid int, err error) {
 	var seen journal.Journal
 	mine := func(j *journal.Journal) error {
 		seen = *j
+		if of != "" && j.Bundle != "" && filepath.Base(j.Bundle) != filepath.Base(of) {
+			return errOthers
+		}
 		return host.checkAbandoned(j)
 	}
 	j, err := claimJournal(dir, mine)
@@ -44,6 +51,8 @@ func CleanUp(ctx context.Context, host *Host, dir string) (pid int, err error) {
 		}
 	}
 	switch {
+	case errors.Is(err, errOthers):
+		return 0, nil
 	case errdefs.IsNotFound(err):
 		return 0, sweep(dir)
 	case j == nil && (errdefs.IsAlreadyExists(err) || errors.Is(err, errOwed)):
@@ -95,6 +104,9 @@ func startedLater(id proc.ID) (bool, error) {
 
 // errOwed says that a VM of a dead shim is its successor's.
 var errOwed = fmt.Errorf("an operation holds or wakes it, or it was adopted: %w", errdefs.ErrFailedPrecondition)
+
+// errOthers says that a VM is another task's.
+var errOthers = fmt.Errorf("another task has the VM: %w", errdefs.ErrFailedPrecondition)
 
 // checkAbandoned wants a VM that a dead shim has left to its next owner.
 func (h *Host) checkAbandoned(j *journal.Journal) error {

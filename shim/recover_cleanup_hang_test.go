@@ -68,7 +68,7 @@ func TestCleanUpAfterAShimThatHangs(t *testing.T) {
 		}
 		return ends(ctx, id)
 	}
-	pid, err := CleanUp(t.Context(), w.host(), w.dir())
+	pid, err := CleanUp(t.Context(), w.host(), w.dir(), "")
 	if err != nil || pid == 0 || !w.gone() {
 		t.Errorf("pid %d, %v; left: %v", pid, err, w.holding())
 	}
@@ -132,7 +132,7 @@ func TestCleanUpLooksAfterTheEndOfAShimThatHangs(t *testing.T) {
 				return ends(ctx, id)
 			}
 			all := w.holding()
-			pid, err := CleanUp(t.Context(), w.host(), w.dir())
+			pid, err := CleanUp(t.Context(), w.host(), w.dir(), "")
 			if err != nil || pid == 0 || lives(shim) || !lives(w.machine.id) {
 				t.Errorf("pid %d, %v; the shim lives: %t, the VMM: %t", pid, err, lives(shim), lives(w.machine.id))
 			}
@@ -150,7 +150,7 @@ func TestCleanUpLeavesAShimThatHangsInAnOperation(t *testing.T) {
 	w.must("capture", err)
 	shim := w.hangs()
 	before := w.left()
-	pid, err := CleanUp(t.Context(), w.host(), w.dir())
+	pid, err := CleanUp(t.Context(), w.host(), w.dir(), "")
 	if err != nil || pid == 0 || !lives(shim) || !lives(w.machine.id) || !reflect.DeepEqual(w.left(), before) {
 		t.Errorf("pid %d, %v; the shim lives: %t, the VMM: %t; journal %+v", pid, err, lives(shim), lives(w.machine.id),
 			w.left())

@@ -71,7 +71,7 @@ func (w *world) fenced() {
 }
 
 func cleanUpOf(w *world, host *Host) error {
-	_, err := CleanUp(w.t.Context(), host, w.dir())
+	_, err := CleanUp(w.t.Context(), host, w.dir(), "")
 	return err
 }
 
@@ -174,7 +174,7 @@ func TestCleanUpOfTheLiving(t *testing.T) {
 	w.must("start process", err)
 	w.must("name shim", vm.write(func(j *journal.Journal) { j.Shim = shim }))
 	dyingBound = time.Millisecond
-	pid, err := CleanUp(t.Context(), w.host(), w.dir())
+	pid, err := CleanUp(t.Context(), w.host(), w.dir(), "")
 	if err != nil || pid == 0 || !lives(shim) || !lives(w.machine.id) || w.left().Shim != shim {
 		t.Fatalf("pid %d, %v; the shim lives: %t, the VMM: %t", pid, err, lives(shim), lives(w.machine.id))
 	}

@@ -52,7 +52,7 @@ func TestDeleteThatIsKilled(t *testing.T) {
 	w.stop()
 	slow := *host
 	slow.Disks = lateDisks{host.Disks}
-	if _, err := CleanUp(t.Context(), &slow, dir); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := CleanUp(t.Context(), &slow, dir, ""); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("clean up: %v", err)
 	}
 	if err := Forget(t.Context(), host, "ns", "vm"); !errdefs.IsFailedPrecondition(err) {

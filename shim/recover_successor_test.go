@@ -54,7 +54,7 @@ func TestTheSuccessorDies(t *testing.T) {
 		w, vm := given(t)
 		w.must("forget", vm.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 		w.must("unserve", vm.socket.close(vm.life))
-		if pid, err := CleanUp(t.Context(), w.host(), vm.dir); err != nil || pid == 0 || !lives(w.machine.id) {
+		if pid, err := CleanUp(t.Context(), w.host(), vm.dir, ""); err != nil || pid == 0 || !lives(w.machine.id) {
 			t.Fatalf("cleanup killed an adopted VM: %d, %v", pid, err)
 		}
 		next, err := adoptVM(vm.life, w.host(), "ns", "vm")

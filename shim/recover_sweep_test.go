@@ -15,7 +15,7 @@ func TestSweep(t *testing.T) {
 	w := newWorld(t)
 	host := w.host()
 	for name, clean := range map[string]func(dir string) error{
-		"by what containerd runs":     func(dir string) error { _, err := CleanUp(t.Context(), host, dir); return err },
+		"by what containerd runs":     func(dir string) error { _, err := CleanUp(t.Context(), host, dir, ""); return err },
 		"by order of a node's daemon": func(string) error { return Forget(t.Context(), host, "ns", "vm") },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -88,7 +88,7 @@ func TestShimDiesInAWake(t *testing.T) {
 					t.Fatalf("%s: journal %+v", at, j)
 				}
 				w.must("forget shim", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
-				if pid, err := CleanUp(t.Context(), w.host(), old.dir); err != nil || pid == 0 || !lives(w.machine.id) {
+				if pid, err := CleanUp(t.Context(), w.host(), old.dir, ""); err != nil || pid == 0 || !lives(w.machine.id) {
 					t.Fatalf("%s: cleanup ended a VM that wakes: %d, %v", at, pid, err)
 				}
 				if err := Forget(t.Context(), w.host(), "ns", "vm"); !errdefs.IsFailedPrecondition(err) {
@@ -222,7 +222,7 @@ func TestWakingVMIsNotTaken(t *testing.T) {
 	if _, err := adoptVM(old.life, w.host(), "ns", "vm"); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("adopt what has ended = %v", err)
 	}
-	_, err := CleanUp(t.Context(), w.host(), old.dir)
+	_, err := CleanUp(t.Context(), w.host(), old.dir, "")
 	w.must("clean up", err)
 	w.nothingLeft()
 }

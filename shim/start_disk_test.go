@@ -28,7 +28,7 @@ func TestDiskOfAWakeWhoseShimDiesIsKept(t *testing.T) {
 			"none": func(w *world, old *VM) error {
 				w.must("forget shim", old.write(func(j *journal.Journal) { j.Shim = proc.ID{} }))
 				w.unasked = true
-				_, err := CleanUp(t.Context(), w.host(), old.dir)
+				_, err := CleanUp(t.Context(), w.host(), old.dir, "")
 				return err
 			},
 		} {

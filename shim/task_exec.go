@@ -70,6 +70,9 @@ func (t *Task) execable() error {
 	if err := vm.mutable(); err != nil {
 		return err
 	}
+	if t.state == TaskArmed {
+		return vm.pod.waits(t)
+	}
 	if vm.state != Running || t.init.exited || t.state != TaskRunning {
 		return fmt.Errorf("exec in VM %s, which is %s: %w", vm.id, vm.state, errdefs.ErrFailedPrecondition)
 	}

@@ -58,7 +58,7 @@ func TestHooksOfALife(t *testing.T) {
 		"a shim that died": {func(w *world) {
 			w.running()
 			for range 2 {
-				_, err := CleanUp(t.Context(), w.host(), w.cfg.VMDir("ns", "vm"))
+				_, err := CleanUp(t.Context(), w.host(), w.cfg.VMDir("ns", "vm"), "")
 				w.must("clean up", err)
 			}
 		}, whole},
@@ -67,7 +67,7 @@ func TestHooksOfALife(t *testing.T) {
 			w.must("kill", w.kill("", 9))
 			w.wait("")
 			w.must("delete", w.delete())
-			_, err := CleanUp(t.Context(), w.host(), w.cfg.VMDir("ns", "vm"))
+			_, err := CleanUp(t.Context(), w.host(), w.cfg.VMDir("ns", "vm"), "")
 			w.must("clean up", err)
 		}, whole},
 		"a create that fails": {func(w *world) {

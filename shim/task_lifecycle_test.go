@@ -354,7 +354,7 @@ func TestCleanUpObeysTheJournal(t *testing.T) {
 	dir := w.cfg.VMDir("ns", "vm")
 	_, err := w.capture()
 	w.must("capture", err)
-	if _, err := CleanUp(t.Context(), w.host(), dir); err != nil {
+	if _, err := CleanUp(t.Context(), w.host(), dir, ""); err != nil {
 		t.Fatal(err)
 	}
 	if !lives(w.machine.id) {
@@ -362,11 +362,11 @@ func TestCleanUpObeysTheJournal(t *testing.T) {
 	}
 	_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 	w.must("abort", err)
-	if _, err := CleanUp(t.Context(), w.host(), dir); err != nil {
+	if _, err := CleanUp(t.Context(), w.host(), dir, ""); err != nil {
 		t.Fatal(err)
 	}
 	w.nothingLeft()
-	if _, err := CleanUp(t.Context(), w.host(), dir); err != nil {
+	if _, err := CleanUp(t.Context(), w.host(), dir, ""); err != nil {
 		t.Errorf("second cleanup: %v", err)
 	}
 }

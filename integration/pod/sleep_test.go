@@ -53,14 +53,18 @@ type sleeper struct {
 	logs                              string // of the one that counts
 }
 
-// run makes the pod on a node. There the VM boots, or wakes.
-func (n *node) sleeper(uid string) *sleeper {
-	n.t.Helper()
-	s := &sleeper{n: n, logs: filepath.Join(n.dir, "count.log")}
-	s.config = n.file("sleeper-"+uid, object{
+func (n *node) sleeperConfig(uid string) string {
+	return n.file("sleeper-"+uid, object{
 		"metadata": object{"name": "sleeper", "namespace": "team", "uid": uid, "attempt": 0}, "hostname": "sleeper",
 		"log_directory": n.dir, "linux": object{}, "annotations": object{"godwit.dev/vm": "sleeper"},
 	})
+}
+
+// sleeper makes the pod on a node. There the VM boots, or wakes.
+func (n *node) sleeper(uid string) *sleeper {
+	n.t.Helper()
+	s := &sleeper{n: n, logs: filepath.Join(n.dir, "count.log")}
+	s.config = n.sleeperConfig(uid)
 	s.pod = n.crictl("runp", "--runtime", "godwit", s.config)
 	run := n.runner(s.pod, s.config)
 	s.setup = run("setup", "exit 0", nil)
@@ -120,6 +124,7 @@ func TestSleep(t *testing.T) {
 	a, b := pair(t)
 	before := a.sleeper("uid-1")
 	nonce, was := before.state()
+	before.namesOneVM(t, b)
 	a.Godwit(t, "-n", "k8s.io", "hibernate", "team.sleeper")
 	for _, id := range []string{before.count, before.reader} {
 		a.eventually("the end of a container that left", has(`"exitCode": 0`), "inspect", id)
@@ -128,6 +133,7 @@ func TestSleep(t *testing.T) {
 	if vms, err := a.VMMs(); err != nil || vms != 0 {
 		t.Errorf("%d VMMs are left on the node that the pod has left: %v", vms, err)
 	}
+	b.wakesNothingElse(t)
 	after := b.sleeper("uid-1")
 	now, is := after.state()
 	if now != nonce || is < was {
@@ -143,7 +149,7 @@ func TestSleep(t *testing.T) {
 			second[:min(len(second), 3)])
 	}
 	// The same pod on the node where it ran is what a kubelet makes anew: an order is needed.
-	b.Godwit(t, "-n", "k8s.io", "hibernate", "team.sleeper")
+	after.stoppedWhileItLeaves(t)
 	after.remove()
 	if out, err := b.try(t.Context(), "runp", "--runtime", "godwit", after.config); err == nil ||
 		!strings.Contains(out+err.Error(), "godwit -n k8s.io wake team.sleeper") {

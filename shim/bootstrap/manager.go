@@ -99,7 +99,7 @@ func cleanUp(ctx context.Context, ns, id, bundle string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return shim.CleanUp(ctx, host, cfg.VMDir(ns, id))
+	return shim.CleanUp(ctx, host, cfg.VMDir(ns, id), bundle)
 }
 
 // bundleDir is named by a flag, or is the working directory's neighbour of that id.
