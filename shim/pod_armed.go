@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/journal"
 )
 
@@ -91,13 +92,10 @@ func (p *pod) wake() {
 func (p *pod) settle(ctx context.Context) {
 	vm := p.vm
 	agent := vm.guest()
-	for _, t := range vm.allTasks() {
-		if t.member == nil || t.member.ended != nil {
-			continue
-		}
-		names := t.bundle.Copies.Select("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
-		if err := copyFiles(ctx, agent, t.guest, names); err != nil {
-			vm.log.Warn("say where the guest is", "task", t.id, "error", err)
+	for guest, copies := range p.woken() {
+		names := copies.Select("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
+		if err := copyFiles(ctx, agent, guest, names); err != nil {
+			vm.log.Warn("say where the guest is", "container", guest, "error", err)
 		}
 	}
 	p.changing.Lock()
@@ -111,6 +109,20 @@ func (p *pod) settle(ctx context.Context) {
 			vm.log.Warn("remove a container that had ended in the snapshot", "container", guest, "error", err)
 		}
 	}
+}
+
+// woken are the containers that run, and what of the host each has a copy of. One that is being created is not among
+// them: nothing of it is known yet.
+func (p *pod) woken() map[string]bundle.Copies {
+	p.vm.mu.Lock()
+	defer p.vm.mu.Unlock()
+	all := map[string]bundle.Copies{}
+	for _, t := range p.vm.tasks {
+		if t.member != nil && t.state == TaskRunning {
+			all[t.guest] = t.bundle.Copies
+		}
+	}
+	return all
 }
 
 // left are the containers of the Spec that no task has: they had ended in the snapshot, and no client wants them.

@@ -238,3 +238,18 @@ func TestClientLeavesUnderCreate(t *testing.T) {
 		t.Errorf("the guest has %q, the journal %+v", got, j.Members)
 	}
 }
+
+// TestPodWakesWhileOneIsMade: what is done once the guest runs leaves a container alone that is being made meanwhile.
+func TestPodWakesWhileOneIsMade(t *testing.T) {
+	w := sleepingPod(t, true)
+	w.must("wake", w.armed("web", "log"))
+	vm, err := w.service.current()
+	w.must("find VM", err)
+	if !eventually(func() bool { return vm.inState(Running) }) {
+		t.Fatalf("the VM is %s", vm.state)
+	}
+	made, _, err := w.service.addMember(vm, "made", func() {})
+	w.must("begin a Create", err)
+	vm.pod.settle(vm.life)
+	w.service.leavePod(made)
+}
