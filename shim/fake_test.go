@@ -212,7 +212,7 @@ func (w *world) host() *Host {
 	return &Host{
 		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk, &w.kept}, Records: w.records, Orders: w.orders,
 		Unasked:    w.unasked,
-		HostKernel: "test", Tracking: w.tracking,
+		HostKernel: "test", Tracking: w.tracking, Localhost: w.agent.ports.listen,
 		Driver:    func(context.Context, string) (vmm.Driver, error) { return w, nil },
 		Snapshots: func([]string) Snapshots { return w.store },
 		Dial: func(ctx context.Context, _ vmm.Machine, _ string, first FirstCall) (Agent, error) {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
@@ -19,6 +20,7 @@ import (
 type fakeAgent struct {
 	agentv1.AgentService
 	*faults
+	ports fakePorts
 	mu    sync.Mutex
 	exits map[string]chan uint32
 	boot  string
@@ -95,7 +97,8 @@ func (a *fakeAgent) heard() []string {
 }
 
 func newFakeAgent(f *faults) *fakeAgent {
-	return &fakeAgent{faults: f, exits: map[string]chan uint32{}, boot: "boot-1"}
+	return &fakeAgent{faults: f, exits: map[string]chan uint32{}, boot: "boot-1",
+		ports: fakePorts{programs: map[uint32]string{}, conns: map[string]*fakeConn{}}}
 }
 
 func (a *fakeAgent) Close() error { return nil }
@@ -179,6 +182,9 @@ func (a *fakeAgent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.
 }
 
 func (a *fakeAgent) Read(ctx context.Context, r *agentv1.ReadRequest) (*agentv1.ReadResponse, error) {
+	if c := a.ports.conn(r.GetId()); c != nil {
+		return c.read(ctx, r)
+	}
 	a.mu.Lock()
 	text, open := a.text, a.open
 	a.mu.Unlock()
@@ -210,7 +216,10 @@ func (a *fakeAgent) says(text string) {
 	a.text, a.open = []byte(text), true
 }
 
-func (a *fakeAgent) Write(_ context.Context, r *agentv1.WriteRequest) (*agentv1.WriteResponse, error) {
+func (a *fakeAgent) Write(ctx context.Context, r *agentv1.WriteRequest) (*agentv1.WriteResponse, error) {
+	if c := a.ports.conn(r.GetId()); c != nil {
+		return c.write(ctx, r)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.typed = append(a.typed, r.GetData()...)
@@ -218,6 +227,9 @@ func (a *fakeAgent) Write(_ context.Context, r *agentv1.WriteRequest) (*agentv1.
 }
 
 func (a *fakeAgent) CloseStdin(_ context.Context, r *agentv1.CloseStdinRequest) (*agentv1.CloseStdinResponse, error) {
+	if c := a.ports.conn(r.GetId()); c != nil {
+		return &agentv1.CloseStdinResponse{}, c.CloseWrite()
+	}
 	a.note("close %q at %d", r.GetId(), r.GetOffset())
 	return &agentv1.CloseStdinResponse{}, nil
 }
@@ -259,6 +271,12 @@ func (a *fakeAgent) Processes(context.Context, *agentv1.ProcessesRequest) (*agen
 	return &agentv1.ProcessesResponse{Processes: append(all, a.started...), Others: a.others}, a.call("processes")
 }
 func (a *fakeAgent) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv1.RemoveResponse, error) {
+	if strings.HasPrefix(r.GetId(), "forward-") {
+		if !a.ports.drop(r.GetId()) {
+			return nil, errdefs.ErrNotFound
+		}
+		return &agentv1.RemoveResponse{}, nil
+	}
 	a.note("remove %q", r.GetId())
 	if strings.HasPrefix(r.GetId(), "/") {
 		a.mu.Lock()

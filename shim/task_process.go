@@ -113,6 +113,7 @@ func (vm *VM) startTraffic() {
 	}
 	if j.Spec.Pod != nil {
 		vm.traffic.watchers.Go(func() { vm.pod.keepFresh(ctx) })
+		vm.traffic.watchers.Go(func() { vm.pod.forwardPorts(ctx) })
 	}
 	if j.Unplugged {
 		vm.traffic.watchers.Go(func() { vm.nic.keep(ctx) })

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"io"
+	"net"
 	"os"
 
 	"github.com/containerd/containerd/api/types"
@@ -30,8 +31,10 @@ import (
 type Host struct {
 	Config *config.Config
 	// Driver is that of the VMM of that name, or, for an empty one, of the node's choice.
-	Driver    func(ctx context.Context, name string) (vmm.Driver, error)
-	Network   Network
+	Driver  func(ctx context.Context, name string) (vmm.Driver, error)
+	Network Network
+	// Localhost answers listeners that get every connection to localhost in a network namespace; nil: there are none.
+	Localhost func(netns string) ([]net.Listener, error)
 	Disks     Disks
 	Snapshots func(cgroup []string) Snapshots
 	Lazy      Lazy                  // nil: RAM is whole before a VM runs

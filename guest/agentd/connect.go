@@ -23,6 +23,7 @@ const (
 
 // connection is one to a port of the guest's localhost.
 type connection struct {
+	port uint32
 	conn *net.TCPConn
 	in   *input
 	out  *output
@@ -38,7 +39,7 @@ func (s *Service) Connect(ctx context.Context, r *agentv1.ConnectRequest) (*agen
 	if r.Port == 0 || r.Port > 65535 {
 		return nil, fmt.Errorf("connect: port %d: %w", r.Port, errdefs.ErrInvalidArgument)
 	}
-	known, err := s.knowsConnection(r.Id)
+	known, err := s.knowsConnection(r)
 	if known || err != nil {
 		return &agentv1.ConnectResponse{}, err
 	}
@@ -52,15 +53,9 @@ func (s *Service) Connect(ctx context.Context, r *agentv1.ConnectRequest) (*agen
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect: %w", err), conn.Close())
 	}
-	c := &connection{conn, newInput(), newOutput(s.opts.Poke)}
-	s.mu.Lock()
-	_, twice := s.connections[r.Id]
-	if !twice {
-		s.connections[r.Id] = c
-	}
-	s.mu.Unlock()
-	if twice { // by a call that was repeated
-		return &agentv1.ConnectResponse{}, errors.Join(file.Close(), conn.Close())
+	c := &connection{r.Port, conn, newInput(), newOutput(s.opts.Poke)}
+	if known, err := s.keepConnection(r, c); known || err != nil { // by a call that was repeated
+		return &agentv1.ConnectResponse{}, errors.Join(err, file.Close(), conn.Close())
 	}
 	go c.in.pump(writer{conn}, false)
 	c.out.carry(file, false)
@@ -85,12 +80,31 @@ func dialLocalhost(ctx context.Context, port uint32) (*net.TCPConn, error) {
 	return nil, fmt.Errorf("%w: %w", errdefs.ErrUnavailable, err)
 }
 
-// knowsConnection reports whether a connection of that id is there, and an error if none can be made.
-func (s *Service) knowsConnection(id string) (bool, error) {
+// keepConnection is knowsConnection, and keeps c if there is none.
+func (s *Service) keepConnection(r *agentv1.ConnectRequest, c *connection) (known bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if known, err = s.hasConnection(r); !known && err == nil {
+		s.connections[r.Id] = c
+	}
+	return known, err
+}
+
+// knowsConnection reports whether a connection of that id is there, and an error if none can be made.
+func (s *Service) knowsConnection(r *agentv1.ConnectRequest) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hasConnection(r)
+}
+
+// hasConnection is knowsConnection for a caller that holds the lock.
+func (s *Service) hasConnection(r *agentv1.ConnectRequest) (bool, error) {
+	id, has := r.Id, s.connections[r.Id]
 	switch {
-	case s.connections[id] != nil:
+	case has != nil && has.port != r.Port:
+		return false, fmt.Errorf("connect: id %q is that of a connection to port %d: %w", id, has.port,
+			errdefs.ErrFailedPrecondition)
+	case has != nil:
 		return true, nil
 	case id == "" || s.processes[id] != nil:
 		return false, fmt.Errorf("connect: id %q is that of a process: %w", id, errdefs.ErrInvalidArgument)

@@ -4,12 +4,25 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 )
 
 // Kubectl runs kubectl on the wire as the cluster's administrator.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return c.wire.Run(ctx, c.program("kubectl"), append([]string{"--kubeconfig=" + c.config("admin"),
 		"--cache-dir=" + c.path("cache")}, args...)...)
+}
+
+// getPage forwards a port and asks for the page there until there is one.
+const getPage = `port=$1; shift; "$@" >/dev/null 2>&1 & trap "kill $!" EXIT
+until out=$( { exec 3<>/dev/tcp/127.0.0.1/$port && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3; } 2>/dev/null)
+do sleep 0.1; done
+echo "$out"`
+
+// PortForward answers what an HTTP server on a port of a pod's localhost says, through kubectl port-forward.
+func (c *Cluster) PortForward(ctx context.Context, pod string, port int) (string, error) {
+	return c.wire.Run(ctx, "bash", "-c", getPage, "bash", strconv.Itoa(port), c.program("kubectl"),
+		"--kubeconfig="+c.config("admin"), "--cache-dir="+c.path("cache"), "port-forward", "pod/"+pod, strconv.Itoa(port))
 }
 
 // Apply applies a manifest.

@@ -273,7 +273,14 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// TestPortForward: kubectl port-forward reaches a port of the pod.
+// TestPortForward: kubectl port-forward reaches a port of the pod, which listens on localhost only.
 func TestPortForward(t *testing.T) {
-	t.Skip("containerd dials in the pod's network namespace, where a pod that is a VM does not listen")
+	s := open(t)
+	s.apply("localhost")
+	s.ready("private")
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if out, err := s.PortForward(ctx, "private", 8080); err != nil || !strings.HasSuffix(out, "served\n") {
+		t.Errorf("port-forward: %v: %q", err, out)
+	}
 }

@@ -171,6 +171,7 @@ func testPod(t *testing.T, n *node) {
 		}
 	}
 	served("all run")
+	n.forwards(pod)
 	out := n.crictl("exec", first, "sh", "-c", "hostname; ls /srv 2>&1; true")
 	if !strings.HasPrefix(out, "web\n") || strings.Contains(out, "index") {
 		t.Errorf("a container sees %q", out)
@@ -198,5 +199,23 @@ func testPod(t *testing.T, n *node) {
 	}
 	if vms, err := n.VMMs(); err != nil || vms != 0 {
 		t.Errorf("%d VMMs are left: %v", vms, err)
+	}
+}
+
+// forwarded gets a page from a port of the pod through crictl port-forward, and then asks a port without a listener.
+const forwarded = `"$@" >/dev/null 2>&1 & trap "kill $!" EXIT
+get() { exec 3<>/dev/tcp/127.0.0.1/$1 && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3; }
+until out=$(get 18080 2>/dev/null | grep served); do sleep 0.1; done
+echo "$out$(get 18081 2>&1 | grep served)"`
+
+// forwards wants crictl port-forward to reach the pod's port 8080.
+func (n *node) forwards(pod string) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), bound())
+	defer cancel()
+	out, err := n.Run(ctx, "bash", "-c", forwarded, "bash", filepath.Join(n.tools, "crictl"), "--runtime-endpoint",
+		"unix://"+n.Socket, "port-forward", pod, "18080:8080", "18081:8081")
+	if err != nil || strings.TrimSpace(out) != "served" {
+		n.t.Errorf("port-forward: %v: %q", err, out)
 	}
 }

@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"unsafe"
 
@@ -14,9 +15,29 @@ const (
 	ctxFamily   = 8
 	ctxProtocol = 12
 	ctxLocalIP4 = 40
+	ctxLocalIP6 = 44
 
 	loopbackNet = 127
 )
+
+// check wants a value in the context of a lookup.
+type check struct {
+	code uint8
+	at   int16
+	want int32
+}
+
+// loopback is what a lookup has that is for the loopback addresses of a family: 127.0.0.0/8, or ::1.
+func loopback(family int) []check {
+	all := []check{{loadWord, ctxProtocol, unix.IPPROTO_TCP}, {loadWord, ctxFamily, int32(family)}}
+	if family == unix.AF_INET {
+		return append(all, check{loadByte, ctxLocalIP4, loopbackNet})
+	}
+	for i, b := range net.IPv6loopback {
+		all = append(all, check{loadByte, int16(ctxLocalIP6 + i), int32(b)})
+	}
+	return all
+}
 
 // Functions of the kernel.
 const (
@@ -25,15 +46,15 @@ const (
 	sockGive  = 124
 )
 
-// TakeLoopback gives the socket listener every TCP connection to 127.0.0.0/8 in a network namespace, whatever its
-// port. It ends when what it answers is closed.
-func TakeLoopback(netns *os.File, listener int) (*os.File, error) {
+// TakeLoopback gives the socket listener every TCP connection to 127.0.0.0/8, or ::1, in a network namespace, whatever
+// its port. family is the listener's. It ends when what it answers is closed.
+func TakeLoopback(netns *os.File, listener, family int) (*os.File, error) {
 	sockets, err := socketMap(listener)
 	if err != nil {
 		return nil, fmt.Errorf("take connections: %w", err)
 	}
 	defer sockets.Close() // the program has it
-	program, err := load(unix.BPF_PROG_TYPE_SK_LOOKUP, unix.BPF_SK_LOOKUP, toListener(int(sockets.Fd())))
+	program, err := load(unix.BPF_PROG_TYPE_SK_LOOKUP, unix.BPF_SK_LOOKUP, toListener(int(sockets.Fd()), loopback(family)))
 	if err != nil {
 		return nil, fmt.Errorf("take connections: %w", err)
 	}
@@ -73,7 +94,7 @@ func socketMap(socket int) (*os.File, error) {
 }
 
 // toListener answers 1 in any case: what it does not take finds its socket as without it.
-func toListener(sockets int) []instruction {
+func toListener(sockets int, checks []check) []instruction {
 	const slot = -4 // of the key, on the stack
 	take := []instruction{
 		{code: storeImm, dst: 10, off: slot, imm: 0},
@@ -90,11 +111,6 @@ func toListener(sockets int) []instruction {
 		{code: moveReg, dst: 1, src: 7},
 		{code: call, imm: sockFree},
 	}
-	checks := []struct {
-		code uint8
-		at   int16
-		want int32
-	}{{loadWord, ctxProtocol, unix.IPPROTO_TCP}, {loadWord, ctxFamily, unix.AF_INET}, {loadByte, ctxLocalIP4, loopbackNet}}
 	p := []instruction{{code: moveReg, dst: 6, src: 1}}
 	for i, c := range checks {
 		rest := 2*(len(checks)-1-i) + len(take)

@@ -48,7 +48,8 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 	}
 	h := &shim.Host{
 		Config: cfg, Driver: drivers.pick, Network: networks{}, Disks: &disks{cfg: cfg}, HostKernel: shim.HostKernel(),
-		Pool: rampool.Mount, Cgroup: cgroup.Dirs, TrimMemory: memtrim.Trim,
+		Localhost: network.ListenLocalhost,
+		Pool:      rampool.Mount, Cgroup: cgroup.Dirs, TrimMemory: memtrim.Trim,
 		Kernel: func() (spec.Kernel, error) { return shim.GuestKernel(cfg) },
 		Dial: func(ctx context.Context, m vmm.Machine, console string, first shim.FirstCall) (shim.Agent, error) {
 			opts := client.Options{
