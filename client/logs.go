@@ -43,12 +43,14 @@ func (c *Client) Logs(ctx context.Context, vm *nodev1.VM, w io.Writer, o LogOpti
 	if o.Note == nil {
 		o.Note = func(string) {}
 	}
-	l := &logReader{path: path, out: w, times: newTimedLines(vm.GetId(), o)}
+	before := c.past(ctx, vm, o.Note)
+	l := &logReader{path: path, out: w, uid: before.uid, times: newTimedLines(vm.GetId(), o)}
 	defer l.close()
-	if others, once := c.earlierNodes(ctx, vm, o.Note); len(others) > 0 {
-		err = c.joined(ctx, vm, l, others, once, o)
-	} else {
-		err = l.begin(o.Tail)
+	if len(before.nodes) > 0 {
+		err = c.joined(ctx, vm, l, before.nodes, before.once, o)
+	} else if err = l.begin(o.Tail); err == nil && l.only {
+		o.Note(fmt.Sprintf("%s has written nothing yet. What an earlier VM of that name wrote is left out: %s", vm.GetId(),
+			path))
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !o.Follow:

@@ -14,7 +14,10 @@ import (
 type logReader struct {
 	path string
 	out  io.Writer
+	uid  string   // of the VM; empty: not known, and all is shown
 	file *os.File // the newest one, read so far; nil: there is none yet
+	// only: what is there is of another VM, which had the name before.
+	only bool
 	// times shows lines with their times, or those of some time alone; nil: all as they are.
 	times *timedLines
 }
@@ -43,6 +46,13 @@ func (l *logReader) open(tail int) (files []*os.File, whole bool, err error) {
 	if len(files) == 0 {
 		return nil, false, fs.ErrNotExist
 	}
+	if files, err = l.own(files); err != nil {
+		return nil, false, errors.Join(err, logtimes.Close(files))
+	}
+	begin, err := files[0].Seek(0, io.SeekCurrent)
+	if err != nil {
+		return nil, false, errors.Join(err, logtimes.Close(files))
+	}
 	if l.times != nil {
 		if err := l.times.begin(files, l.path); err != nil {
 			return nil, false, errors.Join(err, logtimes.Close(files))
@@ -53,7 +63,11 @@ func (l *logReader) open(tail int) (files []*os.File, whole bool, err error) {
 	}
 	i, lines := len(files)-1, 0
 	for ; i >= 0; i-- {
-		found, err := lastLines(files[i], tail-lines)
+		from := int64(0)
+		if i == 0 {
+			from = begin
+		}
+		found, err := lastLines(files[i], from, tail-lines)
 		if err != nil {
 			return nil, false, errors.Join(err, logtimes.Close(files))
 		}
@@ -68,7 +82,38 @@ func (l *logReader) open(tail int) (files []*os.File, whole bool, err error) {
 		return files[i:], false, nil
 	}
 	at, err := files[0].Seek(0, io.SeekCurrent)
-	return files, at == 0, err
+	return files, at == begin, err
+}
+
+// own closes the files that are of a VM that had the name before, and leaves the first of the others where its output
+// ends. The newest file stays in any case.
+func (l *logReader) own(files []*os.File) ([]*os.File, error) {
+	if l.uid == "" {
+		return files, nil
+	}
+	for i := len(files) - 1; i >= 0; i-- {
+		begin, err := logtimes.Begin(files[i], l.path, l.uid)
+		if err != nil || begin == 0 {
+			if err != nil {
+				return files, err
+			}
+			continue
+		}
+		info, err := files[i].Stat()
+		if err != nil {
+			return files, err
+		}
+		whole := begin >= info.Size() // it is the other's
+		if whole && i < len(files)-1 {
+			return files[i+1:], logtimes.Close(files[:i+1])
+		}
+		l.only = whole
+		if _, err := files[i].Seek(begin, io.SeekStart); err != nil {
+			return files, err
+		}
+		return files[i:], logtimes.Close(files[:i])
+	}
+	return files, nil
 }
 
 // more writes what has come since.
@@ -128,15 +173,15 @@ func (l *logReader) take(files []*os.File) error {
 // tailBlock is how much of a file's end is looked at at once.
 const tailBlock = 64 << 10
 
-// lastLines leaves the file where its last n lines begin, and answers how many there are, at most n.
-func lastLines(f *os.File, n int) (found int, err error) {
+// lastLines leaves the file where its last n lines from a byte on begin, and answers how many there are, at most n.
+func lastLines(f *os.File, from int64, n int) (found int, err error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil || n == 0 {
 		return 0, err
 	}
 	at := size
-	for buf := make([]byte, tailBlock); at > 0; {
-		length := min(int64(len(buf)), at)
+	for buf := make([]byte, tailBlock); at > from; {
+		length := min(int64(len(buf)), at-from)
 		at -= length
 		if _, err := f.ReadAt(buf[:length], at); err != nil && !errors.Is(err, io.EOF) {
 			return 0, err
@@ -157,9 +202,9 @@ func lastLines(f *os.File, n int) (found int, err error) {
 			end = i
 		}
 	}
-	if size > 0 {
+	if size > from {
 		found++ // the first line
 	}
-	_, err = f.Seek(0, io.SeekStart)
+	_, err = f.Seek(from, io.SeekStart)
 	return found, err
 }

@@ -49,11 +49,11 @@ func (l *timedLog) joined(d *daemon, c *Client, o LogOptions) (text, noted strin
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
 	d.vms = []*nodev1.VMInfo{{Vm: vm, Owner: &nodev1.Owner{Node: "b"}}}
 	o.Note = func(text string) { noted += text + "\n" }
-	nodes, once := c.earlierNodes(l.Context(), vm, o.Note)
+	before := c.past(l.Context(), vm, o.Note)
 	var out strings.Builder
 	r := &logReader{path: l.path, out: &out, times: newTimedLines("web", o)}
 	defer r.close()
-	err = c.joined(l.Context(), vm, r, nodes, once, o)
+	err = c.joined(l.Context(), vm, r, before.nodes, before.once, o)
 	if err == nil { // it goes on
 		l.write(9, "nine\n")
 		err = r.more()
@@ -160,12 +160,12 @@ func TestJoinedLogWithoutLines(t *testing.T) {
 	noted := ""
 	note := func(text string) { noted += text }
 	other := &nodev1.VM{Namespace: "default", Id: "other"}
-	if nodes, _ := c.earlierNodes(t.Context(), other, note); len(nodes) != 0 || noted != "" {
-		t.Errorf("no record: %q, %s", nodes, noted)
+	if p := c.past(t.Context(), other, note); len(p.nodes) != 0 || noted != "" {
+		t.Errorf("no record: %q, %s", p.nodes, noted)
 	}
 	d.fails = errdefs.ErrUnavailable
-	if nodes, _ := c.earlierNodes(t.Context(), other, note); len(nodes) != 0 || !strings.Contains(noted,
+	if p := c.past(t.Context(), other, note); len(p.nodes) != 0 || !strings.Contains(noted,
 		"may be missing") {
-		t.Errorf("no answer: %q, %s", nodes, noted)
+		t.Errorf("no answer: %q, %s", p.nodes, noted)
 	}
 }

@@ -24,23 +24,31 @@ const (
 	nodeSkew  = time.Minute     // by which its clock may be ahead
 )
 
-// earlierNodes are the other nodes where the VM has run, by its record. once: they are all, in the order in which the
-// VM was there, and it has come back to none.
-func (c *Client) earlierNodes(ctx context.Context, vm *nodev1.VM, note func(string)) (nodes []string, once bool) {
+// past of a VM is what its record says of it.
+type past struct {
+	uid   string   // empty: not known
+	nodes []string // the others where the VM has run
+	// once: they are all, in the order in which the VM was there, and it has come back to none.
+	once bool
+}
+
+// past asks for the record of a VM.
+func (c *Client) past(ctx context.Context, vm *nodev1.VM, note func(string)) (p past) {
 	rec, err := c.recorded(ctx, vm)
 	here := c.here(ctx)
-	switch {
-	case errdefs.IsNotFound(err): // a VM that has no record has not moved
-		return nil, false
-	case err != nil || here == "":
+	if errdefs.IsNotFound(err) { // a VM that has no record has not moved
+		return past{}
+	}
+	if p.uid = rec.GetUid(); err != nil || here == "" {
 		note(fmt.Sprintf("what %s wrote on other nodes may be missing: godwitd does not say where it has run", vm.GetId()))
-		return nil, false
+		return p
 	}
-	nodes, once = record.RanOn(rec)
-	if len(nodes) > 0 && nodes[len(nodes)-1] != here {
-		once = false
+	p.nodes, p.once = record.RanOn(rec)
+	if n := len(p.nodes); n > 0 && p.nodes[n-1] != here {
+		p.once = false
 	}
-	return slices.DeleteFunc(nodes, func(node string) bool { return node == here }), once
+	p.nodes = slices.DeleteFunc(p.nodes, func(node string) bool { return node == here })
+	return p
 }
 
 // nodeParts is what another node has of a log.

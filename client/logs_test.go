@@ -3,14 +3,17 @@ package client
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/logtimes"
 )
 
 // A log that is rotated is read in its order, whole and once, also while it is being followed.
@@ -114,5 +117,62 @@ func TestOutputOf(t *testing.T) {
 		if uri, err := c.outputOf(vm, o.stdout, o.label); err != nil || uri != o.want {
 			t.Errorf("stdout %q, label %q: %q, %v; want %q", o.stdout, o.label, uri, err, o.want)
 		}
+	}
+}
+
+// A VM whose name an earlier one had shows what it wrote itself: over files, of the last lines, with times, and while
+// it is followed. Where it is not known which VM it is, all is shown.
+func TestLogOfANameThatComesAgain(t *testing.T) {
+	for _, c := range []struct {
+		uid, wrote string // a VM and its line each; / is a rotation, and a lone uid begins
+		o          LogOptions
+		tail       int
+		want       string
+	}{
+		{"new", "old:1 old:2", LogOptions{}, -1, "|9"},
+		{"new", "old:1 old:2 new", LogOptions{}, -1, "|9"},
+		{"new", "old:1 old:2 new:3", LogOptions{}, -1, "3|9"},
+		{"new", "old:1 old:2 new:3 new:4", LogOptions{}, 9, "3,4|9"},
+		{"new", "old:1 old:2 new:3 new:4", LogOptions{}, 1, "4|9"},
+		{"new", "old:1 / old:2 new:3 / new:4", LogOptions{}, -1, "3,4|9"},
+		{"new", "old:1 / old:2 new:3 / new:4", LogOptions{}, 9, "3,4|9"},
+		{"new", "old:1 / old:2 / new:3", LogOptions{}, 5, "3|9"},
+		{"new", "old:1 / old:2 / new:3", LogOptions{Until: time.Unix(5, 0)}, -1, "3|"},
+		{"new", "old:1 new:2 new:3", LogOptions{Since: time.Unix(3, 0)}, -1, "3|9"},
+		{"", "old:1 new:2", LogOptions{}, -1, "1,2|9"},
+		{"new", "new:1 new:2", LogOptions{}, 1, "2|9"},
+	} {
+		l := newTimedLog(t)
+		for _, word := range strings.Fields(c.wrote) {
+			uid, text, wrote := strings.Cut(word, ":")
+			w := &logtimes.Writer{Path: l.path, UID: uid}
+			var err error
+			switch {
+			case word == "/":
+				l.next()
+			case wrote:
+				at, serr := l.file.Seek(0, io.SeekEnd)
+				_, werr := l.file.WriteString(text + "\n")
+				err = errors.Join(serr, werr, w.Note(l.file, at, time.Unix(int64(text[0]-'0'), 0)))
+			default:
+				err = w.Own(l.file)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		var out strings.Builder
+		r := &logReader{path: l.path, out: &out, uid: c.uid, times: newTimedLines("web", c.o)}
+		err := r.begin(c.tail)
+		shown := strings.ReplaceAll(strings.TrimSuffix(out.String(), "\n"), "\n", ",")
+		out.Reset()
+		l.write(9, "9\n")
+		if err = errors.Join(err, r.more()); err != nil || shown+"|"+strings.TrimSpace(out.String()) != c.want {
+			t.Errorf("%+v: %q then %q, %v", c, shown, out.String(), err)
+		}
+		if r.only != strings.HasPrefix(c.want, "|") {
+			t.Errorf("%+v: only the other's: %v", c, r.only)
+		}
+		r.close()
 	}
 }

@@ -57,8 +57,12 @@ func (t *timedLines) begin(files []*os.File, log string) error {
 		if err != nil {
 			return err
 		}
-		if len(marks) > 0 {
-			t.first = marks[0].Time
+		at, err := f.Seek(0, io.SeekCurrent)
+		if err != nil {
+			return err
+		}
+		if first, known := marks.From(at); known {
+			t.first = first.Time
 			return nil
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
 )
 
 // goneBound is how long a verb may take to end once its VM is gone, or it was interrupted.
@@ -175,4 +176,12 @@ func TestGone(t *testing.T) {
 		t.Logf("%s, deleted: %d %s", l.name, code, at[i].errs.String())
 	}
 	s.half()
+	// A VM that has the name now shows nothing of the one that had it.
+	s.ok("run", "-d", "--name", "web", images.Busybox, "sh", "-c", "echo new; exec sleep 100000")
+	s.eventually("the log of the name", func() error {
+		if log := s.ok("logs", "web"); log != "new\n" {
+			return fmt.Errorf("it is %.200q", log)
+		}
+		return nil
+	})
 }

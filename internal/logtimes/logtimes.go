@@ -98,6 +98,28 @@ func (w *Writer) Note(f *os.File, start int64, at time.Time) error {
 	return errors.Join(err, out.Close())
 }
 
+// Own writes down that the output of the VM begins at the end of a log that has some output already. Then what comes is
+// known as the VM's before it comes. The first bytes of a log, and a VM of an unknown UID, need no such line.
+func (w *Writer) Own(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 || w.owner() == "" {
+		return err
+	}
+	path, ok := file(w.Path, info)
+	if !ok {
+		return nil
+	}
+	if err := os.MkdirAll(dir(w.Path), 0o700); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%d %s%s\n", info.Size(), owned, w.owner())
+	return errors.Join(err, out.Close())
+}
+
 // owned begins the second word of a line that says whose output begins there.
 const owned = "="
 

@@ -161,6 +161,41 @@ func TestManyTimes(t *testing.T) {
 	}
 }
 
+// What a VM wrote begins after what an earlier one of its name wrote, also before it has written anything. Who is not
+// known counts as no other VM.
+func TestBegin(t *testing.T) {
+	for _, c := range []struct{ writers, want string }{
+		{"", "0"}, {"-", "0"}, {"b", "0"}, {"-b", "0"}, {"a", "1"}, {"a-", "1"}, {"ab", "1"}, {"abb", "1"}, {"aab", "2"},
+		{"-ab", "2"}, {"aba", "3"}, {"ab-", "1"}, {"a/", "1"}, {"ab/", "1"}, {"/b", "0"},
+	} {
+		log := filepath.Join(t.TempDir(), "log")
+		f := open(t, log)
+		writers := map[rune]*Writer{}
+		for i, name := range c.writers {
+			if name == '/' { // b begins, and has written nothing
+				if err := (&Writer{Path: log, UID: "b"}).Own(f); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			if writers[name] == nil || i > 0 && rune(c.writers[i-1]) != name {
+				writers[name] = &Writer{Path: log, UID: strings.Trim(string(name), "-")}
+			}
+			info, err := f.Stat()
+			if err == nil {
+				_, err = f.WriteString("x")
+			}
+			if err := errors.Join(err, writers[name].Note(f, info.Size(), time.Unix(int64(i), 0))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		begin, err := Begin(f, log, "b")
+		if got := fmt.Sprint(begin); err != nil || got != c.want {
+			t.Errorf("%q: b begins at %s, want %s: %v", c.writers, got, c.want, err)
+		}
+	}
+}
+
 // The parts of a log have their time and the VM that wrote them, also where another VM of that name comes after. What
 // was written before either is known has none, and a VM whose UID is no word is not known.
 func TestParts(t *testing.T) {

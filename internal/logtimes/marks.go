@@ -33,6 +33,18 @@ func (m Marks) At(offset int64) (Mark, bool) {
 	return m[i-1], true
 }
 
+// From is the first mark of the bytes from an offset on; false: they have none.
+func (m Marks) From(offset int64) (Mark, bool) {
+	i := sort.Search(len(m), func(i int) bool { return m[i].Offset >= offset })
+	if mark, known := m.At(offset); known && (i == len(m) || m[i].Offset > offset) {
+		return mark, true
+	}
+	if i == len(m) {
+		return Mark{}, false
+	}
+	return m[i], true
+}
+
 // after is the place of the first mark after an offset.
 func (m Marks) after(offset int64) int {
 	return sort.Search(len(m), func(i int) bool { return m[i].Offset > offset })
@@ -45,27 +57,53 @@ func Read(f *os.File, log string) (Marks, error) {
 	if err != nil {
 		return nil, err
 	}
+	all, _, err := read(info, log)
+	return all, err
+}
+
+// Begin is the byte of an open log from which on no other VM has written than the one of that UID: 0 if none has, and
+// the end if another one was the last. What is not known as another VM's is not taken for such.
+func Begin(f *os.File, log, uid string) (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	_, owners, err := read(info, log)
+	for i := len(owners) - 1; i >= 0 && err == nil; i-- {
+		if o := owners[i].UID; o == "" || o == uid {
+			continue
+		}
+		if i == len(owners)-1 {
+			return info.Size(), nil
+		}
+		return min(info.Size(), owners[i+1].Offset), nil
+	}
+	return 0, err
+}
+
+// read answers the marks of a log, and of what bytes its owners are.
+func read(info fs.FileInfo, log string) (all, owners Marks, err error) {
 	path, ok := file(log, info)
 	if !ok {
-		return nil, nil
+		return nil, nil, nil
 	}
 	in, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer in.Close()
 	data, err := io.ReadAll(io.LimitReader(in, maxFile))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return parse(data), nil
+	all, owners = parse(data)
+	return all, owners, nil
 }
 
-func parse(data []byte) Marks {
-	var all, owners Marks
+func parse(data []byte) (all, owners Marks) {
 	for line := range bytes.Lines(data) {
 		text, whole := strings.CutSuffix(string(line), "\n")
 		from, word, _ := strings.Cut(text, " ")
@@ -86,5 +124,5 @@ func parse(data []byte) Marks {
 		owner, _ := owners.At(all[i].Offset)
 		all[i].UID = owner.UID
 	}
-	return all
+	return all, owners
 }

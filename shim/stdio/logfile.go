@@ -89,10 +89,21 @@ func (l *LogFile) note(f *os.File, n int, at time.Time) {
 	if l == nil || n <= 0 {
 		return
 	}
-	l.once.Do(func() { l.times.Path, l.times.UID = l.Path, l.UID })
 	if end, err := f.Seek(0, io.SeekCurrent); err == nil {
-		_ = l.times.Note(f, end-int64(n), at)
+		_ = l.timed().Note(f, end-int64(n), at)
 	}
+}
+
+// own writes down that what comes is the VM's: an earlier VM of its name may have written to the log.
+func (l *LogFile) own(f *os.File) {
+	if l != nil {
+		_ = l.timed().Own(f)
+	}
+}
+
+func (l *LogFile) timed() *logtimes.Writer {
+	l.once.Do(func() { l.times.Path, l.times.UID = l.Path, l.UID })
+	return &l.times
 }
 
 // rotate moves the log aside, unless another output was faster.

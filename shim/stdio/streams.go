@@ -77,6 +77,7 @@ func (st *Streams) openOutput(namespace, id string, s URIs) error {
 			open = st.log.open
 		}
 		if st.stdout, err = open(); err == nil {
+			st.log.own(st.stdout)
 			st.stderr, err = open()
 		}
 		return err
