@@ -173,6 +173,33 @@ func (w *verbWorld) copyAgain(ctx context.Context) error {
 	return w.inside(ctx, "", "echo old >/data; sync")
 }
 
+// committedImage is the image that a commit makes.
+const committedImage = "godwit.test/committed:1"
+
+// commitAgain: an image that is there is whole, also where the verb died, and the VM goes on.
+func (w *verbWorld) commitAgain(ctx context.Context) error {
+	if err := w.startAgain(ctx); err != nil {
+		return err
+	}
+	out, err := w.ask(ctx, "images", "-q")
+	if err != nil {
+		return err
+	}
+	there := strings.Contains(out, committedImage)
+	if !there {
+		err = w.repeat(ctx, "", "commit", verbVM, committedImage)
+	}
+	if err != nil {
+		return err
+	}
+	out, err = w.n.RunCtr(ctx, "images", "check", "name=="+committedImage)
+	if err != nil || !strings.Contains(out, "complete") {
+		return fmt.Errorf("of an image that was there (%v) containerd says %q, %v", there, out, err)
+	}
+	_, err = w.n.RunCtr(ctx, "images", "rm", "--sync", committedImage)
+	return err
+}
+
 // removeAgain: nothing of the VM is left.
 func (w *verbWorld) removeAgain(ctx context.Context) error {
 	if err := w.repeat(ctx, "here is no VM", "rm", "-f", verbVM); err != nil {

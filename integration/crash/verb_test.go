@@ -52,6 +52,7 @@ func verbs() []verb {
 			(*verbWorld).pinAgain},
 		{"cp", isRunning, func(w *verbWorld) []string { return []string{"cp", w.next, verbVM + ":/data"} },
 			(*verbWorld).copyAgain},
+		{"commit", isRunning, args("commit", verbVM, committedImage), (*verbWorld).commitAgain},
 		{"rm", isRunning, args("rm", "-f", verbVM), (*verbWorld).removeAgain},
 	}
 }
@@ -78,6 +79,7 @@ var verbSelection = []string{
 	"pin/after node record.OWNER/cli",
 	"cp/after node Tasks.Start #2/cli",
 	"cp/before node Task.CloseIO/shim",
+	"commit/before node Images.Create/cli",
 	"rm/after node Tasks.Delete/cli",
 	"rm/after node record.OWNER #2/godwitd",
 	"rm/before node Containers.Delete/cli",
