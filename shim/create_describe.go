@@ -63,10 +63,6 @@ func (c *creation) describe(ctx context.Context, _ *steps.Undo) error {
 // reserved: it must be of this VM and of the hibernate that the record names, and its
 // device state must fit what this node runs.
 func (c *creation) open(ctx context.Context, _ *steps.Undo) error {
-	if c.bundle.Spec.Pod != nil && c.decision.Action == record.Receive {
-		return fmt.Errorf("restore %s: it is a pod, and this build moves none live: %w", c.source(),
-			errdefs.ErrNotImplemented)
-	}
 	switch c.decision.Action {
 	case record.Restore:
 	case record.Receive:
@@ -96,6 +92,9 @@ func (c *creation) openStreamed(ctx context.Context) error {
 		Generation: s.GetGeneration(),
 	}
 	cfg, err := snapshot.Announced(ref, s.GetSpec(), s.GetFacts())
+	if err == nil {
+		err = c.checkAnnounced(cfg.Spec, s.GetResume())
+	}
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", c.source(), err)
 	}

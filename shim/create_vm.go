@@ -161,7 +161,9 @@ func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
 		return unavailable(fmt.Errorf("ask godwitd who has the VM: %w", err))
 	}
 	c.record = rec
-	c.takeOrder()
+	if err := c.takeOrder(ctx); err != nil {
+		return err
+	}
 	c.decision, err = record.Decide(rec, c.host.Config.Node, c.intent)
 	if err != nil || c.intent.Checkpoint == "" {
 		return err

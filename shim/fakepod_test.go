@@ -205,10 +205,14 @@ func (w *world) notesOf(kind string) map[string]string {
 }
 
 func (w *world) createPod() error {
-	_, err := w.service.Create(ctxNS(w.t), w.criBundle("vm", w.notesOf("sandbox"),
-		specs.LinuxNamespace{Type: specs.PIDNamespace}, specs.LinuxNamespace{Type: specs.IPCNamespace},
-		specs.LinuxNamespace{Type: specs.UTSNamespace}, specs.LinuxNamespace{Type: specs.NetworkNamespace}))
+	_, err := w.service.Create(ctxNS(w.t), w.sandboxRequest())
 	return err
+}
+
+func (w *world) sandboxRequest() *taskapi.CreateTaskRequest {
+	return w.criBundle("vm", w.notesOf("sandbox"),
+		specs.LinuxNamespace{Type: specs.PIDNamespace}, specs.LinuxNamespace{Type: specs.IPCNamespace},
+		specs.LinuxNamespace{Type: specs.UTSNamespace}, specs.LinuxNamespace{Type: specs.NetworkNamespace})
 }
 
 // memberRequest is the Create of a container of the pod, of that image.

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -76,7 +77,7 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 	if err := json.Unmarshal(data, &resume); err != nil {
 		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)
 	}
-	if err := resume.Check(); err != nil {
+	if err := errors.Join(resume.Check(), checkResume(a.vm.journal.Load(), &resume)); err != nil {
 		return err
 	}
 	select {
@@ -93,6 +94,7 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 	ready := func(j *journal.Journal) {
 		j.Phase, j.Digest, j.Resume, j.BootID = journal.Ready, digest, resume, resume.BootID
 		j.Stdio = a.vm.owner.configuredOutput(j.Stdio, resume)
+		a.vm.pod.arrived(j, &resume)
 	}
 	var drafting sync.WaitGroup
 	drafting.Go(func() { a.vm.prewrite(ready) })

@@ -92,6 +92,9 @@ func (vm *VM) incoming(ref *machinev1.Ref) (*machinev1.IncomingResponse, error) 
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	a, j := vm.origin.arrival, vm.journal.Load()
+	if vm.state == Creating {
+		return nil, fmt.Errorf("VM %s is being made: %w", vm.id, errdefs.ErrUnavailable)
+	}
 	if a == nil || !sameRef(a.ref, ref) || !j.Phase.Destination() {
 		return nil, fmt.Errorf("operation %s, attempt %d, generation %d does not bring VM %s here (%s): %w",
 			ref.GetOperation(), ref.GetAttempt(), ref.GetGeneration(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)

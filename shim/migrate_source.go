@@ -34,7 +34,7 @@ func (m *machineService) Send(ctx context.Context, r *machinev1.SendRequest) (*m
 			return nil, fmt.Errorf("send VM %s: address, channel and certificate of the destination are needed: %w", vm.id,
 				errdefs.ErrInvalidArgument)
 		}
-		c, err := (&capture{vm: vm, ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs(), send: r,
+		c, err := (&capture{vm: vm, ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs() && !vm.isPod(), send: r,
 			make: (*capture).stream}).run(ctx)
 		if err != nil {
 			return nil, err
@@ -46,7 +46,13 @@ func (m *machineService) Send(ctx context.Context, r *machinev1.SendRequest) (*m
 // Incoming tells how the source reaches this destination.
 func (m *machineService) Incoming(_ context.Context, r *machinev1.IncomingRequest) (*machinev1.IncomingResponse,
 	error) {
-	return ask(m, func(vm *VM) (*machinev1.IncomingResponse, error) { return vm.incoming(r.GetRef()) })
+	return ask(m, func(vm *VM) (*machinev1.IncomingResponse, error) {
+		in, err := vm.incoming(r.GetRef())
+		if err == nil {
+			in.Missing, err = vm.pod.missingHere(r.GetSpec())
+		}
+		return in, err
+	})
 }
 
 // Revert gives the VM back to its source.
@@ -73,7 +79,7 @@ type offering struct {
 func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) {
 	vm, ref := o.vm, o.ref
 	j := vm.journal.Load()
-	if err := errors.Join(vm.under(ref), vm.pod.leavable(true)); err != nil {
+	if err := errors.Join(vm.under(ref), vm.pod.leavable()); err != nil {
 		return nil, fmt.Errorf("offer VM %s: %w", vm.id, err)
 	}
 	driver, err := vm.driver(ctx)
@@ -87,6 +93,9 @@ func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) 
 	out := &machinev1.OfferResponse{RamBytes: j.Spec.Memory, ResidentBytes: rampool.Resident(j.RAM),
 		Tracking: string(vm.tracking.currentChoice(ctx).Way)}
 	if out.Spec, err = json.Marshal(j.Spec); err != nil {
+		return nil, err
+	}
+	if out.Resume, err = vm.pod.offer(); err != nil {
 		return nil, err
 	}
 	if out.Facts, err = json.Marshal(factsOf(facts, vm.host.HostKernel)); err != nil {
@@ -131,7 +140,7 @@ func (o *offering) obstacle() error {
 	if c := vm.op.capture; c != nil && sameRef(c.ref, ref) {
 		return nil
 	}
-	return (&capture{vm: vm, ref: ref, execs: true}).capturable()
+	return (&capture{vm: vm, ref: ref, execs: !vm.isPod()}).capturable()
 }
 
 func refOf(vm *VM, ref *machinev1.Ref, j *journal.Journal) snapshot.Ref {

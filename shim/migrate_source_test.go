@@ -255,5 +255,5 @@ func (w *world) arrived() bool {
 	return eventually(func() bool {
 		p := vm.journal.Load().Phase
 		return p == journal.Ready || p == journal.Fenced
-	}) && w.phase() == journal.Ready
+	}) && vm.journal.Load().Phase == journal.Ready
 }

@@ -38,9 +38,9 @@ func (p *pod) arm(t *Task) error {
 	if err := t.setState(TaskArmed); err != nil {
 		return fmt.Errorf("start task %s: %w", t.id, err)
 	}
-	missing := p.missing()
+	missing, moves := p.missing(), vm.journal.Load().Move
 	vm.log.Info("task is armed", "task", t.id, "missing", missing)
-	if len(missing) == 0 {
+	if len(missing) == 0 && !moves { // else the order of a move lets it run
 		go p.wake()
 	}
 	return nil
@@ -91,6 +91,7 @@ func (p *pod) wake() {
 // settle does what can be done only once the guest runs. What fails is logged: the pod runs.
 func (p *pod) settle(ctx context.Context) {
 	vm := p.vm
+	p.endDeparted(ctx)
 	agent := vm.guest()
 	for guest, copies := range p.woken() {
 		names := copies.Select("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
@@ -153,9 +154,13 @@ func checkResume(j *journal.Journal, r *journal.Resume) error {
 			unknown = append(unknown, m.Name)
 		}
 	}
-	if len(unknown) > 0 {
+	switch {
+	case len(unknown) > 0:
 		return fmt.Errorf("its resume information says nothing of containers %s: %w", strings.Join(unknown, ", "),
 			errdefs.ErrDataLoss)
+	case len(r.Members) != len(j.Spec.Pod.Containers): // each is named once
+		return fmt.Errorf("its resume information has %d containers, its Spec %d: %w", len(r.Members),
+			len(j.Spec.Pod.Containers), errdefs.ErrDataLoss)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -53,15 +54,20 @@ func (c *creation) otherSandbox(old *journal.Journal) error {
 		was.Namespace, was.Name, c.vm.id, sandbox, errdefs.ErrFailedPrecondition)
 }
 
-// takeOrder makes an open wake of a pod to this node what its Create is to do: CRI has no options by which it could say
-// so.
-func (c *creation) takeOrder() {
+// takeOrder makes an open wake or move of a pod to this node what its Create is to do: CRI has no options by which it
+// could say so.
+func (c *creation) takeOrder(ctx context.Context) error {
 	op := c.record.GetOperation()
-	if c.bundle.Spec.Pod == nil || c.intent.Set() || op.GetKind() != nodev1.Kind_KIND_WAKE || !op.GetManaged() ||
-		op.GetDestination() != c.host.Config.Node {
-		return
+	if c.bundle.Spec.Pod == nil || c.intent.Set() || op.GetDestination() != c.host.Config.Node {
+		return nil
 	}
-	c.intent.Operation, c.intent.Attempt, c.intent.Digest = op.GetId(), op.GetAttempt(), op.GetDigest()
+	switch {
+	case op.GetKind() == nodev1.Kind_KIND_MIGRATE:
+		return c.takeMove(ctx)
+	case op.GetKind() == nodev1.Kind_KIND_WAKE && op.GetManaged():
+		c.intent.Operation, c.intent.Attempt, c.intent.Digest = op.GetId(), op.GetAttempt(), op.GetDigest()
+	}
+	return nil
 }
 
 func kindOf(s *spec.Spec) string {

@@ -17,7 +17,8 @@ import (
 )
 
 // resumed is what a snapshot says of the containers of a pod, whose traffic stands still.
-func (p *pod) resumed() (all []journal.ResumedMember, ended []journal.EndedMember) {
+// The function at answers where one that runs stands.
+func (p *pod) resumed(at func(*Task) journal.ResumedMember) (all []journal.ResumedMember, ended []journal.EndedMember) {
 	vm := p.vm
 	j := *vm.journal.Load()
 	if j.Spec.Pod == nil {
@@ -30,21 +31,25 @@ func (p *pod) resumed() (all []journal.ResumedMember, ended []journal.EndedMembe
 		tasks[t.guest] = t
 	}
 	for _, m := range j.Spec.Pod.Containers {
-		r := journal.ResumedMember{Guest: m.Guest}
+		var r journal.ResumedMember
 		switch t := tasks[m.Guest]; {
 		case t == nil: // no client knows it any more
 			r.Ended = &journal.Exit{Status: killed, At: time.Now()}
 		case t.init.exited:
 			r.Ended = &journal.Exit{Status: t.init.status, At: t.init.exitedAt}
 		default:
-			r.Init = t.init.pump.Stop()
+			r = at(t)
 		}
+		r.Guest = m.Guest
 		if all = append(all, r); r.Ended != nil {
 			j.NoteEnd(m.Name, *r.Ended)
 		}
 	}
 	return all, j.Ended
 }
+
+// standing is where the streams of a container stand, which flow no more from here on.
+func standing(t *Task) journal.ResumedMember { return journal.ResumedMember{Init: t.init.pump.Stop()} }
 
 // capturable names what of a container is in the way of an operation; vm.mu is held.
 func (m *member) capturable() error {
@@ -59,14 +64,10 @@ func (m *member) capturable() error {
 }
 
 // leavable says whether a snapshot can have all of a pod's VM, and whether the VM is found again outside its sandbox.
-func (p *pod) leavable(live bool) error {
+func (p *pod) leavable() error {
 	sp := p.vm.spec()
 	if err := stays(sp); err != nil {
 		return err
-	}
-	if sp.Pod != nil && live {
-		return fmt.Errorf("it is a pod, which does not move live yet: let it sleep, and wake it elsewhere: %w",
-			errdefs.ErrNotImplemented)
 	}
 	if sp.Pod == nil || sp.Annotations[spec.AnnotationVM] != "" {
 		return nil

@@ -232,7 +232,7 @@ func TestPodWithoutNameStays(t *testing.T) {
 	if err = errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "godwit.dev/vm") {
 		t.Errorf("hibernate of a pod without a name: %v", err)
 	}
-	if _, err := w.offer(); !errdefs.IsNotImplemented(err) {
+	if _, err := w.offer(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "godwit.dev/vm") {
 		t.Errorf("a live move of a pod: %v", err)
 	}
 	if got := w.stateOf("web"); got != tasktypes.Status_RUNNING {
@@ -270,7 +270,7 @@ func TestSuccessorKnowsMembers(t *testing.T) {
 	}
 	w.aborted++
 	w.must("abort", vm.op.capture.abort(Captured))
-	if got, _ := vm.pod.resumed(); len(got) != 2 || got[0].Ended != nil || got[1].Ended != nil {
+	if got, _ := vm.pod.resumed(standing); len(got) != 2 || got[0].Ended != nil || got[1].Ended != nil {
 		t.Errorf("a successor says of the containers %+v", got)
 	}
 	if vm.journal.Load().Phase != journal.Own {

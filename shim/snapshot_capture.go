@@ -89,7 +89,7 @@ func (c *capture) mayHold() (*capture, error) {
 		return nil, fmt.Errorf("capture VM %s: operation %s holds it: %w", vm.id, has.ref.GetOperation(),
 			errdefs.ErrFailedPrecondition)
 	}
-	if err := vm.pod.leavable(c.send != nil); err != nil {
+	if err := vm.pod.leavable(); err != nil {
 		return nil, fmt.Errorf("capture VM %s: %w", vm.id, err)
 	}
 	if vm.postcopy.filling() != nil {

@@ -98,7 +98,7 @@ func (s *livePause) Save(ctx context.Context) (json.RawMessage, error) {
 	s.c.fixStdio()
 	resume := journal.Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(),
 		NoOutput: !s.vm.owner.init.pump.HasOutput()}
-	resume.Members, resume.Ended = s.vm.pod.resumed()
+	resume.Members, resume.Ended = s.vm.pod.resumed(standing)
 	if s.c.execs {
 		resume.Execs = s.movedExecs()
 	}

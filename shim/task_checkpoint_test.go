@@ -51,6 +51,10 @@ func (d *daemon) Status(context.Context, *nodev1.StatusRequest) (*nodev1.StatusR
 	return &nodev1.StatusResponse{Operation: d.op, Settled: true}, d.call("status")
 }
 
+func (d *daemon) Expected(context.Context, *nodev1.VM) (*nodev1.ExpectedResponse, error) {
+	return nil, errdefs.ErrUnavailable
+}
+
 // ordering is a world whose VM runs and whose daemon takes orders.
 func ordering(t *testing.T) *world {
 	t.Helper()

@@ -74,6 +74,8 @@ type FirstCall func(ctx context.Context, a agentv1.AgentService) error
 type Orders interface {
 	Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error)
 	Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
+	// Expected answers what was ordered of a pod that is to move here.
+	Expected(ctx context.Context, vm *nodev1.VM) (*nodev1.ExpectedResponse, error)
 }
 
 // driver is that of the VM's VMM.

@@ -138,7 +138,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		Admits: func(ctx context.Context) error { return moves.Admits(ctx, d.moves.service, cfg.Node) },
 		Up:     func(ctx context.Context, name string) (bool, error) { return moves.Up(ctx, d.moves.service, name) },
 		Checks: d.checks(), Release: d.machines.Release, Place: d.snapshots.Repository,
-		Containers: d.tasks.Containers, Label: d.tasks.Label, Events: d.history,
+		Containers: d.tasks.Containers, Label: d.tasks.Label, Events: d.history, Arriving: d.moves.peer.Expected,
 	}
 	return d, nil
 }

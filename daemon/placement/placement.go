@@ -69,7 +69,8 @@ func (r *Node) Check(ctx context.Context, req *nodev1.PeerCheckRequest) (*nodev1
 	if no != "" {
 		resp.Obstacles = append(resp.Obstacles, no)
 	}
-	if sp, err := spec.Decode(offer.GetSpec()); err == nil { // else fits has said so
+	// Of what cannot be decoded fits has said so. CRI makes the network of a pod.
+	if sp, err := spec.Decode(offer.GetSpec()); err == nil && sp.Pod == nil {
 		no, err := r.Tasks.Network(ctx, req.GetVm(), sp.NICs)
 		if err != nil {
 			return nil, err

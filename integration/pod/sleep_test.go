@@ -51,6 +51,7 @@ type sleeper struct {
 	n                                 *node
 	config, pod, setup, count, reader string
 	logs                              string // of the one that counts
+	begun                             int    // how much of it is of an earlier run here
 }
 
 func (n *node) sleeperConfig(uid string) string {
@@ -64,6 +65,9 @@ func (n *node) sleeperConfig(uid string) string {
 func (n *node) sleeper(uid string) *sleeper {
 	n.t.Helper()
 	s := &sleeper{n: n, logs: filepath.Join(n.dir, "count.log")}
+	if earlier, err := os.ReadFile(s.logs); err == nil {
+		s.begun = len(earlier)
+	}
 	s.config = n.sleeperConfig(uid)
 	s.pod = n.crictl("runp", "--runtime", "godwit", s.config)
 	run := n.runner(s.pod, s.config)
@@ -98,7 +102,7 @@ func (s *sleeper) counts() (all []int) {
 	if err != nil {
 		s.n.t.Fatal(err)
 	}
-	for line := range strings.Lines(string(data)) {
+	for line := range strings.Lines(string(data[s.begun:])) {
 		var n int
 		if _, text, ok := strings.Cut(strings.TrimSpace(line), "count "); ok {
 			if _, err := fmt.Sscan(text, &n); err != nil {

@@ -99,10 +99,20 @@ func preflight(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		return err
 	}
 	mode, why := op.GetMode(), ""
+	pod := len(offer.GetResume()) > 0
+	if pod && mode == moves.ModeCold {
+		why = "a pod moves live alone, since it would stand still until its containers are made there"
+	}
 	if mode != moves.ModeCold {
 		if why, err = e.unfit(ctx, rec, offer, true); err != nil {
 			return err
 		}
+	}
+	if pod && why != "" {
+		return fmt.Errorf("move VM %s: %s. To move it asleep: godwit hibernate, and wake it on node %s: %w",
+			name(op.GetVm()), why, op.GetDestination(), errdefs.ErrFailedPrecondition)
+	}
+	if mode != moves.ModeCold {
 		switch {
 		case why == "":
 			mode = moves.ModeLive
@@ -226,6 +236,9 @@ func sendLive(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	})
 	if err != nil {
 		return err
+	}
+	if prepared.GetWaits() != "" {
+		return &waitError{prepared.GetWaits()}
 	}
 	resp, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Send, &nodev1.PeerSendRequest{Vm: op.GetVm(),
 		Send: &machinev1.SendRequest{

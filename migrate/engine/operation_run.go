@@ -223,7 +223,8 @@ func records(err error) error {
 }
 
 func retryable(s step, err error) bool {
-	return record.Transient(err) && !errors.As(err, new(*killedError)) && (s.patient || errors.As(err, new(recordsError)))
+	return waiting(err) ||
+		record.Transient(err) && !errors.As(err, new(*killedError)) && (s.patient || errors.As(err, new(recordsError)))
 }
 
 // giveUp turns an operation that cannot be finished to its rollback. If the record has

@@ -63,13 +63,21 @@ func (s side) Offer(ctx context.Context, _ *nodev1.PeerRef) (resp *machinev1.Off
 			return errdefs.ErrNotImplemented
 		}
 		resp = &machinev1.OfferResponse{}
+		if s.n.pod {
+			resp.Resume = []byte("{}")
+		}
 		return nil
 	})
 	return resp, err
 }
 
 func (s side) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*nodev1.PeerPrepareResponse, error) {
+	waits := ""
 	err := s.n.do(ctx, "Prepare", func() error {
+		if s.n.awaits--; s.n.awaits >= 0 {
+			waits = "it waits for CRI"
+			return nil
+		}
 		if req.Offer == nil && !s.n.blobs[req.Digest] {
 			return fmt.Errorf("prepare: %w", errdefs.ErrNotFound)
 		}
@@ -79,7 +87,7 @@ func (s side) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*nod
 		s.n.set(s.n.node, created)
 		return nil
 	})
-	return &nodev1.PeerPrepareResponse{Address: "x:1", Channel: "c"}, err
+	return &nodev1.PeerPrepareResponse{Address: "x:1", Channel: "c", Waits: waits}, err
 }
 
 func (s side) Send(ctx context.Context, req *nodev1.PeerSendRequest) (resp *machinev1.SendResponse, err error) {

@@ -76,6 +76,8 @@ type world struct {
 	removed    bool                     // a Start that commits is killed, and its task deleted
 	deletes    bool                     // so is the task that is seen stopped, after the look
 	live       bool                     // shims can send
+	pod        bool                     // the VM is one
+	awaits     int                      // times that a destination waits for the pod's containers
 	obstacles  []string                 // at any destination of a move
 	cordoned   string                   // a node
 	apart      bool                     // each node has a store of its own, all of one name

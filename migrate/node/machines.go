@@ -149,6 +149,16 @@ func (m *Machines) Incoming(ctx context.Context, vm *nodev1.VM,
 	return resp, err
 }
 
+// Run lets a pod run that has moved here.
+func (m *Machines) Run(ctx context.Context, vm *nodev1.VM, req *machinev1.RunRequest) (resp *machinev1.RunResponse,
+	err error) {
+	err = m.call(ctx, vm, func(s machinev1.MachineService) error {
+		resp, err = s.Run(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
 // Revert gives the VM back to this node after the controller has committed that.
 func (m *Machines) Revert(ctx context.Context, vm *nodev1.VM,
 	req *machinev1.RevertRequest) (resp *machinev1.RevertResponse, err error) {

@@ -15,6 +15,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/version"
+	"godwit.dev/godwit/migrate/transition"
 )
 
 // Bounds of the questions that one answer is put together from.
@@ -78,6 +79,8 @@ type Service struct {
 	Events     Events // what has happened here; nil: nothing is kept
 	// Label gives a container without a name one, unless another container of this node has it; nil: none gets one.
 	Label func(ctx context.Context, vm *nodev1.VM, name string) error
+	// Arriving answers what was ordered of a pod that is to move here; nil: no moves are known.
+	Arriving func(ctx context.Context, req *nodev1.ExpectedRequest) (*nodev1.ExpectedResponse, error)
 }
 
 // Events is the history of this node.
@@ -91,6 +94,17 @@ func (s *Service) History(ctx context.Context, req *nodev1.HistoryRequest) (*nod
 		return nil, fmt.Errorf("this node keeps no events: %w", errdefs.ErrFailedPrecondition)
 	}
 	return s.Events.Read(ctx, req), nil
+}
+
+// Expected implements nodev1.NodeService.
+func (s *Service) Expected(ctx context.Context, req *nodev1.ExpectedRequest) (*nodev1.ExpectedResponse, error) {
+	if err := transition.CheckVM(req.GetVm()); err != nil {
+		return nil, err
+	}
+	if s.Arriving == nil {
+		return nil, fmt.Errorf("this node knows of no moves: %w", errdefs.ErrUnavailable)
+	}
+	return s.Arriving(ctx, req)
 }
 
 // Check asks for one thing that the daemon needs, and says what it found.

@@ -30,6 +30,7 @@ type Mover interface {
 	Offer(ctx context.Context, vm *nodev1.VM, req *machinev1.OfferRequest) (*machinev1.OfferResponse, error)
 	Send(ctx context.Context, vm *nodev1.VM, req *machinev1.SendRequest) (*machinev1.SendResponse, error)
 	Incoming(ctx context.Context, vm *nodev1.VM, req *machinev1.IncomingRequest) (*machinev1.IncomingResponse, error)
+	Run(ctx context.Context, vm *nodev1.VM, req *machinev1.RunRequest) (*machinev1.RunResponse, error)
 }
 
 // Placement says what stands against a VM coming here.
@@ -63,6 +64,8 @@ type Server struct {
 
 	// Output is where the output of a VM goes.
 	Output func(namespace, id string) (*url.URL, error)
+
+	expected expected
 }
 
 var _ nodev1.PeerService = (*Server)(nil)
@@ -86,7 +89,10 @@ func (s *Server) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*
 	if o := req.GetOffer(); o != nil {
 		order.Intent.Stream = &machinev1.Stream{
 			Spec: o.GetSpec(), Facts: o.GetFacts(), Certificate: o.GetCertificate(), Generation: req.GetRef().GetGeneration(),
-			TimeoutMs: req.GetTimeoutMs(),
+			TimeoutMs: req.GetTimeoutMs(), Resume: o.GetResume(),
+		}
+		if len(o.GetResume()) > 0 {
+			return s.preparePod(ctx, req, order)
 		}
 	}
 	if err := s.Tasks.Create(ctx, req.GetVm(), order); err != nil {
@@ -132,11 +138,16 @@ const (
 // only where it does not start, and a task that runs, was fenced or has ended does not.
 func (s *Server) Run(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerRunResponse, error) {
 	begun := time.Now()
-	if err := s.Tasks.Start(ctx, req.GetVm()); err != nil {
+	if err := s.start(ctx, req); err != nil {
 		if resp, rerr := s.ran(ctx, req); resp != nil || rerr != nil {
 			return resp, rerr
 		}
-		return nil, err
+		if !errdefs.IsNotFound(err) {
+			return nil, err
+		}
+		if err := s.runPod(ctx, req); err != nil { // the daemon before this one was told of it
+			return nil, err
+		}
 	}
 	resp := s.runs(ctx, req.GetVm())
 	resp.Ms = float64(time.Since(begun)) / float64(time.Millisecond)
@@ -188,6 +199,9 @@ func (s *Server) ran(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerRunR
 // Discard implements nodev1.PeerService: the records let the attempt run nowhere any more. A
 // container object that was here before is marked as that of a VM which is elsewhere.
 func (s *Server) Discard(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerState, error) {
+	if err := s.discardPod(ctx, req); err != nil {
+		return nil, err
+	}
 	if err := s.Tasks.Undo(ctx, req.GetVm(),
 		restoreOf(req.GetRef(), record.StreamPrefix+req.GetRef().GetOperation())); err != nil {
 		return nil, err

@@ -30,3 +30,11 @@ func (o orders) Status(ctx context.Context, req *nodev1.StatusRequest) (r *nodev
 	err = o.call(ctx, func(n nodev1.NodeService) error { r, err = n.Status(ctx, req); return err })
 	return r, err
 }
+
+func (o orders) Expected(ctx context.Context, vm *nodev1.VM) (r *nodev1.ExpectedResponse, err error) {
+	err = o.call(ctx, func(n nodev1.NodeService) error {
+		r, err = n.Expected(ctx, &nodev1.ExpectedRequest{Vm: vm})
+		return err
+	})
+	return r, err
+}

@@ -1252,6 +1252,7 @@ type OfferResponse struct {
 	Certificate   []byte                 `protobuf:"bytes,6,opt,name=certificate,proto3" json:"certificate,omitempty"`               // DER, made for this operation and attempt: the source's end of the stream
 	Obstacles     []string               `protobuf:"bytes,7,rep,name=obstacles,proto3" json:"obstacles,omitempty"`                   // why it cannot be sent now; empty: it can
 	Tracking      string                 `protobuf:"bytes,8,opt,name=tracking,proto3" json:"tracking,omitempty"`
+	Resume        []byte                 `protobuf:"bytes,9,opt,name=resume,proto3" json:"resume,omitempty"` // of a pod: which of its containers have ended, as a snapshot's config holds it (JSON)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1340,6 +1341,13 @@ func (x *OfferResponse) GetTracking() string {
 		return x.Tracking
 	}
 	return ""
+}
+
+func (x *OfferResponse) GetResume() []byte {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
 }
 
 type SendRequest struct {
@@ -1577,6 +1585,7 @@ func (x *SendResponse) GetSaveMs() float64 {
 type IncomingRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ref           *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	Spec          []byte                 `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"` // of a pod, as its source offers it now: refused if its containers are not those that came
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1618,12 +1627,20 @@ func (x *IncomingRequest) GetRef() *Ref {
 	return nil
 }
 
+func (x *IncomingRequest) GetSpec() []byte {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
 type IncomingResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Channel       string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`         // names the stream to the node's godwitd
 	Socket        string                 `protobuf:"bytes,2,opt,name=socket,proto3" json:"socket,omitempty"`           // unix, on which godwitd passes the connection's descriptor
 	Certificate   []byte                 `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"` // DER, made for this operation and attempt
 	Digest        string                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`           // once READY: over all that came
+	Missing       []string               `protobuf:"bytes,5,rep,name=missing,proto3" json:"missing,omitempty"`         // containers of a pod that CRI has not started here yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1686,6 +1703,101 @@ func (x *IncomingResponse) GetDigest() string {
 	return ""
 }
 
+func (x *IncomingResponse) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+type RunRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ref           *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunRequest) Reset() {
+	*x = RunRequest{}
+	mi := &file_machine_v1_machine_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunRequest) ProtoMessage() {}
+
+func (x *RunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
+func (*RunRequest) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RunRequest) GetRef() *Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+type RunResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunResponse) Reset() {
+	*x = RunResponse{}
+	mi := &file_machine_v1_machine_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunResponse) ProtoMessage() {}
+
+func (x *RunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunResponse.ProtoReflect.Descriptor instead.
+func (*RunResponse) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RunResponse) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 type RevertRequest struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Ref             *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
@@ -1696,7 +1808,7 @@ type RevertRequest struct {
 
 func (x *RevertRequest) Reset() {
 	*x = RevertRequest{}
-	mi := &file_machine_v1_machine_proto_msgTypes[20]
+	mi := &file_machine_v1_machine_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1708,7 +1820,7 @@ func (x *RevertRequest) String() string {
 func (*RevertRequest) ProtoMessage() {}
 
 func (x *RevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[20]
+	mi := &file_machine_v1_machine_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1721,7 +1833,7 @@ func (x *RevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevertRequest.ProtoReflect.Descriptor instead.
 func (*RevertRequest) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{20}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RevertRequest) GetRef() *Ref {
@@ -1747,7 +1859,7 @@ type RevertResponse struct {
 
 func (x *RevertResponse) Reset() {
 	*x = RevertResponse{}
-	mi := &file_machine_v1_machine_proto_msgTypes[21]
+	mi := &file_machine_v1_machine_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1871,7 @@ func (x *RevertResponse) String() string {
 func (*RevertResponse) ProtoMessage() {}
 
 func (x *RevertResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[21]
+	mi := &file_machine_v1_machine_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1884,7 @@ func (x *RevertResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevertResponse.ProtoReflect.Descriptor instead.
 func (*RevertResponse) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{21}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RevertResponse) GetState() string {
@@ -1792,7 +1904,7 @@ type EndRequest struct {
 
 func (x *EndRequest) Reset() {
 	*x = EndRequest{}
-	mi := &file_machine_v1_machine_proto_msgTypes[22]
+	mi := &file_machine_v1_machine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1804,7 +1916,7 @@ func (x *EndRequest) String() string {
 func (*EndRequest) ProtoMessage() {}
 
 func (x *EndRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[22]
+	mi := &file_machine_v1_machine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1817,7 +1929,7 @@ func (x *EndRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRequest.ProtoReflect.Descriptor instead.
 func (*EndRequest) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{22}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EndRequest) GetGeneration() uint64 {
@@ -1842,7 +1954,7 @@ type EndResponse struct {
 
 func (x *EndResponse) Reset() {
 	*x = EndResponse{}
-	mi := &file_machine_v1_machine_proto_msgTypes[23]
+	mi := &file_machine_v1_machine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1854,7 +1966,7 @@ func (x *EndResponse) String() string {
 func (*EndResponse) ProtoMessage() {}
 
 func (x *EndResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[23]
+	mi := &file_machine_v1_machine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1867,7 +1979,7 @@ func (x *EndResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndResponse.ProtoReflect.Descriptor instead.
 func (*EndResponse) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{23}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{25}
 }
 
 // RestoreOptions are the options of a Task Create that restores for an open
@@ -1885,7 +1997,7 @@ type RestoreOptions struct {
 
 func (x *RestoreOptions) Reset() {
 	*x = RestoreOptions{}
-	mi := &file_machine_v1_machine_proto_msgTypes[24]
+	mi := &file_machine_v1_machine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2009,7 @@ func (x *RestoreOptions) String() string {
 func (*RestoreOptions) ProtoMessage() {}
 
 func (x *RestoreOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[24]
+	mi := &file_machine_v1_machine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2022,7 @@ func (x *RestoreOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreOptions.ProtoReflect.Descriptor instead.
 func (*RestoreOptions) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{24}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RestoreOptions) GetConfigPath() string {
@@ -1956,13 +2068,14 @@ type Stream struct {
 	Certificate   []byte                 `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"`               // DER: who else connects is no source
 	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`                // of the owner before
 	TimeoutMs     int64                  `protobuf:"varint,5,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // as in CaptureRequest
+	Resume        []byte                 `protobuf:"bytes,6,opt,name=resume,proto3" json:"resume,omitempty"`                         // as Offer answered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_machine_v1_machine_proto_msgTypes[25]
+	mi := &file_machine_v1_machine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1974,7 +2087,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[25]
+	mi := &file_machine_v1_machine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1987,7 +2100,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{25}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Stream) GetSpec() []byte {
@@ -2025,6 +2138,13 @@ func (x *Stream) GetTimeoutMs() int64 {
 	return 0
 }
 
+func (x *Stream) GetResume() []byte {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
+}
+
 // TaskKilled is an event of a shim, under the topic /godwit/kill: a signal is being sent to a process.
 type TaskKilled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2038,7 +2158,7 @@ type TaskKilled struct {
 
 func (x *TaskKilled) Reset() {
 	*x = TaskKilled{}
-	mi := &file_machine_v1_machine_proto_msgTypes[26]
+	mi := &file_machine_v1_machine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2170,7 @@ func (x *TaskKilled) String() string {
 func (*TaskKilled) ProtoMessage() {}
 
 func (x *TaskKilled) ProtoReflect() protoreflect.Message {
-	mi := &file_machine_v1_machine_proto_msgTypes[26]
+	mi := &file_machine_v1_machine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2183,7 @@ func (x *TaskKilled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskKilled.ProtoReflect.Descriptor instead.
 func (*TaskKilled) Descriptor() ([]byte, []int) {
-	return file_machine_v1_machine_proto_rawDescGZIP(), []int{26}
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TaskKilled) GetContainerId() string {
@@ -2217,7 +2337,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x05moved\x18\x03 \x01(\bR\x05moved\"\x11\n" +
 	"\x0fReleaseResponse\"8\n" +
 	"\fOfferRequest\x12(\n" +
-	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"\xf8\x01\n" +
+	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"\x90\x02\n" +
 	"\rOfferResponse\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\fR\x04spec\x12\x14\n" +
 	"\x05facts\x18\x02 \x01(\fR\x05facts\x12\x1b\n" +
@@ -2227,7 +2347,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"disk_bytes\x18\x05 \x01(\x04R\tdiskBytes\x12 \n" +
 	"\vcertificate\x18\x06 \x01(\fR\vcertificate\x12\x1c\n" +
 	"\tobstacles\x18\a \x03(\tR\tobstacles\x12\x1a\n" +
-	"\btracking\x18\b \x01(\tR\btracking\"\x9e\x02\n" +
+	"\btracking\x18\b \x01(\tR\btracking\x12\x16\n" +
+	"\x06resume\x18\t \x01(\fR\x06resume\"\x9e\x02\n" +
 	"\vSendRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -2253,14 +2374,21 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\tuntracked\x18\t \x01(\tR\tuntracked\x12\x17\n" +
 	"\astop_ms\x18\n" +
 	" \x01(\x01R\x06stopMs\x12\x17\n" +
-	"\asave_ms\x18\v \x01(\x01R\x06saveMs\";\n" +
+	"\asave_ms\x18\v \x01(\x01R\x06saveMs\"O\n" +
 	"\x0fIncomingRequest\x12(\n" +
-	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"~\n" +
+	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x12\n" +
+	"\x04spec\x18\x02 \x01(\fR\x04spec\"\x98\x01\n" +
 	"\x10IncomingResponse\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x16\n" +
 	"\x06socket\x18\x02 \x01(\tR\x06socket\x12 \n" +
 	"\vcertificate\x18\x03 \x01(\fR\vcertificate\x12\x16\n" +
-	"\x06digest\x18\x04 \x01(\tR\x06digest\"d\n" +
+	"\x06digest\x18\x04 \x01(\tR\x06digest\x12\x18\n" +
+	"\amissing\x18\x05 \x03(\tR\amissing\"6\n" +
+	"\n" +
+	"RunRequest\x12(\n" +
+	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"#\n" +
+	"\vRunResponse\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\"d\n" +
 	"\rRevertRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12)\n" +
 	"\x10owner_generation\x18\x02 \x01(\x04R\x0fownerGeneration\"&\n" +
@@ -2279,7 +2407,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\tR\x06digest\x121\n" +
-	"\x06stream\x18\x05 \x01(\v2\x19.godwit.machine.v1.StreamR\x06stream\"\x93\x01\n" +
+	"\x06stream\x18\x05 \x01(\v2\x19.godwit.machine.v1.StreamR\x06stream\"\xab\x01\n" +
 	"\x06Stream\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\fR\x04spec\x12\x14\n" +
 	"\x05facts\x18\x02 \x01(\fR\x05facts\x12 \n" +
@@ -2288,13 +2416,14 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\x05 \x01(\x03R\ttimeoutMs\"r\n" +
+	"timeout_ms\x18\x05 \x01(\x03R\ttimeoutMs\x12\x16\n" +
+	"\x06resume\x18\x06 \x01(\fR\x06resume\"r\n" +
 	"\n" +
 	"TaskKilled\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x17\n" +
 	"\aexec_id\x18\x02 \x01(\tR\x06execId\x12\x16\n" +
 	"\x06signal\x18\x03 \x01(\rR\x06signal\x12\x10\n" +
-	"\x03all\x18\x04 \x01(\bR\x03all2\x8d\x06\n" +
+	"\x03all\x18\x04 \x01(\bR\x03all2\xd3\x06\n" +
 	"\aMachine\x12J\n" +
 	"\x05Query\x12\x1f.godwit.machine.v1.QueryRequest\x1a .godwit.machine.v1.QueryResponse\x12P\n" +
 	"\aCapture\x12!.godwit.machine.v1.CaptureRequest\x1a\".godwit.machine.v1.CaptureResponse\x12G\n" +
@@ -2303,7 +2432,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\aRelease\x12!.godwit.machine.v1.ReleaseRequest\x1a\".godwit.machine.v1.ReleaseResponse\x12J\n" +
 	"\x05Offer\x12\x1f.godwit.machine.v1.OfferRequest\x1a .godwit.machine.v1.OfferResponse\x12G\n" +
 	"\x04Send\x12\x1e.godwit.machine.v1.SendRequest\x1a\x1f.godwit.machine.v1.SendResponse\x12S\n" +
-	"\bIncoming\x12\".godwit.machine.v1.IncomingRequest\x1a#.godwit.machine.v1.IncomingResponse\x12M\n" +
+	"\bIncoming\x12\".godwit.machine.v1.IncomingRequest\x1a#.godwit.machine.v1.IncomingResponse\x12D\n" +
+	"\x03Run\x12\x1d.godwit.machine.v1.RunRequest\x1a\x1e.godwit.machine.v1.RunResponse\x12M\n" +
 	"\x06Revert\x12 .godwit.machine.v1.RevertRequest\x1a!.godwit.machine.v1.RevertResponse\x12D\n" +
 	"\x03End\x12\x1d.godwit.machine.v1.EndRequest\x1a\x1e.godwit.machine.v1.EndResponseB,Z*godwit.dev/godwit/api/machine/v1;machinev1b\x06proto3"
 
@@ -2319,7 +2449,7 @@ func file_machine_v1_machine_proto_rawDescGZIP() []byte {
 	return file_machine_v1_machine_proto_rawDescData
 }
 
-var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_machine_v1_machine_proto_goTypes = []any{
 	(*Ref)(nil),              // 0: godwit.machine.v1.Ref
 	(*Progress)(nil),         // 1: godwit.machine.v1.Progress
@@ -2341,13 +2471,15 @@ var file_machine_v1_machine_proto_goTypes = []any{
 	(*SendResponse)(nil),     // 17: godwit.machine.v1.SendResponse
 	(*IncomingRequest)(nil),  // 18: godwit.machine.v1.IncomingRequest
 	(*IncomingResponse)(nil), // 19: godwit.machine.v1.IncomingResponse
-	(*RevertRequest)(nil),    // 20: godwit.machine.v1.RevertRequest
-	(*RevertResponse)(nil),   // 21: godwit.machine.v1.RevertResponse
-	(*EndRequest)(nil),       // 22: godwit.machine.v1.EndRequest
-	(*EndResponse)(nil),      // 23: godwit.machine.v1.EndResponse
-	(*RestoreOptions)(nil),   // 24: godwit.machine.v1.RestoreOptions
-	(*Stream)(nil),           // 25: godwit.machine.v1.Stream
-	(*TaskKilled)(nil),       // 26: godwit.machine.v1.TaskKilled
+	(*RunRequest)(nil),       // 20: godwit.machine.v1.RunRequest
+	(*RunResponse)(nil),      // 21: godwit.machine.v1.RunResponse
+	(*RevertRequest)(nil),    // 22: godwit.machine.v1.RevertRequest
+	(*RevertResponse)(nil),   // 23: godwit.machine.v1.RevertResponse
+	(*EndRequest)(nil),       // 24: godwit.machine.v1.EndRequest
+	(*EndResponse)(nil),      // 25: godwit.machine.v1.EndResponse
+	(*RestoreOptions)(nil),   // 26: godwit.machine.v1.RestoreOptions
+	(*Stream)(nil),           // 27: godwit.machine.v1.Stream
+	(*TaskKilled)(nil),       // 28: godwit.machine.v1.TaskKilled
 }
 var file_machine_v1_machine_proto_depIdxs = []int32{
 	0,  // 0: godwit.machine.v1.QueryResponse.ref:type_name -> godwit.machine.v1.Ref
@@ -2362,33 +2494,36 @@ var file_machine_v1_machine_proto_depIdxs = []int32{
 	0,  // 9: godwit.machine.v1.SendRequest.ref:type_name -> godwit.machine.v1.Ref
 	6,  // 10: godwit.machine.v1.SendResponse.passes:type_name -> godwit.machine.v1.CapturePass
 	0,  // 11: godwit.machine.v1.IncomingRequest.ref:type_name -> godwit.machine.v1.Ref
-	0,  // 12: godwit.machine.v1.RevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	25, // 13: godwit.machine.v1.RestoreOptions.stream:type_name -> godwit.machine.v1.Stream
-	2,  // 14: godwit.machine.v1.Machine.Query:input_type -> godwit.machine.v1.QueryRequest
-	4,  // 15: godwit.machine.v1.Machine.Capture:input_type -> godwit.machine.v1.CaptureRequest
-	8,  // 16: godwit.machine.v1.Machine.Vote:input_type -> godwit.machine.v1.VoteRequest
-	10, // 17: godwit.machine.v1.Machine.Abort:input_type -> godwit.machine.v1.AbortRequest
-	12, // 18: godwit.machine.v1.Machine.Release:input_type -> godwit.machine.v1.ReleaseRequest
-	14, // 19: godwit.machine.v1.Machine.Offer:input_type -> godwit.machine.v1.OfferRequest
-	16, // 20: godwit.machine.v1.Machine.Send:input_type -> godwit.machine.v1.SendRequest
-	18, // 21: godwit.machine.v1.Machine.Incoming:input_type -> godwit.machine.v1.IncomingRequest
-	20, // 22: godwit.machine.v1.Machine.Revert:input_type -> godwit.machine.v1.RevertRequest
-	22, // 23: godwit.machine.v1.Machine.End:input_type -> godwit.machine.v1.EndRequest
-	3,  // 24: godwit.machine.v1.Machine.Query:output_type -> godwit.machine.v1.QueryResponse
-	7,  // 25: godwit.machine.v1.Machine.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	9,  // 26: godwit.machine.v1.Machine.Vote:output_type -> godwit.machine.v1.VoteResponse
-	11, // 27: godwit.machine.v1.Machine.Abort:output_type -> godwit.machine.v1.AbortResponse
-	13, // 28: godwit.machine.v1.Machine.Release:output_type -> godwit.machine.v1.ReleaseResponse
-	15, // 29: godwit.machine.v1.Machine.Offer:output_type -> godwit.machine.v1.OfferResponse
-	17, // 30: godwit.machine.v1.Machine.Send:output_type -> godwit.machine.v1.SendResponse
-	19, // 31: godwit.machine.v1.Machine.Incoming:output_type -> godwit.machine.v1.IncomingResponse
-	21, // 32: godwit.machine.v1.Machine.Revert:output_type -> godwit.machine.v1.RevertResponse
-	23, // 33: godwit.machine.v1.Machine.End:output_type -> godwit.machine.v1.EndResponse
-	24, // [24:34] is the sub-list for method output_type
-	14, // [14:24] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	0,  // 12: godwit.machine.v1.RunRequest.ref:type_name -> godwit.machine.v1.Ref
+	0,  // 13: godwit.machine.v1.RevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	27, // 14: godwit.machine.v1.RestoreOptions.stream:type_name -> godwit.machine.v1.Stream
+	2,  // 15: godwit.machine.v1.Machine.Query:input_type -> godwit.machine.v1.QueryRequest
+	4,  // 16: godwit.machine.v1.Machine.Capture:input_type -> godwit.machine.v1.CaptureRequest
+	8,  // 17: godwit.machine.v1.Machine.Vote:input_type -> godwit.machine.v1.VoteRequest
+	10, // 18: godwit.machine.v1.Machine.Abort:input_type -> godwit.machine.v1.AbortRequest
+	12, // 19: godwit.machine.v1.Machine.Release:input_type -> godwit.machine.v1.ReleaseRequest
+	14, // 20: godwit.machine.v1.Machine.Offer:input_type -> godwit.machine.v1.OfferRequest
+	16, // 21: godwit.machine.v1.Machine.Send:input_type -> godwit.machine.v1.SendRequest
+	18, // 22: godwit.machine.v1.Machine.Incoming:input_type -> godwit.machine.v1.IncomingRequest
+	20, // 23: godwit.machine.v1.Machine.Run:input_type -> godwit.machine.v1.RunRequest
+	22, // 24: godwit.machine.v1.Machine.Revert:input_type -> godwit.machine.v1.RevertRequest
+	24, // 25: godwit.machine.v1.Machine.End:input_type -> godwit.machine.v1.EndRequest
+	3,  // 26: godwit.machine.v1.Machine.Query:output_type -> godwit.machine.v1.QueryResponse
+	7,  // 27: godwit.machine.v1.Machine.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	9,  // 28: godwit.machine.v1.Machine.Vote:output_type -> godwit.machine.v1.VoteResponse
+	11, // 29: godwit.machine.v1.Machine.Abort:output_type -> godwit.machine.v1.AbortResponse
+	13, // 30: godwit.machine.v1.Machine.Release:output_type -> godwit.machine.v1.ReleaseResponse
+	15, // 31: godwit.machine.v1.Machine.Offer:output_type -> godwit.machine.v1.OfferResponse
+	17, // 32: godwit.machine.v1.Machine.Send:output_type -> godwit.machine.v1.SendResponse
+	19, // 33: godwit.machine.v1.Machine.Incoming:output_type -> godwit.machine.v1.IncomingResponse
+	21, // 34: godwit.machine.v1.Machine.Run:output_type -> godwit.machine.v1.RunResponse
+	23, // 35: godwit.machine.v1.Machine.Revert:output_type -> godwit.machine.v1.RevertResponse
+	25, // 36: godwit.machine.v1.Machine.End:output_type -> godwit.machine.v1.EndResponse
+	26, // [26:37] is the sub-list for method output_type
+	15, // [15:26] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_machine_v1_machine_proto_init() }
@@ -2402,7 +2537,7 @@ func file_machine_v1_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_machine_v1_machine_proto_rawDesc), len(file_machine_v1_machine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

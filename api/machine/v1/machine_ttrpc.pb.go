@@ -16,6 +16,7 @@ type MachineService interface {
 	Offer(context.Context, *OfferRequest) (*OfferResponse, error)
 	Send(context.Context, *SendRequest) (*SendResponse, error)
 	Incoming(context.Context, *IncomingRequest) (*IncomingResponse, error)
+	Run(context.Context, *RunRequest) (*RunResponse, error)
 	Revert(context.Context, *RevertRequest) (*RevertResponse, error)
 	End(context.Context, *EndRequest) (*EndResponse, error)
 }
@@ -78,6 +79,13 @@ func RegisterMachineService(srv *ttrpc.Server, svc MachineService) {
 					return nil, err
 				}
 				return svc.Incoming(ctx, &req)
+			},
+			"Run": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req RunRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Run(ctx, &req)
 			},
 			"Revert": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req RevertRequest
@@ -166,6 +174,14 @@ func (c *machineClient) Send(ctx context.Context, req *SendRequest) (*SendRespon
 func (c *machineClient) Incoming(ctx context.Context, req *IncomingRequest) (*IncomingResponse, error) {
 	var resp IncomingResponse
 	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "Incoming", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *machineClient) Run(ctx context.Context, req *RunRequest) (*RunResponse, error) {
+	var resp RunResponse
+	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "Run", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -3323,6 +3323,110 @@ func (x *OperationResponse) GetOperation() *Operation {
 	return nil
 }
 
+type ExpectedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpectedRequest) Reset() {
+	*x = ExpectedRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpectedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpectedRequest) ProtoMessage() {}
+
+func (x *ExpectedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpectedRequest.ProtoReflect.Descriptor instead.
+func (*ExpectedRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ExpectedRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+type ExpectedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Operation     string                 `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Stream        *v1.Stream             `protobuf:"bytes,3,opt,name=stream,proto3" json:"stream,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpectedResponse) Reset() {
+	*x = ExpectedResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpectedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpectedResponse) ProtoMessage() {}
+
+func (x *ExpectedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpectedResponse.ProtoReflect.Descriptor instead.
+func (*ExpectedResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ExpectedResponse) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *ExpectedResponse) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *ExpectedResponse) GetStream() *v1.Stream {
+	if x != nil {
+		return x.Stream
+	}
+	return nil
+}
+
 // HistoryRequest asks for the events after one that is known. It is named by both numbers: a node that has lost the
 // end of its history, as with its power, gives an id a second time.
 type HistoryRequest struct {
@@ -3337,7 +3441,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3453,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3466,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *HistoryRequest) GetAfter() uint64 {
@@ -3405,7 +3509,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +3521,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +3534,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *HistoryResponse) GetEvents() []*NodeEvent {
@@ -3488,7 +3592,7 @@ type NodeEvent struct {
 
 func (x *NodeEvent) Reset() {
 	*x = NodeEvent{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3500,7 +3604,7 @@ func (x *NodeEvent) String() string {
 func (*NodeEvent) ProtoMessage() {}
 
 func (x *NodeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3513,7 +3617,7 @@ func (x *NodeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeEvent.ProtoReflect.Descriptor instead.
 func (*NodeEvent) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *NodeEvent) GetId() uint64 {
@@ -3651,7 +3755,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3663,7 +3767,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3676,7 +3780,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -3702,7 +3806,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3714,7 +3818,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3727,7 +3831,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -3799,7 +3903,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +3915,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +3928,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Check) GetName() string {
@@ -3894,7 +3998,7 @@ type VMInfo struct {
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3906,7 +4010,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3919,7 +4023,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -4114,7 +4218,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4126,7 +4230,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4139,7 +4243,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -4166,7 +4270,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4178,7 +4282,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4191,7 +4295,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -4222,7 +4326,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4234,7 +4338,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4247,7 +4351,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -4310,7 +4414,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4322,7 +4426,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4335,7 +4439,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -4411,7 +4515,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4423,7 +4527,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4436,7 +4540,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CheckpointRequest) GetVm() *VM {
@@ -4511,7 +4615,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4523,7 +4627,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4536,7 +4640,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -4562,7 +4666,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4574,7 +4678,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4587,7 +4691,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -4660,7 +4764,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4672,7 +4776,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4685,7 +4789,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Transfer) GetPass() uint32 {
@@ -4755,7 +4859,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4767,7 +4871,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4780,7 +4884,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -4957,7 +5061,7 @@ type Pass struct {
 
 func (x *Pass) Reset() {
 	*x = Pass{}
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4969,7 +5073,7 @@ func (x *Pass) String() string {
 func (*Pass) ProtoMessage() {}
 
 func (x *Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4982,7 +5086,7 @@ func (x *Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pass.ProtoReflect.Descriptor instead.
 func (*Pass) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Pass) GetLookedBytes() uint64 {
@@ -5025,7 +5129,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5037,7 +5141,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5050,7 +5154,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -5090,7 +5194,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5102,7 +5206,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5115,7 +5219,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -5155,7 +5259,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5167,7 +5271,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5180,7 +5284,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -5346,7 +5450,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5358,7 +5462,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5371,7 +5475,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -5391,7 +5495,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5403,7 +5507,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5416,7 +5520,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -5443,7 +5547,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5455,7 +5559,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5468,7 +5572,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -5494,7 +5598,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5506,7 +5610,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5519,7 +5623,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -5539,7 +5643,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5551,7 +5655,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5564,7 +5668,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -5594,7 +5698,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5606,7 +5710,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5619,7 +5723,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -5667,7 +5771,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5679,7 +5783,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5692,7 +5796,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *BadPart) GetPart() string {
@@ -5718,7 +5822,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5730,7 +5834,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5743,7 +5847,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *DropRequest) GetDigest() string {
@@ -5762,7 +5866,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5774,7 +5878,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5787,7 +5891,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *DropResponse) GetWarning() string {
@@ -5807,7 +5911,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5819,7 +5923,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5832,7 +5936,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PruneRequest) GetVm() *VM {
@@ -5859,7 +5963,7 @@ type PruneResponse struct {
 
 func (x *PruneResponse) Reset() {
 	*x = PruneResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5871,7 +5975,7 @@ func (x *PruneResponse) String() string {
 func (*PruneResponse) ProtoMessage() {}
 
 func (x *PruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5884,7 +5988,7 @@ func (x *PruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
 func (*PruneResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *PruneResponse) GetPruned() []*Pruned {
@@ -5917,7 +6021,7 @@ type Pruned struct {
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5929,7 +6033,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5942,7 +6046,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Pruned) GetVm() *VM {
@@ -6006,7 +6110,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6018,7 +6122,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6031,7 +6135,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *DiffRequest) GetFrom() string {
@@ -6071,7 +6175,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6083,7 +6187,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6096,7 +6200,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *DiffResponse) GetSpaces() []*SpaceDiff {
@@ -6122,7 +6226,7 @@ type SpaceDiff struct {
 
 func (x *SpaceDiff) Reset() {
 	*x = SpaceDiff{}
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6134,7 +6238,7 @@ func (x *SpaceDiff) String() string {
 func (*SpaceDiff) ProtoMessage() {}
 
 func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6147,7 +6251,7 @@ func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
 func (*SpaceDiff) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *SpaceDiff) GetName() string {
@@ -6211,7 +6315,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6223,7 +6327,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6236,7 +6340,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *CopyRequest) GetRepository() string {
@@ -6278,7 +6382,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6290,7 +6394,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6303,7 +6407,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *CopyResponse) GetBytes() uint64 {
@@ -6340,7 +6444,7 @@ type LogRequest struct {
 
 func (x *LogRequest) Reset() {
 	*x = LogRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6352,7 +6456,7 @@ func (x *LogRequest) String() string {
 func (*LogRequest) ProtoMessage() {}
 
 func (x *LogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6365,7 +6469,7 @@ func (x *LogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogRequest.ProtoReflect.Descriptor instead.
 func (*LogRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *LogRequest) GetVm() *VM {
@@ -6414,7 +6518,7 @@ type LogPlace struct {
 
 func (x *LogPlace) Reset() {
 	*x = LogPlace{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6426,7 +6530,7 @@ func (x *LogPlace) String() string {
 func (*LogPlace) ProtoMessage() {}
 
 func (x *LogPlace) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6439,7 +6543,7 @@ func (x *LogPlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPlace.ProtoReflect.Descriptor instead.
 func (*LogPlace) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *LogPlace) GetFile() uint64 {
@@ -6467,7 +6571,7 @@ type LogPart struct {
 
 func (x *LogPart) Reset() {
 	*x = LogPart{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6479,7 +6583,7 @@ func (x *LogPart) String() string {
 func (*LogPart) ProtoMessage() {}
 
 func (x *LogPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6492,7 +6596,7 @@ func (x *LogPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPart.ProtoReflect.Descriptor instead.
 func (*LogPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *LogPart) GetUnixNano() int64 {
@@ -6521,7 +6625,7 @@ type LogResponse struct {
 
 func (x *LogResponse) Reset() {
 	*x = LogResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6533,7 +6637,7 @@ func (x *LogResponse) String() string {
 func (*LogResponse) ProtoMessage() {}
 
 func (x *LogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6546,7 +6650,7 @@ func (x *LogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogResponse.ProtoReflect.Descriptor instead.
 func (*LogResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *LogResponse) GetParts() []*LogPart {
@@ -6588,7 +6692,7 @@ type PeerRef struct {
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6600,7 +6704,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6613,7 +6717,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -6648,7 +6752,7 @@ type PeerState struct {
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6660,7 +6764,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6673,7 +6777,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -6711,7 +6815,7 @@ type PeerCheckRequest struct {
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6723,7 +6827,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6736,7 +6840,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -6792,7 +6896,7 @@ type PeerCheckResponse struct {
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6804,7 +6908,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6817,7 +6921,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -6856,7 +6960,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6868,7 +6972,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6881,7 +6985,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -6938,13 +7042,14 @@ type PeerPrepareResponse struct {
 	Channel       string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"` // live, as Incoming answers
 	Certificate   []byte                 `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`
 	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"` // of this node's peer listener
+	Waits         string                 `protobuf:"bytes,4,opt,name=waits,proto3" json:"waits,omitempty"`     // for what the destination of a pod waits: nothing of the rest is said until that is there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6956,7 +7061,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6969,7 +7074,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -6993,6 +7098,13 @@ func (x *PeerPrepareResponse) GetAddress() string {
 	return ""
 }
 
+func (x *PeerPrepareResponse) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
+}
+
 type PeerRunResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Running       bool                   `protobuf:"varint,1,opt,name=running,proto3" json:"running,omitempty"`
@@ -7005,7 +7117,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7017,7 +7129,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7030,7 +7142,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -7071,7 +7183,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7083,7 +7195,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7096,7 +7208,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -7123,7 +7235,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7135,7 +7247,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7148,7 +7260,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -7176,7 +7288,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7188,7 +7300,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7201,7 +7313,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -7236,7 +7348,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7248,7 +7360,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7261,7 +7373,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -7297,7 +7409,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7309,7 +7421,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7322,7 +7434,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -7368,7 +7480,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7380,7 +7492,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7393,7 +7505,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -7459,7 +7571,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7471,7 +7583,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7484,7 +7596,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -7537,7 +7649,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7549,7 +7661,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7562,7 +7674,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 type GoldenListResponse struct {
@@ -7574,7 +7686,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7586,7 +7698,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7599,7 +7711,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -7627,7 +7739,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7639,7 +7751,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7652,7 +7764,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -7734,7 +7846,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7746,7 +7858,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7759,7 +7871,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -7778,7 +7890,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7790,7 +7902,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7803,7 +7915,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -7835,7 +7947,7 @@ type TemplateInfo struct {
 
 func (x *TemplateInfo) Reset() {
 	*x = TemplateInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7847,7 +7959,7 @@ func (x *TemplateInfo) String() string {
 func (*TemplateInfo) ProtoMessage() {}
 
 func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7860,7 +7972,7 @@ func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateInfo.ProtoReflect.Descriptor instead.
 func (*TemplateInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *TemplateInfo) GetKind() TemplateKind {
@@ -7970,7 +8082,7 @@ type TemplatesRequest struct {
 
 func (x *TemplatesRequest) Reset() {
 	*x = TemplatesRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7982,7 +8094,7 @@ func (x *TemplatesRequest) String() string {
 func (*TemplatesRequest) ProtoMessage() {}
 
 func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7995,7 +8107,7 @@ func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesRequest.ProtoReflect.Descriptor instead.
 func (*TemplatesRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *TemplatesRequest) GetKind() TemplateKind {
@@ -8015,7 +8127,7 @@ type TemplatesResponse struct {
 
 func (x *TemplatesResponse) Reset() {
 	*x = TemplatesResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8027,7 +8139,7 @@ func (x *TemplatesResponse) String() string {
 func (*TemplatesResponse) ProtoMessage() {}
 
 func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8040,7 +8152,7 @@ func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesResponse.ProtoReflect.Descriptor instead.
 func (*TemplatesResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *TemplatesResponse) GetTemplates() []*TemplateInfo {
@@ -8068,7 +8180,7 @@ type TemplateMakeRequest struct {
 
 func (x *TemplateMakeRequest) Reset() {
 	*x = TemplateMakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8080,7 +8192,7 @@ func (x *TemplateMakeRequest) String() string {
 func (*TemplateMakeRequest) ProtoMessage() {}
 
 func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8093,7 +8205,7 @@ func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeRequest.ProtoReflect.Descriptor instead.
 func (*TemplateMakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *TemplateMakeRequest) GetKind() TemplateKind {
@@ -8133,7 +8245,7 @@ type TemplateShape struct {
 
 func (x *TemplateShape) Reset() {
 	*x = TemplateShape{}
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8145,7 +8257,7 @@ func (x *TemplateShape) String() string {
 func (*TemplateShape) ProtoMessage() {}
 
 func (x *TemplateShape) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8158,7 +8270,7 @@ func (x *TemplateShape) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateShape.ProtoReflect.Descriptor instead.
 func (*TemplateShape) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *TemplateShape) GetMemory() uint64 {
@@ -8218,7 +8330,7 @@ type TemplateMakeResponse struct {
 
 func (x *TemplateMakeResponse) Reset() {
 	*x = TemplateMakeResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8230,7 +8342,7 @@ func (x *TemplateMakeResponse) String() string {
 func (*TemplateMakeResponse) ProtoMessage() {}
 
 func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8243,7 +8355,7 @@ func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeResponse.ProtoReflect.Descriptor instead.
 func (*TemplateMakeResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *TemplateMakeResponse) GetTemplate() *TemplateInfo {
@@ -8305,7 +8417,7 @@ type TemplateRemoveRequest struct {
 
 func (x *TemplateRemoveRequest) Reset() {
 	*x = TemplateRemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8317,7 +8429,7 @@ func (x *TemplateRemoveRequest) String() string {
 func (*TemplateRemoveRequest) ProtoMessage() {}
 
 func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8330,7 +8442,7 @@ func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveRequest.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *TemplateRemoveRequest) GetKind() TemplateKind {
@@ -8356,7 +8468,7 @@ type TemplateRemoveResponse struct {
 
 func (x *TemplateRemoveResponse) Reset() {
 	*x = TemplateRemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[102]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8368,7 +8480,7 @@ func (x *TemplateRemoveResponse) String() string {
 func (*TemplateRemoveResponse) ProtoMessage() {}
 
 func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[102]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8381,7 +8493,7 @@ func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveResponse.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *TemplateRemoveResponse) GetRemoved() []*TemplateInfo {
@@ -8402,7 +8514,7 @@ type TemplatePushRequest struct {
 
 func (x *TemplatePushRequest) Reset() {
 	*x = TemplatePushRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[103]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8414,7 +8526,7 @@ func (x *TemplatePushRequest) String() string {
 func (*TemplatePushRequest) ProtoMessage() {}
 
 func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[103]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8427,7 +8539,7 @@ func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushRequest.ProtoReflect.Descriptor instead.
 func (*TemplatePushRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *TemplatePushRequest) GetKind() TemplateKind {
@@ -8460,7 +8572,7 @@ type TemplatePushResponse struct {
 
 func (x *TemplatePushResponse) Reset() {
 	*x = TemplatePushResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[104]
+	mi := &file_node_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8472,7 +8584,7 @@ func (x *TemplatePushResponse) String() string {
 func (*TemplatePushResponse) ProtoMessage() {}
 
 func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[104]
+	mi := &file_node_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8485,7 +8597,7 @@ func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushResponse.ProtoReflect.Descriptor instead.
 func (*TemplatePushResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *TemplatePushResponse) GetPushed() []*TemplatePushed {
@@ -8508,7 +8620,7 @@ type TemplatePushed struct {
 
 func (x *TemplatePushed) Reset() {
 	*x = TemplatePushed{}
-	mi := &file_node_v1_node_proto_msgTypes[105]
+	mi := &file_node_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8520,7 +8632,7 @@ func (x *TemplatePushed) String() string {
 func (*TemplatePushed) ProtoMessage() {}
 
 func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[105]
+	mi := &file_node_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8533,7 +8645,7 @@ func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushed.ProtoReflect.Descriptor instead.
 func (*TemplatePushed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *TemplatePushed) GetTemplate() *TemplateInfo {
@@ -8881,7 +8993,13 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x10OperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"L\n" +
 	"\x11OperationResponse\x127\n" +
-	"\toperation\x18\x01 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\"\x8f\x01\n" +
+	"\toperation\x18\x01 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\"5\n" +
+	"\x0fExpectedRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"}\n" +
+	"\x10ExpectedResponse\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\rR\aattempt\x121\n" +
+	"\x06stream\x18\x03 \x01(\v2\x19.godwit.machine.v1.StreamR\x06stream\"\x8f\x01\n" +
 	"\x0eHistoryRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\x04R\x05after\x12&\n" +
 	"\x0fafter_unix_nano\x18\x02 \x01(\x03R\rafterUnixNano\x12&\n" +
@@ -9222,11 +9340,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"repository\x12\x14\n" +
 	"\x05stdio\x18\x06 \x01(\tR\x05stdio\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\a \x01(\x03R\ttimeoutMs\"k\n" +
+	"timeout_ms\x18\a \x01(\x03R\ttimeoutMs\"\x81\x01\n" +
 	"\x13PeerPrepareResponse\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12 \n" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x18\n" +
-	"\aaddress\x18\x03 \x01(\tR\aaddress\"n\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x14\n" +
+	"\x05waits\x18\x04 \x01(\tR\x05waits\"n\n" +
 	"\x0fPeerRunResponse\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\bR\arunning\x12\x16\n" +
 	"\x06fenced\x18\x02 \x01(\bR\x06fenced\x12\x0e\n" +
@@ -9405,7 +9524,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04Name\x12\x1b.godwit.node.v1.NameRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04Owed\x12\x1b.godwit.node.v1.OwedRequest\x1a\x1c.godwit.node.v1.OwedResponse\x12D\n" +
 	"\x05Clear\x12\x1c.godwit.node.v1.ClearRequest\x1a\x1d.godwit.node.v1.ClearResponse\x12P\n" +
-	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\x9f\x0f\n" +
+	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xee\x0f\n" +
 	"\x04Node\x12A\n" +
 	"\x04Info\x12\x1b.godwit.node.v1.InfoRequest\x1a\x1c.godwit.node.v1.InfoResponse\x12>\n" +
 	"\x03VMs\x12\x1a.godwit.node.v1.VMsRequest\x1a\x1b.godwit.node.v1.VMsResponse\x12M\n" +
@@ -9435,7 +9554,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fTemplateMake\x12#.godwit.node.v1.TemplateMakeRequest\x1a$.godwit.node.v1.TemplateMakeResponse\x12_\n" +
 	"\x0eTemplateRemove\x12%.godwit.node.v1.TemplateRemoveRequest\x1a&.godwit.node.v1.TemplateRemoveResponse\x12Y\n" +
 	"\fTemplatePush\x12#.godwit.node.v1.TemplatePushRequest\x1a$.godwit.node.v1.TemplatePushResponse\x12J\n" +
-	"\aHistory\x12\x1e.godwit.node.v1.HistoryRequest\x1a\x1f.godwit.node.v1.HistoryResponse2\xf4\a\n" +
+	"\aHistory\x12\x1e.godwit.node.v1.HistoryRequest\x1a\x1f.godwit.node.v1.HistoryResponse\x12M\n" +
+	"\bExpected\x12\x1f.godwit.node.v1.ExpectedRequest\x1a .godwit.node.v1.ExpectedResponse2\xf4\a\n" +
 	"\x04Peer\x12L\n" +
 	"\x05Check\x12 .godwit.node.v1.PeerCheckRequest\x1a!.godwit.node.v1.PeerCheckResponse\x12R\n" +
 	"\aPrepare\x12\".godwit.node.v1.PeerPrepareRequest\x1a#.godwit.node.v1.PeerPrepareResponse\x12?\n" +
@@ -9465,7 +9585,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 107)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 109)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                      // 0: godwit.node.v1.Kind
 	(Phase)(0),                     // 1: godwit.node.v1.Phase
@@ -9506,88 +9626,91 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*ClearResponse)(nil),          // 36: godwit.node.v1.ClearResponse
 	(*OperationRequest)(nil),       // 37: godwit.node.v1.OperationRequest
 	(*OperationResponse)(nil),      // 38: godwit.node.v1.OperationResponse
-	(*HistoryRequest)(nil),         // 39: godwit.node.v1.HistoryRequest
-	(*HistoryResponse)(nil),        // 40: godwit.node.v1.HistoryResponse
-	(*NodeEvent)(nil),              // 41: godwit.node.v1.NodeEvent
-	(*InfoRequest)(nil),            // 42: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),           // 43: godwit.node.v1.InfoResponse
-	(*Check)(nil),                  // 44: godwit.node.v1.Check
-	(*VMInfo)(nil),                 // 45: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),             // 46: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),            // 47: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),       // 48: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),            // 49: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),      // 50: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),          // 51: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),         // 52: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),               // 53: godwit.node.v1.Transfer
-	(*Figures)(nil),                // 54: godwit.node.v1.Figures
-	(*Pass)(nil),                   // 55: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),          // 56: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),         // 57: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),           // 58: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),       // 59: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),      // 60: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),         // 61: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),        // 62: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),          // 63: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 64: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),                // 65: godwit.node.v1.BadPart
-	(*DropRequest)(nil),            // 66: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),           // 67: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),           // 68: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),          // 69: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),                 // 70: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),            // 71: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),           // 72: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),              // 73: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),            // 74: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),           // 75: godwit.node.v1.CopyResponse
-	(*LogRequest)(nil),             // 76: godwit.node.v1.LogRequest
-	(*LogPlace)(nil),               // 77: godwit.node.v1.LogPlace
-	(*LogPart)(nil),                // 78: godwit.node.v1.LogPart
-	(*LogResponse)(nil),            // 79: godwit.node.v1.LogResponse
-	(*PeerRef)(nil),                // 80: godwit.node.v1.PeerRef
-	(*PeerState)(nil),              // 81: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),       // 82: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),      // 83: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),     // 84: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil),    // 85: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),        // 86: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),        // 87: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),     // 88: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),       // 89: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),      // 90: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),     // 91: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),          // 92: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),         // 93: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),      // 94: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),     // 95: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),             // 96: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),      // 97: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),     // 98: godwit.node.v1.GoldenDropResponse
-	(*TemplateInfo)(nil),           // 99: godwit.node.v1.TemplateInfo
-	(*TemplatesRequest)(nil),       // 100: godwit.node.v1.TemplatesRequest
-	(*TemplatesResponse)(nil),      // 101: godwit.node.v1.TemplatesResponse
-	(*TemplateMakeRequest)(nil),    // 102: godwit.node.v1.TemplateMakeRequest
-	(*TemplateShape)(nil),          // 103: godwit.node.v1.TemplateShape
-	(*TemplateMakeResponse)(nil),   // 104: godwit.node.v1.TemplateMakeResponse
-	(*TemplateRemoveRequest)(nil),  // 105: godwit.node.v1.TemplateRemoveRequest
-	(*TemplateRemoveResponse)(nil), // 106: godwit.node.v1.TemplateRemoveResponse
-	(*TemplatePushRequest)(nil),    // 107: godwit.node.v1.TemplatePushRequest
-	(*TemplatePushResponse)(nil),   // 108: godwit.node.v1.TemplatePushResponse
-	(*TemplatePushed)(nil),         // 109: godwit.node.v1.TemplatePushed
-	nil,                            // 110: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Ref)(nil),                 // 111: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),       // 112: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),       // 113: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),         // 114: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),      // 115: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),        // 116: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),     // 117: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),        // 118: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),       // 119: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),      // 120: godwit.machine.v1.RevertResponse
+	(*ExpectedRequest)(nil),        // 39: godwit.node.v1.ExpectedRequest
+	(*ExpectedResponse)(nil),       // 40: godwit.node.v1.ExpectedResponse
+	(*HistoryRequest)(nil),         // 41: godwit.node.v1.HistoryRequest
+	(*HistoryResponse)(nil),        // 42: godwit.node.v1.HistoryResponse
+	(*NodeEvent)(nil),              // 43: godwit.node.v1.NodeEvent
+	(*InfoRequest)(nil),            // 44: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),           // 45: godwit.node.v1.InfoResponse
+	(*Check)(nil),                  // 46: godwit.node.v1.Check
+	(*VMInfo)(nil),                 // 47: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),             // 48: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),            // 49: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),       // 50: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),            // 51: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),      // 52: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),          // 53: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),         // 54: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),               // 55: godwit.node.v1.Transfer
+	(*Figures)(nil),                // 56: godwit.node.v1.Figures
+	(*Pass)(nil),                   // 57: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),          // 58: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),         // 59: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),           // 60: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),       // 61: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),      // 62: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),         // 63: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),        // 64: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),          // 65: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 66: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),                // 67: godwit.node.v1.BadPart
+	(*DropRequest)(nil),            // 68: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),           // 69: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),           // 70: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),          // 71: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),                 // 72: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),            // 73: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),           // 74: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),              // 75: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),            // 76: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),           // 77: godwit.node.v1.CopyResponse
+	(*LogRequest)(nil),             // 78: godwit.node.v1.LogRequest
+	(*LogPlace)(nil),               // 79: godwit.node.v1.LogPlace
+	(*LogPart)(nil),                // 80: godwit.node.v1.LogPart
+	(*LogResponse)(nil),            // 81: godwit.node.v1.LogResponse
+	(*PeerRef)(nil),                // 82: godwit.node.v1.PeerRef
+	(*PeerState)(nil),              // 83: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),       // 84: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),      // 85: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),     // 86: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil),    // 87: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),        // 88: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),        // 89: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),     // 90: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),       // 91: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),      // 92: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),     // 93: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),          // 94: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),         // 95: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),      // 96: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),     // 97: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),             // 98: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),      // 99: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),     // 100: godwit.node.v1.GoldenDropResponse
+	(*TemplateInfo)(nil),           // 101: godwit.node.v1.TemplateInfo
+	(*TemplatesRequest)(nil),       // 102: godwit.node.v1.TemplatesRequest
+	(*TemplatesResponse)(nil),      // 103: godwit.node.v1.TemplatesResponse
+	(*TemplateMakeRequest)(nil),    // 104: godwit.node.v1.TemplateMakeRequest
+	(*TemplateShape)(nil),          // 105: godwit.node.v1.TemplateShape
+	(*TemplateMakeResponse)(nil),   // 106: godwit.node.v1.TemplateMakeResponse
+	(*TemplateRemoveRequest)(nil),  // 107: godwit.node.v1.TemplateRemoveRequest
+	(*TemplateRemoveResponse)(nil), // 108: godwit.node.v1.TemplateRemoveResponse
+	(*TemplatePushRequest)(nil),    // 109: godwit.node.v1.TemplatePushRequest
+	(*TemplatePushResponse)(nil),   // 110: godwit.node.v1.TemplatePushResponse
+	(*TemplatePushed)(nil),         // 111: godwit.node.v1.TemplatePushed
+	nil,                            // 112: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Stream)(nil),              // 113: godwit.machine.v1.Stream
+	(*v1.Ref)(nil),                 // 114: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),       // 115: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),       // 116: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),         // 117: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),      // 118: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),        // 119: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),     // 120: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),        // 121: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),       // 122: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),      // 123: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -9630,195 +9753,199 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	13,  // 37: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
 	4,   // 38: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
 	6,   // 39: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	41,  // 40: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
-	41,  // 41: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
-	41,  // 42: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
-	4,   // 43: godwit.node.v1.NodeEvent.vm:type_name -> godwit.node.v1.VM
-	44,  // 44: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	4,   // 45: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	5,   // 46: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	6,   // 47: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	9,   // 48: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
-	45,  // 49: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	4,   // 50: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 51: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 52: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 53: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	54,  // 54: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	53,  // 55: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	55,  // 56: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	4,   // 57: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 58: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	4,   // 59: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	58,  // 60: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	65,  // 61: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	4,   // 62: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	70,  // 63: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	4,   // 64: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	73,  // 65: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	4,   // 66: godwit.node.v1.LogRequest.vm:type_name -> godwit.node.v1.VM
-	77,  // 67: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
-	78,  // 68: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
-	77,  // 69: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
-	4,   // 70: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	111, // 71: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	112, // 72: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 73: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
-	4,   // 74: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	113, // 75: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 76: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	111, // 77: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	113, // 78: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 79: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	114, // 80: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	4,   // 81: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	115, // 82: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	4,   // 83: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	111, // 84: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 85: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	111, // 86: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 87: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	111, // 88: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	110, // 89: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	96,  // 90: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	96,  // 91: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	3,   // 92: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
-	3,   // 93: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	99,  // 94: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 95: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	92,  // 96: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
-	103, // 97: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
-	99,  // 98: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 99: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	99,  // 100: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 101: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	109, // 102: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
-	99,  // 103: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
-	14,  // 104: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	15,  // 105: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	17,  // 106: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	18,  // 107: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	19,  // 108: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	20,  // 109: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	22,  // 110: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	21,  // 111: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	23,  // 112: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	24,  // 113: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	28,  // 114: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 115: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	25,  // 116: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	26,  // 117: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	30,  // 118: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	31,  // 119: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
-	32,  // 120: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
-	33,  // 121: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	35,  // 122: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	37,  // 123: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	42,  // 124: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	46,  // 125: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	48,  // 126: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	49,  // 127: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	51,  // 128: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	50,  // 129: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	28,  // 130: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 131: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	14,  // 132: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	56,  // 133: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	59,  // 134: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	61,  // 135: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	63,  // 136: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	66,  // 137: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	31,  // 138: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
-	68,  // 139: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	71,  // 140: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	74,  // 141: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	92,  // 142: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	94,  // 143: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	97,  // 144: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	100, // 145: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
-	102, // 146: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
-	105, // 147: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
-	107, // 148: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
-	39,  // 149: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
-	82,  // 150: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	84,  // 151: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	80,  // 152: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	80,  // 153: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	80,  // 154: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	80,  // 155: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	87,  // 156: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	88,  // 157: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	80,  // 158: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	89,  // 159: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	90,  // 160: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	91,  // 161: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	49,  // 162: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	76,  // 163: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
-	7,   // 164: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 165: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 166: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 167: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 168: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 169: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 170: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 171: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 172: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 173: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 174: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 175: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 176: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	27,  // 177: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 178: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	7,   // 179: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
-	7,   // 180: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
-	34,  // 181: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	36,  // 182: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	38,  // 183: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	43,  // 184: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	47,  // 185: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	52,  // 186: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	52,  // 187: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	52,  // 188: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	52,  // 189: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 190: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 191: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 192: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	57,  // 193: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	60,  // 194: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	62,  // 195: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	64,  // 196: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	67,  // 197: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	7,   // 198: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
-	69,  // 199: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	72,  // 200: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	75,  // 201: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	93,  // 202: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	95,  // 203: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	98,  // 204: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	101, // 205: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	104, // 206: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	106, // 207: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	108, // 208: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	40,  // 209: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
-	83,  // 210: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	85,  // 211: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	86,  // 212: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	81,  // 213: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	81,  // 214: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	113, // 215: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	116, // 216: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	117, // 217: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	118, // 218: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	119, // 219: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	120, // 220: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	81,  // 221: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	52,  // 222: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	79,  // 223: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
-	164, // [164:224] is the sub-list for method output_type
-	104, // [104:164] is the sub-list for method input_type
-	104, // [104:104] is the sub-list for extension type_name
-	104, // [104:104] is the sub-list for extension extendee
-	0,   // [0:104] is the sub-list for field type_name
+	4,   // 40: godwit.node.v1.ExpectedRequest.vm:type_name -> godwit.node.v1.VM
+	113, // 41: godwit.node.v1.ExpectedResponse.stream:type_name -> godwit.machine.v1.Stream
+	43,  // 42: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
+	43,  // 43: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
+	43,  // 44: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
+	4,   // 45: godwit.node.v1.NodeEvent.vm:type_name -> godwit.node.v1.VM
+	46,  // 46: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	4,   // 47: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	5,   // 48: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	6,   // 49: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	9,   // 50: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
+	47,  // 51: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	4,   // 52: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 53: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 54: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 55: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	56,  // 56: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	55,  // 57: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	57,  // 58: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	4,   // 59: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 60: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	4,   // 61: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	60,  // 62: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	67,  // 63: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	4,   // 64: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	72,  // 65: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	4,   // 66: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	75,  // 67: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	4,   // 68: godwit.node.v1.LogRequest.vm:type_name -> godwit.node.v1.VM
+	79,  // 69: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
+	80,  // 70: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
+	79,  // 71: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
+	4,   // 72: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	114, // 73: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	115, // 74: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 75: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
+	4,   // 76: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	116, // 77: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 78: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	114, // 79: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	116, // 80: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 81: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	117, // 82: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	4,   // 83: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	118, // 84: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	4,   // 85: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	114, // 86: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 87: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	114, // 88: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 89: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	114, // 90: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	112, // 91: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	98,  // 92: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	98,  // 93: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	3,   // 94: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
+	3,   // 95: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	101, // 96: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 97: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	94,  // 98: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	105, // 99: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	101, // 100: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 101: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	101, // 102: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 103: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	111, // 104: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	101, // 105: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	14,  // 106: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	15,  // 107: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	17,  // 108: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	18,  // 109: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	19,  // 110: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	20,  // 111: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	22,  // 112: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	21,  // 113: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	23,  // 114: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	24,  // 115: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	28,  // 116: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 117: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	25,  // 118: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	26,  // 119: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	30,  // 120: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	31,  // 121: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
+	32,  // 122: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
+	33,  // 123: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	35,  // 124: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	37,  // 125: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	44,  // 126: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	48,  // 127: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	50,  // 128: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	51,  // 129: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	53,  // 130: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	52,  // 131: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	28,  // 132: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	29,  // 133: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	14,  // 134: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	58,  // 135: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	61,  // 136: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	63,  // 137: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	65,  // 138: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	68,  // 139: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	31,  // 140: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
+	70,  // 141: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	73,  // 142: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	76,  // 143: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	94,  // 144: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	96,  // 145: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	99,  // 146: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	102, // 147: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	104, // 148: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	107, // 149: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	109, // 150: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	41,  // 151: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
+	39,  // 152: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
+	84,  // 153: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	86,  // 154: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	82,  // 155: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	82,  // 156: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	82,  // 157: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	82,  // 158: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	89,  // 159: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	90,  // 160: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	82,  // 161: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	91,  // 162: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	92,  // 163: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	93,  // 164: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	51,  // 165: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	78,  // 166: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
+	7,   // 167: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 168: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 169: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 170: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 171: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 172: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 173: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 174: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 175: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 176: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 177: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 178: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 179: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	27,  // 180: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 181: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 182: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	7,   // 183: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
+	34,  // 184: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	36,  // 185: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	38,  // 186: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	45,  // 187: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	49,  // 188: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	54,  // 189: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	54,  // 190: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	54,  // 191: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	54,  // 192: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 193: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 194: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 195: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	59,  // 196: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	62,  // 197: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	64,  // 198: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	66,  // 199: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	69,  // 200: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 201: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	71,  // 202: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	74,  // 203: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	77,  // 204: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	95,  // 205: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	97,  // 206: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	100, // 207: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	103, // 208: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	106, // 209: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	108, // 210: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	110, // 211: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	42,  // 212: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
+	40,  // 213: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
+	85,  // 214: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	87,  // 215: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	88,  // 216: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	83,  // 217: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	83,  // 218: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	116, // 219: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	119, // 220: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	120, // 221: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	121, // 222: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	122, // 223: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	123, // 224: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	83,  // 225: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	54,  // 226: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	81,  // 227: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
+	167, // [167:228] is the sub-list for method output_type
+	106, // [106:167] is the sub-list for method input_type
+	106, // [106:106] is the sub-list for extension type_name
+	106, // [106:106] is the sub-list for extension extendee
+	0,   // [0:106] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -9828,15 +9955,15 @@ func file_node_v1_node_proto_init() {
 	}
 	file_node_v1_node_proto_msgTypes[12].OneofWrappers = []any{}
 	file_node_v1_node_proto_msgTypes[27].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[37].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[72].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[39].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[74].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   107,
+			NumMessages:   109,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -375,6 +375,7 @@ type NodeService interface {
 	TemplateRemove(context.Context, *TemplateRemoveRequest) (*TemplateRemoveResponse, error)
 	TemplatePush(context.Context, *TemplatePushRequest) (*TemplatePushResponse, error)
 	History(context.Context, *HistoryRequest) (*HistoryResponse, error)
+	Expected(context.Context, *ExpectedRequest) (*ExpectedResponse, error)
 }
 
 func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
@@ -561,6 +562,13 @@ func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
 					return nil, err
 				}
 				return svc.History(ctx, &req)
+			},
+			"Expected": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ExpectedRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Expected(ctx, &req)
 			},
 		},
 	})
@@ -779,6 +787,14 @@ func (c *nodeClient) TemplatePush(ctx context.Context, req *TemplatePushRequest)
 func (c *nodeClient) History(ctx context.Context, req *HistoryRequest) (*HistoryResponse, error) {
 	var resp HistoryResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Node", "History", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) Expected(ctx context.Context, req *ExpectedRequest) (*ExpectedResponse, error) {
+	var resp ExpectedResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Expected", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

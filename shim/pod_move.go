@@ -1,0 +1,195 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/events"
+	"github.com/containerd/errdefs"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/retry"
+	"godwit.dev/godwit/shim/journal"
+)
+
+// A pod moves live once CRI has made its sandbox on the destination and has started all its containers there, which
+// arms them. Only then the source sends: the pod stands still for no client. After the commit the controller lets the
+// VM run.
+
+// checkAnnounced refuses what a source cannot have said of its pod, and notes which containers have ended there.
+func (c *creation) checkAnnounced(sp *spec.Spec, data []byte) error {
+	if sp.Pod == nil {
+		return nil
+	}
+	var resume journal.Resume
+	if err := json.Unmarshal(data, &resume); err != nil {
+		return fmt.Errorf("which of its containers have ended: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	err := errors.Join(resume.Check(), checkResume(&journal.Journal{Resources: journal.Resources{Spec: sp}}, &resume))
+	if err != nil {
+		return err
+	}
+	c.next.Resume = journal.Resume{Members: resume.Members}
+	c.next.Ended = resume.Ended
+	return nil
+}
+
+// offer says which containers have ended, as Offer answers it; nil: the VM is no pod.
+func (p *pod) offer() ([]byte, error) {
+	if !p.vm.isPod() {
+		return nil, nil
+	}
+	var resume journal.Resume
+	resume.Members, resume.Ended = p.resumed(func(*Task) (at journal.ResumedMember) { return at })
+	return json.Marshal(resume)
+}
+
+// missingHere names the containers of an arriving pod that CRI has not started yet. It fails if the pod that is offered
+// now has other containers than the one that was offered when its sandbox was made.
+func (p *pod) missingHere(offered []byte) ([]string, error) {
+	if !p.vm.isPod() {
+		return nil, nil
+	}
+	if len(offered) > 0 {
+		if err := p.hasStayed(offered); err != nil {
+			return nil, err
+		}
+	}
+	p.vm.mu.Lock()
+	defer p.vm.mu.Unlock()
+	return p.missing(), nil
+}
+
+func (p *pod) hasStayed(offered []byte) error {
+	now, err := spec.Decode(offered)
+	if err != nil || now.Pod == nil {
+		return fmt.Errorf("spec: %w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	if was, is := guestsOf(p.vm.spec()), guestsOf(now); !slices.Equal(was, is) {
+		return fmt.Errorf("its containers have changed at its source since its sandbox was made: from %s to %s. Order the "+
+			"move again: %w", strings.Join(was, ", "), strings.Join(is, ", "), errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// guestsOf names the containers of a pod, each with its id in the guest, which is given once.
+func guestsOf(s *spec.Spec) (all []string) {
+	for _, m := range s.Pod.Containers {
+		all = append(all, m.Name+" ("+m.Guest+")")
+	}
+	return all
+}
+
+// arrived takes up what came last: which containers have ended since the source offered the pod. Their tasks are armed,
+// and end once the VM runs.
+func (p *pod) arrived(j *journal.Journal, r *journal.Resume) {
+	p.vm.mu.Lock()
+	defer p.vm.mu.Unlock()
+	bound := map[string]bool{}
+	for _, t := range p.vm.tasks {
+		if t.member == nil {
+			continue
+		}
+		bound[t.member.name] = true
+		if was := r.Member(t.guest); was != nil && was.Ended != nil && t.member.ended == nil {
+			t.member.ended = was.Ended
+		}
+	}
+	for _, e := range r.Ended {
+		if !bound[e.Name] {
+			j.NoteEnd(e.Name, e.Exit)
+		}
+	}
+}
+
+// Run lets a pod run that has moved here.
+func (m *machineService) Run(ctx context.Context, r *machinev1.RunRequest) (*machinev1.RunResponse, error) {
+	return ask(m, func(vm *VM) (*machinev1.RunResponse, error) {
+		if err := vm.pod.runMoved(ctx, r.GetRef()); err != nil {
+			return nil, fmt.Errorf("run VM %s: %w", vm.id, err)
+		}
+		vm.mu.Lock()
+		defer vm.mu.Unlock()
+		return &machinev1.RunResponse{State: string(vm.state)}, nil
+	})
+}
+
+func (p *pod) runMoved(ctx context.Context, ref *machinev1.Ref) error {
+	vm := p.vm
+	vm.mu.Lock()
+	j := vm.journal.Load()
+	armed := vm.owner.state == TaskArmed && len(p.missing()) == 0
+	vm.mu.Unlock()
+	switch {
+	case !vm.isPod() || !vm.origin.restored:
+		return fmt.Errorf("it is no pod that has moved here: %w", errdefs.ErrFailedPrecondition)
+	case vm.inState(Running):
+		return nil
+	case j.Operation != ref.GetOperation() || j.Attempt != ref.GetAttempt() || !j.Move:
+		return fmt.Errorf("operation %s, attempt %d does not bring it here: %w", ref.GetOperation(), ref.GetAttempt(),
+			errdefs.ErrFailedPrecondition)
+	case !armed:
+		return fmt.Errorf("not all of its containers are started: %w", errdefs.ErrFailedPrecondition)
+	}
+	if err := vm.owner.start(ctx); err != nil {
+		return err
+	}
+	go p.settle(vm.life)
+	return nil
+}
+
+// endDeparted ends the armed tasks of containers that had ended before their pod came: they have been told to run.
+func (p *pod) endDeparted(ctx context.Context) {
+	for _, t := range p.vm.allTasks() {
+		p.vm.mu.Lock()
+		over := t.member != nil && t.member.ended != nil && t.state == TaskArmed
+		if over {
+			over = t.setState(TaskRunning) == nil
+			t.init.started = true
+			p.vm.events.Send(&events.TaskStart{ContainerID: t.id, Pid: t.pid()})
+		}
+		p.vm.mu.Unlock()
+		if over {
+			t.member.end(ctx, t.member.ended.Status, t.member.ended.At)
+		}
+	}
+}
+
+// defaultExpectBound is how long after a move was ordered this node may hear of it; expectRetry is how often it is
+// asked.
+const (
+	defaultExpectBound = 10 * time.Second
+	expectRetry        = 200 * time.Millisecond
+)
+
+var expectBound = defaultExpectBound // a variable for the tests
+
+// takeMove makes the move of a pod to this node what its Create is to do.
+func (c *creation) takeMove(ctx context.Context) error {
+	op := c.record.GetOperation()
+	if c.host.Orders == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, expectBound)
+	defer cancel()
+	for {
+		order, err := c.host.Orders.Expected(ctx, c.vm.name())
+		if err == nil && order.GetOperation() == op.GetId() && order.GetAttempt() == op.GetAttempt() {
+			c.intent.Operation, c.intent.Attempt, c.intent.Stream = op.GetId(), op.GetAttempt(), order.GetStream()
+			return nil
+		}
+		if err != nil && !errdefs.IsUnavailable(err) {
+			return fmt.Errorf("ask godwitd for the order of operation %s: %w", op.GetId(), err)
+		}
+		if retry.Sleep(ctx, expectRetry); ctx.Err() != nil {
+			return fmt.Errorf("operation %s moves the pod here, and this node has not heard of it yet: try again: %w",
+				op.GetId(), errors.Join(errdefs.ErrUnavailable, err))
+		}
+	}
+}
