@@ -297,20 +297,6 @@ func (s *starting) setupGuest(ctx context.Context, sp *spec.Spec) error {
 	return copyFiles(ctx, agent, "", s.task.bundle.Copies)
 }
 
-// copyFiles brings files of the host into a container.
-func copyFiles(ctx context.Context, agent Agent, container string, copies bundle.Copies) error {
-	for files, err := range copies.Requests(ctx) {
-		if err != nil {
-			return err
-		}
-		files.Container = container
-		if _, err := agent.Copy(ctx, files); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (s *starting) init(ctx context.Context, _ *steps.Undo) error {
 	if err := s.task.run(ctx, s.task.init, s.streams, client.Offsets{}, func() {}); err != nil {
 		return err

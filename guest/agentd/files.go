@@ -62,6 +62,8 @@ func copyFile(root *inroot.Root, f *agentv1.File) (kept *os.File, err error) {
 		return nil, copyLink(root, f)
 	case unix.S_IFREG, 0:
 		return copyRegular(root, f)
+	case unix.S_IFMT: // of no kind of file
+		return nil, copyHardLink(root, f)
 	}
 	return nil, fmt.Errorf("type of mode %o: %w", f.Mode, errdefs.ErrNotImplemented)
 }
@@ -115,6 +117,40 @@ func copyRegular(root *inroot.Root, f *agentv1.File) (kept *os.File, err error) 
 	}
 	// The very file, whatever has its name by now.
 	return os.OpenFile(inroot.Path(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+}
+
+// copyHardLink gives a file that was copied before one more name. Where the name is on another mount, it gets a copy.
+func copyHardLink(root *inroot.Root, f *agentv1.File) error {
+	from, err := root.OpenFile(f.Link, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	if fi, err := from.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return errors.Join(err, fmt.Errorf("%s is no regular file: %w", f.Link, errdefs.ErrInvalidArgument))
+	}
+	dir, name, err := root.Parent(f.Path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	fd := int(dir.Fd())
+	if err := unix.Unlinkat(fd, name, 0); err != nil && err != unix.ENOENT {
+		return err
+	}
+	err = unix.Linkat(unix.AT_FDCWD, inroot.Path(from), fd, name, unix.AT_SYMLINK_FOLLOW)
+	if err != unix.EXDEV {
+		return err
+	}
+	to, err := root.OpenFile(f.Path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	return setAttributes(inroot.Path(to), f)
 }
 
 func unlink(root *inroot.Root, path string) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -79,6 +80,52 @@ func TestCopiesContent(t *testing.T) {
 	}
 	if only := receive(t, b.Copies.Select("/etc/hosts")); len(only) != 1 {
 		t.Errorf("Only gives %d files", len(only))
+	}
+}
+
+// A file with many names, as busybox has, counts once and is sent once. A guest that knows no hard links gets each.
+func TestCopiesOfHardLinks(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	large := filepath.Join(dir, "a")
+	if err := os.WriteFile(large, []byte("content"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(large, MaxCopies/2+1); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{filepath.Join(dir, "b"), filepath.Join(dir, "c"), filepath.Join(other, "d")} {
+		if err := os.Link(large, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := load(t, generate(t, bind(dir, "/data", "ro")))
+	if err != nil {
+		t.Fatalf("a file with three names counts more than once: %v", err)
+	}
+	links := map[string]string{}
+	var sent int64
+	for r, err := range b.Copies.Requests(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range r.GetFiles() {
+			if sent += int64(len(f.GetData())); f.GetMode()&unix.S_IFMT == unix.S_IFMT {
+				links[f.GetPath()] = f.GetLink()
+			}
+		}
+	}
+	if len(links) != 2 || links["/data/b"] != "/data/a" || links["/data/c"] != "/data/a" || sent != MaxCopies/2+1 {
+		t.Errorf("hard links %v, %d bytes", links, sent)
+	}
+	if _, err := load(t, generate(t, bind(dir, "/data", "ro"), bind(other, "/more", "ro"))); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("two mounts may be two file systems, and each has the file: %v", err)
+	}
+	var last error
+	for _, err := range b.Copies.RequestsInFull(t.Context()) {
+		last = err
+	}
+	if !errdefs.IsResourceExhausted(last) {
+		t.Errorf("the limit holds for what is sent without hard links: %v", last)
 	}
 }
 

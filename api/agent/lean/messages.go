@@ -2215,6 +2215,8 @@ type StatsResponse struct {
 	MemoryStat     map[string]uint64
 	CpuStat        map[string]uint64
 	Io             []*BlockIO
+	SwapCurrent    uint64
+	SwapLimit      uint64
 	unknown        bool
 }
 
@@ -2234,6 +2236,8 @@ func (m *StatsResponse) AppendTo(b []byte) []byte {
 	for _, x := range m.Io {
 		b = appendItem(b, 12, x.AppendTo(nil))
 	}
+	b = AppendNumber(b, 13, uint64(m.SwapCurrent))
+	b = AppendNumber(b, 14, uint64(m.SwapLimit))
 	return b
 }
 
@@ -2270,6 +2274,10 @@ func (m *StatsResponse) Unmarshal(b []byte) error {
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Io = append(m.Io, x)
+		case 13<<TypeBits | Varint:
+			m.SwapCurrent = uint64(v.Number)
+		case 14<<TypeBits | Varint:
+			m.SwapLimit = uint64(v.Number)
 		default:
 			m.unknown = true
 		}

@@ -319,17 +319,20 @@ func (x *Mount) GetOptions() []string {
 // File is copied into the root file system before the first process starts.
 // mode holds the permission and type bits as in stat(2); a directory has no data.
 type File struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Mode          uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
-	Uid           uint32                 `protobuf:"varint,3,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32                 `protobuf:"varint,4,opt,name=gid,proto3" json:"gid,omitempty"`
-	Data          []byte                 `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
-	Link          string                 `protobuf:"bytes,6,opt,name=link,proto3" json:"link,omitempty"`                                           // target, for a symbolic link
-	Append        bool                   `protobuf:"varint,7,opt,name=append,proto3" json:"append,omitempty"`                                      // data continues the file of an earlier entry of the same path
-	Offset        uint64                 `protobuf:"varint,8,opt,name=offset,proto3" json:"offset,omitempty"`                                      // of data in the file, for an entry with append
-	MtimeUnixNano int64                  `protobuf:"varint,9,opt,name=mtime_unix_nano,json=mtimeUnixNano,proto3" json:"mtime_unix_nano,omitempty"` // 0: the time of the copy
-	Keep          bool                   `protobuf:"varint,10,opt,name=keep,proto3" json:"keep,omitempty"`                                         // a regular file that ReadBack is going to ask for
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Mode  uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Uid   uint32                 `protobuf:"varint,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid   uint32                 `protobuf:"varint,4,opt,name=gid,proto3" json:"gid,omitempty"`
+	Data  []byte                 `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
+	// The target of a symbolic link. If all type bits of mode are set: the path of an earlier entry,
+	// a regular file, that this entry is a hard link to. A guest that does not know that answers
+	// NotImplemented.
+	Link          string `protobuf:"bytes,6,opt,name=link,proto3" json:"link,omitempty"`
+	Append        bool   `protobuf:"varint,7,opt,name=append,proto3" json:"append,omitempty"`                                      // data continues the file of an earlier entry of the same path
+	Offset        uint64 `protobuf:"varint,8,opt,name=offset,proto3" json:"offset,omitempty"`                                      // of data in the file, for an entry with append
+	MtimeUnixNano int64  `protobuf:"varint,9,opt,name=mtime_unix_nano,json=mtimeUnixNano,proto3" json:"mtime_unix_nano,omitempty"` // 0: the time of the copy
+	Keep          bool   `protobuf:"varint,10,opt,name=keep,proto3" json:"keep,omitempty"`                                         // a regular file that ReadBack is going to ask for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3552,6 +3555,8 @@ type StatsResponse struct {
 	MemoryStat     map[string]uint64      `protobuf:"bytes,10,rep,name=memory_stat,json=memoryStat,proto3" json:"memory_stat,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // memory.stat of cgroup v2
 	CpuStat        map[string]uint64      `protobuf:"bytes,11,rep,name=cpu_stat,json=cpuStat,proto3" json:"cpu_stat,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`          // cpu.stat, for what is not named above
 	Io             []*BlockIO             `protobuf:"bytes,12,rep,name=io,proto3" json:"io,omitempty"`
+	SwapCurrent    uint64                 `protobuf:"varint,13,opt,name=swap_current,json=swapCurrent,proto3" json:"swap_current,omitempty"`
+	SwapLimit      uint64                 `protobuf:"varint,14,opt,name=swap_limit,json=swapLimit,proto3" json:"swap_limit,omitempty"` // 0: none
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -3668,6 +3673,20 @@ func (x *StatsResponse) GetIo() []*BlockIO {
 		return x.Io
 	}
 	return nil
+}
+
+func (x *StatsResponse) GetSwapCurrent() uint64 {
+	if x != nil {
+		return x.SwapCurrent
+	}
+	return 0
+}
+
+func (x *StatsResponse) GetSwapLimit() uint64 {
+	if x != nil {
+		return x.SwapLimit
+	}
+	return 0
 }
 
 // BlockIO is one line of io.stat.
@@ -4229,7 +4248,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06height\x18\x03 \x01(\rR\x06height\"\x10\n" +
 	"\x0eResizeResponse\",\n" +
 	"\fStatsRequest\x12\x1c\n" +
-	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\x92\x05\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\"\xd4\x05\n" +
 	"\rStatsResponse\x12%\n" +
 	"\x0ememory_current\x18\x01 \x01(\x04R\rmemoryCurrent\x12!\n" +
 	"\fmemory_limit\x18\x02 \x01(\x04R\vmemoryLimit\x12(\n" +
@@ -4245,7 +4264,10 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	" \x03(\v2..godwit.agent.v1.StatsResponse.MemoryStatEntryR\n" +
 	"memoryStat\x12F\n" +
 	"\bcpu_stat\x18\v \x03(\v2+.godwit.agent.v1.StatsResponse.CpuStatEntryR\acpuStat\x12(\n" +
-	"\x02io\x18\f \x03(\v2\x18.godwit.agent.v1.BlockIOR\x02io\x1a=\n" +
+	"\x02io\x18\f \x03(\v2\x18.godwit.agent.v1.BlockIOR\x02io\x12!\n" +
+	"\fswap_current\x18\r \x01(\x04R\vswapCurrent\x12\x1d\n" +
+	"\n" +
+	"swap_limit\x18\x0e \x01(\x04R\tswapLimit\x1a=\n" +
 	"\x0fMemoryStatEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a:\n" +
