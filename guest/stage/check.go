@@ -110,13 +110,22 @@ func CheckMount(m Mount) error {
 // superOptions belong to a whole file system; a mount within one cannot have them.
 var superOptions = []string{"sync", "dirsync", "mand", "lazytime"}
 
+// PlainOptions answers the options of a mount below which nothing is mounted when it is made, as a new file system or a
+// copy: an option that acts on the mounts below as well is the one without its first letter.
+func PlainOptions(given []string) []string {
+	plain := slices.Clone(given)
+	for i, s := range plain {
+		if recursive[s] {
+			plain[i] = s[1:]
+		}
+	}
+	return plain
+}
+
 // CopyOptions answers with which options a bind mount that is copied in becomes a mount
 // of its own; none: it need not be one.
 func CopyOptions(target string, given []string) (kept []string, readOnly bool, err error) {
-	for _, s := range given {
-		if recursive[s] { // nothing is mounted below a copy
-			s = s[1:]
-		}
+	for _, s := range PlainOptions(given) {
 		if slices.Contains(superOptions, s) {
 			return nil, false, fmt.Errorf("mount %s: option %q cannot be given to a copy in the guest: leave it out: %w", target,
 				s, errdefs.ErrNotImplemented)

@@ -38,10 +38,11 @@ var clearFlags = map[string]uintptr{
 	"loud": unix.MS_SILENT, "nolazytime": unix.MS_LAZYTIME, "symfollow": unix.MS_NOSYMFOLLOW,
 }
 
-// MountOptions are the options that are known, besides those that a type of file system has of its own.
+// MountOptions are the options that a config.json may have, besides those that a type of file system has of its own.
+// A recursive one is in the list because nothing is mounted below a mount that PlainOptions is for.
 func MountOptions() []string {
 	known := slices.Concat(slices.Collect(maps.Keys(setFlags)), slices.Collect(maps.Keys(clearFlags)),
-		slices.Collect(maps.Keys(propagation)))
+		slices.Collect(maps.Keys(propagation)), slices.Collect(maps.Keys(recursive)))
 	slices.Sort(known)
 	return slices.Compact(known)
 }

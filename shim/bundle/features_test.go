@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"slices"
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -23,13 +24,25 @@ func TestOfferedFeaturesAreTaken(t *testing.T) {
 		}
 	}
 	for _, option := range f.MountOptions {
-		m := stage.Mount{Type: "tmpfs", Source: "tmpfs", Target: "/x", Options: []string{option}}
 		if option == "bind" || option == "rbind" {
 			continue // a bind mount is a copy: readCopy
 		}
-		if err := stage.CheckMount(m); err != nil {
+		m := specs.Mount{Type: "tmpfs", Source: "tmpfs", Destination: "/x", Options: []string{option}}
+		alone, pod := &specs.Spec{Mounts: []specs.Mount{m}}, &specs.Spec{Mounts: []specs.Mount{m}}
+		if err := new(Bundle).readMounts(alone, false); err != nil {
 			t.Errorf("mount option %s is offered: %v", option, err)
 		}
+		if err := (&Bundle{Member: &Member{}}).readPodMounts(pod, cri{}, false); err != nil {
+			t.Errorf("mount option %s is offered to a pod: %v", option, err)
+		}
+		for _, m := range append(alone.Mounts, pod.Mounts...) {
+			if err := stage.CheckMount(stage.Mount{Type: m.Type, Target: m.Destination, Options: m.Options}); err != nil {
+				t.Errorf("mount option %s reaches a guest: %v", option, err)
+			}
+		}
+	}
+	if !slices.Contains(f.MountOptions, "rro") {
+		t.Error("recursive read-only mounts are not offered: CRI looks for rro")
 	}
 	if len(f.Linux.Namespaces) != 6 || len(f.MountOptions) < 30 || len(f.Linux.Capabilities) < 41 || len(f.Hooks) != 4 {
 		t.Errorf("offered are %+v %+v", f, f.Linux)

@@ -28,6 +28,7 @@ func (b *Bundle) readMounts(oci *specs.Spec, copyVolumes bool) error {
 		if !path.IsAbs(m.Destination) {
 			return fmt.Errorf("mounts: destination %q is not an absolute path: %w", m.Destination, errdefs.ErrInvalidArgument)
 		}
+		m.Options = stage.PlainOptions(m.Options)
 		if err := refuseMount(m); err != nil {
 			return err
 		}

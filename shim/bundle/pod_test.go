@@ -277,8 +277,7 @@ func TestPodRefused(t *testing.T) {
 // No user namespaces are offered, so that a kubelet refuses hostUsers: false itself.
 func TestNoUserNamespaces(t *testing.T) {
 	f := Features()
-	if slices.Contains(f.Linux.Namespaces, string(specs.UserNamespace)) || *f.Linux.MountExtensions.IDMap.Enabled ||
-		slices.Contains(f.MountOptions, "rro") {
+	if slices.Contains(f.Linux.Namespaces, string(specs.UserNamespace)) || *f.Linux.MountExtensions.IDMap.Enabled {
 		t.Errorf("Features = %+v", f.Linux)
 	}
 }

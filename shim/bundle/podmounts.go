@@ -24,8 +24,9 @@ func (b *Bundle) readPodMounts(oci *specs.Spec, c cri, copyVolumes bool) error {
 		if !path.IsAbs(m.Destination) {
 			return fmt.Errorf("mounts: destination %q is not an absolute path: %w", m.Destination, errdefs.ErrInvalidArgument)
 		}
+		m.Options = stage.PlainOptions(m.Options)
 		if m.Type == "cgroup" {
-			m.Options = slices.DeleteFunc(slices.Clone(m.Options), func(o string) bool {
+			m.Options = slices.DeleteFunc(m.Options, func(o string) bool {
 				return slices.Contains(cgroupOfHost, o)
 			})
 		}
