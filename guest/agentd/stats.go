@@ -25,6 +25,7 @@ func (s *Service) Stats(_ context.Context, r *agentv1.StatsRequest) (*agentv1.St
 		PidsCurrent: group.value("pids.current"), PidsLimit: group.value("pids.max"),
 		OomKills: group.oomKills(), MemoryStat: group.table("memory.stat"),
 		CpuStat: cpu, Io: group.io(),
+		SwapCurrent: group.value("memory.swap.current"), SwapLimit: group.value("memory.swap.max"),
 	}, nil
 }
 

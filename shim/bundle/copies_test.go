@@ -117,7 +117,8 @@ func TestCopiesOfHardLinks(t *testing.T) {
 	if len(links) != 2 || links["/data/b"] != "/data/a" || links["/data/c"] != "/data/a" || sent != MaxCopies/2+1 {
 		t.Errorf("hard links %v, %d bytes", links, sent)
 	}
-	if _, err := load(t, generate(t, bind(dir, "/data", "ro"), bind(other, "/more", "ro"))); !errdefs.IsResourceExhausted(err) {
+	_, err = load(t, generate(t, bind(dir, "/data", "ro"), bind(other, "/more", "ro")))
+	if !errdefs.IsResourceExhausted(err) {
 		t.Errorf("two mounts may be two file systems, and each has the file: %v", err)
 	}
 	var last error

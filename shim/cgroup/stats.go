@@ -40,7 +40,8 @@ func (f Figures) V2() *v2.Metrics {
 		Memory: &v2.MemoryStat{
 			Usage: f.usage(), UsageLimit: f.limit(), MaxUsage: f.peak(),
 			Anon: s["anon"], File: s["file"], KernelStack: s["kernel_stack"], Slab: s["slab"], Sock: s["sock"],
-			Shmem:        s["shmem"],
+			Shmem: s["shmem"], FileMapped: s["file_mapped"],
+			SwapUsage: g.GetSwapCurrent(), SwapLimit: g.GetSwapLimit(),
 			InactiveAnon: s["inactive_anon"], ActiveAnon: s["active_anon"], InactiveFile: s["inactive_file"],
 			ActiveFile: s["active_file"],
 			Pgfault:    s["pgfault"], Pgmajfault: s["pgmajfault"],
@@ -74,7 +75,10 @@ func (f Figures) V1() *v1.Metrics {
 			Usage: &v1.MemoryEntry{Usage: f.usage(), Limit: f.limit(), Max: f.peak()},
 			RSS:   s["anon"], Cache: s["file"], InactiveFile: s["inactive_file"], ActiveFile: s["active_file"],
 			TotalRSS: s["anon"], TotalCache: s["file"], TotalInactiveFile: s["inactive_file"], TotalActiveFile: s["active_file"],
+			MappedFile: s["file_mapped"], TotalMappedFile: s["file_mapped"],
 			PgFault: s["pgfault"], PgMajFault: s["pgmajfault"],
+			Kernel: &v1.MemoryEntry{Usage: s["kernel"]},
+			Swap:   &v1.MemoryEntry{Usage: f.usage() + g.GetSwapCurrent()}, // version 1 counts both together
 		},
 		MemoryOomControl: &v1.MemoryOomControl{OomKill: g.GetOomKills()},
 		Blkio:            &v1.BlkIOStat{}, // clients look into it without asking
