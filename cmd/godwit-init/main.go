@@ -1,5 +1,6 @@
 // Command godwit-init is process 1 of a guest that was booted from a container image.
-// Started by itself, it is the stage between fork and exec of a container's process.
+// Started by itself, it is the stage between fork and exec of a container's process. Started by the kernel as modprobe,
+// it loads a module.
 //
 // It does not ask cgroups for the number of processors: it is in none that limits them,
 // and asking costs each process of a container some milliseconds without KVM.
@@ -10,6 +11,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 
@@ -29,6 +31,9 @@ func init() {
 func main() {
 	if len(os.Args) == 2 && slices.Contains(stage.Args, os.Args[1]) {
 		os.Exit(stage.Main(os.Args[1]))
+	}
+	if filepath.Base(os.Args[0]) == "modprobe" {
+		os.Exit(initd.Modprobe(os.Args[1:]))
 	}
 	if len(os.Args) > 1 && (os.Args[1] == "-version" || os.Args[1] == "--version") {
 		if version.Write(os.Stdout, "godwit-init", slices.Contains(os.Args[2:], "-json") ||

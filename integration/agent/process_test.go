@@ -57,6 +57,8 @@ func TestIdentity(t *testing.T) {
 		{"masked", nil, "cat /proc/kcore | wc -c; echo 1 2>/dev/null >/proc/sys/kernel/printk || echo ro", "0\nro\n"},
 		{"devices", nil, "ls /dev | tr '\\n' ' '; stat -c %a /dev/null",
 			"core fd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero 666\n"},
+		{"modules that the kernel asks for", nil,
+			"brctl addbr br0 && ip link add v0 type veth && ls /sys/class/net | tr '\\n' ' '", "br0 lo v0 veth0 "},
 		{"loopback is up", nil, "cat /sys/class/net/lo/operstate", "unknown\n"},
 		{"a driver that no start waits for comes by itself", nil,
 			"until grep -qs virtio /sys/class/misc/hw_random/rng_available; do sleep 0.1; done; echo there", "there\n"},
