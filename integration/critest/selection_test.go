@@ -9,8 +9,8 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-var handler = flag.String("handler", "godwit", "the runtime handler that the newest containerd runs the selection with, "+
-	"after runc")
+var handler = flag.String("handler", "godwit",
+	"the runtime handler that the newest containerd runs the selection with, after runc")
 
 // selection is of critest. Its specs take seconds each, and touch each part of the ground: the registry, the network,
 // logs, mounts, streams.

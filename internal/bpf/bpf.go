@@ -68,6 +68,20 @@ func bpf(command int, a *attr) (int, error) {
 	return int(r), nil
 }
 
+// loadTries is far more than signals can come in a row while a program of some dozen instructions is checked.
+const loadTries = 100
+
+// uninterrupted repeats a load that a signal interrupted: the kernel gives the check of a program up for any, also for
+// those with which Go's runtime preempts a goroutine.
+func uninterrupted(load func() (int, error)) (fd int, err error) {
+	for range loadTries {
+		if fd, err = load(); err != unix.EAGAIN {
+			break
+		}
+	}
+	return fd, err
+}
+
 // load loads a program. attach is what it is for, where its kind has several uses.
 func load(kind, attach uint32, program []instruction) (*os.File, error) {
 	code := encode(program)
@@ -77,7 +91,7 @@ func load(kind, attach uint32, program []instruction) (*os.File, error) {
 	a.pointer(8, unsafe.Pointer(unsafe.SliceData(code)))
 	a.pointer(16, unsafe.Pointer(unsafe.SliceData(license)))
 	a.u32(68, attach) // expected_attach_type
-	fd, err := bpf(unix.BPF_PROG_LOAD, a)
+	fd, err := uninterrupted(func() (int, error) { return bpf(unix.BPF_PROG_LOAD, a) })
 	runtime.KeepAlive(code)
 	if err != nil {
 		return nil, fmt.Errorf("load program: %w", err)
