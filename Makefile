@@ -236,8 +236,8 @@ usability: setup tools package ## from a clean Debian to the first VM, and a doc
 	go test -tags integration -count=1 -timeout 15m -run TestFromCleanSystem ./integration/install
 	go test -tags integration -count=1 -timeout 10m -v -run TestUsability ./integration/usability $(if $(UPDATE),-update)
 
-package: setup build guest man $(tools)/.nfpm $(tools)/sbom ## the Debian package, the RPM and their parts list (CycloneDX) into out/
-	tools/package.sh out
+package: setup build guest man $(tools)/.nfpm $(tools)/sbom ## the Debian package, the RPM and their parts list (CycloneDX) into out/; those for arm64, without a guest, into out/arm64/
+	tools/package.sh out arm64
 
 image: package $(tools)/image ## the container image of godwitd for nodes of Kubernetes, amd64 and arm64, as an OCI layout in out/image
 	VERSION='$(VERSION)' COMMIT='$(COMMIT)' tools/image.sh out/image

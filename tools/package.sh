@@ -1,11 +1,12 @@
 #!/bin/bash
 # Builds the packages (deb, rpm) from what make has built in bin/, into a directory, with the list
 # of all that they are made of:
-#   tools/package.sh DIR
+#   tools/package.sh DIR [arm64]
+# With arm64 also those for that architecture, into DIR/arm64, as far as they build: without a guest.
 # The same tree gives the same bytes: every time in it is that of HEAD's commit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-to=$(mkdir -p "$1" && cd "$1" && pwd)
+to=$(mkdir -p "$1" && cd "$1" && pwd) other=${2-}
 die() { echo "package: $*" >&2; exit 1; }
 
 # package_version makes of what git says one that dpkg and rpm order rightly: a commit after a
@@ -92,9 +93,29 @@ build() {
 	local out
 	kind=$1 STAGE=$work/$1
 	export STAGE
-	stage
+	[ "$PACKAGE_ARCH" != amd64 ] || stage
 	out=$(bin/tools/nfpm package --config packaging/nfpm.yaml --packager "$kind" --target "$2" 2>&1) || die "nfpm: $out"
 	echo "package: $2, $(stat -c %s "$2") bytes"
+}
+
+# compile makes the programs of another architecture, and the list of their parts.
+compile() {
+	local version=godwit.dev/godwit/api/version
+	mkdir "$work/programs"
+	GOARCH=$1 CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X $version.Version=$said -X $version.Commit=$(git rev-parse HEAD)" \
+		-o "$work/programs/" ./cmd/containerd-shim-godwit-v1 ./cmd/godwitd ./cmd/godwit
+	bin/tools/sbom -version "$said" -time "$SOURCE_DATE_EPOCH" "$work"/programs/* >"$work/parts.json"
+}
+
+# exchange puts what was compiled into what was laid out for amd64, and takes the guest out.
+exchange() {
+	local at=$work/$1 doc=$work/$1/usr/share/doc/godwit
+	install -m 755 "$work"/programs/* "$at/usr/bin/"
+	install -m 644 "$work/parts.json" "$doc/godwit.cdx.json"
+	rm "$at"/usr/share/godwit/{vmlinuz,initramfs} "$doc/guest-version"
+	echo 'The programs for arm64 are compiled, and were never run. There is no guest: no VM boots from a container image.' \
+		>"$doc/NOT-RUN-ON-ARM64"
+	find "$at" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
@@ -104,7 +125,8 @@ BUILT_USING=$(sed -n 's/^source //p' bin/guest/version)
 [ -n "$BUILT_USING" ] || die 'bin/guest/version names no source of the kernel: rm bin/guest/version, make guest'
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export PACKAGE_VERSION BUILT_USING
+PACKAGE_ARCH=amd64
+export PACKAGE_VERSION BUILT_USING PACKAGE_ARCH
 umask 022
 
 rm -f "$to"/godwit_*.deb "$to"/godwit-*.rpm "$to"/godwit_*.cdx.json
@@ -116,3 +138,14 @@ PACKAGE_VERSION=$version-1
 build deb "$to/godwit_${PACKAGE_VERSION}_amd64.deb"
 PACKAGE_VERSION=$version # the release is a field of its own
 build rpm "$to/godwit-$version-1.x86_64.rpm"
+[ "$other" = arm64 ] || exit 0
+
+PACKAGE_ARCH=arm64 BUILT_USING=
+compile arm64
+exchange deb
+exchange rpm
+rm -rf "$to/arm64"
+mkdir "$to/arm64"
+build rpm "$to/arm64/godwit-$version-1.aarch64.rpm"
+PACKAGE_VERSION=$version-1
+build deb "$to/arm64/godwit_${PACKAGE_VERSION}_arm64.deb"

@@ -145,6 +145,41 @@ func TestImage(t *testing.T) {
 	}
 }
 
+// The packages for arm64 have programs of that architecture, no guest, and say that they were never run.
+func TestPackagesForARM64(t *testing.T) {
+	top, _ := built(t)
+	for pattern, read := range map[string][2]string{
+		"godwit_*_arm64.deb":   {`dpkg-deb -f "$1" Architecture`, `dpkg-deb -x "$1" .`},
+		"godwit-*.aarch64.rpm": {`rpm -qp --qf '%{ARCH}\n' "$1"`, `rpm2cpio "$1" | cpio -id --quiet --no-absolute-filenames`},
+	} {
+		all, err := filepath.Glob(filepath.Join(top, "out", "arm64", pattern))
+		if err != nil || len(all) != 1 {
+			t.Fatalf("out/arm64 has %d of %s, want one (make package): %v", len(all), pattern, err)
+		}
+		if arch := command(t, "", "sh", "-c", read[0], "-", all[0]); arch != "arm64\n" && arch != "aarch64\n" {
+			t.Errorf("%s is for %s", all[0], arch)
+		}
+		dir := t.TempDir()
+		command(t, dir, "sh", "-c", read[1], "-", all[0])
+		for _, name := range programs {
+			f, err := elf.Open(filepath.Join(dir, "usr/bin", name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Machine != elf.EM_AARCH64 {
+				t.Errorf("%s of %s is for %s", name, all[0], f.Machine)
+			}
+			_ = f.Close()
+		}
+		for name, there := range map[string]bool{"usr/share/godwit/vmlinuz": false, "usr/share/godwit/initramfs": false,
+			"usr/share/doc/godwit/NOT-RUN-ON-ARM64": true, "usr/share/doc/godwit/copyright": true} {
+			if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != there {
+				t.Errorf("%s: %s: %v", all[0], name, err)
+			}
+		}
+	}
+}
+
 // referred looks for a list of parts whose subject is the image.
 func referred(t *testing.T, path layout.Path, digest v1.Hash) bool {
 	t.Helper()
