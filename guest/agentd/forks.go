@@ -87,7 +87,7 @@ func (s *Service) admit(ctx context.Context, spec *specs.Process) {
 	}
 }
 
-// serverOf answers the server, which it starts if there is none. The caller has the turn.
+// forkServer answers the server, which it starts if there is none. The caller has the turn.
 func (s *Service) forkServer() (*forkServer, error) {
 	if srv := s.forks.server.Load(); srv != nil {
 		return srv, nil

@@ -39,7 +39,7 @@ func (s *Service) Prepare(_ context.Context, r *agentv1.PrepareRequest) (*agentv
 }
 
 // spawnSpares starts the stages that each copy uses once: the init of a container, and of a pod what holds its
-// namespaces.
+// namespaces. A pod has a fork server, too. Nothing else of the guest uses it yet.
 func (s *Service) spawnSpares(pod bool) error {
 	init, err := s.spawnInit(s.main(), alone)
 	if err != nil {
@@ -52,7 +52,10 @@ func (s *Service) spawnSpares(pod bool) error {
 		}
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.spare, s.sparePause = init, pause
+	s.mu.Unlock()
+	if pod { // probes are execs
+		_, _ = s.forkServer() // else the first exec starts it
+	}
 	return nil
 }

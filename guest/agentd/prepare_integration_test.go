@@ -10,8 +10,8 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/lean"
 )
 
-// A guest that was prepared for a pod has its two first processes: neither SetupPod nor the first container starts a
-// program. Each is in the cgroup and the namespaces that it has otherwise.
+// A guest that was prepared for a pod has its two first processes and the fork server: neither SetupPod, nor the first
+// container, nor an exec starts a program. Each is in the cgroup and the namespaces that it has otherwise.
 func TestPreparedPod(t *testing.T) {
 	if !inGuest(t) {
 		return
@@ -26,8 +26,8 @@ func TestPreparedPod(t *testing.T) {
 		defer s.children.mu.Unlock()
 		return len(s.children.runs)
 	}
-	if n := begun(); n != 2 {
-		t.Fatalf("%d processes wait, want 2", n)
+	if n := begun(); n != 3 {
+		t.Fatalf("%d processes wait, want 3", n)
 	}
 	if _, err := s.SetupPod(t.Context(), &agentv1.SetupPodRequest{Hostname: "h"}); err != nil {
 		t.Fatal(err)
@@ -36,8 +36,11 @@ func TestPreparedPod(t *testing.T) {
 	if _, err := s.AddContainer(t.Context(), add); err != nil {
 		t.Fatal(err)
 	}
-	if n := begun(); n != 2 {
-		t.Errorf("%d processes after the first container, want the 2 that waited", n)
+	if n := begun(); n != 3 {
+		t.Errorf("%d processes after the first container, want the 3 that waited", n)
+	}
+	if s.forks.server.Load() == nil {
+		t.Error("no fork server waits")
 	}
 	p := s.pod.Load()
 	if got := p.pause.container().id; got != podID {
