@@ -149,6 +149,9 @@ func (b *bench) podExec(ctx context.Context) error {
 	}
 	b.note("pods.exec", median(through))
 	b.note("pods.ctr_only", median(alone))
+	if err := b.podExecAPI(ctx, vm); err != nil {
+		return err
+	}
 	_, err := ctr("task", "rm", "--force", vm)
 	if err == nil {
 		_, err = ctr("container", "rm", vm)

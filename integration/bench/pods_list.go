@@ -35,6 +35,8 @@ func podFigures() []*Figure {
 		{Name: "pods.exec_bare", Unit: "ms", Source: Guest, What: "bare QEMU: a shell on the serial port runs the same"},
 		{Name: "exec_ratio", Unit: "x", Source: Ratio, What: "(pods.exec - pods.ctr_only) / pods.exec_bare",
 			Most: goal(podExecGoal)},
+		{Name: "pods.exec_api", Unit: "ms", Source: Guest, What: "the same by containerd's API, without ctr"},
+		{Name: "exec_api_ratio", Unit: "x", Source: Ratio, What: "pods.exec_api / pods.exec_bare: the floor of exec_ratio"},
 		{Name: "pods.probe", Unit: "ms", Source: Tool, What: "crictl exec --sync of a program, as an exec probe does"},
 		{Name: "pods.probe_runc", Unit: "ms", Source: Tool, What: "the same with runc"},
 		{Name: "pods.crictl_only", Unit: "ms", Source: Tool, What: "crictl version: crictl and containerd without a guest"},
@@ -60,5 +62,6 @@ func (b *bench) derivePods() {
 	b.note("second_start_ratio", v("pods.second_start")/v("pods.start"))
 	exec := v("pods.exec") - v("pods.ctr_only")
 	b.note("exec_ratio", exec/v("pods.exec_bare"))
+	b.note("exec_api_ratio", v("pods.exec_api")/v("pods.exec_bare"))
 	b.note("probe_ratio", (v("pods.probe")-v("pods.crictl_only"))/exec)
 }
