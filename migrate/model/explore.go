@@ -13,35 +13,40 @@ type Result struct {
 }
 
 // step is how a state was first reached.
-type step struct {
+type step[S comparable] struct {
 	label  string
-	before State
+	before S
 }
 
 // Explore searches all states breadth first.
 func Explore(m Mutation) Result {
-	start := initial()
-	reached := map[State]step{start: {}}
-	before := map[State][]State{}
-	broken := map[string]step{}
-	queue := []State{start}
+	return search(initial(), func(s State, to func(string, State)) { steps(s, m, to) }, State.broken, State.settled)
+}
+
+// search goes through all states that steps lead to from start, breadth first.
+func search[S comparable](start S, steps func(S, func(string, S)), wrong func(S) []string,
+	settled func(S) bool) Result {
+	reached := map[S]step[S]{start: {}}
+	before := map[S][]S{}
+	broken := map[string]step[S]{}
+	queue := []S{start}
 	for len(queue) > 0 {
 		s := queue[0]
 		queue = queue[1:]
-		steps(s, m, func(label string, after State) {
+		steps(s, func(label string, after S) {
 			before[after] = append(before[after], s)
-			for _, name := range after.broken() {
+			for _, name := range wrong(after) {
 				if _, ok := broken[name]; !ok {
-					broken[name] = step{label, s}
+					broken[name] = step[S]{label, s}
 				}
 			}
 			if _, ok := reached[after]; !ok {
-				reached[after] = step{label, s}
+				reached[after] = step[S]{label, s}
 				queue = append(queue, after)
 			}
 		})
 	}
-	result := Result{States: len(reached), Stuck: len(reached) - len(settling(reached, before)),
+	result := Result{States: len(reached), Stuck: len(reached) - len(settling(reached, before, settled)),
 		Violations: map[string][]string{}}
 	for name, hit := range broken {
 		result.Violations[name] = trace(reached, hit)
@@ -50,17 +55,17 @@ func Explore(m Mutation) Result {
 }
 
 // settling answers the states from which a settled one can be reached.
-func settling(reached map[State]step, before map[State][]State) map[State]bool {
-	can := map[State]bool{}
-	var stack []State
-	add := func(s State) {
+func settling[S comparable](reached map[S]step[S], before map[S][]S, settled func(S) bool) map[S]bool {
+	can := map[S]bool{}
+	var stack []S
+	add := func(s S) {
 		if !can[s] {
 			can[s] = true
 			stack = append(stack, s)
 		}
 	}
 	for s := range reached {
-		if s.settled() {
+		if settled(s) {
 			add(s)
 		}
 	}
@@ -74,7 +79,7 @@ func settling(reached map[State]step, before map[State][]State) map[State]bool {
 	return can
 }
 
-func trace(reached map[State]step, hit step) []string {
+func trace[S comparable](reached map[S]step[S], hit step[S]) []string {
 	labels := []string{hit.label}
 	for s := hit.before; reached[s].label != ""; s = reached[s].before {
 		labels = append(labels, reached[s].label)
