@@ -52,7 +52,7 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 		return nil, fmt.Errorf("find the programs of Kubernetes (make bin/tools/.k8s): %w", err)
 	}
 	h, err := harness.Start(ctx, harness.Options{Nodes: opts.Nodes, CRI: true, Godwitd: true, Log: opts.Log,
-		Containerd: fmt.Sprintf(containerdConfig, filepath.Join(tools, "runc"))})
+		Registry: harness.PlainHTTP, Containerd: fmt.Sprintf(containerdConfig, filepath.Join(tools, "runc"))})
 	if err != nil {
 		return nil, err
 	}
