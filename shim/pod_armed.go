@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/journal"
 )
@@ -32,6 +33,10 @@ func (p *pod) startOwner(ctx context.Context) error {
 
 // arm notes that a task is to run, and lets the VM run if it is the last.
 func (p *pod) arm(t *Task) error {
+	return failpoint.Record(podPoint, "Arm", func() error { return p.armed(t) })
+}
+
+func (p *pod) armed(t *Task) error {
 	vm := p.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
@@ -66,7 +71,7 @@ func (p *pod) missing() (names []string) {
 // waits says why nothing can be run in the guest for a task that is armed; vm.mu is held.
 func (p *pod) waits(t *Task) error {
 	missing := p.missing()
-	if len(missing) == 0 {
+	if len(missing) == 0 || p.vm.state != Created {
 		return fmt.Errorf("exec in container %s: its pod %s wakes at this moment: %w", t.id, p.vm.id,
 			errdefs.ErrFailedPrecondition)
 	}

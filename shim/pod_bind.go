@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 )
@@ -43,11 +44,10 @@ func (c *memberCreation) bind(_ context.Context, u *steps.Undo) error {
 	}
 	c.member = *m
 	u.Add("let go of container", func(context.Context) error { return vm.pod.unbind(c.task) })
-	return vm.write(func(j *journal.Journal) {
+	return c.bound(func(j *journal.Journal) {
 		c.task.member.named(m.Guest)
 		c.task.member.ended = j.Resume.Member(m.Guest).Ended
 		j.Volumes = volumes
-		j.Members = append(slices.Clone(j.Members), c.onNode())
 	})
 }
 
@@ -55,14 +55,23 @@ func (c *memberCreation) bind(_ context.Context, u *steps.Undo) error {
 func (c *memberCreation) bindEnded(u *steps.Undo, end *journal.Exit) error {
 	vm := c.vm
 	u.Add("let go of container", func(context.Context) error { return vm.pod.unbind(c.task) })
-	return vm.write(func(j *journal.Journal) {
+	return c.bound(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Pod.Issued++
 		c.task.member.named(fmt.Sprintf("c%d", s.Pod.Issued))
 		c.task.member.ended = end
 		j.Spec = s
 		j.ForgetEnd(c.member.Name)
-		j.Members = append(slices.Clone(j.Members), c.onNode())
+	})
+}
+
+// bound writes down that the task has a container of the snapshot.
+func (c *memberCreation) bound(change func(*journal.Journal)) error {
+	return failpoint.Record(podPoint, "Bind", func() error {
+		return c.vm.write(func(j *journal.Journal) {
+			change(j)
+			j.Members = append(slices.Clone(j.Members), c.onNode())
+		})
 	})
 }
 

@@ -9,8 +9,9 @@ import (
 
 // OpenPair makes two nodes of a cluster, with the registry of the suites' images next to them. Closing the first of
 // them closes both.
-func OpenPair(ctx context.Context, release harness.Release, log func(string, ...any)) (pair [2]*Ground, err error) {
-	first, err := OpenWith(ctx, harness.Options{Release: release, Log: log, Nodes: len(pair), Godwitd: true})
+func OpenPair(ctx context.Context, o harness.Options) (pair [2]*Ground, err error) {
+	o.Nodes, o.Godwitd = len(pair), true
+	first, err := OpenWith(ctx, o)
 	if err != nil {
 		return pair, err
 	}

@@ -24,7 +24,7 @@ echo "$nonce $n" > /dev/shm/next; mv /dev/shm/next /dev/shm/count; sleep 0.2; do
 
 // pair are two nodes of one cluster.
 func pair(t *testing.T) (a, b *node) {
-	both, err := critest.OpenPair(t.Context(), harness.Newest, t.Logf)
+	both, err := critest.OpenPair(t.Context(), harness.Options{Release: harness.Newest, Log: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}

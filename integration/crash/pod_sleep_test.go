@@ -1,0 +1,227 @@
+//go:build integration
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"godwit.dev/godwit/integration/harness"
+)
+
+// sleepSteps are the calls of a pod that sleeps and wakes, each on the node that is hurt.
+var sleepSteps = map[string]func(*sleepWorld, context.Context) error{
+	"hibernate": (*sleepWorld).hibernate,
+	"wake":      func(w *sleepWorld, ctx context.Context) error { return w.make(ctx, w.at) },
+}
+
+// sleepSelection is what runs without GODWIT_CRASH=full.
+var sleepSelection = []string{
+	"hibernate/before node Machine.Vote/shim",
+	"wake/after node pod.Bind/containerd",
+	"wake/before node pod.Arm #3/shim",
+	"wake/after node pod.Arm #3/godwitd",
+}
+
+// TestCrashPodSleep kills the shim, the VMM, containerd and godwitd at each point of the sleep of a pod. It does so too
+// at each point of its wake by crictl on the other node. Never does a second VM run, and no operation stays open. The
+// pod that runs or sleeps afterwards is the same run, and sleeps and wakes once more. Only the death of VMM or shim may
+// lose it.
+func TestCrashPodSleep(t *testing.T) {
+	full := os.Getenv("GODWIT_CRASH") == "full"
+	w := newSleepWorld(t)
+	for _, step := range []string{"hibernate", "wake"} {
+		names := slices.DeleteFunc(slices.Clone(sleepSelection), func(n string) bool {
+			return !strings.HasPrefix(n, step+"/")
+		})
+		if full {
+			names = w.survey(t, step)
+		}
+		for _, name := range names {
+			t.Run(name, func(t *testing.T) {
+				if err := w.play(t, step, strings.TrimPrefix(name, step+"/")); err != nil {
+					t.Error(err)
+					if err := w.fresh(t.Context()); err != nil { // the next case does not pay for this one
+						t.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+	if err := w.fresh(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// survey lists the points of a step that no death disturbs, with each program.
+func (w *sleepWorld) survey(t *testing.T, step string) (names []string) {
+	ctx := t.Context()
+	if err := w.begin(ctx, step); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(sleepSteps[step](w, ctx), w.judge(ctx, shimProcess, t)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := w.here().passed(w.here().Node, here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		t.Logf("point: %s", e)
+		for _, who := range podVictims {
+			names = append(names, step+"/"+e.String()+"/"+string(who))
+		}
+	}
+	return names
+}
+
+// begin brings the pod before a step: it runs, or sleeps and is to wake on the node where it did not run.
+func (w *sleepWorld) begin(ctx context.Context, step string) error {
+	if w.nonce == "" {
+		if err := errors.Join(w.make(ctx, w.at), w.counts(ctx)); err != nil {
+			return err
+		}
+	}
+	if step == "wake" {
+		if err := errors.Join(w.hibernate(ctx), w.drop(ctx)); err != nil {
+			return err
+		}
+		w.at = 1 - w.at
+	}
+	return errors.Join(w.nodes[0].forget(w.nodes[0].Node), w.nodes[1].forget(w.nodes[1].Node))
+}
+
+// play kills a program at a side of a point.
+func (w *sleepWorld) play(t *testing.T, step, name string) error {
+	ctx := t.Context()
+	at, who, _ := strings.Cut(name, "/")
+	e, ok := edgeOf(at)
+	if !ok {
+		return fmt.Errorf("%q is no point", at)
+	}
+	if err := w.begin(ctx, step); err != nil {
+		return fmt.Errorf("before: %w", err)
+	}
+	n := w.here()
+	hold, err := n.arm(n.Node, e)
+	if err != nil {
+		return err
+	}
+	defer hold.release()
+	called := make(chan error, 1)
+	go func() { called <- sleepSteps[step](w, ctx) }()
+	over := func() error {
+		if len(called) > 0 {
+			return errOver
+		}
+		return nil
+	}
+	if _, err := hold.reached(ctx, over); err != nil {
+		return fmt.Errorf("reach the point: %w", err)
+	}
+	if err := n.kill(ctx, victim(who)); err != nil && !errors.Is(err, errNoShim) {
+		return err
+	}
+	hold.release()
+	if err := w.restart(ctx, victim(who)); err != nil {
+		return err
+	}
+	select { // an answer may well be an error
+	case err = <-called:
+	case <-ctx.Done():
+		return errors.New("the call is not answered")
+	}
+	t.Logf("the call answered: %v", err)
+	if err != nil && step == "wake" { // a half of a pod waits for the rest, and its maker gives it up
+		if err := w.drop(ctx); err != nil {
+			return err
+		}
+	}
+	return w.judge(ctx, victim(who), t)
+}
+
+// restart starts again what was killed. Another program starts the first node's containerd.
+func (w *sleepWorld) restart(ctx context.Context, who victim) error {
+	n := w.here()
+	if who == containerds && w.at > 0 {
+		if err := n.StartContainerd(ctx); err != nil {
+			return err
+		}
+	}
+	return n.restart(ctx, who)
+}
+
+// judge looks at what has become of the VM, and brings the pod back to where it runs.
+func (w *sleepWorld) judge(ctx context.Context, who victim, t *testing.T) error {
+	owner, err := w.settled(ctx)
+	if err != nil {
+		return err
+	}
+	vmms, err := w.vmms()
+	if err != nil || len(vmms) > 1 {
+		return fmt.Errorf("the nodes have VMMs %v: %w", vmms, err)
+	}
+	switch {
+	case owner.GetDigest() != "":
+		t.Log("the pod sleeps")
+		return w.wakeElsewhere(ctx)
+	case w.served(ctx):
+		t.Log("the pod runs")
+		return nil
+	case len(vmms) == 1: // containerd knows its tasks no more
+		t.Log("a successor has the pod")
+		err := w.hibernate(ctx)
+		if err == nil {
+			return w.wakeElsewhere(ctx)
+		}
+		return fmt.Errorf("hibernate by a successor: %w", err)
+	case who == shimProcess || who == vmmProcess:
+		t.Log("the pod is lost")
+		return w.fresh(ctx)
+	}
+	return fmt.Errorf("the pod is lost, and its owner is %v", owner)
+}
+
+// served reports whether CRI's container answers.
+func (w *sleepWorld) served(ctx context.Context) bool {
+	if state, err := w.here().state(ctx, w.reader); err != nil || state != "CONTAINER_RUNNING" {
+		return false
+	}
+	return w.counts(ctx) == nil
+}
+
+// wakeElsewhere removes what CRI knows of a pod that sleeps, and wakes it on the other node.
+func (w *sleepWorld) wakeElsewhere(ctx context.Context) error {
+	if err := w.drop(ctx); err != nil {
+		return err
+	}
+	vmms, err := w.vmms()
+	if err != nil || len(vmms) > 0 {
+		return fmt.Errorf("the pod sleeps, and VMMs %v run: %w", vmms, err)
+	}
+	w.at = 1 - w.at
+	if err := w.make(ctx, w.at); err != nil {
+		return fmt.Errorf("wake after all: %w", err)
+	}
+	return w.counts(ctx)
+}
+
+// fresh removes the pod and its record. The next case boots a new one.
+func (w *sleepWorld) fresh(ctx context.Context) error {
+	w.nonce, w.count = "", 0
+	if err := w.drop(ctx); err != nil {
+		return err
+	}
+	return harness.Poll(ctx, 2*settleBound, func(ctx context.Context) error {
+		_, err := w.here().RunGodwit(ctx, "-n", "k8s.io", "rm", "--force", sleepingVM)
+		if err != nil && strings.Contains(err.Error(), "There is no VM") {
+			return nil
+		}
+		return err
+	})
+}
