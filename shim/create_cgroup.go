@@ -3,8 +3,12 @@ package shim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/cgroup"
 	"godwit.dev/godwit/shim/steps"
@@ -44,6 +48,11 @@ func (c *creation) enter(context.Context, *steps.Undo) error {
 	if err := cgroup.Make(j.Cgroup); err != nil {
 		return err
 	}
+	if c.bundle.Spec.Pod != nil {
+		if err := c.vm.pod.fitsCgroup(cgroup.Room(j.Cgroup)); err != nil {
+			return err
+		}
+	}
 	if len(j.Private) > 0 {
 		err := cgroup.LimitMemory(j.Private, c.vm.memoryCap())
 		if errors.Is(err, os.ErrNotExist) {
@@ -61,4 +70,19 @@ func (c *creation) enter(context.Context, *steps.Undo) error {
 // cpuset is what the container asks of this host. No other node is asked for it: the Spec does not have it.
 func (c *creation) cpuset() cgroup.Cpuset {
 	return cgroup.Cpuset{CPUs: c.bundle.CPUs, Mems: c.bundle.Mems}
+}
+
+// fitsCgroup refuses a limit of the pod's cgroup that leaves no room for VMM and shim. The kernel would kill them, and
+// a kubelet would see a closed connection. What the containers use comes in addition.
+func (p *pod) fitsCgroup(limit uint64, of string, err error) error {
+	if err != nil {
+		return err
+	}
+	need := p.vm.vmm.facts().Overhead + shimOverhead
+	if limit >= need {
+		return nil
+	}
+	return fmt.Errorf("cgroup %s limits the pod to %s of memory, and VMM and shim alone need %s, without what "+
+		"its containers use: give the RuntimeClass an overhead (overhead.podFixed.memory), or the containers higher "+
+		"limits: %w", of, config.Size(limit), config.Size(need), errdefs.ErrResourceExhausted)
 }

@@ -6,8 +6,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 
 	"godwit.dev/godwit/api/spec"
@@ -154,5 +156,25 @@ func TestReclaimSparesAnotherVMInTheCgroup(t *testing.T) {
 	_ = reclaim(t.Context(), w.host(), first, j) // a directory with a file in it stays
 	if lives(id) {
 		t.Error("what a VM left in its own cgroup lives")
+	}
+}
+
+// A pod whose cgroup has no room for its VMM and shim is refused by the limit and the cgroup, with the remedy.
+func TestPodWithoutRoom(t *testing.T) {
+	w := newWorld(t)
+	w.must("create", w.createPod())
+	vm, err := w.service.current()
+	w.must("find VM", err)
+	need := vm.vmm.facts().Overhead + shimOverhead
+	if err := vm.pod.fitsCgroup(need, "/pod", nil); err != nil {
+		t.Errorf("a limit that is enough: %v", err)
+	}
+	err = vm.pod.fitsCgroup(need-1, "/pod", nil)
+	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "/pod") ||
+		!strings.Contains(err.Error(), "podFixed") {
+		t.Errorf("a limit that is too low: %v", err)
+	}
+	if err := vm.pod.fitsCgroup(0, "", os.ErrPermission); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("a limit that cannot be read: %v", err)
 	}
 }

@@ -27,6 +27,7 @@ func refusedPods() map[string]refusal {
 	}
 	mapping := []object{{"host_id": 100000, "container_id": 0, "length": 65536}}
 	return map[string]refusal{
+		"tight":       {object{"linux": object{"cgroup_parent": "/tight"}}, "overhead.podFixed.memory"},
 		"hostnetwork": {namespaces(object{"network": ofHost}), "hostNetwork"},
 		"hostpid":     {namespaces(object{"pid": ofHost}), "hostPID"},
 		"hostipc":     {namespaces(object{"ipc": ofHost}), "hostIPC"},
@@ -48,9 +49,16 @@ func (r refusal) check(t *testing.T, name string, err error) {
 	}
 }
 
+// tight makes a cgroup whose memory limit leaves a VM no room, with either version of cgroups.
+const tight = `cd /sys/fs/cgroup; file=memory.max; [ -d memory ] && cd memory && file=memory.limit_in_bytes
+mkdir -p tight && echo 67108864 >tight/$file`
+
 // TestRefusedPods: what a pod cannot have is refused by name, before there is a VM, and nothing is left.
 func TestRefusedPods(t *testing.T) {
 	n := open(t, harness.Newest)
+	if out, err := n.Run(t.Context(), "sh", "-c", tight); err != nil {
+		t.Fatal(out, err)
+	}
 	empty, err := n.Inventory(t.Context())
 	if err != nil {
 		t.Fatal(err)
