@@ -39,7 +39,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: image usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live bench bench-live \
+.PHONY: image usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod bench bench-live \
 	shimtest critest cri-suite k8s crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
@@ -148,6 +148,11 @@ demo-live: setup $(demo_tools) build guest ## two nodes: a VM moves to the other
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
 	GODWIT_VMM=$(VMM) bin/integration/demo -live -out out/demo-live.json
+
+demo-pod: setup $(demo_tools) $(tools)/.critest build guest ## two nodes: a pod of three containers sleeps, wakes on the other node, and moves back while it runs (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
+	GODWIT_VMM=$(VMM) bin/integration/demo -pod -out out/demo-pod.json
 
 lint: setup $(tools)/.lint $(tools)/.generate $(tools)/.swagger ## formatting, vet, linters, generated code, portability, go.mod
 	tools/lint.sh $(portable)

@@ -95,6 +95,9 @@ func OpenWith(ctx context.Context, o harness.Options) (_ *Ground, err error) {
 	return g, nil
 }
 
+// Build makes a program of the tests, and answers its path.
+func (g *Ground) Build(ctx context.Context, name string) (string, error) { return g.h.Build(ctx, name) }
+
 // Close ends the node.
 func (g *Ground) Close() error {
 	g.stop()

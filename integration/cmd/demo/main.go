@@ -1,5 +1,5 @@
-// Command demo shows godwit's main job, or with -live a VM that moves while it runs, and writes
-// what it measured. It ends with 1 if any check fails, and with 2 if the VMM that GODWIT_VMM
+// Command demo shows godwit's main job, and writes what it measured. With -live it shows a VM that moves while it runs,
+// with -pod a pod that does both. It ends with 1 if any check fails, and with 2 if the VMM that GODWIT_VMM
 // names does not run here. It cleans up also when interrupted.
 package main
 
@@ -24,8 +24,9 @@ const limit = 30 * time.Minute
 func main() {
 	out := flag.String("out", "out/demo.json", "file for the measurements")
 	live := flag.Bool("live", false, "show a live move")
+	pod := flag.Bool("pod", false, "show a pod")
 	flag.Parse()
-	os.Exit(run(*out, *live))
+	os.Exit(run(*out, func(ctx context.Context) (result, error) { return show(ctx, *live, *pod) }))
 }
 
 // result is what a demo has measured.
@@ -34,14 +35,17 @@ type result interface {
 	Write(path string) error
 }
 
-func show(ctx context.Context, live bool) (result, error) {
-	if live {
+func show(ctx context.Context, live, pod bool) (result, error) {
+	switch {
+	case pod:
+		return demo.RunPod(ctx, os.Stdout)
+	case live:
 		return demo.RunLive(ctx, os.Stdout)
 	}
 	return demo.Run(ctx, os.Stdout)
 }
 
-func run(out string, live bool) int {
+func run(out string, show func(context.Context) (result, error)) int {
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ctx, cancel := context.WithTimeout(interrupted, limit)
@@ -54,7 +58,7 @@ func run(out string, live bool) int {
 		}
 	}
 	start := time.Now()
-	result, err := show(ctx, live)
+	result, err := show(ctx)
 	if interrupted.Err() != nil {
 		fmt.Fprintln(os.Stderr, "demo: interrupted; everything is cleaned up")
 		return 130
