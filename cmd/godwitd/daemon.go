@@ -137,7 +137,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		Boots: d.templates.boots, Goldens: d.templates, Reachable: d.reachable,
 		Admits: func(ctx context.Context) error { return moves.Admits(ctx, d.moves.service, cfg.Node) },
 		Up:     func(ctx context.Context, name string) (bool, error) { return moves.Up(ctx, d.moves.service, name) },
-		Checks: d.checks(), Release: d.machines.Release, Place: d.snapshots.Repository,
+		Checks: d.checks(), Release: d.machines.Release, GiveUp: d.engine.GiveUp, Place: d.snapshots.Repository,
 		Containers: d.tasks.Containers, Label: d.tasks.Label, Events: d.history, Arriving: d.moves.peer.Expected,
 	}
 	return d, nil

@@ -174,6 +174,22 @@ func (r *rounds) endMissing(ctx context.Context, rec *nodev1.Record) error {
 	return nil
 }
 
+// GiveUp ends the claim of this node on a VM that is to be removed, if nothing of the VM is here: a shim that died
+// between its claim and its first word leaves such a claim. Who removes a VM by force does not wait for Options.Grace:
+// a shim that stands still there is refused its Start, as after the grace. A VM of which something is here keeps its
+// record.
+func (e *Engine) GiveUp(ctx context.Context, rec *nodev1.Record) error {
+	r := e.rounds
+	if rec.GetOperation() != nil || rec.GetRivals() || record.IsLost(rec) || rec.GetOwner().GetNode() != r.opts.Node ||
+		!r.nothing(ctx, rec.GetVm()) {
+		return nil
+	}
+	if err := r.trust(ctx); err != nil {
+		return err
+	}
+	return r.endMissing(ctx, rec)
+}
+
 func (r *rounds) giveUpRecord(ctx context.Context, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	if op == nil {

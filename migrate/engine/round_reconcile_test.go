@@ -77,6 +77,37 @@ func TestReconcile(t *testing.T) {
 	})
 }
 
+// TestGiveUp shows that a VM which is removed by force is given up at once if nothing of it is here, and never on less.
+func TestGiveUp(t *testing.T) {
+	w := newWorld(t)
+	e := w.start("n1")
+	e.opts.Grace = time.Hour
+	give := func(what string, gone bool) {
+		t.Helper()
+		if err := e.GiveUp(t.Context(), w.record()); err != nil || gone != (w.record().GetOwner() == nil) {
+			t.Fatalf("%s: %v, the record is %v", what, err, w.record())
+		}
+	}
+	give("a VM that is here", false)
+	w.broke("Query", errdefs.ErrUnavailable)
+	give("a VM whose shim does not answer", false)
+	w.broke("Query", nil)
+	w.leaves("n1")
+	w.broke("Disown", errdefs.ErrUnavailable)
+	if err := e.GiveUp(t.Context(), w.record()); !errdefs.IsUnavailable(err) || w.record().GetOwner() == nil {
+		t.Fatalf("records that do not answer: %v", err)
+	}
+	w.broke("Disown", nil)
+	old := w.record()
+	give("a VM of which nothing is here", true)
+	if err := e.GiveUp(t.Context(), w.record()); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+	if err := e.GiveUp(t.Context(), old); err != nil && !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("with an old record: %v", err)
+	}
+}
+
 // TestReconcileOfAPart shows that what a list could not read costs the VMs that it has read nothing.
 func TestReconcileOfAPart(t *testing.T) {
 	w, driver, round := waking(t)

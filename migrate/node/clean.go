@@ -23,6 +23,9 @@ func (s *Service) Forget(ctx context.Context, req *nodev1.ForgetRequest) (*nodev
 				lost, errdefs.ErrFailedPrecondition)
 		}
 	}
+	if err == nil && req.GetForce() && s.GiveUp != nil {
+		err = s.GiveUp(ctx, rec)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -47,3 +47,41 @@ func TestForgetOfALostNode(t *testing.T) {
 		}
 	}
 }
+
+// A claim of this node of which nothing is left is no reason to refuse a removal by force. That it cannot be given up
+// is one, and without force it is not asked.
+func TestForgetGivesUpAClaim(t *testing.T) {
+	vm := &nodev1.VM{Namespace: "default", Id: "web"}
+	for name, c := range map[string]struct {
+		force, gone bool
+		err         error
+		want        func(error) bool
+	}{
+		"nothing is left": {force: true, gone: true, want: func(err error) bool { return err == nil }},
+		"without force":   {gone: true, want: errdefs.IsFailedPrecondition},
+		"it is here":      {force: true, want: errdefs.IsFailedPrecondition},
+		"no answer":       {force: true, err: errdefs.ErrUnavailable, want: errdefs.IsUnavailable},
+	} {
+		st := storetest.NewMemory()
+		if _, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: &nodev1.Record{Vm: vm, Uid: "u",
+			Owner: &nodev1.Owner{Node: "first"}, Generation: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		records := controller.New(st)
+		s := &Service{Config: &config.Config{Node: "first"}, Records: records,
+			GiveUp: func(ctx context.Context, rec *nodev1.Record) error {
+				if !c.gone {
+					return c.err
+				}
+				_, err := records.Disown(ctx, &nodev1.DisownRequest{Vm: vm, Node: "first", Generation: 1, Uid: rec.GetUid()})
+				return err
+			}}
+		_, err := s.Forget(t.Context(), &nodev1.ForgetRequest{Vm: vm, Force: c.force, KeepSnapshots: true})
+		if !c.want(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err = records.Get(t.Context(), &nodev1.GetRequest{Vm: vm}); errdefs.IsNotFound(err) != (c.force && c.gone) {
+			t.Errorf("%s: the record is %v", name, err)
+		}
+	}
+}

@@ -74,6 +74,8 @@ type Service struct {
 	Checks    []Check                                              // made for an Info that asks for them
 	// Release frees what the source of an operation has of a VM; nil: it is not freed.
 	Release func(ctx context.Context, vm *nodev1.VM, req *machinev1.ReleaseRequest) error
+	// GiveUp ends the claim of this node on a VM of which nothing is here; nil: it stays.
+	GiveUp func(ctx context.Context, rec *nodev1.Record) error
 	// Containers tells what this node's containerd has of VMs: name, image and when it was made; nil: it is not asked.
 	Containers func(context.Context) ([]*nodev1.VMInfo, error)
 	Events     Events // what has happened here; nil: nothing is kept
