@@ -42,16 +42,17 @@ type Options struct {
 
 type bench struct {
 	Options
-	h       *harness.Harness
-	node    *harness.Node
-	watch   *observer.Watcher
-	facts   vmm.Facts
-	bare    string // initramfs
-	ballast map[int]int
-	podNode *podNode // nil: not measured yet
-	config  error    // of configure
-	result  *Result
-	round   int
+	h        *harness.Harness
+	node     *harness.Node
+	watch    *observer.Watcher
+	facts    vmm.Facts
+	bare     string // initramfs
+	ballast  map[int]int
+	podNode  *podNode // nil: not measured yet
+	podThere *podNode // where pods move
+	config   error    // of configure
+	result   *Result
+	round    int
 }
 
 // Run measures everything. The result is there after an error too: what is missing in it is null. Nothing is left when

@@ -17,14 +17,12 @@ const stays = "exec sleep 100000"
 // handlers of pods; the second one is the control.
 var handlers = []string{"godwit", "runc"}
 
-// pods measures a pod, a VM of one container, and a pod of runc, on one node.
+// pods measures a pod, a VM of one container, and a pod of runc, on one node; and pods that move to another one.
 func (b *bench) pods(ctx context.Context) error {
 	if b.podNode == nil {
-		n, err := b.openPods(ctx)
-		if err != nil {
-			return fmt.Errorf("make the node of pods: %w", err)
+		if err := b.openPods(ctx); err != nil {
+			return fmt.Errorf("make the nodes of pods: %w", err)
 		}
-		b.podNode = n
 	}
 	if b.round == warmup {
 		if err := harness.Poll(ctx, templateTimeout, b.podFromTemplate); err != nil {
@@ -39,7 +37,7 @@ func (b *bench) pods(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(b.podCtrRun(ctx), b.podExec(ctx))
+	return errors.Join(b.podCtrRun(ctx), b.podExec(ctx), b.gaps(ctx))
 }
 
 // podFromTemplate fails unless a pod starts as a copy of a template.

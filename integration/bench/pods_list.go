@@ -12,6 +12,7 @@ const (
 	podCPUGoal      = 5   // % of a core
 	podShimGoal     = shimGoal + 1.5*podContainers
 	podConfigMSGoal = 1000
+	podGapGoal      = 6 // ms
 )
 
 // podContainers are in the pod whose memory and probes are measured.
@@ -48,6 +49,10 @@ func podFigures() []*Figure {
 			What: fmt.Sprintf("Pss of the shim and its processes, of a pod of %d containers", podContainers)},
 		{Name: "configmap_ms", Unit: "ms", Source: Guest, What: "a ConfigMap's change to the line of a container that saw it",
 			Most: goal(podConfigMSGoal)},
+		{Name: "pods.gap", Unit: "ms", Source: Guest,
+			What: "live move of a pod of three containers, 2 GiB: its last line on the one node to its first on the other"},
+		{Name: "pods.gap_one", Unit: "ms", Source: Guest, What: "the same of a pod of one container"},
+		{Name: "live_gap_extra_ms", Unit: "ms", Source: Guest, What: "pods.gap - pods.gap_one", Most: goal(podGapGoal)},
 	}
 	for _, f := range all {
 		f.in = podsGroup
@@ -63,5 +68,6 @@ func (b *bench) derivePods() {
 	exec := v("pods.exec") - v("pods.ctr_only")
 	b.note("exec_ratio", exec/v("pods.exec_bare"))
 	b.note("exec_api_ratio", v("pods.exec_api")/v("pods.exec_bare"))
+	b.note("live_gap_extra_ms", v("pods.gap")-v("pods.gap_one"))
 	b.note("probe_ratio", (v("pods.probe")-v("pods.crictl_only"))/exec)
 }

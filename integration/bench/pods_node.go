@@ -28,27 +28,34 @@ type podNode struct {
 
 type object = map[string]any
 
-// openPods makes the node of pods.
-func (b *bench) openPods(ctx context.Context) (_ *podNode, err error) {
+// openPods makes the node of pods, and the one that they move to.
+func (b *bench) openPods(ctx context.Context) (err error) {
 	root, err := harness.Root()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	g, err := critest.Open(ctx, harness.Newest, b.say)
+	pair, err := critest.OpenPair(ctx, harness.Options{Release: harness.Newest, Log: b.say})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	n := &podNode{Ground: g, crictl: filepath.Join(root, "bin/tools/crictl"), dir: filepath.Join(b.h.Dir, "pods")}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, g.Close())
+			err = errors.Join(err, pair[0].Close())
 		}
 	}()
-	if err := errors.Join(os.Mkdir(n.dir, 0o755), n.StartGodwitd(ctx)); err != nil {
-		return nil, err
+	nodes := [2]*podNode{}
+	for i, g := range pair {
+		nodes[i] = &podNode{Ground: g, crictl: filepath.Join(root, "bin/tools/crictl"),
+			dir: filepath.Join(b.h.Dir, "pods-"+g.Name)}
+		if err := os.Mkdir(nodes[i].dir, 0o755); err != nil {
+			return err
+		}
+		if _, err := nodes[i].call(ctx, "pull", podImage); err != nil {
+			return err
+		}
 	}
-	_, err = n.call(ctx, "pull", podImage)
-	return n, err
+	b.podNode, b.podThere = nodes[0], nodes[1]
+	return nil
 }
 
 // call runs crictl and answers what it prints.
@@ -82,10 +89,14 @@ type ranPod struct {
 }
 
 func (n *podNode) run(ctx context.Context, name, handler string) (*ranPod, error) {
+	return n.runWith(ctx, name, handler, nil)
+}
+
+func (n *podNode) runWith(ctx context.Context, name, handler string, more object) (*ranPod, error) {
 	config, err := n.file(name, object{
 		"metadata": object{"name": name, "namespace": "bench", "uid": name, "attempt": 1}, "hostname": "pod",
 		"log_directory": n.dir, "linux": object{},
-	}, nil)
+	}, more)
 	if err != nil {
 		return nil, err
 	}
@@ -97,16 +108,7 @@ func (n *podNode) run(ctx context.Context, name, handler string) (*ranPod, error
 // container runs a script that prints the mark. It answers the time from the start to the mark in the log.
 func (p *ranPod) container(ctx context.Context, name, script string, more object) (id string, first time.Duration,
 	err error) {
-	log := p.name + "-" + name + ".log"
-	config, err := p.n.file(p.name+"-"+name, object{
-		"metadata": object{"name": name, "attempt": 1}, "image": object{"image": podImage},
-		"command": []string{"/bin/sh", "-c", "echo " + mark + "; " + script}, "log_path": log, "linux": object{},
-	}, more)
-	if err != nil {
-		return "", 0, err
-	}
-	id, err = p.n.call(ctx, "create", "--no-pull", p.id, config, p.config)
-	if err != nil {
+	if id, err = p.create(ctx, name, script, more); err != nil {
 		return "", 0, err
 	}
 	seen := make(chan error, 1)
@@ -120,6 +122,26 @@ func (p *ranPod) container(ctx context.Context, name, script string, more object
 		return "", 0, err
 	}
 	return id, first, <-seen
+}
+
+// start is container for one whose first line is not waited for.
+func (p *ranPod) start(ctx context.Context, name, script string, more object) (id string, err error) {
+	if id, err = p.create(ctx, name, script, more); err == nil {
+		_, err = p.n.call(ctx, "start", id)
+	}
+	return id, err
+}
+
+func (p *ranPod) create(ctx context.Context, name, script string, more object) (id string, err error) {
+	log := p.name + "-" + name + ".log"
+	config, err := p.n.file(p.name+"-"+name, object{
+		"metadata": object{"name": name, "attempt": 1}, "image": object{"image": podImage},
+		"command": []string{"/bin/sh", "-c", "echo " + mark + "; " + script}, "log_path": log, "linux": object{},
+	}, more)
+	if err != nil {
+		return "", err
+	}
+	return p.n.call(ctx, "create", "--no-pull", p.id, config, p.config)
 }
 
 // lookEach is how often a log is looked at.
