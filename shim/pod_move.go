@@ -53,8 +53,12 @@ func (p *pod) offer() ([]byte, error) {
 // missingHere names the containers of an arriving pod that CRI has not started yet. It fails if the pod that is offered
 // now has other containers than the one that was offered when its sandbox was made.
 func (p *pod) missingHere(offered []byte) ([]string, error) {
-	if !p.vm.isPod() {
+	switch {
+	case !p.vm.isPod():
 		return nil, nil
+	case p.vm.journal.Load().Phase == journal.Fenced || p.vm.inState(Ending) || p.vm.inState(Stopped):
+		return nil, fmt.Errorf("a container or the sandbox that waited for pod %s here has ended: %w", p.vm.id,
+			errdefs.ErrFailedPrecondition)
 	}
 	if len(offered) > 0 {
 		if err := p.hasStayed(offered); err != nil {

@@ -243,6 +243,9 @@ func TestPodArrivalGivenUp(t *testing.T) {
 			if got := w.waitFor(id); got == 0 {
 				t.Errorf("%s ended with 0 after %s", id, name)
 			}
+			if _, err := w.missing(w.stream.GetSpec()); !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("after %s the pod is awaited: %v", name, err)
+			}
 			w.must("delete "+id, w.deleteTask(id))
 		}
 		if j, err := journal.Read(w.cfg.VMDir("ns", "team.web")); err == nil && j.Phase != journal.Fenced {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -11,6 +12,7 @@ import (
 
 	"godwit.dev/godwit/api/version"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -53,6 +55,23 @@ func (m *Machines) Held() (all []*nodev1.Held, err error) {
 		}
 	}
 	return all, nil
+}
+
+// GivenUp reports whether this node has given up to run a VM that was to come: what it has written down is that this
+// attempt never runs here.
+func (m *Machines) GivenUp(vm *nodev1.VM, ref *machinev1.Ref) (bool, error) {
+	data, err := os.ReadFile(filepath.Join(m.Config.VMDir(vm.GetNamespace(), vm.GetId()), "node.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	var j journal
+	if err == nil {
+		err = json.Unmarshal(data, &j)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read journal of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	}
+	return j.Phase == "FENCED" && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt(), nil
 }
 
 // held reads one journal. Of a VM that is freed and whose journal has no spec any more there is

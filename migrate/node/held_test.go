@@ -3,6 +3,7 @@ package node
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,6 +11,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -65,5 +67,35 @@ func TestHeld(t *testing.T) {
 	}
 	if all, err := m.Held(); err == nil {
 		t.Errorf("a journal that cannot be read: %v", all)
+	}
+}
+
+// TestGivenUp: only a fence of that attempt is a word that a VM does not come here.
+func TestGivenUp(t *testing.T) {
+	cfg := config.Default()
+	cfg.StateDir = t.TempDir()
+	m, vm := &Machines{Config: cfg}, &nodev1.VM{Namespace: "k8s.io", Id: "team.web"}
+	ref := &machinev1.Ref{Operation: "op", Attempt: 2}
+	if over, err := m.GivenUp(vm, ref); over || err != nil {
+		t.Errorf("nothing is here: %v, %v", over, err)
+	}
+	dir := cfg.VMDir("k8s.io", "team.web")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{
+		`{"phase":"FENCED","operation":"op","attempt":2}`:    true,
+		`{"phase":"FENCED","operation":"op","attempt":1}`:    false,
+		`{"phase":"FENCED","operation":"other","attempt":2}`: false,
+		`{"phase":"READY","operation":"op","attempt":2}`:     false,
+		`{"phase":"FENC`: false,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "node.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		over, err := m.GivenUp(vm, ref)
+		if over != want || (err != nil) != strings.HasSuffix(text, "FENC") {
+			t.Errorf("%s: %v, %v", text, over, err)
+		}
 	}
 }

@@ -75,9 +75,13 @@ func (s *Server) preparePod(ctx context.Context, req *nodev1.PeerPrepareRequest,
 			Address: s.Address}, nil
 	case err == nil:
 		missing = strings.Join(in.GetMissing(), ", ")
-	case errdefs.IsUnavailable(err): // its shim has only begun to make it
-	case !errdefs.IsNotFound(err):
+	case !errdefs.IsNotFound(err) && !errdefs.IsUnavailable(err): // else there is no shim, or it has only begun to make it
 		return nil, err
+	default:
+		if over, err := s.Machines.GivenUp(req.GetVm(), req.GetRef()); err == nil && over {
+			return nil, fmt.Errorf("the sandbox that waited for VM %s on node %s was removed, or its shim has died: order the "+
+				"move again: %w", key(req.GetVm()), s.Node, errdefs.ErrFailedPrecondition)
+		}
 	}
 	sp, err := spec.Decode(req.GetOffer().GetSpec())
 	if err != nil || sp.Pod == nil {

@@ -21,6 +21,7 @@ type sandbox struct {
 	shims
 	missing []string
 	err     error // of its answer
+	fenced  bool
 	calls   []string
 }
 
@@ -31,6 +32,8 @@ func (s *sandbox) Incoming(_ context.Context, _ *nodev1.VM, r *machinev1.Incomin
 	}
 	return &machinev1.IncomingResponse{Channel: "c", Certificate: []byte("d"), Missing: s.missing}, nil
 }
+
+func (s *sandbox) GivenUp(*nodev1.VM, *machinev1.Ref) (bool, error) { return s.fenced, nil }
 
 func (s *sandbox) Run(context.Context, *nodev1.VM, *machinev1.RunRequest) (*machinev1.RunResponse, error) {
 	s.calls = append(s.calls, "run")
@@ -83,6 +86,12 @@ func TestPodIsAwaited(t *testing.T) {
 	if shim.err = errdefs.ErrFailedPrecondition; true {
 		if _, err := prepare(); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("other containers: %v", err)
+		}
+	}
+	for _, gone := range []error{errdefs.ErrNotFound, errdefs.ErrUnavailable} {
+		shim.err, shim.fenced = gone, true
+		if _, err := prepare(); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("what waited was given up: %v", err)
 		}
 	}
 	shim.err, shim.missing = nil, nil

@@ -23,6 +23,7 @@ type Machines interface {
 	engine.Machines
 	engine.Observer
 	Mover
+	Arrivals
 }
 
 // Mover are the calls of a move that goes from node to node.
@@ -30,7 +31,13 @@ type Mover interface {
 	Offer(ctx context.Context, vm *nodev1.VM, req *machinev1.OfferRequest) (*machinev1.OfferResponse, error)
 	Send(ctx context.Context, vm *nodev1.VM, req *machinev1.SendRequest) (*machinev1.SendResponse, error)
 	Incoming(ctx context.Context, vm *nodev1.VM, req *machinev1.IncomingRequest) (*machinev1.IncomingResponse, error)
+}
+
+// Arrivals are the calls of a pod that comes to this node.
+type Arrivals interface {
 	Run(ctx context.Context, vm *nodev1.VM, req *machinev1.RunRequest) (*machinev1.RunResponse, error)
+	// GivenUp reports whether this node has written down that the attempt never runs here.
+	GivenUp(vm *nodev1.VM, ref *machinev1.Ref) (bool, error)
 }
 
 // Placement says what stands against a VM coming here.
