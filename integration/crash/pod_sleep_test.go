@@ -18,6 +18,8 @@ import (
 var sleepSteps = map[string]func(*sleepWorld, context.Context) error{
 	"hibernate": (*sleepWorld).hibernate,
 	"wake":      func(w *sleepWorld, ctx context.Context) error { return w.make(ctx, w.at) },
+	"leave":     (*sleepWorld).leave,
+	"come":      (*sleepWorld).come,
 }
 
 // sleepSelection is what runs without GODWIT_CRASH=full.
@@ -26,16 +28,21 @@ var sleepSelection = []string{
 	"wake/after node pod.Bind/containerd",
 	"wake/before node pod.Arm #3/shim",
 	"wake/after node pod.Arm #3/godwitd",
+	"leave/before node Machine.Vote/shim",
+	"leave/after node Machine.Vote/godwitd",
+	"come/after node pod.Arm #3/containerd",
+	"come/before node Machine.Run/shim",
 }
 
 // TestCrashPodSleep kills the shim, the VMM, containerd and godwitd at each point of the sleep of a pod. It does so too
-// at each point of its wake by crictl on the other node. Never does a second VM run, and no operation stays open. The
+// at each point of its wake by crictl on the other node, and of its live move, on the node that it leaves and on the one
+// that it comes to. Never does a second VM run, and no operation stays open. The
 // pod that runs or sleeps afterwards is the same run, and sleeps and wakes once more. Only the death of VMM or shim may
 // lose it.
 func TestCrashPodSleep(t *testing.T) {
 	full := os.Getenv("GODWIT_CRASH") == "full"
 	w := newSleepWorld(t)
-	for _, step := range []string{"hibernate", "wake"} {
+	for _, step := range []string{"hibernate", "wake", "leave", "come"} {
 		names := slices.DeleteFunc(slices.Clone(sleepSelection), func(n string) bool {
 			return !strings.HasPrefix(n, step+"/")
 		})
@@ -91,6 +98,9 @@ func (w *sleepWorld) begin(ctx context.Context, step string) error {
 		if err := errors.Join(w.hibernate(ctx), w.drop(ctx)); err != nil {
 			return err
 		}
+		w.at = 1 - w.at
+	}
+	if step == "come" {
 		w.at = 1 - w.at
 	}
 	return errors.Join(w.nodes[0].forget(w.nodes[0].Node), w.nodes[1].forget(w.nodes[1].Node))
@@ -159,6 +169,9 @@ func (w *sleepWorld) restart(ctx context.Context, who victim) error {
 // judge looks at what has become of the VM, and brings the pod back to where it runs.
 func (w *sleepWorld) judge(ctx context.Context, who victim, t *testing.T) error {
 	owner, err := w.settled(ctx)
+	if err == nil && owner.GetDigest() == "" {
+		err = w.locate(ctx, owner)
+	}
 	if err != nil {
 		return err
 	}
@@ -189,7 +202,7 @@ func (w *sleepWorld) judge(ctx context.Context, who victim, t *testing.T) error 
 
 // served reports whether CRI's container answers.
 func (w *sleepWorld) served(ctx context.Context) bool {
-	if state, err := w.here().state(ctx, w.reader); err != nil || state != "CONTAINER_RUNNING" {
+	if state, err := w.here().state(ctx, w.readers[w.at]); err != nil || state != "CONTAINER_RUNNING" {
 		return false
 	}
 	return w.counts(ctx) == nil

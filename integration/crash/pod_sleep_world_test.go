@@ -29,11 +29,11 @@ echo "$nonce $n" > /dev/shm/next; mv /dev/shm/next /dev/shm/count; sleep 0.2; do
 // sleepWorld is two nodes of Kubernetes, and a pod of three containers that sleeps on the one and wakes on the other:
 // one that ends, one that counts, and one that reads what the other one counts.
 type sleepWorld struct {
-	nodes  [2]*podWorld
-	at     int    // the node that has the pod, or had it last
-	reader string // the id of the container that reads
-	nonce  string // of the run that is there; empty: there is none
-	count  int    // as seen last
+	nodes   [2]*podWorld
+	at      int       // the node that has the pod, or had it last; in a step, the one that is hurt
+	readers [2]string // the ids of the container that reads
+	nonce   string    // of the run that is there; empty: there is none
+	count   int       // as seen last
 }
 
 func newSleepWorld(t *testing.T) *sleepWorld {
@@ -86,7 +86,7 @@ func (w *sleepWorld) make(ctx context.Context, at int) error {
 		return err
 	}
 	for _, c := range [][2]string{{"setup", "exit 3"}, {"count", counting}, {"reader", "sleep 100000"}} {
-		if w.reader, err = n.script(ctx, c[0], c[1]); err != nil {
+		if w.readers[at], err = n.script(ctx, c[0], c[1]); err != nil {
 			return err
 		}
 	}
@@ -120,7 +120,7 @@ func (w *sleepWorld) hibernate(ctx context.Context) error {
 // counts waits until the pod counts on, and wants it to be the run that is known.
 func (w *sleepWorld) counts(ctx context.Context) error {
 	return harness.Poll(ctx, settleBound, func(ctx context.Context) error {
-		out, err := w.here().crictl(ctx, "exec", "-s", w.reader, "cat", "/dev/shm/count")
+		out, err := w.here().crictl(ctx, "exec", "-s", w.readers[w.at], "cat", "/dev/shm/count")
 		if err != nil {
 			return err
 		}

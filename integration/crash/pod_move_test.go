@@ -1,0 +1,85 @@
+//go:build integration
+
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/integration/harness"
+)
+
+// leave moves the pod away from the node that is hurt.
+func (w *sleepWorld) leave(ctx context.Context) error { return w.move(ctx, w.at, 1-w.at) }
+
+// come moves the pod to the node that is hurt.
+func (w *sleepWorld) come(ctx context.Context) error { return w.move(ctx, 1-w.at, w.at) }
+
+// move orders a move, and makes the pod where it goes as soon as the move waits for it. Whoever cannot make it calls the
+// move off.
+func (w *sleepWorld) move(ctx context.Context, from, to int) error {
+	ctx, cancel := context.WithTimeout(ctx, callBound)
+	defer cancel()
+	source := w.nodes[from]
+	over := make(chan error, 1)
+	go func() {
+		_, err := source.RunGodwit(ctx, "-n", "k8s.io", "migrate", sleepingVM, "--to", w.nodes[to].Name, "--mode", "live")
+		over <- err
+	}()
+	id := ""
+	err := harness.Poll(ctx, settleBound, func(ctx context.Context) (err error) {
+		if len(over) > 0 {
+			return nil
+		}
+		id, err = w.waits(ctx)
+		return err
+	})
+	if err == nil && id == "" {
+		return <-over
+	}
+	if err == nil {
+		err = w.make(ctx, to)
+	}
+	if err != nil && id != "" {
+		// That it is too late is no error of this call.
+		_, _ = w.nodes[0].RunGodwit(ctx, "abort", id)
+	}
+	return errors.Join(err, <-over)
+}
+
+// waits answers the operation of the move that waits for its pod.
+func (w *sleepWorld) waits(ctx context.Context) (string, error) {
+	out, err := w.nodes[0].RunGodwit(ctx, "-n", "k8s.io", "migrations", "-o", "json")
+	if err != nil {
+		return "", err
+	}
+	var all struct {
+		Moves []struct {
+			Operation struct{ ID string }
+			Waiting   string
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		return "", fmt.Errorf("moves: %w: %s", err, out)
+	}
+	for _, m := range all.Moves {
+		if strings.Contains(m.Waiting, "waits on node") {
+			return m.Operation.ID, nil
+		}
+	}
+	return "", fmt.Errorf("no move waits: %s", out)
+}
+
+// locate notes which node has the pod after a move, and removes what CRI of the other one has of it.
+func (w *sleepWorld) locate(ctx context.Context, owner *nodev1.Owner) error {
+	for i, n := range w.nodes {
+		if owner.GetNode() == n.Name {
+			w.at = i
+		}
+	}
+	return w.nodes[1-w.at].remove(ctx)
+}
