@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 )
@@ -28,6 +29,19 @@ func (c *creation) clear(ctx context.Context, u *steps.Undo) error {
 	return reclaimAs(ctx, c.host, c.vm.dir, old, old.Shim)
 }
 
+// checkFence refuses an attempt that was given up here. A pod has its order later: see takeMove.
+func (c *creation) checkFence(old *journal.Journal) error {
+	if old.Phase != journal.Fenced {
+		return nil
+	}
+	c.fence = &machinev1.Ref{Operation: old.Operation, Attempt: old.Attempt}
+	if c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
+		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation,
+			errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
 // clearable also ends the successor of a shim that does nothing any more but answer for
 // a fence or free what is left: the journal is this task's from here on.
 func (c *creation) clearable(ctx context.Context, old *journal.Journal) error {
@@ -44,10 +58,8 @@ func (c *creation) clearable(ctx context.Context, old *journal.Journal) error {
 		return fmt.Errorf("operation %s holds the VM's earlier task in %s: %w", old.Operation, old.Phase,
 			errdefs.ErrFailedPrecondition)
 	}
-	if old.Phase == journal.Fenced && c.intent.Set() && old.Operation == c.intent.Operation &&
-		c.intent.Attempt <= old.Attempt {
-		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation,
-			errdefs.ErrFailedPrecondition)
+	if err := c.checkFence(old); err != nil {
+		return err
 	}
 	wakes, err := wakeCommitted(old)
 	if err != nil {

@@ -29,7 +29,10 @@ const (
 // snapshot has it.
 func (c *creation) describe(ctx context.Context, _ *steps.Undo) error {
 	if c.snapshot != nil {
-		c.next.Spec = c.snapshot.Spec
+		if c.next.Spec = c.snapshot.Spec; c.bundle.Spec.Pod != nil { // the VM is that of this pod from here on
+			c.next.Spec = c.next.Spec.Clone()
+			c.next.Spec.Pod.UID = c.bundle.Spec.Pod.UID
+		}
 		return nil
 	}
 	driver, err := c.host.Driver(ctx, c.bundle.VMM)

@@ -16,6 +16,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"godwit.dev/godwit/api/config"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
@@ -38,6 +39,7 @@ type creation struct {
 	req      *taskapi.CreateTaskRequest
 	join     func(*config.Config) (*Host, error)
 	intent   record.Intent
+	fence    *machinev1.Ref // of an earlier Create: that attempt never runs here
 	record   *nodev1.Record
 	decision record.Decision
 	snapshot *snapshot.Config // of a restore, or what the source of a move has told

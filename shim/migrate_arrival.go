@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -77,7 +76,7 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 	if err := json.Unmarshal(data, &resume); err != nil {
 		return fmt.Errorf("its resume information: %w: %w", err, errdefs.ErrDataLoss)
 	}
-	if err := errors.Join(resume.Check(), checkResume(a.vm.journal.Load(), &resume)); err != nil {
+	if err := a.checkArrived(a.vm.journal.Load(), &resume); err != nil {
 		return err
 	}
 	select {

@@ -39,6 +39,9 @@ type arrival struct {
 	start     *starting
 	made      *steps.Undo
 	disks     []worker.Disk // that come along
+	announced string        // what was offered of a pod: see summary
+	issued    int
+	volumes   []string
 	state     *os.File
 	launching sync.WaitGroup          // of the VMM; and of drafts of the journal
 	launched  chan error              // of the VMM's start
@@ -52,6 +55,9 @@ func (c *creation) listenForSource(_ context.Context, u *steps.Undo) error {
 	}
 	vm := c.vm
 	a := &arrival{vm: vm, done: make(chan struct{}), made: new(steps.Undo), start: &starting{vm: vm, task: c.task}}
+	if p := c.snapshot.Spec.Pod; p != nil {
+		a.announced, a.issued, a.volumes = summary(p), p.Issued, volumeIDs(p)
+	}
 	a.ref = &machinev1.Ref{Operation: c.intent.Operation, Attempt: c.intent.Attempt, Generation: c.next.Generation}
 	token := make([]byte, 16)
 	_, _ = rand.Read(token) // never fails

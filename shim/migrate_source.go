@@ -92,10 +92,7 @@ func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) 
 	}
 	out := &machinev1.OfferResponse{RamBytes: j.Spec.Memory, ResidentBytes: rampool.Resident(j.RAM),
 		Tracking: string(vm.tracking.currentChoice(ctx).Way)}
-	if out.Spec, err = json.Marshal(j.Spec); err != nil {
-		return nil, err
-	}
-	if out.Resume, err = vm.pod.offer(); err != nil {
+	if out.Spec, out.Resume, err = vm.pod.offer(); err != nil {
 		return nil, err
 	}
 	if out.Facts, err = json.Marshal(factsOf(facts, vm.host.HostKernel)); err != nil {

@@ -22,19 +22,17 @@ func (p *pod) adoptOwner(j *journal.Journal) {
 }
 
 // adoptMembers makes a task of each container that the journal names. One that had ended in the snapshot of a wake
-// is not taken up.
+// is not taken up: the guest, or the Spec too, has none of it.
 func (p *pod) adoptMembers(j *journal.Journal, state TaskState) {
 	p.vm.mu.Lock()
 	defer p.vm.mu.Unlock()
 	for _, has := range j.Members {
-		if was := j.Resume.Member(has.Guest); was != nil && was.Ended != nil {
+		m := j.Spec.Pod.Member(has.Guest)
+		if m == nil || j.Resume.EndOf(has.Guest) != nil {
 			continue
 		}
 		t := p.vm.newTask(has.ID)
-		t.member = &member{t: t, holder: has.Holder}
-		if m := j.Spec.Pod.Member(has.Guest); m != nil {
-			t.member.name = m.Name
-		}
+		t.member = &member{t: t, holder: has.Holder, name: m.Name}
 		t.guest, t.prefix, t.stats.of, t.state = has.Guest, has.Guest+"/", has.Guest, state
 		t.bundle = &bundle.Bundle{Dir: has.Bundle}
 		t.init = t.newProcess("", has.Stdio, nil)

@@ -61,7 +61,7 @@ func (p *pod) missing() (names []string) {
 		names = append(names, "the sandbox")
 	}
 	for _, m := range j.Spec.Pod.Containers {
-		if !armed[m.Guest] && j.Resume.Member(m.Guest).Ended == nil {
+		if !armed[m.Guest] && j.Resume.EndOf(m.Guest) == nil {
 			names = append(names, m.Name)
 		}
 	}
@@ -70,8 +70,11 @@ func (p *pod) missing() (names []string) {
 
 // waits says why nothing can be run in the guest for a task that is armed; vm.mu is held.
 func (p *pod) waits(t *Task) error {
-	missing := p.missing()
-	if len(missing) == 0 || p.vm.state != Created {
+	var missing []string
+	if p.vm.state == Created {
+		missing = p.missing()
+	}
+	if len(missing) == 0 {
 		return fmt.Errorf("exec in container %s: its pod %s wakes at this moment: %w", t.id, p.vm.id,
 			errdefs.ErrFailedPrecondition)
 	}

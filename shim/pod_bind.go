@@ -22,13 +22,17 @@ func (c *memberCreation) bind(_ context.Context, u *steps.Undo) error {
 	vm := c.vm
 	vm.pod.changing.Lock()
 	defer vm.pod.changing.Unlock()
+	if !vm.inState(Created) {
+		return fmt.Errorf("container %s: pod %s has begun to run meanwhile: make it anew: %w", c.member.Name, vm.id,
+			errdefs.ErrFailedPrecondition)
+	}
 	j := vm.journal.Load()
 	m, end := vm.pod.unbound(c.member.Name), j.EndOf(c.member.Name)
 	switch {
 	case m == nil && end == nil:
 		return fmt.Errorf("container %s: snapshot %s of pod %s has none of that name, or a task has it: make it once "+
 			"the pod runs: %w", c.member.Name, j.Digest, vm.id, errdefs.ErrFailedPrecondition)
-	case end != nil && (m == nil || j.Resume.Member(m.Guest).Ended != nil):
+	case end != nil && (m == nil || j.Resume.EndOf(m.Guest) != nil):
 		return c.bindEnded(u, end)
 	}
 	volumes, err := c.fits(m)
@@ -46,7 +50,7 @@ func (c *memberCreation) bind(_ context.Context, u *steps.Undo) error {
 	u.Add("let go of container", func(context.Context) error { return vm.pod.unbind(c.task) })
 	return c.bound(func(j *journal.Journal) {
 		c.task.member.named(m.Guest)
-		c.task.member.ended = j.Resume.Member(m.Guest).Ended
+		c.task.member.ended = j.Resume.EndOf(m.Guest)
 		j.Volumes = volumes
 	})
 }
@@ -91,7 +95,7 @@ func (p *pod) unbound(name string) (found *spec.Member) {
 			continue
 		}
 		found = m
-		if j.Resume.Member(m.Guest).Ended == nil {
+		if j.Resume.EndOf(m.Guest) == nil {
 			break
 		}
 	}

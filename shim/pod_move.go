@@ -40,14 +40,13 @@ func (c *creation) checkAnnounced(sp *spec.Spec, data []byte) error {
 	return nil
 }
 
-// offer says which containers have ended, as Offer answers it; nil: the VM is no pod.
-func (p *pod) offer() ([]byte, error) {
-	if !p.vm.isPod() {
-		return nil, nil
+// offer is what Offer answers of the VM: its Spec, and of a pod, which of its containers have ended.
+func (p *pod) offer() (sp, ended []byte, err error) {
+	j, resume := p.resumed(func(*Task) (at journal.ResumedMember) { return at })
+	if sp, err = json.Marshal(j.Spec); err == nil && j.Spec.Pod != nil {
+		ended, err = json.Marshal(resume)
 	}
-	var resume journal.Resume
-	resume.Members, resume.Ended = p.resumed(func(*Task) (at journal.ResumedMember) { return at })
-	return json.Marshal(resume)
+	return sp, ended, err
 }
 
 // missingHere names the containers of an arriving pod that CRI has not started yet. It fails if the pod that is offered
@@ -75,19 +74,44 @@ func (p *pod) hasStayed(offered []byte) error {
 	if err != nil || now.Pod == nil {
 		return fmt.Errorf("spec: %w: %w", errdefs.ErrInvalidArgument, err)
 	}
-	if was, is := guestsOf(p.vm.spec()), guestsOf(now); !slices.Equal(was, is) {
-		return fmt.Errorf("its containers have changed at its source since its sandbox was made: from %s to %s. Order the "+
-			"move again: %w", strings.Join(was, ", "), strings.Join(is, ", "), errdefs.ErrFailedPrecondition)
+	if was, is := p.vm.origin.arrival.announced, summary(now.Pod); was != is {
+		return fmt.Errorf("its containers or volumes have changed at its source since its sandbox was made: from %s to %s. "+
+			"Order the move again: %w", was, is, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
 
-// guestsOf names the containers of a pod, each with its id in the guest, which is given once.
-func guestsOf(s *spec.Spec) (all []string) {
-	for _, m := range s.Pod.Containers {
+// summary names the containers of a pod, each with its id in the guest, which is given once, and its volumes.
+func summary(p *spec.Pod) string {
+	var all []string
+	for _, m := range p.Containers {
 		all = append(all, m.Name+" ("+m.Guest+")")
 	}
+	return fmt.Sprintf("%s of %d, volumes [%s]", strings.Join(all, ", "), p.Issued, strings.Join(volumeIDs(p), " "))
+}
+
+func volumeIDs(p *spec.Pod) (all []string) {
+	for _, v := range p.Volumes {
+		all = append(all, v.ID)
+	}
 	return all
+}
+
+// checkArrived refuses a pod that is not the one which was offered when its sandbox was made here: j has what was told.
+func (a *arrival) checkArrived(j *journal.Journal, r *journal.Resume) error {
+	if err := errors.Join(r.Check(), checkResume(j, r)); err != nil || j.Spec.Pod == nil {
+		return err
+	}
+	for _, m := range j.Resume.Members {
+		if m.Ended != nil && r.EndOf(m.Guest) == nil {
+			return fmt.Errorf("container %s had ended when it was offered, and runs: %w", m.Guest, errdefs.ErrDataLoss)
+		}
+	}
+	if r.Issued != a.issued || !slices.Equal(r.Volumes, a.volumes) {
+		return fmt.Errorf("its containers or volumes have changed since it was offered: it has given %d ids and has volumes "+
+			"%v, offered were %d and %v: %w", r.Issued, r.Volumes, a.issued, a.volumes, errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // arrived takes up what came last: which containers have ended since the source offered the pod. Their tasks are armed,
@@ -177,8 +201,12 @@ var expectBound = defaultExpectBound // a variable for the tests
 // takeMove makes the move of a pod to this node what its Create is to do.
 func (c *creation) takeMove(ctx context.Context) error {
 	op := c.record.GetOperation()
-	if c.host.Orders == nil {
+	switch {
+	case c.host.Orders == nil:
 		return nil
+	case c.fence.GetOperation() == op.GetId() && op.GetAttempt() <= c.fence.GetAttempt():
+		return fmt.Errorf("operation %s, attempt %d: a sandbox that waited for the pod here before was given up: order "+
+			"the move again: %w", op.GetId(), op.GetAttempt(), errdefs.ErrFailedPrecondition)
 	}
 	ctx, cancel := context.WithTimeout(ctx, expectBound)
 	defer cancel()

@@ -16,16 +16,17 @@ import (
 	"godwit.dev/godwit/shim/stdio"
 )
 
-// resumed is what a snapshot says of the containers of a pod, whose traffic stands still.
-// The function at answers where one that runs stands.
-func (p *pod) resumed(at func(*Task) journal.ResumedMember) (all []journal.ResumedMember, ended []journal.EndedMember) {
+// resumed is what a snapshot says of the containers of a pod, whose traffic stands still, and the journal that it is
+// of. The function at answers where a container that runs stands.
+func (p *pod) resumed(at func(*Task) journal.ResumedMember) (*journal.Journal, journal.Resume) {
 	vm := p.vm
-	j := *vm.journal.Load()
-	if j.Spec.Pod == nil {
-		return nil, nil
-	}
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
+	j := *vm.journal.Load()
+	var resume journal.Resume
+	if j.Spec.Pod == nil {
+		return &j, resume
+	}
 	tasks := map[string]*Task{}
 	for _, t := range vm.tasks {
 		tasks[t.guest] = t
@@ -41,11 +42,12 @@ func (p *pod) resumed(at func(*Task) journal.ResumedMember) (all []journal.Resum
 			r = at(t)
 		}
 		r.Guest = m.Guest
-		if all = append(all, r); r.Ended != nil {
+		if resume.Members = append(resume.Members, r); r.Ended != nil {
 			j.NoteEnd(m.Name, *r.Ended)
 		}
 	}
-	return all, j.Ended
+	resume.Ended, resume.Issued, resume.Volumes = j.Ended, j.Spec.Pod.Issued, volumeIDs(j.Spec.Pod)
+	return &j, resume
 }
 
 // standing is where the streams of a container stand, which flow no more from here on.
@@ -82,13 +84,22 @@ type resumedMember struct {
 	streams *stdio.Streams
 }
 
+// armedMembers are the containers that run together with the VM. CRI may be creating another one at this moment.
+func (p *pod) armedMembers() (all []*Task) {
+	p.vm.mu.Lock()
+	defer p.vm.mu.Unlock()
+	for _, t := range p.vm.tasks {
+		if t.member != nil && t.member.ended == nil && t.state == TaskArmed {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
 // openMembers opens the streams of the containers that ran in the snapshot. A client that waits for one finds it at
 // the end of the Start.
 func (s *starting) openMembers(open func(*Task) (*stdio.Streams, error)) error {
-	for _, t := range s.vm.allTasks() {
-		if t.member == nil || t.member.ended != nil {
-			continue
-		}
+	for _, t := range s.vm.pod.armedMembers() {
 		st, err := open(t)
 		if err != nil {
 			return fmt.Errorf("open the streams of container %s: %w", t.id, err)

@@ -270,8 +270,8 @@ func TestSuccessorKnowsMembers(t *testing.T) {
 	}
 	w.aborted++
 	w.must("abort", vm.op.capture.abort(Captured))
-	if got, _ := vm.pod.resumed(standing); len(got) != 2 || got[0].Ended != nil || got[1].Ended != nil {
-		t.Errorf("a successor says of the containers %+v", got)
+	if _, r := vm.pod.resumed(standing); len(r.Members) != 2 || r.EndOf("c1") != nil || r.EndOf("c2") != nil {
+		t.Errorf("a successor says of the containers %+v", r.Members)
 	}
 	if vm.journal.Load().Phase != journal.Own {
 		t.Errorf("the VM is %s", vm.journal.Load().Phase)

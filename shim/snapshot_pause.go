@@ -98,7 +98,8 @@ func (s *livePause) Save(ctx context.Context) (json.RawMessage, error) {
 	s.c.fixStdio()
 	resume := journal.Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(),
 		NoOutput: !s.vm.owner.init.pump.HasOutput()}
-	resume.Members, resume.Ended = s.vm.pod.resumed(standing)
+	_, pod := s.vm.pod.resumed(standing)
+	resume.Members, resume.Ended, resume.Issued, resume.Volumes = pod.Members, pod.Ended, pod.Issued, pod.Volumes
 	if s.c.execs {
 		resume.Execs = s.movedExecs()
 	}

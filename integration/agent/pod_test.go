@@ -152,7 +152,7 @@ func (m *machine) removeContainer(id string) {
 func TestPod(t *testing.T) {
 	m := newPod(t, nil)
 	info, err := m.agent.Info(t.Context(), &agentv1.InfoRequest{})
-	if err != nil || fmt.Sprint(info.Features) != "[pod]" {
+	if err != nil || fmt.Sprint(info.Features) != "[pod connect]" {
 		t.Fatalf("%v, %v", info, err)
 	}
 	for _, v := range []*agentv1.AddVolumeRequest{

@@ -35,8 +35,8 @@ var sleepSelection = []string{
 }
 
 // TestCrashPodSleep kills the shim, the VMM, containerd and godwitd at each point of the sleep of a pod. It does so too
-// at each point of its wake by crictl on the other node, and of its live move, on the node that it leaves and on the one
-// that it comes to. Never does a second VM run, and no operation stays open. The
+// at each point of its wake by crictl on the other node. The same is done in its live move, on each of both nodes.
+// Never does a second VM run, and no operation stays open. The
 // pod that runs or sleeps afterwards is the same run, and sleeps and wakes once more. Only the death of VMM or shim may
 // lose it.
 func TestCrashPodSleep(t *testing.T) {

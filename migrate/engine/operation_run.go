@@ -161,6 +161,9 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	if end(err); err == nil || ctx.Err() != nil {
 		return false, err
 	}
+	if _, waited := r.look(); waited != "" && bound.Err() != nil && !waiting(err) {
+		err = fmt.Errorf("%w: its time was over: %s", err, waited)
+	}
 	err = &StepError{Step: s.name, VM: op.GetVm(), Operation: op.GetId(), Err: r.patience(e.opts.Node, op, err)}
 	if !abortable(op.GetPhase()) || bound.Err() == nil && retryable(s, err) {
 		return false, err

@@ -37,17 +37,21 @@ func (e *expected) note(vm *nodev1.VM, order engine.Restore) {
 func (e *expected) has(vm *nodev1.VM, ref *machinev1.Ref) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.is(vm, ref)
+}
+
+// is is has for who holds the lock.
+func (e *expected) is(vm *nodev1.VM, ref *machinev1.Ref) bool {
 	order := e.all[key(vm)]
 	return order.GetOperation() == ref.GetOperation() && order.GetAttempt() == ref.GetAttempt() && order != nil
 }
 
 func (e *expected) forget(vm *nodev1.VM, ref *machinev1.Ref) {
-	if !e.has(vm, ref) {
-		return
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.all, key(vm))
+	if e.is(vm, ref) {
+		delete(e.all, key(vm))
+	}
 }
 
 // Expected answers what was ordered of a pod that is to move here. Unavailable: this node has heard of no order.

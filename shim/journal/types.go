@@ -23,6 +23,9 @@ type Resume struct {
 	// Members are the containers of a pod, in the order of the Spec's.
 	Members []ResumedMember `json:"members,omitempty"`
 	Ended   []EndedMember   `json:"ended,omitempty"`
+	// Issued and Volumes are of a pod too: how many guest ids were given, and the ids of its volumes.
+	Issued  int      `json:"issued,omitempty"`
+	Volumes []string `json:"volumes,omitempty"`
 }
 
 // EndedMember is how the last container of a name ended, of a pod that has none of that name now.
@@ -44,6 +47,14 @@ func (r *Resume) Member(guest string) *ResumedMember {
 		if r.Members[i].Guest == guest {
 			return &r.Members[i]
 		}
+	}
+	return nil
+}
+
+// EndOf is how the container with that guest id had ended; nil: it runs, or nothing is said of it.
+func (r *Resume) EndOf(guest string) *Exit {
+	if m := r.Member(guest); m != nil {
+		return m.Ended
 	}
 	return nil
 }
