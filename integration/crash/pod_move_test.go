@@ -19,8 +19,8 @@ func (w *sleepWorld) leave(ctx context.Context) error { return w.move(ctx, w.at,
 // come moves the pod to the node that is hurt.
 func (w *sleepWorld) come(ctx context.Context) error { return w.move(ctx, 1-w.at, w.at) }
 
-// move orders a move. It makes the pod where it goes as soon as the move waits for it. If that fails, the move is called
-// off.
+// move orders a move. It makes the pod where it goes as soon as the move waits for it. If that fails, it calls off the
+// move.
 func (w *sleepWorld) move(ctx context.Context, from, to int) error {
 	ctx, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()

@@ -25,8 +25,11 @@ func TestSelection(t *testing.T) {
 		t.Run(string(release), func(t *testing.T) {
 			o := Order{Suite: "critest", Handler: Control, Release: release, Selection: Selection{Focus: selection},
 				Logs: t.TempDir(), Log: t.Logf}
-			if release == harness.Newest {
+			switch release {
+			case harness.Newest:
 				o.Handler = *handler
+			case harness.LongRun:
+				o.Selection.Skip = "listing pod sandbox metrics" // it has no container_threads
 			}
 			r, err := Run(t.Context(), o)
 			if err != nil {
@@ -36,8 +39,8 @@ func TestSelection(t *testing.T) {
 			if err := r.Err(); err != nil {
 				t.Error(err)
 			}
-			if r.RuncPassed < 13 {
-				t.Errorf("the control passes %d specs, want 13 at least", r.RuncPassed)
+			if r.RuncPassed < 12 {
+				t.Errorf("the control passes %d specs, want 12 at least", r.RuncPassed)
 			}
 		})
 	}
