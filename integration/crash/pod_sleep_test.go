@@ -28,7 +28,6 @@ var sleepSelection = []string{
 	"wake/after node pod.Bind/containerd",
 	"wake/before node pod.Arm #3/shim",
 	"wake/after node pod.Arm #3/godwitd",
-	"leave/before node Machine.Vote/shim",
 	"leave/after node Machine.Vote/godwitd",
 	"come/after node pod.Arm #3/containerd",
 	"come/before node Machine.Run/shim",
