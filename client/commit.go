@@ -86,11 +86,11 @@ func (c *Client) origin(ctx context.Context, vm *nodev1.VM) (*origin, error) {
 	if err := c.refusePod(ctx, vm, podExec); err != nil {
 		return nil, err
 	}
-	container, err := c.loaded(within(ctx, vm), vm)
+	ctx = within(ctx, vm)
+	container, err := c.loaded(ctx, vm)
 	if err != nil {
 		return nil, err
 	}
-	ctx = within(ctx, vm)
 	info, err := container.Info(ctx, containerd.WithoutRefreshedMetadata)
 	if err != nil {
 		return nil, c.containerdError("look at VM "+c.name(vm), err)

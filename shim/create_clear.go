@@ -35,11 +35,16 @@ func (c *creation) checkFence(old *journal.Journal) error {
 		return nil
 	}
 	c.fence = &machinev1.Ref{Operation: old.Operation, Attempt: old.Attempt}
-	if c.intent.Set() && old.Operation == c.intent.Operation && c.intent.Attempt <= old.Attempt {
+	if c.intent.Set() && c.fenced(c.intent.Operation, c.intent.Attempt) {
 		return fmt.Errorf("attempt %d of operation %s was given up here: %w", c.intent.Attempt, c.intent.Operation,
 			errdefs.ErrFailedPrecondition)
 	}
 	return nil
+}
+
+// fenced reports whether this node has given up to run an attempt of an operation.
+func (c *creation) fenced(operation string, attempt uint32) bool {
+	return c.fence.GetOperation() == operation && attempt <= c.fence.GetAttempt()
 }
 
 // clearable also ends the successor of a shim that does nothing any more but answer for

@@ -17,6 +17,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/snapshot/worker"
@@ -39,9 +40,7 @@ type arrival struct {
 	start     *starting
 	made      *steps.Undo
 	disks     []worker.Disk // that come along
-	announced string        // what was offered of a pod: see summary
-	issued    int
-	volumes   []string
+	announced *spec.Pod     // as it was offered; nil: the VM is no pod
 	state     *os.File
 	launching sync.WaitGroup          // of the VMM; and of drafts of the journal
 	launched  chan error              // of the VMM's start
@@ -54,10 +53,8 @@ func (c *creation) listenForSource(_ context.Context, u *steps.Undo) error {
 		return nil
 	}
 	vm := c.vm
-	a := &arrival{vm: vm, done: make(chan struct{}), made: new(steps.Undo), start: &starting{vm: vm, task: c.task}}
-	if p := c.snapshot.Spec.Pod; p != nil {
-		a.announced, a.issued, a.volumes = summary(p), p.Issued, volumeIDs(p)
-	}
+	a := &arrival{vm: vm, done: make(chan struct{}), made: new(steps.Undo), start: &starting{vm: vm, task: c.task},
+		announced: c.snapshot.Spec.Pod}
 	a.ref = &machinev1.Ref{Operation: c.intent.Operation, Attempt: c.intent.Attempt, Generation: c.next.Generation}
 	token := make([]byte, 16)
 	_, _ = rand.Read(token) // never fails

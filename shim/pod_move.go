@@ -42,7 +42,8 @@ func (c *creation) checkAnnounced(sp *spec.Spec, data []byte) error {
 
 // offer is what Offer answers of the VM: its Spec, and of a pod, which of its containers have ended.
 func (p *pod) offer() (sp, ended []byte, err error) {
-	j, resume := p.resumed(func(*Task) (at journal.ResumedMember) { return at })
+	var resume journal.Resume
+	j := p.resumed(&resume, func(*Task) (at journal.ResumedMember) { return at })
 	if sp, err = json.Marshal(j.Spec); err == nil && j.Spec.Pod != nil {
 		ended, err = json.Marshal(resume)
 	}
@@ -74,7 +75,7 @@ func (p *pod) hasStayed(offered []byte) error {
 	if err != nil || now.Pod == nil {
 		return fmt.Errorf("spec: %w: %w", errdefs.ErrInvalidArgument, err)
 	}
-	if was, is := p.vm.origin.arrival.announced, summary(now.Pod); was != is {
+	if was, is := summary(p.vm.origin.arrival.announced), summary(now.Pod); was != is {
 		return fmt.Errorf("its containers or volumes have changed at its source since its sandbox was made: from %s to %s. "+
 			"Order the move again: %w", was, is, errdefs.ErrFailedPrecondition)
 	}
@@ -107,9 +108,10 @@ func (a *arrival) checkArrived(j *journal.Journal, r *journal.Resume) error {
 			return fmt.Errorf("container %s had ended when it was offered, and runs: %w", m.Guest, errdefs.ErrDataLoss)
 		}
 	}
-	if r.Issued != a.issued || !slices.Equal(r.Volumes, a.volumes) {
+	if issued, volumes := a.announced.Issued, volumeIDs(a.announced); r.Issued != issued ||
+		!slices.Equal(r.Volumes, volumes) {
 		return fmt.Errorf("its containers or volumes have changed since it was offered: it has given %d ids and has volumes "+
-			"%v, offered were %d and %v: %w", r.Issued, r.Volumes, a.issued, a.volumes, errdefs.ErrFailedPrecondition)
+			"%v, offered were %d and %v: %w", r.Issued, r.Volumes, issued, volumes, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -125,8 +127,8 @@ func (p *pod) arrived(j *journal.Journal, r *journal.Resume) {
 			continue
 		}
 		bound[t.member.name] = true
-		if was := r.Member(t.guest); was != nil && was.Ended != nil && t.member.ended == nil {
-			t.member.ended = was.Ended
+		if end := r.EndOf(t.guest); end != nil && t.member.ended == nil {
+			t.member.ended = end
 		}
 	}
 	for _, e := range r.Ended {
@@ -189,14 +191,11 @@ func (p *pod) endDeparted(ctx context.Context) {
 	}
 }
 
-// defaultExpectBound is how long after a move was ordered this node may hear of it; expectRetry is how often it is
-// asked.
-const (
-	defaultExpectBound = 10 * time.Second
-	expectRetry        = 200 * time.Millisecond
-)
+// expectBound is how long after a move was ordered this node may hear of it. A variable for the tests.
+var expectBound = 10 * time.Second
 
-var expectBound = defaultExpectBound // a variable for the tests
+// expectRetry is how often it is asked.
+const expectRetry = 200 * time.Millisecond
 
 // takeMove makes the move of a pod to this node what its Create is to do.
 func (c *creation) takeMove(ctx context.Context) error {
@@ -204,7 +203,7 @@ func (c *creation) takeMove(ctx context.Context) error {
 	switch {
 	case c.host.Orders == nil:
 		return nil
-	case c.fence.GetOperation() == op.GetId() && op.GetAttempt() <= c.fence.GetAttempt():
+	case c.fenced(op.GetId(), op.GetAttempt()):
 		return fmt.Errorf("operation %s, attempt %d: a sandbox that waited for the pod here before was given up: order "+
 			"the move again: %w", op.GetId(), op.GetAttempt(), errdefs.ErrFailedPrecondition)
 	}

@@ -181,8 +181,9 @@ func TestMoveNotHeard(t *testing.T) {
 	w := movingPod(t, nil)
 	order := &expecting{world: w, unheard: 1 << 20}
 	w.orders = order
+	was := expectBound
 	expectBound = time.Second
-	t.Cleanup(func() { expectBound = defaultExpectBound })
+	t.Cleanup(func() { expectBound = was })
 	if err := errgrpc.ToNative(w.createPod()); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "op1") {
 		t.Errorf("create: %v", err)
 	}

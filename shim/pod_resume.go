@@ -16,16 +16,15 @@ import (
 	"godwit.dev/godwit/shim/stdio"
 )
 
-// resumed is what a snapshot says of the containers of a pod, whose traffic stands still, and the journal that it is
-// of. The function at answers where a container that runs stands.
-func (p *pod) resumed(at func(*Task) journal.ResumedMember) (*journal.Journal, journal.Resume) {
+// resumed fills in what a snapshot says of the containers of a pod, and answers the journal that it is of. The function
+// at answers where a container that runs stands.
+func (p *pod) resumed(resume *journal.Resume, at func(*Task) journal.ResumedMember) *journal.Journal {
 	vm := p.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	j := *vm.journal.Load()
-	var resume journal.Resume
 	if j.Spec.Pod == nil {
-		return &j, resume
+		return &j
 	}
 	tasks := map[string]*Task{}
 	for _, t := range vm.tasks {
@@ -47,7 +46,7 @@ func (p *pod) resumed(at func(*Task) journal.ResumedMember) (*journal.Journal, j
 		}
 	}
 	resume.Ended, resume.Issued, resume.Volumes = j.Ended, j.Spec.Pod.Issued, volumeIDs(j.Spec.Pod)
-	return &j, resume
+	return &j
 }
 
 // standing is where the streams of a container stand, which flow no more from here on.

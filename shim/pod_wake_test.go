@@ -270,7 +270,8 @@ func TestSuccessorKnowsMembers(t *testing.T) {
 	}
 	w.aborted++
 	w.must("abort", vm.op.capture.abort(Captured))
-	if _, r := vm.pod.resumed(standing); len(r.Members) != 2 || r.EndOf("c1") != nil || r.EndOf("c2") != nil {
+	var r journal.Resume
+	if vm.pod.resumed(&r, standing); len(r.Members) != 2 || r.EndOf("c1") != nil || r.EndOf("c2") != nil {
 		t.Errorf("a successor says of the containers %+v", r.Members)
 	}
 	if vm.journal.Load().Phase != journal.Own {

@@ -98,8 +98,7 @@ func (s *livePause) Save(ctx context.Context) (json.RawMessage, error) {
 	s.c.fixStdio()
 	resume := journal.Resume{BootID: s.bootID, UptimeMS: s.uptime, Init: s.vm.owner.init.pump.Stop(),
 		NoOutput: !s.vm.owner.init.pump.HasOutput()}
-	_, pod := s.vm.pod.resumed(standing)
-	resume.Members, resume.Ended, resume.Issued, resume.Volumes = pod.Members, pod.Ended, pod.Issued, pod.Volumes
+	s.vm.pod.resumed(&resume, standing)
 	if s.c.execs {
 		resume.Execs = s.movedExecs()
 	}

@@ -20,14 +20,22 @@ func PodVM(annotations map[string]string) string {
 // SandboxVM is the id of the VM of a container, by what containerd has of it: its id, its labels and its OCI spec. It
 // is the container's id, but for the sandbox of a pod that has a name for its VM.
 func SandboxVM(id string, labels map[string]string, oci []byte) string {
-	var s struct{ Annotations map[string]string }
-	if !IsSandbox(labels) || json.Unmarshal(oci, &s) != nil {
+	if !IsSandbox(labels) {
 		return id
 	}
-	if name := PodVM(s.Annotations); name != "" {
+	if name := PodVM(Annotations(oci)); name != "" {
 		return name
 	}
 	return id
+}
+
+// Annotations are those of an OCI spec in JSON; nil: they cannot be read.
+func Annotations(oci []byte) map[string]string {
+	var s struct{ Annotations map[string]string }
+	if json.Unmarshal(oci, &s) != nil {
+		return nil
+	}
+	return s.Annotations
 }
 
 // SandboxFilter is the filter of containerd that matches sandboxes of pods alone.

@@ -69,15 +69,12 @@ func copyFile(root *inroot.Root, f *agentv1.File) (kept *os.File, err error) {
 }
 
 func copyLink(root *inroot.Root, f *agentv1.File) error {
-	dir, name, err := root.Parent(f.Path)
+	dir, name, err := vacate(root, f.Path)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
 	fd := int(dir.Fd())
-	if err := unix.Unlinkat(fd, name, 0); err != nil && err != unix.ENOENT {
-		return err
-	}
 	if err := unix.Symlinkat(f.Link, fd, name); err != nil {
 		return err
 	}
@@ -129,15 +126,12 @@ func copyHardLink(root *inroot.Root, f *agentv1.File) error {
 	if fi, err := from.Stat(); err != nil || !fi.Mode().IsRegular() {
 		return errors.Join(err, fmt.Errorf("%s is no regular file: %w", f.Link, errdefs.ErrInvalidArgument))
 	}
-	dir, name, err := root.Parent(f.Path)
+	dir, name, err := vacate(root, f.Path)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
 	fd := int(dir.Fd())
-	if err := unix.Unlinkat(fd, name, 0); err != nil && err != unix.ENOENT {
-		return err
-	}
 	err = unix.Linkat(unix.AT_FDCWD, inroot.Path(from), fd, name, unix.AT_SYMLINK_FOLLOW)
 	if err != unix.EXDEV {
 		return err
@@ -151,6 +145,18 @@ func copyHardLink(root *inroot.Root, f *agentv1.File) error {
 		return err
 	}
 	return setAttributes(inroot.Path(to), f)
+}
+
+// vacate removes what has a path, if anything has, and answers its directory, which the caller closes.
+func vacate(root *inroot.Root, path string) (dir *os.File, name string, err error) {
+	if dir, name, err = root.Parent(path); err != nil {
+		return nil, "", err
+	}
+	if err := unix.Unlinkat(int(dir.Fd()), name, 0); err != nil && err != unix.ENOENT {
+		dir.Close()
+		return nil, "", err
+	}
+	return dir, name, nil
 }
 
 func unlink(root *inroot.Root, path string) error {

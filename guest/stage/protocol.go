@@ -214,16 +214,9 @@ func (r fdReader) Read(b []byte) (int, error) {
 	n, oobn, _, _, err := r.p.conn.ReadMsgUnix(b, oob)
 	n = max(n, 0) // -1 comes with an error; an io.Reader knows no such number
 	if oobn > 0 {
-		msgs, perr := unix.ParseSocketControlMessage(oob[:oobn])
-		if perr != nil {
+		fds, perr := rights(oob[:oobn])
+		if r.p.fds = append(r.p.fds, fds...); perr != nil {
 			return n, perr
-		}
-		for i := range msgs {
-			fds, perr := unix.ParseUnixRights(&msgs[i])
-			if perr != nil {
-				return n, perr
-			}
-			r.p.fds = append(r.p.fds, fds...)
 		}
 	}
 	if n == 0 && err == nil && len(b) > 0 {

@@ -11,11 +11,7 @@ import (
 )
 
 // Layer writes changes as the tar stream of a layer, without compression.
-type Layer struct {
-	tar *tar.Writer
-	// Files and Bytes that were written; deleted ones are files too.
-	Files, Bytes int64
-}
+type Layer struct{ tar *tar.Writer }
 
 // NewLayer begins a layer.
 func NewLayer(w io.Writer) *Layer { return &Layer{tar: tar.NewWriter(w)} }
@@ -40,13 +36,10 @@ func (l *Layer) Add(c Change) error {
 	if err := l.tar.WriteHeader(h); err != nil {
 		return fmt.Errorf("write layer: %w", err)
 	}
-	l.Files++
 	if h.Typeflag != tar.TypeReg || c.Kind == Deleted {
 		return nil
 	}
-	n, err := io.Copy(l.tar, c.Content)
-	l.Bytes += n
-	if err != nil {
+	if _, err := io.Copy(l.tar, c.Content); err != nil {
 		return fmt.Errorf("write layer: %s: %w", c.Path, err)
 	}
 	return nil

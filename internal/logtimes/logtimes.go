@@ -70,16 +70,11 @@ func (w *Writer) Note(f *os.File, start int64, at time.Time) error {
 	if !ok {
 		return nil
 	}
-	flags := os.O_APPEND | os.O_CREATE | os.O_WRONLY | unix.O_NOFOLLOW
+	flags := 0
 	if start == 0 {
-		flags |= os.O_TRUNC
+		flags = os.O_TRUNC
 	}
-	out, err := os.OpenFile(path, flags, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(dir(w.Path), 0o700); err == nil {
-			out, err = os.OpenFile(path, flags, 0o600)
-		}
-	}
+	out, err := w.open(path, flags)
 	if err != nil {
 		return err
 	}
@@ -87,7 +82,7 @@ func (w *Writer) Note(f *os.File, start int64, at time.Time) error {
 	line := fmt.Sprintf("%d %d\n", start, at.UnixNano())
 	begins := start == 0 || w.noted.Load() != inode
 	if begins {
-		line += fmt.Sprintf("%d %s%s\n", start, owned, w.owner())
+		line += w.ownedFrom(start)
 	} else if size, err := out.Stat(); err != nil || !due(size.Size(), start, at.Sub(size.ModTime())) {
 		return errors.Join(err, out.Close())
 	}
@@ -109,15 +104,29 @@ func (w *Writer) Own(f *os.File) error {
 	if !ok {
 		return nil
 	}
-	if err := os.MkdirAll(dir(w.Path), 0o700); err != nil {
-		return err
-	}
-	out, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+	out, err := w.open(path, 0)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%d %s%s\n", info.Size(), owned, w.owner())
+	_, err = out.WriteString(w.ownedFrom(info.Size()))
 	return errors.Join(err, out.Close())
+}
+
+// open opens the times of a log to append to them.
+func (w *Writer) open(path string, flags int) (*os.File, error) {
+	flags |= os.O_APPEND | os.O_CREATE | os.O_WRONLY | unix.O_NOFOLLOW
+	out, err := os.OpenFile(path, flags, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(dir(w.Path), 0o700); err == nil {
+			out, err = os.OpenFile(path, flags, 0o600)
+		}
+	}
+	return out, err
+}
+
+// ownedFrom is the line that says that output from a byte on is the VM's.
+func (w *Writer) ownedFrom(start int64) string {
+	return fmt.Sprintf("%d %s%s\n", start, owned, w.owner())
 }
 
 // owned begins the second word of a line that says whose output begins there.

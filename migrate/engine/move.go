@@ -98,29 +98,9 @@ func preflight(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if err != nil {
 		return err
 	}
-	mode, why := op.GetMode(), ""
-	pod := len(offer.GetResume()) > 0
-	if pod && mode == moves.ModeCold {
-		why = "a pod moves live alone, since it would stand still until its containers are made there"
-	}
-	if mode != moves.ModeCold {
-		if why, err = e.unfit(ctx, rec, offer, true); err != nil {
-			return err
-		}
-	}
-	if pod && why != "" {
-		return fmt.Errorf("move VM %s: %s. To move it asleep: godwit hibernate, and wake it on node %s: %w",
-			name(op.GetVm()), why, op.GetDestination(), errdefs.ErrFailedPrecondition)
-	}
-	if mode != moves.ModeCold {
-		switch {
-		case why == "":
-			mode = moves.ModeLive
-		case mode == moves.ModeLive:
-			return fmt.Errorf("move VM %s live: %s: %w", name(op.GetVm()), why, errdefs.ErrFailedPrecondition)
-		default:
-			mode = moves.ModeCold
-		}
+	mode, err := e.chooseMode(ctx, rec, offer)
+	if err != nil {
+		return err
 	}
 	req := &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_TRANSFERRING, Mode: mode}
 	if mode == moves.ModeCold {
@@ -135,6 +115,26 @@ func preflight(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		req.Tag = record.SnapshotTag(rec.GetGeneration(), op.GetId(), op.GetAttempt())
 	}
 	return e.advance(ctx, op, req)
+}
+
+// chooseMode decides what auto comes to. A pod would stand still in a cold move until its containers are made there.
+func (e *Engine) chooseMode(ctx context.Context, rec *nodev1.Record, offer *machinev1.OfferResponse) (string, error) {
+	op := rec.GetOperation()
+	why := "a pod moves live alone, since it would stand still until its containers are made there"
+	if op.GetMode() != moves.ModeCold {
+		var err error
+		if why, err = e.unfit(ctx, rec, offer, true); err != nil || why == "" {
+			return moves.ModeLive, err
+		}
+	}
+	switch {
+	case len(offer.GetResume()) > 0: // a pod
+		return "", fmt.Errorf("move VM %s: %s. To move it asleep: godwit hibernate, and wake it on node %s: %w",
+			name(op.GetVm()), why, op.GetDestination(), errdefs.ErrFailedPrecondition)
+	case op.GetMode() == moves.ModeLive:
+		return "", fmt.Errorf("move VM %s live: %s: %w", name(op.GetVm()), why, errdefs.ErrFailedPrecondition)
+	}
+	return moves.ModeCold, nil
 }
 
 // unfit says why the VM cannot go to its destination in this way; empty: it can.

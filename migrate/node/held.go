@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -60,16 +59,9 @@ func (m *Machines) Held() (all []*nodev1.Held, err error) {
 // GivenUp reports whether this node has given up to run a VM that was to come: what it has written down is that this
 // attempt never runs here.
 func (m *Machines) GivenUp(vm *nodev1.VM, ref *machinev1.Ref) (bool, error) {
-	data, err := os.ReadFile(filepath.Join(m.Config.VMDir(vm.GetNamespace(), vm.GetId()), "node.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	var j journal
-	if err == nil {
-		err = json.Unmarshal(data, &j)
-	}
-	if err != nil {
-		return false, fmt.Errorf("read journal of VM %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
+	j, err := readJournal(filepath.Join(m.Config.VMDir(vm.GetNamespace(), vm.GetId()), "node.json"))
+	if j == nil || err != nil {
+		return false, err
 	}
 	return j.Phase == "FENCED" && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt(), nil
 }
@@ -77,17 +69,10 @@ func (m *Machines) GivenUp(vm *nodev1.VM, ref *machinev1.Ref) (bool, error) {
 // held reads one journal. Of a VM that is freed and whose journal has no spec any more there is
 // nothing to tell.
 func held(path string) (*nodev1.Held, error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) { // freed meanwhile, or not begun: nothing runs
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read journal: %w", err)
-	}
-	var j journal
-	switch err := json.Unmarshal(data, &j); {
-	case err != nil:
-		return nil, fmt.Errorf("read journal %s: %w: %w", path, err, errdefs.ErrDataLoss)
+	j, err := readJournal(path)
+	switch {
+	case j == nil || err != nil:
+		return nil, err
 	case !version.KnowsJournal(j.Version):
 		return nil, fmt.Errorf("read journal %s: version %d, this build knows %d: %w", path, j.Version, version.Journal,
 			errdefs.ErrNotImplemented)
@@ -98,4 +83,20 @@ func held(path string) (*nodev1.Held, error) {
 		Uid: j.Spec.UID, Generation: j.Generation, Phase: j.Phase, Operation: j.Operation, Attempt: j.Attempt,
 		Digest: j.Digest, Repository: j.Repository,
 	}, nil
+}
+
+// readJournal reads one journal; nil: it is not there.
+func readJournal(path string) (*journal, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) { // freed meanwhile, or not begun: nothing runs
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	j := new(journal)
+	if err := json.Unmarshal(data, j); err != nil {
+		return nil, fmt.Errorf("read journal %s: %w: %w", path, err, errdefs.ErrDataLoss)
+	}
+	return j, nil
 }

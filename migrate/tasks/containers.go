@@ -2,7 +2,6 @@ package tasks
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -48,11 +47,11 @@ func (c *Client) Containers(ctx context.Context) (all []*nodev1.VMInfo, err erro
 
 // podOf is the name of the pod that a sandbox is, as CRI's annotations have it; empty: they cannot be read.
 func podOf(sandbox containers.Container) string {
-	var oci struct{ Annotations map[string]string }
-	if json.Unmarshal(sandbox.Spec.GetValue(), &oci) != nil || oci.Annotations[record.PodName] == "" {
+	notes := record.Annotations(sandbox.Spec.GetValue())
+	if notes[record.PodName] == "" {
 		return ""
 	}
-	return oci.Annotations[record.PodNamespace] + "/" + oci.Annotations[record.PodName]
+	return notes[record.PodNamespace] + "/" + notes[record.PodName]
 }
 
 // membersOf counts the containers of a pod.

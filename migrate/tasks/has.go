@@ -3,6 +3,7 @@ package tasks
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/task"
@@ -67,7 +68,7 @@ func (c *Client) process(ctx context.Context, vm *nodev1.VM) (found *task.Proces
 		}
 		ids = append(ids, all...)
 	}
-	for _, id := range ids {
+	for _, id := range slices.Compact(ids) {
 		resp, err := c.containerd.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 		if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
 			continue

@@ -80,8 +80,8 @@ func Pin(dirs, made []string, s Cpuset) error {
 // version 1 a cgroup takes no process before both of its lists are filled.
 func cpusetDir(dirs []string) (string, error) {
 	for _, d := range dirs {
-		chain := append(slices.Clone(ancestors(d)), d)
-		slices.SortFunc(chain, func(a, b string) int { return len(a) - len(b) })
+		chain := append([]string{d}, ancestors(d)...)
+		slices.Reverse(chain)
 		for i, at := range chain {
 			if i > 0 {
 				if err := inherit(chain[i-1], at); err != nil {
