@@ -1,16 +1,13 @@
 package shim
 
 import (
-	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -18,6 +15,7 @@ import (
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/loopdevice"
 )
 
 // loopDevice is a block device of the node.
@@ -26,20 +24,7 @@ func loopDevice(t *testing.T) string {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	backing := filepath.Join(t.TempDir(), "backing")
-	if err := errors.Join(os.WriteFile(backing, nil, 0o600), os.Truncate(backing, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
-	path, err := mount.AttachLoopDevice(backing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := mount.DetachLoopDevice(path); err != nil {
-			t.Error(err)
-		}
-	})
-	return path
+	return loopdevice.New(t, 1<<20)
 }
 
 // withDevice gives a request's container a block device.

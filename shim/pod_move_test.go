@@ -216,13 +216,7 @@ func TestPodArrivalFails(t *testing.T) {
 			continue
 		}
 		_, _ = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
-		for _, id := range []string{"web", "log", "vm"} {
-			if _, err := w.service.task(id); err == nil {
-				_ = w.killTask(id)
-				w.waitFor(id)
-				w.must("delete "+id+" after "+fired, w.deleteTask(id))
-			}
-		}
+		w.endTasks("after "+fired, "web", "log", "vm")
 		w.nothingLeft()
 	}
 }

@@ -60,6 +60,18 @@ func (w *world) killTask(id string) error {
 	return err
 }
 
+// endTasks kills and deletes those of these tasks that are there.
+func (w *world) endTasks(when string, ids ...string) {
+	w.t.Helper()
+	for _, id := range ids {
+		if _, err := w.service.task(id); err == nil {
+			_ = w.killTask(id)
+			w.waitFor(id)
+			w.must("delete "+id+" "+when, w.deleteTask(id))
+		}
+	}
+}
+
 // armed makes a sandbox and the containers of that names for the pod that sleeps, and starts them.
 func (w *world) armed(containers ...string) error {
 	if err := w.createPod(); err != nil {
@@ -155,13 +167,7 @@ func TestPodWakeFails(t *testing.T) {
 			continue
 		}
 		if found == nil { // the sandbox was made
-			for _, id := range []string{"web", "log", "vm"} {
-				if _, err := w.service.task(id); err == nil {
-					_ = w.killTask(id)
-					w.waitFor(id)
-					w.must("delete "+id+" after "+fired, w.deleteTask(id))
-				}
-			}
+			w.endTasks("after "+fired, "web", "log", "vm")
 			w.nothingLeft()
 		}
 		if w.records.rec.GetOwner().GetDigest() == "" && w.records.phase != nodev1.Phase_PHASE_LOST_AT_DEST {

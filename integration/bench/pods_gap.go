@@ -52,10 +52,7 @@ func (b *bench) podGap(ctx context.Context, containers int) (time.Duration, erro
 		over <- err
 	}()
 	err = harness.Poll(ctx, stepTimeout, func(ctx context.Context) error {
-		out, err := b.podNode.RunGodwit(ctx, "-n", "k8s.io", "migrations", "-o", "json")
-		if err == nil && !strings.Contains(out, "waits on node") {
-			err = errors.New("the move does not wait for the pod")
-		}
+		_, err := b.podNode.WaitingMove(ctx)
 		return err
 	})
 	if err != nil {

@@ -3,7 +3,6 @@ package bench
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,18 +21,13 @@ const podImage = "localhost/e2e-test-images/busybox:1.29-2"
 // podNode is a node with containerd's CRI plugin.
 type podNode struct {
 	*critest.Ground
-	crictl string
-	dir    string // of configurations and logs, on host and node
+	dir string // of configurations and logs, on host and node
 }
 
 type object = map[string]any
 
 // openPods makes the node of pods, and the one that they move to.
 func (b *bench) openPods(ctx context.Context) (err error) {
-	root, err := harness.Root()
-	if err != nil {
-		return err
-	}
 	pair, err := critest.OpenPair(ctx, harness.Options{Release: harness.Newest, Log: b.say})
 	if err != nil {
 		return err
@@ -45,8 +39,7 @@ func (b *bench) openPods(ctx context.Context) (err error) {
 	}()
 	nodes := [2]*podNode{}
 	for i, g := range pair {
-		nodes[i] = &podNode{Ground: g, crictl: filepath.Join(root, "bin/tools/crictl"),
-			dir: filepath.Join(b.h.Dir, "pods-"+g.Name)}
+		nodes[i] = &podNode{Ground: g, dir: filepath.Join(b.h.Dir, "pods-"+g.Name)}
 		if err := os.Mkdir(nodes[i].dir, 0o755); err != nil {
 			return err
 		}
@@ -60,8 +53,7 @@ func (b *bench) openPods(ctx context.Context) (err error) {
 
 // call runs crictl and answers what it prints.
 func (n *podNode) call(ctx context.Context, args ...string) (string, error) {
-	endpoint := []string{"--runtime-endpoint", "unix://" + n.Socket, "--timeout", stepTimeout.String()}
-	out, err := n.Run(ctx, n.crictl, append(endpoint, args...)...)
+	out, err := n.Crictl(ctx, stepTimeout, args...)
 	if err != nil {
 		return "", fmt.Errorf("crictl %s: %w: %s", strings.Join(args, " "), err, out)
 	}
@@ -71,12 +63,7 @@ func (n *podNode) call(ctx context.Context, args ...string) (string, error) {
 // file writes a configuration and answers its path.
 func (n *podNode) file(name string, content, more object) (string, error) {
 	maps.Copy(content, more)
-	data, err := json.Marshal(content)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(n.dir, name+".json")
-	return path, os.WriteFile(path, data, 0o600)
+	return critest.WriteConfig(n.dir, name, content)
 }
 
 // ranPod is a pod that runs.

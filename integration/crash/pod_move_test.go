@@ -4,10 +4,7 @@ package crash
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"strings"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/integration/harness"
@@ -35,7 +32,7 @@ func (w *sleepWorld) move(ctx context.Context, from, to int) error {
 		if len(over) > 0 {
 			return nil
 		}
-		id, err = w.waits(ctx)
+		id, err = w.nodes[0].WaitingMove(ctx)
 		return err
 	})
 	if err == nil && id == "" {
@@ -49,29 +46,6 @@ func (w *sleepWorld) move(ctx context.Context, from, to int) error {
 		_, _ = w.nodes[0].RunGodwit(ctx, "abort", id)
 	}
 	return errors.Join(err, <-over)
-}
-
-// waits answers the operation of the move that waits for its pod.
-func (w *sleepWorld) waits(ctx context.Context) (string, error) {
-	out, err := w.nodes[0].RunGodwit(ctx, "-n", "k8s.io", "migrations", "-o", "json")
-	if err != nil {
-		return "", err
-	}
-	var all struct {
-		Moves []struct {
-			Operation struct{ ID string }
-			Waiting   string
-		}
-	}
-	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		return "", fmt.Errorf("moves: %w: %s", err, out)
-	}
-	for _, m := range all.Moves {
-		if strings.Contains(m.Waiting, "waits on node") {
-			return m.Operation.ID, nil
-		}
-	}
-	return "", fmt.Errorf("no move waits: %s", out)
 }
 
 // locate notes which node has the pod after a move, and removes what CRI of the other one has of it.

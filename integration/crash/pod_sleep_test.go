@@ -116,37 +116,13 @@ func (w *sleepWorld) play(t *testing.T, step, name string) error {
 	if err := w.begin(ctx, step); err != nil {
 		return fmt.Errorf("before: %w", err)
 	}
-	n := w.here()
-	hold, err := n.arm(n.Node, e)
+	answer, err := w.here().hurt(ctx, e, victim(who), func(ctx context.Context) error { return sleepSteps[step](w, ctx) },
+		w.restart)
 	if err != nil {
 		return err
 	}
-	defer hold.release()
-	called := make(chan error, 1)
-	go func() { called <- sleepSteps[step](w, ctx) }()
-	over := func() error {
-		if len(called) > 0 {
-			return errOver
-		}
-		return nil
-	}
-	if _, err := hold.reached(ctx, over); err != nil {
-		return fmt.Errorf("reach the point: %w", err)
-	}
-	if err := n.kill(ctx, victim(who)); err != nil && !errors.Is(err, errNoShim) {
-		return err
-	}
-	hold.release()
-	if err := w.restart(ctx, victim(who)); err != nil {
-		return err
-	}
-	select { // an answer may well be an error
-	case err = <-called:
-	case <-ctx.Done():
-		return errors.New("the call is not answered")
-	}
-	t.Logf("the call answered: %v", err)
-	if err != nil && step == "wake" { // a half of a pod waits for the rest, and its maker gives it up
+	t.Logf("the call answered: %v", answer)
+	if answer != nil && step == "wake" { // a half of a pod waits for the rest, and its maker gives it up
 		if err := w.drop(ctx); err != nil {
 			return err
 		}

@@ -38,10 +38,6 @@ type sleepWorld struct {
 
 func newSleepWorld(t *testing.T) *sleepWorld {
 	_, p := points(t)
-	root, err := harness.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
 	both, err := critest.OpenPair(t.Context(), harness.Options{Release: harness.Newest, Programs: p.programs, Log: t.Logf})
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +49,7 @@ func newSleepWorld(t *testing.T) *sleepWorld {
 	})
 	w := &sleepWorld{}
 	for i, g := range both {
-		n := &podWorld{Ground: g, pointed: p, dir: t.TempDir(), tools: filepath.Join(root, "bin", "tools")}
+		n := &podWorld{Ground: g, pointed: p, dir: t.TempDir()}
 		if err := n.forget(n.Node); err != nil {
 			t.Fatal(err)
 		}

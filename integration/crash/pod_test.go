@@ -152,13 +152,24 @@ func (w *podWorld) play(ctx context.Context, s podStep, name string) error {
 	if err := w.begun(ctx, s, e); err != nil {
 		return fmt.Errorf("before: %w", err)
 	}
-	hold, err := w.arm(w.Node, e)
+	_, err := w.hurt(ctx, e, victim(who), func(ctx context.Context) error { return s.call(w, ctx) }, w.restart)
 	if err != nil {
 		return err
 	}
+	return errors.Join(w.forget(w.Node), w.judge(ctx, s, victim(who)))
+}
+
+// hurt makes a call, kills a program of the node while the call is at a side of a point, and starts the program again.
+// It answers what the call came to, which may well be an error.
+func (w *podWorld) hurt(ctx context.Context, e edge, who victim, call func(context.Context) error,
+	restart func(context.Context, victim) error) (answer, err error) {
+	hold, err := w.arm(w.Node, e)
+	if err != nil {
+		return nil, err
+	}
 	defer hold.release()
 	called := make(chan error, 1)
-	go func() { called <- s.call(w, ctx) }()
+	go func() { called <- call(ctx) }()
 	over := func() error {
 		if len(called) > 0 {
 			return errOver
@@ -166,21 +177,21 @@ func (w *podWorld) play(ctx context.Context, s podStep, name string) error {
 		return nil
 	}
 	if _, err := hold.reached(ctx, over); err != nil {
-		return fmt.Errorf("reach the point: %w", err)
+		return nil, fmt.Errorf("reach the point: %w", err)
 	}
-	if err := w.kill(ctx, victim(who)); err != nil && !errors.Is(err, errNoShim) {
-		return err
+	if err := w.kill(ctx, who); err != nil && !errors.Is(err, errNoShim) {
+		return nil, err
 	}
 	hold.release()
-	if err := w.restart(ctx, victim(who)); err != nil {
-		return err
+	if err := restart(ctx, who); err != nil {
+		return nil, err
 	}
-	select { // an answer may well be an error
-	case <-called:
+	select {
+	case answer = <-called:
+		return answer, nil
 	case <-ctx.Done():
-		return errors.New("the call is not answered")
+		return nil, errors.New("the call is not answered")
 	}
-	return errors.Join(w.forget(w.Node), w.judge(ctx, s, victim(who)))
 }
 
 func (w *podWorld) kill(ctx context.Context, who victim) error {

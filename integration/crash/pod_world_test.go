@@ -4,7 +4,6 @@ package crash
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -27,7 +26,6 @@ type podWorld struct {
 	*critest.Ground
 	*pointed
 	dir    string // of configurations
-	tools  string
 	empty  harness.Inventory
 	pod    string   // its id; empty: there is none
 	fixed  []string // two containers that no case touches
@@ -37,10 +35,6 @@ type podWorld struct {
 
 func newPodWorld(t *testing.T) *podWorld {
 	dir, p := points(t)
-	root, err := harness.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
 	g, err := critest.OpenWith(t.Context(), harness.Options{Release: harness.Newest, Programs: p.programs, Log: t.Logf})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +44,7 @@ func newPodWorld(t *testing.T) *podWorld {
 			t.Error(err)
 		}
 	})
-	w := &podWorld{Ground: g, pointed: p, dir: dir, tools: filepath.Join(root, "bin", "tools")}
+	w := &podWorld{Ground: g, pointed: p, dir: dir}
 	if err := errors.Join(w.StartGodwitd(t.Context()), w.forget(w.Node)); err != nil {
 		t.Fatal(err)
 	}
@@ -68,18 +62,12 @@ func newPodWorld(t *testing.T) *podWorld {
 func (w *podWorld) crictl(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()
-	endpoint := []string{"--runtime-endpoint", "unix://" + w.Socket, "--timeout", "60s"}
-	out, err := w.Run(ctx, filepath.Join(w.tools, "crictl"), append(endpoint, args...)...)
+	out, err := w.Crictl(ctx, time.Minute, args...)
 	return strings.TrimSpace(out), err
 }
 
 func (w *podWorld) file(name string, content map[string]any) (string, error) {
-	data, err := json.Marshal(content)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(w.dir, name+".json")
-	return path, os.WriteFile(path, data, 0o600)
+	return critest.WriteConfig(w.dir, name, content)
 }
 
 func (w *podWorld) sandbox() (string, error) {

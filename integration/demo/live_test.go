@@ -1,9 +1,6 @@
 package demo
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -58,28 +55,9 @@ func TestLiveCheckWrong(t *testing.T) {
 
 // The file has these keys and no others; a missing figure is null.
 func TestLiveWriteKeys(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "out", "demo-live.json")
-	if err := (LiveResult{}).Write(path); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got map[string]any
-	if err := json.Unmarshal(data, &got); err != nil {
-		t.Fatal(err)
-	}
 	want := strings.Fields("mode nonce_same ram_bytes resident_bytes passes moved_bytes downtime_ms total_ms " +
 		"counter_ok tcp_ok disk_ok boot_id_same duplicates_seen")
-	if len(got) != len(want) {
-		t.Errorf("%d keys, want %d: %s", len(got), len(want), data)
-	}
-	for _, key := range want {
-		if v, ok := got[key]; !ok || v != nil {
-			t.Errorf("%s: %v, %t", key, v, ok)
-		}
-	}
+	hasKeys(t, LiveResult{}, want...)
 }
 
 // A move that did not succeed is no figure.

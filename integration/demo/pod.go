@@ -20,7 +20,6 @@ import (
 type podDemo struct {
 	demo
 	nodes  [2]*critest.Ground
-	crictl string
 	nonce  string
 	seen   []int // what the sidecar has told, on all nodes
 	result PodResult
@@ -29,17 +28,13 @@ type podDemo struct {
 // RunPod shows a pod of three containers that sleeps on one node, wakes on another, and moves back while it runs. All
 // of it is done with crictl, but for the orders to sleep and to move. It answers and fails as Run does.
 func RunPod(ctx context.Context, out io.Writer) (_ PodResult, err error) {
-	root, err := harness.Root()
-	if err != nil {
-		return PodResult{}, err
-	}
-	d := &podDemo{demo: demo{out: out}, crictl: filepath.Join(root, "bin", "tools", "crictl")}
+	d := &podDemo{demo: demo{out: out}}
 	d.say("two nodes, each with containerd's CRI and godwitd, one wire, one OCI registry")
 	if d.nodes, err = critest.OpenPair(ctx, harness.Options{Release: harness.Newest}); err != nil {
 		return PodResult{}, err
 	}
 	defer func() { err = errors.Join(err, d.nodes[0].Close()) }()
-	if err := d.fetch(ctx, root); err != nil {
+	if err := d.fetch(ctx); err != nil {
 		return d.result, err
 	}
 	if err := d.story(ctx); err != nil {
@@ -52,7 +47,11 @@ func RunPod(ctx context.Context, out io.Writer) (_ PodResult, err error) {
 }
 
 // fetch gives both nodes the image of redis.
-func (d *podDemo) fetch(ctx context.Context, root string) error {
+func (d *podDemo) fetch(ctx context.Context) error {
+	root, err := harness.Root()
+	if err != nil {
+		return err
+	}
 	probe, err := d.nodes[0].Build(ctx, "probe")
 	if err != nil {
 		return err
@@ -131,10 +130,7 @@ func (d *podDemo) move(ctx context.Context, from *shop, to *critest.Ground) (*sh
 		over <- err
 	}()
 	err := harness.Poll(ctx, stepTimeout(), func(ctx context.Context) error {
-		out, err := from.n.RunGodwit(ctx, "-n", "k8s.io", "migrations", "-o", "json")
-		if err == nil && !strings.Contains(out, "waits on node") {
-			err = errors.New("the move does not wait for the pod")
-		}
+		_, err := from.n.WaitingMove(ctx)
 		return err
 	})
 	if err != nil {

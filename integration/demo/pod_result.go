@@ -24,27 +24,12 @@ type PodResult struct {
 
 // Check answers what is wrong with the figures; nothing is good.
 func (r PodResult) Check() (wrong []string) {
-	for _, f := range []struct {
-		name string
-		v    *bool
-	}{
+	wrong = append(allTrue([]check{
 		{"nonce_same", r.NonceSame}, {"counter_ok", r.CounterOK}, {"tcp_ok", r.TCPOK}, {"files_ok", r.FilesOK},
 		{"logs_ok", r.LogsOK}, {"slept", r.Slept}, {"moved_live", r.MovedLive},
-	} {
-		switch {
-		case f.v == nil:
-			wrong = append(wrong, f.name+" was not measured")
-		case !*f.v:
-			wrong = append(wrong, f.name+" is false")
-		}
-	}
+	}), noDuplicates(r.Duplicates)...)
 	if r.Containers == nil || *r.Containers != 3 {
 		wrong = append(wrong, "containers is "+show(r.Containers, "%d")+", want 3")
-	}
-	if r.Duplicates == nil {
-		wrong = append(wrong, "duplicates_seen was not measured")
-	} else if *r.Duplicates != 0 {
-		wrong = append(wrong, fmt.Sprintf("duplicates_seen is %d", *r.Duplicates))
 	}
 	return wrong
 }

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -42,8 +41,7 @@ type object = map[string]any
 func (d *podDemo) cri(ctx context.Context, n *critest.Ground, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout())
 	defer cancel()
-	out, err := n.Run(ctx, d.crictl, append([]string{"--runtime-endpoint", "unix://" + n.Socket, "--timeout",
-		stepTimeout().String()}, args...)...)
+	out, err := n.Crictl(ctx, stepTimeout(), args...)
 	if err != nil {
 		err = fmt.Errorf("crictl %s: %w: %s", strings.Join(args, " "), err, out)
 	}
@@ -60,7 +58,7 @@ func (d *podDemo) run(ctx context.Context, n *critest.Ground, why string) (*shop
 	if err := os.Chmod(shared, 0o777); err != nil { // whatever the mask
 		return nil, err
 	}
-	sandbox, err := s.file("pod", object{
+	sandbox, err := critest.WriteConfig(s.dir, "pod", object{
 		"metadata": object{"name": "shop", "namespace": "team", "uid": "uid-shop"}, "hostname": "shop",
 		"log_directory": s.dir, "linux": object{}, "annotations": object{"godwit.dev/vm": "shop"},
 	})
@@ -73,7 +71,7 @@ func (d *podDemo) run(ctx context.Context, n *critest.Ground, why string) (*shop
 	}
 	ids := map[string]string{}
 	for _, c := range []struct{ name, script string }{{"setup", setup}, {"redis", server}, {"sidecar", side}} {
-		config, err := s.file(c.name, object{
+		config, err := critest.WriteConfig(s.dir, c.name, object{
 			"metadata": object{"name": c.name}, "image": object{"image": images.Redis}, "linux": object{},
 			"command": []string{"/bin/bash", "-c", c.script}, "log_path": c.name + ".log",
 			"mounts": []object{{"host_path": shared, "container_path": "/shared"}},
@@ -98,15 +96,6 @@ func (d *podDemo) run(ctx context.Context, n *critest.Ground, why string) (*shop
 	d.result.Containers = &count
 	s.redis, s.sidecar, s.log = ids["redis"], ids["sidecar"], filepath.Join(s.dir, "sidecar.log")
 	return s, nil
-}
-
-func (s *shop) file(name string, content any) (string, error) {
-	data, err := json.Marshal(content)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(s.dir, name+".json")
-	return path, os.WriteFile(path, data, 0o600)
 }
 
 // told are the counts in the sidecar's log, in order.

@@ -35,19 +35,8 @@ const maxGap = 1000
 
 // Check answers what is wrong with the figures themselves; nothing is good.
 func (r Result) Check() []string {
-	var wrong []string
-	must := func(name string, v *bool) {
-		switch {
-		case v == nil:
-			wrong = append(wrong, name+" was not measured")
-		case !*v:
-			wrong = append(wrong, name+" is false")
-		}
-	}
-	must("nonce_same", r.NonceSame)
-	must("boot_id_same", r.BootIDSame)
-	must("file_ok", r.FileOK)
-	must("answers", r.Answers)
+	wrong := allTrue([]check{{"nonce_same", r.NonceSame}, {"boot_id_same", r.BootIDSame}, {"file_ok", r.FileOK},
+		{"answers", r.Answers}})
 	for _, f := range []struct {
 		name string
 		v    *uint64
@@ -74,6 +63,36 @@ func (r Result) Check() []string {
 		wrong = append(wrong, fmt.Sprintf("counter_after %d does not go on from counter_before %d", *a, *b))
 	}
 	return wrong
+}
+
+// check is a figure that is to be true.
+type check struct {
+	name string
+	v    *bool
+}
+
+// allTrue names what is not, or was not measured.
+func allTrue(all []check) (wrong []string) {
+	for _, c := range all {
+		switch {
+		case c.v == nil:
+			wrong = append(wrong, c.name+" was not measured")
+		case !*c.v:
+			wrong = append(wrong, c.name+" is false")
+		}
+	}
+	return wrong
+}
+
+// noDuplicates wants nothing to be seen twice.
+func noDuplicates(seen *int) []string {
+	switch {
+	case seen == nil:
+		return []string{"duplicates_seen was not measured"}
+	case *seen != 0:
+		return []string{fmt.Sprintf("duplicates_seen is %d", *seen)}
+	}
+	return nil
 }
 
 // Write stores the result so that a reader never sees half of it.

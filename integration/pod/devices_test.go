@@ -4,7 +4,6 @@ package pod
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,29 +14,11 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/internal/loopdevice"
 )
 
 // deviceSize is that of the devices of these tests.
 const deviceSize = 64 << 20
-
-// loopDevice is a block device of the node.
-func loopDevice(t *testing.T) string {
-	t.Helper()
-	backing := filepath.Join(t.TempDir(), "backing")
-	if err := errors.Join(os.WriteFile(backing, nil, 0o600), os.Truncate(backing, deviceSize)); err != nil {
-		t.Fatal(err)
-	}
-	device, err := mount.AttachLoopDevice(backing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := mount.DetachLoopDevice(device); err != nil {
-			t.Error(err)
-		}
-	})
-	return device
-}
 
 // leave has the node's CSI driver leave the file system on a device to the VM, as it does for kata. It answers where a
 // kubelet would have the volume.
@@ -60,7 +41,7 @@ func (n *node) leave(device string) (volume string) {
 // on another one too, which its driver has left to the VM. What the VM wrote is on both after the pod's end.
 func TestNodeDevices(t *testing.T) {
 	n := open(t, harness.Newest)
-	raw, formatted := loopDevice(t), loopDevice(t)
+	raw, formatted := loopdevice.New(t, deviceSize), loopdevice.New(t, deviceSize)
 	if err := os.WriteFile(raw, []byte("from the node"), 0); err != nil {
 		t.Fatal(err)
 	}

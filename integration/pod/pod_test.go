@@ -5,10 +5,7 @@ package pod
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,9 +21,8 @@ const image = "localhost/e2e-test-images/busybox:1.29-2"
 // node is a node with containerd's CRI plugin.
 type node struct {
 	*critest.Ground
-	t     *testing.T
-	dir   string // for configurations, on host and node
-	tools string
+	t   *testing.T
+	dir string // for configurations, on host and node
 }
 
 func open(t *testing.T, release harness.Release) *node {
@@ -39,11 +35,7 @@ func open(t *testing.T, release harness.Release) *node {
 			t.Error(err)
 		}
 	})
-	root, err := harness.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &node{Ground: g, t: t, dir: t.TempDir(), tools: filepath.Join(root, "bin", "tools")}
+	n := &node{Ground: g, t: t, dir: t.TempDir()}
 	if err := n.StartGodwitd(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -56,8 +48,7 @@ func bound() time.Duration { return harness.Slow(2 * time.Minute) }
 
 // try runs crictl and answers what it prints.
 func (n *node) try(ctx context.Context, args ...string) (string, error) {
-	endpoint := []string{"--runtime-endpoint", "unix://" + n.Socket, "--timeout", bound().String()}
-	return n.Run(ctx, filepath.Join(n.tools, "crictl"), append(endpoint, args...)...)
+	return n.Crictl(ctx, bound(), args...)
 }
 
 func (n *node) crictl(args ...string) string {
@@ -70,14 +61,10 @@ func (n *node) crictl(args ...string) string {
 }
 
 // file writes a configuration and answers its path.
-func (n *node) file(name string, content any) string {
+func (n *node) file(name string, content object) string {
 	n.t.Helper()
-	data, err := json.Marshal(content)
+	path, err := critest.WriteConfig(n.dir, name, content)
 	if err != nil {
-		n.t.Fatal(err)
-	}
-	path := filepath.Join(n.dir, name+".json")
-	if err := os.WriteFile(path, data, 0o600); err != nil {
 		n.t.Fatal(err)
 	}
 	return path
@@ -213,8 +200,8 @@ func (n *node) forwards(pod string) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), bound())
 	defer cancel()
-	out, err := n.Run(ctx, "bash", "-c", forwarded, "bash", filepath.Join(n.tools, "crictl"), "--runtime-endpoint",
-		"unix://"+n.Socket, "port-forward", pod, "18080:8080", "18081:8081")
+	out, err := n.Run(ctx, "bash", append([]string{"-c", forwarded, "bash"},
+		n.CrictlArgs(bound(), "port-forward", pod, "18080:8080", "18081:8081")...)...)
 	if err != nil || strings.TrimSpace(out) != "served" {
 		n.t.Errorf("port-forward: %v: %q", err, out)
 	}

@@ -33,13 +33,9 @@ func pair(t *testing.T) (a, b *node) {
 			t.Error(err)
 		}
 	})
-	root, err := harness.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
 	nodes := [2]*node{}
 	for i, g := range both {
-		nodes[i] = &node{Ground: g, t: t, dir: t.TempDir(), tools: filepath.Join(root, "bin", "tools")}
+		nodes[i] = &node{Ground: g, t: t, dir: t.TempDir()}
 		nodes[i].crictl("pull", image)
 	}
 	return nodes[0], nodes[1]
@@ -114,6 +110,50 @@ func (s *sleeper) counts() (all []int) {
 	return all
 }
 
+// goesOn wants the pod to be the one that another node had, with that number of its run, and as far as it had counted.
+// It answers how far the pod has counted by now.
+func (s *sleeper) goesOn(before *sleeper, nonce string, was int) (is int) {
+	t := s.n.t
+	t.Helper()
+	now, is := s.state()
+	if now != nonce || is < was {
+		t.Errorf("run %s had counted to %d; on node %s run %s has counted to %d", nonce, was, s.n.Name, now, is)
+	}
+	if out := s.n.crictl("exec", s.reader, "cat", "/kept"); out != "kept" {
+		t.Errorf("a file of a container has %q on node %s", out, s.n.Name)
+	}
+	s.n.eventually("logs", has("count"), "logs", s.count)
+	first, second := before.counts(), s.counts()
+	if len(first) == 0 || len(second) == 0 || second[0] != first[len(first)-1]+1 {
+		t.Errorf("the log ends with %v on the one node, and begins with %v on the other", first[max(0, len(first)-3):],
+			second[:min(len(second), 3)])
+	}
+	return is
+}
+
+// order gives godwit an order, and returns once that waits for the pod. The channel has its outcome.
+func (n *node) order(waits func(context.Context) error, args ...string) <-chan error {
+	n.t.Helper()
+	over := make(chan error, 1)
+	go func() {
+		out, err := n.RunGodwit(n.t.Context(), append([]string{"-n", "k8s.io"}, args...)...)
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		over <- err
+	}()
+	err := harness.Poll(n.t.Context(), time.Minute, waits)
+	if err != nil {
+		select {
+		case failed := <-over:
+			err = fmt.Errorf("%w: %w", failed, err)
+		default:
+		}
+		n.t.Fatal(err)
+	}
+	return over
+}
+
 // remove removes what CRI knows of a pod that has left.
 func (s *sleeper) remove() {
 	s.n.t.Helper()
@@ -139,19 +179,7 @@ func TestSleep(t *testing.T) {
 	}
 	b.wakesNothingElse(t)
 	after := b.sleeper("uid-1")
-	now, is := after.state()
-	if now != nonce || is < was {
-		t.Errorf("run %s had counted to %d; after the wake run %s has counted to %d", nonce, was, now, is)
-	}
-	if out := b.crictl("exec", after.reader, "cat", "/kept"); out != "kept" {
-		t.Errorf("a file of a container has %q after the wake", out)
-	}
-	b.eventually("logs", has("count"), "logs", after.count)
-	first, second := before.counts(), after.counts()
-	if len(first) == 0 || len(second) == 0 || second[0] != first[len(first)-1]+1 {
-		t.Errorf("the log ends with %v on the one node, and begins with %v on the other", first[max(0, len(first)-3):],
-			second[:min(len(second), 3)])
-	}
+	after.goesOn(before, nonce, was)
 	// The same pod on the node where it ran is what a kubelet makes anew: an order is needed.
 	after.stoppedWhileItLeaves(t)
 	after.remove()
@@ -159,26 +187,13 @@ func TestSleep(t *testing.T) {
 		!strings.Contains(out+err.Error(), "godwit -n k8s.io wake team.sleeper") {
 		t.Errorf("the same pod where it had slept: %v: %s", err, out)
 	}
-	ordered := make(chan error, 1)
-	go func() {
-		_, err := b.RunGodwit(t.Context(), "-n", "k8s.io", "wake", "team.sleeper")
-		ordered <- err
-	}()
-	err := harness.Poll(t.Context(), time.Minute, func(ctx context.Context) error {
+	ordered := b.order(func(ctx context.Context) error {
 		out, err := b.RunGodwit(ctx, "-n", "k8s.io", "ps", "-a")
 		if err == nil && !strings.Contains(out, "waking") {
 			err = fmt.Errorf("the order does not wait: %s", out)
 		}
 		return err
-	})
-	if err != nil {
-		select {
-		case failed := <-ordered:
-			err = fmt.Errorf("%w: %w", failed, err)
-		default:
-		}
-		t.Fatal(err)
-	}
+	}, "wake", "team.sleeper")
 	again := b.sleeper("uid-1")
 	if err := <-ordered; err != nil {
 		t.Errorf("a wake by order: %v", err)

@@ -1,14 +1,14 @@
 package bpf
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
-	"github.com/containerd/containerd/v2/core/mount"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/loopdevice"
 )
 
 // group makes a cgroup v2, or skips.
@@ -37,19 +37,7 @@ func group(t *testing.T) string {
 // loop makes a block device.
 func loop(t *testing.T) (path string, d Device) {
 	t.Helper()
-	backing := filepath.Join(t.TempDir(), "backing")
-	if err := errors.Join(os.WriteFile(backing, nil, 0o600), os.Truncate(backing, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
-	path, err := mount.AttachLoopDevice(backing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := mount.DetachLoopDevice(path); err != nil {
-			t.Error(err)
-		}
-	})
+	path = loopdevice.New(t, 1<<20)
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		t.Fatal(err)

@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/loopdevice"
 )
 
 const loopSize = 8 << 20
@@ -25,17 +25,7 @@ func loop(t *testing.T) string {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	backing := filepath.Join(t.TempDir(), "backing")
-	must(t, os.WriteFile(backing, nil, 0o600))
-	must(t, os.Truncate(backing, loopSize))
-	device, err := mount.AttachLoopDevice(backing)
-	must(t, err)
-	t.Cleanup(func() {
-		if err := mount.DetachLoopDevice(device); err != nil {
-			t.Error(err)
-		}
-	})
-	return device
+	return loopdevice.New(t, loopSize)
 }
 
 // device is what CRI makes of a device of a container.
