@@ -45,8 +45,8 @@ func takes(t *testing.T, n *harness.Node, file, seconds string) {
 	n.Ctr(t, "task", "exec", "--exec-id", "takes", vm, "/bin/sh", "-c", "echo "+seconds+" >"+file)
 }
 
-// gated listens for words. Each ends once open was called. begun hears of the first one: no task of containerd could
-// look into the VM then.
+// gated makes the listener that the words ask. A word ends when open has been called. The channel begun tells of the
+// first word, because no task of containerd could look into the VM then.
 func gated(t *testing.T, h *harness.Harness) (begun <-chan struct{}, open func()) {
 	t.Helper()
 	l, err := h.Listen(net.JoinHostPort(harness.Gateway, gate))

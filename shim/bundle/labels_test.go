@@ -78,7 +78,7 @@ func TestCpuset(t *testing.T) {
 	}
 }
 
-// What a pod's container asks of the host goes on being noted, and is the same at an Update: its VM is not its own.
+// What a container of a pod asks of the host is noted, as before. An Update with the same cpuset is accepted.
 func TestLabelsAndCpusetOfPods(t *testing.T) {
 	b, err := load(t, member(t, edit(func(s *specs.Spec) {
 		s.Process.ApparmorProfile, s.Process.SelinuxLabel = "mine", "system_u:system_r:mine_t:s0"
