@@ -34,13 +34,15 @@ pkg     := godwit.dev/godwit
 ldflags := -s -w -X $(pkg)/api/version.Version=$(VERSION) -X $(pkg)/api/version.Commit=$(COMMIT)
 gobuild := CGO_ENABLED=0 go build -trimpath -ldflags '$(ldflags)'
 tools   := bin/tools
-# Packages that have integration tests; evaluated only where it is used. That of make k8s needs the programs of Kubernetes.
-integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integration' . | grep -v '^./integration/k8s/' | xargs -r -n1 dirname | sort -u)
+# The module of Kubernetes is built as the programs of Kubernetes are: the build cache then has its packages already.
+k8s_go  := CGO_ENABLED=0 GOFLAGS=-trimpath go
+# Packages that have integration tests; evaluated only where it is used. Those of make k8s and make test-k8s need the programs of Kubernetes.
+integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integration' . | grep -v -e '^./integration/k8s/' -e '^./migrate/kubernetes/' | xargs -r -n1 dirname | sort -u)
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
 .PHONY: image usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod bench bench-live \
-	shimtest critest cri-suite k8s crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
+	shimtest critest cri-suite k8s test-k8s crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +54,7 @@ build: ## build the programs into bin/
 guest: bin/guest/version ## build what container images are booted with into bin/guest/ (kernel, initramfs)
 
 # Made again only when something in it changed: the kernel package is downloaded.
-bin/guest/version: tools/guest/build.sh go.mod $(shell find cmd/godwit-init guest api -name '*.go' ! -name '*_test.go' 2>/dev/null)
+bin/guest/version: tools/guest/build.sh go.mod $(shell find cmd/godwit-init guest api -name '*.[gs]*' ! -name '*_test.go' 2>/dev/null)
 	VERSION='$(VERSION)' tools/guest/build.sh
 	@touch $@
 
@@ -130,6 +132,7 @@ test: ## unit tests with the race detector: no root, no VM
 	CGO_ENABLED=1 go test -race -timeout 20m ./...
 	go test -run 'TestSimulat' ./migrate/engine
 	go test -tags points ./internal/failpoint
+	cd migrate/kubernetes && $(k8s_go) test ./...
 
 integration: setup tools image $(tools)/runc $(tools)/.critest alerts chromium ## tests with real VMs, containerd and a registry (root)
 	@test "$$(id -u)" = 0 || { echo 'make integration needs root' >&2; exit 1; }
@@ -154,14 +157,14 @@ demo-pod: setup $(demo_tools) $(tools)/.critest build guest ## two nodes: a pod 
 	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
 	GODWIT_VMM=$(VMM) bin/integration/demo -pod -out out/demo-pod.json
 
-lint: setup $(tools)/.lint $(tools)/.generate $(tools)/.swagger ## formatting, vet, linters, generated code, portability, go.mod
+lint: setup $(tools)/.lint $(tools)/.generate $(tools)/.swagger $(tools)/.crd ## formatting, vet, linters, generated code, portability, go.mod
 	tools/lint.sh $(portable)
 
 docs: ## links, names of files, commands and sentences of the documents, words and columns of Go (a part of make test and make lint)
 	go test -count=1 -run 'Doc|Decision|Glossary|Promise|Words|Columns' ./integration/rules
 	go test -count=1 -run 'OfDocs|TestDocumentation' ./cli
 
-generate: $(tools)/.generate $(tools)/.swagger ## make the Go code of the .proto files and of the API description again
+generate: $(tools)/.generate $(tools)/.swagger $(tools)/.crd ## make the Go code of the .proto files and of the API description again, and the schemas of Kubernetes
 	tools/generate.sh
 
 qemu2: setup build guest ## the VMM suite on a newer QEMU from backports, and moves between both (root)
@@ -203,10 +206,16 @@ k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(tools)/runc build guest 
 	$(gobuild) -o bin/integration/k8s ./integration/cmd/k8s
 	bin/integration/k8s -cases '$(CASES)' -handler '$(HANDLER)'
 
+test-k8s: $(tools)/.etcd $(tools)/.k8s $(tools)/.crd ## the API of Kubernetes on a real API server and etcd, without a node, into out/test-k8s.json
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/testk8s ./integration/cmd/testk8s
+	bin/integration/testk8s
+
 crash: setup tools build guest ## kill every program at every step, COUNT times; moves, which go on where a run was interrupted, into out/crash.json (root)
 	@mkdir -p out && rm -f out/simulated out/crash.json
 	go test -count=1 -run 'TestSimulation$$' ./migrate/engine -args -sim.told $(CURDIR)/out/simulated
 	go test -count=1 -run 'TestSimulatedRounds$$' ./migrate/engine -args -sim.rounds 10000
+	go test -count=1 -run 'TestSimulatedPod' ./migrate/engine -args -sim.pods 3000
 	GODWIT_CRASH=full go test -tags integration -count=$(COUNT) -p 1 -timeout 240m -run Crash $(integration_pkgs)
 
 soak: setup tools build guest ## verbs and faults that SEED draws, for TIME (30m), on 12 VMs and three nodes with three controllers; MUTATION: an old fault, built back in; into out/soak.json (root)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/internal/bpf"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/vmm/kvm"
@@ -18,7 +19,18 @@ import (
 // checkKernel looks at what VMs need of the kernel, and at what makes them fast.
 func checkKernel(ctx context.Context, cfg *config.Config) []finding {
 	return []finding{checkKVM(kvm.Default), checkRights(), checkDevice(tunCheck, tunDevice),
-		checkCgroup("/sys/fs/cgroup"), checkTracking(ctx, cfg.Worker.Tracking), checkLazy(ctx, cfg)}
+		checkCgroup("/sys/fs/cgroup"), checkTracking(ctx, cfg.Worker.Tracking), checkLazy(ctx, cfg),
+		checkForward(bpf.LoopbackFault())}
+}
+
+// checkForward is about port-forward of pods: without it they run, and say why in the shim's log alone.
+func checkForward(fault error) finding {
+	f := finding{Check: "port-forward", OK: true, Detail: "the kernel takes the BPF program"}
+	if fault != nil {
+		f.OK, f.Detail = false, "not for pods of this node: "+fault.Error()
+		f.Remedy = "run godwit doctor and containerd as root, on Linux >= 5.9 with CONFIG_BPF_SYSCALL; pods run without it"
+	}
+	return f
 }
 
 func checkKVM(host kvm.Host) finding {

@@ -181,3 +181,14 @@ func TestRAMOfTheConfiguredPages(t *testing.T) {
 		}
 	}
 }
+
+// What port-forward of pods lacks is a warning: pods run without it.
+func TestForwardIsChecked(t *testing.T) {
+	if f := checkForward(nil); !f.OK || f.Remedy != "" {
+		t.Errorf("a kernel that has it: %+v", f)
+	}
+	f := checkForward(unix.EPERM)
+	if f.OK || f.Fatal || !strings.Contains(f.Detail, unix.EPERM.Error()) || !strings.Contains(f.Remedy, "5.9") {
+		t.Errorf("a kernel that refuses: %+v", f)
+	}
+}

@@ -32,6 +32,9 @@ func stateText(vm *nodev1.VMInfo) string {
 	if op := vm.GetOperation(); op != nil {
 		state = fmt.Sprintf("%s (%s)", state, lower(op.GetPhase().String(), "PHASE_"))
 	}
+	if all := vm.GetMissing(); len(all) > 0 {
+		state += ", waits for " + strings.Join(all, ", ")
+	}
 	state += deletionText(vm.GetDeletion())
 	if n := vm.GetCleanupPending(); n > 0 {
 		state += fmt.Sprintf(", cleanup pending (%d)", n)

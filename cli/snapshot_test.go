@@ -50,6 +50,10 @@ func TestCleanupPendingShows(t *testing.T) {
 		"(2)" {
 		t.Errorf("ps: %q", got)
 	}
+	waits := &nodev1.VMInfo{Vm: vm, Status: "waking", Missing: []string{"web", "log"}}
+	if got := stateText(waits); got != "waking, waits for web, log" {
+		t.Errorf("ps of a pod that waits: %q", got)
+	}
 	for use, s := range map[string]*nodev1.SnapshotInfo{
 		"cleanup pending": {Vm: vm, Owed: true, Spent: true}, "owner": {Vm: vm, Owner: true, Use: "it owns the VM"},
 		"in use": {Vm: vm, Spent: true, Use: "the VM runs from it"}, "spent": {Vm: vm, Spent: true}, "-": {Vm: vm},

@@ -55,9 +55,14 @@ func (f *Container) vm() (*nodev1.VM, error) {
 
 // matching lists the containers of a namespace whose name is ref's, or whose id begins with ref's.
 func (c *Client) matching(ctx context.Context, ref *nodev1.VM) ([]*Container, error) {
-	return c.containers(ctx, ref.GetNamespace(),
+	all, err := c.containers(ctx, ref.GetNamespace(),
 		fmt.Sprintf(`labels."%s"==%s`, LabelName, strconv.Quote(ref.GetId())),
 		fmt.Sprintf(`id~=%s`, strconv.Quote("^"+regexp.QuoteMeta(ref.GetId()))))
+	if err != nil {
+		return nil, err
+	}
+	sandboxes, err := c.sandboxes(ctx, ref.GetNamespace())
+	return append(all, beginning(ref, sandboxes)...), err
 }
 
 func (c *Client) containers(ctx context.Context, namespace string, filters ...string) ([]*Container, error) {

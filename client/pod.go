@@ -18,13 +18,18 @@ func (c *Client) refusePod(ctx context.Context, vm *nodev1.VM, remedy string) er
 	if err != nil {
 		return nil
 	}
-	container, err := c.find(within(ctx, vm), ctr, vm)
-	if err != nil {
+	switch container, err := c.find(within(ctx, vm), ctr, vm); {
+	case errdefs.IsNotFound(err):
+		if f, err := c.sandbox(ctx, vm); f == nil || err != nil {
+			return nil
+		}
+	case err != nil:
 		return nil
-	}
-	info, err := container.Info(within(ctx, vm), containerd.WithoutRefreshedMetadata)
-	if err != nil || !record.IsSandbox(info.Labels) {
-		return nil
+	default:
+		info, err := container.Info(within(ctx, vm), containerd.WithoutRefreshedMetadata)
+		if err != nil || !record.IsSandbox(info.Labels) {
+			return nil
+		}
 	}
 	return &Problem{What: c.name(vm) + " is the VM of a pod, which is CRI's.",
 		Remedy: fmt.Sprintf("Use crictl for it: %s.", remedy), Cause: errdefs.ErrFailedPrecondition}

@@ -265,5 +265,31 @@ func notWhole(kind, ref string, causes []error) error {
 	if strings.TrimSpace(p.Remedy) == "" { // a list that was read in part: an id is not looked for in it
 		p.Remedy = "To go on, name it by its whole id, or try again."
 	}
+	p.Remedy = oneRemedy(p.Remedy)
 	return p
+}
+
+// oneRemedy joins what several causes need for one end: "To start it: a. To start it: b." is "To start them: a, b."
+func oneRemedy(text string) string {
+	var ends []string
+	means := map[string][]string{}
+	for part := range strings.SplitSeq(strings.TrimSuffix(strings.TrimSpace(text), "."), ". ") {
+		end, how, _ := strings.Cut(part, ": ")
+		if means[end] == nil {
+			ends = append(ends, end)
+		}
+		if how != "" && !slices.Contains(means[end], how) {
+			means[end] = append(means[end], how)
+		}
+	}
+	for i, end := range ends {
+		how := means[end]
+		if len(how) > 1 {
+			end = strings.NewReplacer(" it", " them", "another socket", "other sockets").Replace(end)
+		}
+		if ends[i] = end; len(how) > 0 {
+			ends[i] += ": " + strings.Join(how, ", ")
+		}
+	}
+	return strings.Join(ends, ". ") + "."
 }

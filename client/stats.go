@@ -47,31 +47,52 @@ func (c *Client) Running(ctx context.Context) ([]*nodev1.VM, error) {
 			vms = append(vms, container.VM)
 		}
 	}
+	pods, err := c.sandboxes(ctx, c.namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		if c.sandboxRuns(ctx, pod) != nil {
+			vms = append(vms, pod.VM)
+		}
+	}
 	slices.SortFunc(vms, func(a, b *nodev1.VM) int { return strings.Compare(a.GetId(), b.GetId()) })
 	return vms, nil
 }
 
 // Stats takes the figures of a VM that runs on this node.
 func (c *Client) Stats(ctx context.Context, vm *nodev1.VM) (*Stats, error) {
+	s := &Stats{VM: key(vm), Time: time.Now()}
 	t, err := c.Task(ctx, vm)
 	if err != nil {
+		if found, failed := c.sandboxStats(ctx, vm, s); failed != nil {
+			return nil, failed
+		} else if !found {
+			return nil, err
+		}
+	} else if err := c.taskStats(ctx, t, s); err != nil {
 		return nil, err
-	}
-	metric, err := t.Task.Metrics(within(ctx, vm))
-	if err != nil {
-		return nil, fmt.Errorf("ask for the figures of VM %s: %w", c.name(vm), err)
-	}
-	s := &Stats{VM: key(vm), Time: time.Now()}
-	if err := s.read(metric); err != nil {
-		return nil, err
-	}
-	if in, out, err := traffic(t.Task.Pid()); err == nil {
-		s.Received, s.Sent = &in, &out
 	}
 	if info, _, err := c.listed(ctx, vm); err == nil {
 		s.RAM, s.Resident = info.GetMemory(), info.GetResident()
 	}
 	return s, nil
+}
+
+func (c *Client) taskStats(ctx context.Context, t *Task, s *Stats) error {
+	metric, err := t.Task.Metrics(within(ctx, t.VM))
+	if err != nil {
+		return fmt.Errorf("ask for the figures of VM %s: %w", c.name(t.VM), err)
+	}
+	s.network(t.Task.Pid())
+	return s.read(metric)
+}
+
+// network notes the traffic in the network namespace of a process, if it can be read.
+func (s *Stats) network(pid uint32) {
+	if in, out, err := traffic(pid); err == nil {
+		s.Received, s.Sent = &in, &out
+	}
 }
 
 // read takes what a host with cgroups of either version is told.

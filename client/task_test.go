@@ -37,6 +37,10 @@ func TestNotWholeSaysWhatHelps(t *testing.T) {
 	for want, causes := range map[string][]error{
 		"It is not known whether there is a VM default/web. godwitd does not run: nothing listens at /run/x.sock. " +
 			"To start it: systemctl start godwitd. To name another socket: --socket.": {nothing},
+		"It is not known whether there is a VM default/web. containerd does not run. godwitd does not run: nothing listens " +
+			"at /run/x.sock. To start them: systemctl start containerd, systemctl start godwitd. To name other sockets: " +
+			"--containerd, --socket.": {&Problem{What: "containerd does not run.", Remedy: "To start it: systemctl start " +
+			"containerd. To name another socket: --containerd."}, nothing},
 		"It is not known whether there is a VM default/web. Node b does not answer. " +
 			"To go on, name it by its whole id, or try again.": {fmt.Errorf("node b does not answer: %w",
 			errdefs.ErrUnavailable)},

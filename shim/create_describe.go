@@ -29,6 +29,7 @@ const (
 // snapshot has it.
 func (c *creation) describe(ctx context.Context, _ *steps.Undo) error {
 	if c.snapshot != nil {
+		c.bundle.OwnedIn(c.snapshot.Spec.Of(c.snapshot.Spec.Container))
 		if c.next.Spec = c.snapshot.Spec; c.bundle.Spec.Pod != nil { // the VM is that of this pod from here on
 			c.next.Spec = c.next.Spec.Clone()
 			c.next.Spec.Pod.UID = c.bundle.Spec.Pod.UID
@@ -118,6 +119,10 @@ func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
 	if is, was := c.bundle.Spec.Container, cfg.Spec.Container; is != nil && was != nil && is.Image != "" &&
 		was.Image != "" && is.Image != was.Image {
 		return mismatch(c.source(), "image", was.Image, is.Image)
+	}
+	if is, was := c.bundle.Spec, cfg.Spec; !is.Of(is.Container).Alike(was.Of(was.Container)) {
+		return mismatch(c.source(), "user namespace (linux.uidMappings, linux.gidMappings)",
+			was.Of(was.Container).String(), is.Of(is.Container).String())
 	}
 	c.snapshot, c.vm.origin.restored = cfg, true
 	return nil

@@ -39,7 +39,7 @@ func readOptions(any *anypb.Any, bundle string) (cfg *config.Config, path string
 			}
 		}
 	case isRunc(any):
-		if err := refuseRunc(any); err != nil {
+		if err := refuseRunc(any, bundle); err != nil {
 			return nil, "", intent, err
 		}
 	case any != nil && (any.GetTypeUrl() != "" || len(any.GetValue()) > 0):

@@ -120,6 +120,9 @@ func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
 	c.bundle, err = bundle.Load(c.req.GetBundle(), c.vm.namespace, c.task.id, c.host.Config, func() (bool, error) {
 		return c.host.Disks.CarriesDisk(ctx, c.req.GetRootfs())
 	})
+	if err == nil {
+		err = c.bundle.MapLayers(c.req.GetRootfs())
+	}
 	if err != nil {
 		return err
 	}
@@ -166,7 +169,7 @@ func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
 	if err := c.takeOrder(ctx); err != nil {
 		return err
 	}
-	c.decision, err = record.Decide(rec, c.host.Config.Node, c.intent)
+	c.decision, err = record.Decide(c.record, c.host.Config.Node, c.intent)
 	if err != nil || c.intent.Checkpoint == "" {
 		return err
 	}

@@ -114,6 +114,7 @@ type world struct {
 	lazy            Lazy // nil: RAM is whole before a VM runs
 	unasked         bool // Create asks no record
 	hasty           bool // the VMM reads RAM before it can wait for it
+	bareTemplates   bool // of its VMM
 	tracking        func(context.Context) tracking.Choice
 	templates       *template.Store // nil: every VM boots
 	disk            bool            // the image is a VM disk
@@ -260,7 +261,8 @@ func (w *world) process() (proc.ID, error) {
 }
 
 func (w *world) Probe(context.Context) (vmm.Facts, error) {
-	return vmm.Facts{Name: "fake", Version: "1.0", Machine: "m1", CPU: "max", Accel: "none", Waits: !w.hasty},
+	return vmm.Facts{Name: "fake", Version: "1.0", Machine: "m1", CPU: "max", Accel: "none", Waits: !w.hasty,
+			BareTemplates: w.bareTemplates},
 		w.call("probe")
 }
 

@@ -136,9 +136,17 @@ func (m *fakeMachine) SaveState(_ context.Context, f *os.File) error {
 	return err
 }
 
-func (m *fakeMachine) LoadState(context.Context, *os.File) error { return m.call("load state") }
-func (m *fakeMachine) Done() <-chan struct{}                     { return m.done }
-func (m *fakeMachine) Events() <-chan vmm.Event                  { return m.events }
+func (m *fakeMachine) LoadState(ctx context.Context, _ *os.File) error {
+	if m.cfg.Mapped != nil {
+		if err := m.cfg.Mapped(ctx); err != nil {
+			return err
+		}
+	}
+	return m.call("load state")
+}
+
+func (m *fakeMachine) Done() <-chan struct{}    { return m.done }
+func (m *fakeMachine) Events() <-chan vmm.Event { return m.events }
 func (m *fakeMachine) Exit() vmm.Exit {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,7 +175,7 @@ func (m *fakeMachine) pressed() int { m.mu.Lock(); defer m.mu.Unlock(); return m
 
 func (m *fakeMachine) Process() vmm.Process {
 	p := vmm.Process{PID: m.id.PID, StartTime: m.id.StartTime, Boot: m.id.Boot, Dir: m.cfg.Dir, NICs: m.nics.list()}
-	if m.cfg.Waits {
+	if m.cfg.Track == vmm.TrackPages {
 		p.Userfault = 9
 	}
 	return p

@@ -23,8 +23,9 @@ type fakeGuestPod struct {
 	containers map[string]*agentv1.AddContainerRequest
 	volumes    map[string]*agentv1.AddVolumeRequest
 	removed    []string
-	last       string   // what ReadBack answers
-	hung       []string // calls that are not answered
+	synced     map[string]*agentv1.SyncVolumeRequest // the last revision of each volume
+	last       string                                // what ReadBack answers
+	hung       []string                              // calls that are not answered
 }
 
 // hang leaves calls of that name without an answer from now on.
@@ -80,7 +81,18 @@ func (a *fakeAgent) RemoveVolume(ctx context.Context, r *agentv1.RemoveVolumeReq
 
 func (a *fakeAgent) SyncVolume(ctx context.Context, r *agentv1.SyncVolumeRequest) (*agentv1.SyncVolumeResponse,
 	error) {
-	return &agentv1.SyncVolumeResponse{Revision: r.GetRevision()}, a.podCall(ctx, "sync volume")
+	if err := a.podCall(ctx, "sync volume"); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pod.synced == nil {
+		a.pod.synced = map[string]*agentv1.SyncVolumeRequest{}
+	}
+	if r.GetLast() && r.GetRevision() > a.pod.synced[r.GetVolume()].GetRevision() {
+		a.pod.synced[r.GetVolume()] = r
+	}
+	return &agentv1.SyncVolumeResponse{Revision: a.pod.synced[r.GetVolume()].GetRevision()}, nil
 }
 
 func (a *fakeAgent) AddContainer(ctx context.Context, r *agentv1.AddContainerRequest) (*agentv1.AddContainerResponse,

@@ -47,7 +47,10 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		if j.Restored != nil {
 			r.RestoreMode, r.RestoreReason = j.Restored.Mode, j.Restored.Reason
 		}
-		if j.Operation != "" {
+		switch {
+		case vm.op.capture.isGolden():
+			r.Record = string(journal.Own)
+		case j.Operation != "":
 			r.Ref = &machinev1.Ref{Operation: j.Operation, Attempt: j.Attempt, Generation: j.Generation}
 		}
 		if s := j.Spec; s != nil {
@@ -67,6 +70,9 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 			}
 		}
 		r.VmmVersion, r.Ended, r.Tracking = vm.vmm.facts().Version, vm.vmm.reason(), vm.tracking.known()
+		if vm.pod.restores() {
+			r.Missing = vm.pod.missing()
+		}
 		if !vm.origin.resumed.IsZero() {
 			r.ResumedUnixNano = vm.origin.resumed.UnixNano()
 		}

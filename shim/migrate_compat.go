@@ -23,9 +23,9 @@ func factsOf(f vmm.Facts, kernel string) snapshot.Facts {
 	return out
 }
 
-// compatible says whether state made under was runs under is. The host's kernel is
-// recorded for people; it does not decide.
-func compatible(was, is snapshot.Facts) error {
+// compatible says whether state made under was runs under is. That VMM takes state of so many older major versions; 0
+// is of each. The host's kernel is recorded for people; it does not decide.
+func compatible(was, is snapshot.Facts, majors int) error {
 	for _, f := range []struct{ name, was, is string }{
 		{"VMM", was.VMM, is.VMM}, {"machine", was.Machine, is.Machine},
 		{"acceleration", was.Accel, is.Accel}, {"CPU model", was.CPU, is.CPU},
@@ -37,6 +37,11 @@ func compatible(was, is snapshot.Facts) error {
 	if olderVersion(is.Version, was.Version) {
 		return fmt.Errorf("it was made by %s %s, this node has the older %s: %w", was.VMM, was.Version, is.Version,
 			errdefs.ErrFailedPrecondition)
+	}
+	if majors > 0 && majorOf(is.Version)-majorOf(was.Version) > majors {
+		return fmt.Errorf("it was made by %s %s, this node has %s, which takes state of at most %d major versions before "+
+			"it. To bring it here, let it wake and sleep once with a version between them: %w", was.VMM, was.Version,
+			is.Version, majors, errdefs.ErrFailedPrecondition)
 	}
 	for _, feature := range was.Features {
 		if !slices.Contains(is.Features, feature) {
@@ -56,7 +61,7 @@ func (h *Host) checkFacts(ctx context.Context, was snapshot.Facts, s *spec.Spec)
 	if err != nil {
 		return facts, err
 	}
-	if err := compatible(was, factsOf(facts, h.HostKernel)); err != nil {
+	if err := compatible(was, factsOf(facts, h.HostKernel), facts.Majors); err != nil {
 		return facts, err
 	}
 	return facts, layout(s)

@@ -43,12 +43,22 @@ func TestCompatible(t *testing.T) {
 			f.VMM, f.Version, f.Machine = "qemu", "10.0", "pc-q35-7.2"
 		},
 			[]string{"VMM", "cloud-hypervisor", "qemu"}},
-		"Cloud Hypervisor, the same": {other, func(*snapshot.Facts) {}, nil},
-		"Cloud Hypervisor, newer":    {other, func(f *snapshot.Facts) { f.Version = "54.0" }, nil},
-		"Cloud Hypervisor, patched":  {other, func(f *snapshot.Facts) { f.Version = "53.0.1" }, nil},
+		"Cloud Hypervisor, the same":  {other, func(*snapshot.Facts) {}, nil},
+		"Cloud Hypervisor, newer":     {other, func(f *snapshot.Facts) { f.Version = "54.0" }, nil},
+		"Cloud Hypervisor, two newer": {other, func(f *snapshot.Facts) { f.Version = "55.0" }, nil},
+		"Cloud Hypervisor, three newer": {other, func(f *snapshot.Facts) {
+			f.Version = "56.0"
+		}, []string{"53.0", "56.0", "2 major versions", "between"}},
+		"Cloud Hypervisor, patched": {other, func(f *snapshot.Facts) { f.Version = "53.0.1" }, nil},
 		"Cloud Hypervisor, older": {other, func(f *snapshot.Facts) {
 			f.Version = "52.1"
 		}, []string{"53.0", "older 52.1"}},
+		"Cloud Hypervisor, a build after it": {other, func(f *snapshot.Facts) { f.Version = "53.0.246" }, nil},
+		"Cloud Hypervisor, the release before a build": {func() snapshot.Facts {
+			f := other
+			f.Version = "53.0.246"
+			return f
+		}(), func(f *snapshot.Facts) { f.Version = "53.0" }, []string{"53.0.246", "older 53.0"}},
 		"Cloud Hypervisor, a better CPU": {other, func(f *snapshot.Facts) {
 			f.Features = []string{"avx", "avx2", "avx512f"}
 		}, nil},
@@ -60,7 +70,11 @@ func TestCompatible(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			is := tt.was
 			tt.change(&is)
-			err := compatible(tt.was, is)
+			majors := 0
+			if tt.was.VMM == "cloud-hypervisor" {
+				majors = 2
+			}
+			err := compatible(tt.was, is, majors)
 			if len(tt.words) == 0 {
 				if err != nil {
 					t.Error(err)

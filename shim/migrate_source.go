@@ -36,7 +36,10 @@ func (m *machineService) Send(ctx context.Context, r *machinev1.SendRequest) (*m
 		}
 		c, err := (&capture{vm: vm, ref: r.GetRef(), endExecs: r.GetEndExecs(), execs: r.GetExecs() && !vm.isPod(), send: r,
 			make: (*capture).stream}).run(ctx)
-		if err != nil {
+		switch {
+		case r.GetWaits() && vm.isPod() && errors.Is(err, errBusy):
+			return &machinev1.SendResponse{Waits: err.Error()}, nil
+		case err != nil:
 			return nil, err
 		}
 		return c.sent, nil
@@ -115,7 +118,11 @@ func (o *offering) offer(ctx context.Context) (*machinev1.OfferResponse, error) 
 		return nil, fmt.Errorf("offer VM %s: attempt %d of operation %s is over: %w", vm.id, ref.GetAttempt(),
 			ref.GetOperation(), errdefs.ErrAborted)
 	}
-	if obstacle != nil {
+	switch {
+	case obstacle == nil:
+	case vm.isPod() && errors.Is(obstacle, errBusy): // a move is longer than a probe
+		out.Waits = obstacle.Error()
+	default:
 		out.Obstacles = append(out.Obstacles, obstacle.Error())
 	}
 	if vm.op.offered == nil || !sameRef(vm.op.offered.ref, ref) {

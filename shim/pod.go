@@ -25,8 +25,10 @@ type pod struct {
 	syncing  sync.Mutex
 	revision uint64
 	told     map[string][sha256.Size]byte // what each volume was told to hold, by its id
+	early    early                        // before the traffic of a wake
 	added    chan struct{}                // has an element after a volume came
 	doubtful map[string]bool              // disks of which it is not known whether the VMM has them; changing guards it
+	run      *movedRun                    // that is under way; the VM's lock guards it
 }
 
 // member is a task that is a container of a pod: its end is not the VM's. The VM's lock guards holder, abandon and

@@ -40,6 +40,20 @@ func (p *pod) adoptMembers(j *journal.Journal, state TaskState) {
 	}
 }
 
+// keepEnds notes how the containers had ended that are not taken up, for the next time that the pod sleeps or moves.
+func (p *pod) keepEnds(r *journal.Resume) error {
+	if !p.vm.isPod() {
+		return nil
+	}
+	return p.vm.write(func(j *journal.Journal) {
+		for _, has := range j.Members {
+			if m, end := j.Spec.Pod.Member(has.Guest), r.EndOf(has.Guest); m != nil && end != nil {
+				j.NoteEnd(m.Name, *end)
+			}
+		}
+	})
+}
+
 // reopen opens the streams of the containers that are not met yet.
 func (p *pod) reopen() map[*Task]*stdio.Streams {
 	all := map[*Task]*stdio.Streams{}

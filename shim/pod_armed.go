@@ -52,20 +52,14 @@ func (p *pod) armed(t *Task) error {
 }
 
 // missing are the names of the containers that ran in the snapshot and that no armed task has; vm.mu is held.
-func (p *pod) missing() (names []string) {
+func (p *pod) missing() []string {
 	j, armed := p.vm.journal.Load(), map[string]bool{}
 	for _, t := range p.vm.tasks {
 		armed[t.guest] = t.state == TaskArmed
 	}
-	if p.vm.owner.state != TaskArmed {
-		names = append(names, "the sandbox")
-	}
-	for _, m := range j.Spec.Pod.Containers {
-		if !armed[m.Guest] && j.Resume.EndOf(m.Guest) == nil {
-			names = append(names, m.Name)
-		}
-	}
-	return names
+	return j.Spec.Pod.Missing(p.vm.owner.state == TaskArmed, func(guest string) bool {
+		return armed[guest] || j.Resume.EndOf(guest) != nil
+	})
 }
 
 // waits says why nothing can be run in the guest for a task that is armed; vm.mu is held.
@@ -99,6 +93,9 @@ func (p *pod) wake() {
 // settle does what can be done only once the guest runs. What fails is logged: the pod runs.
 func (p *pod) settle(ctx context.Context) {
 	vm := p.vm
+	if !vm.isPod() {
+		return
+	}
 	p.endDeparted(ctx)
 	agent := vm.guest()
 	for guest, copies := range p.woken() {

@@ -18,8 +18,8 @@ import (
 
 // bind gives a task of a pod that is restored the container of the snapshot that has its name. The guest has that
 // container: nothing is made there. The task is not the container's if anything differs that its process was promised.
-func (c *memberCreation) bind(_ context.Context, u *steps.Undo) error {
-	vm := c.vm
+func (c *memberCreation) bind(ctx context.Context, u *steps.Undo) error {
+	vm, image := c.vm, c.askImage(ctx)
 	vm.pod.changing.Lock()
 	defer vm.pod.changing.Unlock()
 	if !vm.inState(Created) {
@@ -35,7 +35,7 @@ func (c *memberCreation) bind(_ context.Context, u *steps.Undo) error {
 	case end != nil && (m == nil || j.Resume.EndOf(m.Guest) != nil):
 		return c.bindEnded(u, end)
 	}
-	volumes, err := c.fits(m)
+	volumes, err := c.fits(m, image)
 	if err != nil {
 		return fmt.Errorf("restore container %s: %w", m.Name, err)
 	}
@@ -104,15 +104,16 @@ func (p *pod) unbound(name string) (found *spec.Member) {
 
 // fits refuses a container that is not m by what its process sees. It answers which volume of the pod each source of
 // the host is, also those of other containers.
-func (c *memberCreation) fits(m *spec.Member) (map[string]string, error) {
+func (c *memberCreation) fits(m *spec.Member, image imageAnswer) (map[string]string, error) {
+	if err := c.sameImage(m, image); err != nil {
+		return nil, err
+	}
 	is, was := c.bundle.Member.Container, m
 	differs := func(what string, was, is any) error {
 		return fmt.Errorf("its %s is %v, the snapshot has %v: make it as it was: %w", what, is, was,
 			errdefs.ErrFailedPrecondition)
 	}
 	switch {
-	case is.Image != "" && was.Image != "" && is.Image != was.Image:
-		return nil, differs("image", was.Image, is.Image)
 	case is.OCI.Process.Terminal != was.OCI.Process.Terminal:
 		return nil, differs("terminal", was.OCI.Process.Terminal, is.OCI.Process.Terminal)
 	case c.member.PID != was.PID:

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/containerd/containerd/api/events"
@@ -169,10 +170,14 @@ func (c *memberCreation) load(context.Context, *steps.Undo) (err error) {
 		return fmt.Errorf("checkpoint %s: a container of a pod is not restored alone: %w", c.req.GetCheckpoint(),
 			errdefs.ErrNotImplemented)
 	}
-	if c.bundle, err = bundle.Load(c.req.GetBundle(), vm.namespace, t.id, vm.host.Config, nil); err != nil {
+	c.bundle, err = bundle.LoadMember(c.req.GetBundle(), vm.namespace, t.id, vm.host.Config, vm.journal.Load().Bundle)
+	if err != nil {
 		return err
 	}
 	if err := c.bundle.BelongsTo(vm.spec(), vm.owner.id); err != nil {
+		return err
+	}
+	if err := errors.Join(c.bundle.MapLayers(c.req.GetRootfs()), c.checkMapped()); err != nil {
 		return err
 	}
 	m := c.bundle.Member
@@ -245,7 +250,7 @@ func (c *memberCreation) add(ctx context.Context, u *steps.Undo) error {
 	u.Add("remove container", func(ctx context.Context) error { return removeContainer(ctx, agent, m.Guest) })
 	err = failpoint.Record(podPoint, "AddContainer", func() error {
 		_, err := agent.AddContainer(ctx, &agentv1.AddContainerRequest{
-			Container: m.Guest, Setup: setup, Pid: m.PID, Volumes: volumeMounts(m.Mounts), Devices: devicesOf(sp, m),
+			Container: m.Guest, Setup: setup, Pid: m.PID, Volumes: volumeMounts(sp.Pod, m.Mounts), Devices: devicesOf(sp, m),
 			OpenDevices: bundle.AnyDevice(m.OCI.Process),
 		})
 		return err

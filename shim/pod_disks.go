@@ -19,10 +19,12 @@ import (
 // prepare makes the disk of the container's image. That may take long: no lock is held, and what was built is there
 // for the next try.
 func (c *memberCreation) prepare(ctx context.Context, _ *steps.Undo) (err error) {
+	learnt := c.learnImage(ctx)
 	c.image, err = c.vm.host.Disks.PrepareImage(ctx, DisksRequest{
 		Namespace: c.vm.namespace, ID: c.task.id, Mounts: c.req.GetRootfs(), Dir: filepath.Join(c.vm.dir, "disks"),
 		Bundle: c.req.GetBundle(), Program: c.bundle.Program(),
 	})
+	c.member.ImageID = learnt()
 	return err
 }
 

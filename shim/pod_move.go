@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/containerd/containerd/api/events"
 	"github.com/containerd/errdefs"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
-	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/journal"
 )
 
@@ -150,28 +148,63 @@ func (m *machineService) Run(ctx context.Context, r *machinev1.RunRequest) (*mac
 	})
 }
 
+// movedRun is what lets a pod run that has moved here. It is one for all callers, and does not end with them: a commit
+// that was half done would end the move.
+type movedRun struct {
+	over chan struct{} // closed when err is the answer
+	err  error
+}
+
+// runMoved begins to let the pod run, or waits for what an earlier call has begun.
 func (p *pod) runMoved(ctx context.Context, ref *machinev1.Ref) error {
-	vm := p.vm
-	vm.mu.Lock()
-	j := vm.journal.Load()
-	armed := vm.owner.state == TaskArmed && len(p.missing()) == 0
-	vm.mu.Unlock()
-	switch {
-	case !vm.isPod() || !vm.origin.restored:
-		return fmt.Errorf("it is no pod that has moved here: %w", errdefs.ErrFailedPrecondition)
-	case vm.inState(Running):
-		return nil
-	case j.Operation != ref.GetOperation() || j.Attempt != ref.GetAttempt() || !j.Move:
-		return fmt.Errorf("operation %s, attempt %d does not bring it here: %w", ref.GetOperation(), ref.GetAttempt(),
-			errdefs.ErrFailedPrecondition)
-	case !armed:
-		return fmt.Errorf("not all of its containers are started: %w", errdefs.ErrFailedPrecondition)
-	}
-	if err := vm.owner.start(ctx); err != nil {
+	run, err := p.beginRun(ref)
+	if run == nil || err != nil {
 		return err
 	}
-	go p.settle(vm.life)
-	return nil
+	select {
+	case <-run.over:
+		return run.err
+	case <-ctx.Done():
+		return fmt.Errorf("it begins to run: ask again: %w: %w", errdefs.ErrUnavailable, ctx.Err())
+	}
+}
+
+// beginRun answers nil if the pod runs already.
+func (p *pod) beginRun(ref *machinev1.Ref) (*movedRun, error) {
+	vm := p.vm
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	j := vm.journal.Load()
+	switch {
+	case !vm.isPod() || !vm.origin.restored:
+		return nil, fmt.Errorf("it is no pod that has moved here: %w", errdefs.ErrFailedPrecondition)
+	case vm.state == Running:
+		return nil, nil
+	case j.Operation != ref.GetOperation() || j.Attempt != ref.GetAttempt() || !j.Move:
+		return nil, fmt.Errorf("operation %s, attempt %d does not bring it here: %w", ref.GetOperation(), ref.GetAttempt(),
+			errdefs.ErrFailedPrecondition)
+	case p.run != nil:
+		return p.run, nil
+	case vm.owner.state != TaskArmed || len(p.missing()) > 0:
+		return nil, fmt.Errorf("not all of its containers are started: %w", errdefs.ErrFailedPrecondition)
+	}
+	p.run = &movedRun{over: make(chan struct{})}
+	go p.runOnce(p.run)
+	return p.run, nil
+}
+
+// runOnce is bounded up to the commit as a Start of CRI is, and then by that Start itself.
+func (p *pod) runOnce(run *movedRun) {
+	ctx, cancel := context.WithTimeout(p.vm.life, memberBound)
+	defer cancel()
+	err := p.vm.owner.start(ctx)
+	p.vm.mu.Lock()
+	p.run, run.err = nil, err // a Start that was refused may be made again
+	p.vm.mu.Unlock()
+	close(run.over)
+	if err == nil {
+		p.settle(p.vm.life)
+	}
 }
 
 // endDeparted ends the armed tasks of containers that had ended before their pod came: they have been told to run.
@@ -187,40 +220,6 @@ func (p *pod) endDeparted(ctx context.Context) {
 		p.vm.mu.Unlock()
 		if over {
 			t.member.end(ctx, t.member.ended.Status, t.member.ended.At)
-		}
-	}
-}
-
-// expectBound is how long after a move was ordered this node may hear of it. A variable for the tests.
-var expectBound = 10 * time.Second
-
-// expectRetry is how often it is asked.
-const expectRetry = 200 * time.Millisecond
-
-// takeMove makes the move of a pod to this node what its Create is to do.
-func (c *creation) takeMove(ctx context.Context) error {
-	op := c.record.GetOperation()
-	switch {
-	case c.host.Orders == nil:
-		return nil
-	case c.fenced(op.GetId(), op.GetAttempt()):
-		return fmt.Errorf("operation %s, attempt %d: a sandbox that waited for the pod here before was given up: order "+
-			"the move again: %w", op.GetId(), op.GetAttempt(), errdefs.ErrFailedPrecondition)
-	}
-	ctx, cancel := context.WithTimeout(ctx, expectBound)
-	defer cancel()
-	for {
-		order, err := c.host.Orders.Expected(ctx, c.vm.name())
-		if err == nil && order.GetOperation() == op.GetId() && order.GetAttempt() == op.GetAttempt() {
-			c.intent.Operation, c.intent.Attempt, c.intent.Stream = op.GetId(), op.GetAttempt(), order.GetStream()
-			return nil
-		}
-		if err != nil && !errdefs.IsUnavailable(err) {
-			return fmt.Errorf("ask godwitd for the order of operation %s: %w", op.GetId(), err)
-		}
-		if retry.Sleep(ctx, expectRetry); ctx.Err() != nil {
-			return fmt.Errorf("operation %s moves the pod here, and this node has not heard of it yet: try again: %w",
-				op.GetId(), errors.Join(errdefs.ErrUnavailable, err))
 		}
 	}
 }

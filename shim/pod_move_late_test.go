@@ -1,12 +1,20 @@
 package shim
 
 import (
+	"context"
+	"runtime"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/shim/journal"
 )
 
@@ -39,6 +47,110 @@ func TestExecOfAContainerThatEndedOnTheWay(t *testing.T) {
 	if _, err := w.service.Exec(ctxNS(t), r); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 		t.Errorf("exec: %v", err)
 	}
+}
+
+// TestCallerOfRunGoesAway: the caller of Run gives up while the pod begins to run. The pod runs all the same, and the
+// next call hears so.
+func TestCallerOfRunGoesAway(t *testing.T) {
+	w := movingPod(t, nil)
+	vm := w.readyPod("web", "log")
+	ref := w.ref()
+	w.commit()
+	reached, letGo := w.held("get") // of the record, which has the commit
+	ctx, leave := context.WithCancel(t.Context())
+	ran := begun(func() error { return vm.pod.runMoved(ctx, ref) })
+	<-reached
+	leave()
+	again := begun(func() error { return vm.pod.runMoved(t.Context(), ref) })
+	letGo()
+	if err := <-ran; err != nil && !errdefs.IsUnavailable(err) {
+		t.Errorf("the call that was given up: %v", err)
+	}
+	w.must("run again", <-again)
+	if !vm.inState(Running) || vm.journal.Load().Phase != journal.Own {
+		t.Errorf("the VM is %s, %s", vm.state, vm.journal.Load().Phase)
+	}
+}
+
+// TestProbeOutlastsTheBound: an exec of a pod runs for longer than a Send waits. Nothing is sent, and the answer says
+// for what the move is to wait. Once the exec has ended, the same attempt is sent. A caller that knows of no wait
+// gets an error, as before.
+func TestProbeOutlastsTheBound(t *testing.T) {
+	busyBound = 50 * time.Millisecond
+	t.Cleanup(func() { busyBound = guestBound })
+	w := newWorld(t)
+	w.podNotes = map[string]string{"godwit.dev/vm": "web"}
+	w.runningPod("web")
+	w.open("a", "b")
+	probe := execRequest("probe")
+	probe.ID = "web"
+	_, err := w.service.Exec(ctxNS(t), probe)
+	w.must("exec", err)
+	_, err = w.service.Start(ctxNS(t), &taskapi.StartRequest{ID: "web", ExecID: "probe"})
+	w.must("start exec", err)
+	if o, err := w.offer(); err != nil || !strings.Contains(o.GetWaits(), "probe") || len(o.GetObstacles()) > 0 {
+		t.Errorf("offer: %v, %v", o, err)
+	}
+	if _, err := w.send(); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("send, of a caller that knows of no wait: %v", err)
+	}
+	send := func() (*machinev1.SendResponse, error) {
+		return w.machineService().Send(t.Context(), &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c",
+			Certificate: []byte("d"), Waits: true})
+	}
+	if r, err := send(); err != nil || !strings.Contains(r.GetWaits(), "probe") || r.GetDigest() != "" {
+		t.Errorf("send: %v, %v", r, err)
+	}
+	_, err = w.service.Kill(ctxNS(t), &taskapi.KillRequest{ID: "web", ExecID: "probe", Signal: 9})
+	w.must("end exec", err)
+	_, err = w.service.Wait(ctxNS(t), &taskapi.WaitRequest{ID: "web", ExecID: "probe"})
+	w.must("wait", err)
+	if r, err := send(); err != nil || r.GetWaits() != "" || r.GetDigest() == "" {
+		t.Errorf("send after the probe: %v, %v", r, err)
+	}
+}
+
+// TestStopDuringAMove: StopPodSandbox comes to the source while the pod is sent. It is refused by the operation's name,
+// and nothing of the pod has ended. The move goes on.
+func TestStopDuringAMove(t *testing.T) {
+	source := newWorld(t)
+	source.podNotes = map[string]string{"godwit.dev/vm": "web"}
+	source.runningPod("web")
+	source.open("a", "b")
+	source.at("send pages", func() error {
+		for _, id := range []string{"web", "vm"} {
+			err := errgrpc.ToNative(source.killTask(id))
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "operation op1 holds VM team.web") {
+				t.Errorf("kill %s: %v", id, err)
+			}
+		}
+		return nil
+	})
+	_, err := source.send()
+	source.must("send", err)
+	if n := source.ends(); n != 0 {
+		t.Errorf("containerd was told of %d ends", n)
+	}
+}
+
+// TestMoveEndsWhileItIsAwaited: a Create of CRI waits for an order. When the order comes, the record that was read
+// before is of the past: what it says now counts.
+func TestMoveEndsWhileItIsAwaited(t *testing.T) {
+	w := movingPod(t, nil)
+	w.orders = &expecting{world: w, unheard: 1, asked: func() {
+		w.records.set(func(r *nodev1.Record) { r.Operation.Phase = nodev1.Phase_PHASE_ABORTING })
+	}}
+	err := errgrpc.ToNative(w.createPod())
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "op1") {
+		t.Errorf("create for a move that has ended: %v", err)
+	}
+	w.nothingLeft()
+
+	w = movingPod(t, nil)
+	w.orders = &expecting{world: w, attempt: 2, asked: func() {
+		w.records.set(func(r *nodev1.Record) { r.Operation.Attempt = 2 })
+	}}
+	w.must("create for the next attempt", w.createPod())
 }
 
 // TestCreateWhileThePodBeginsToRun: CRI makes a container that had ended, and is slow. The pod runs without it.
@@ -88,6 +200,33 @@ func TestSuccessorLeavesEndedContainers(t *testing.T) {
 		return
 	}
 	t.Error("no death came between the commit and the end of the Start")
+}
+
+// TestSuccessorSettles: the shim dies while the pod begins to run, of which a container has ended on the way. The
+// successor removes it from the guest, and keeps its end for the pod's next move.
+func TestSuccessorSettles(t *testing.T) {
+	w := movingPod(t, func(source *world) {
+		source.agent.exit("c3") <- 7
+		source.waitFor("log")
+	})
+	w.agent.pod.containers = map[string]*agentv1.AddContainerRequest{"c2": {}, "c3": {}}
+	vm := w.readyPod("web", "log")
+	w.commit()
+	w.at("restored", func() error { runtime.Goexit(); return nil })
+	w.dies(0, func() { _ = vm.owner.start(t.Context()) })
+	w.at("restored", nil)
+	if j := vm.journal.Load(); j.Phase != journal.Own || !j.Waking {
+		t.Fatalf("the shim that died has left %s, waking: %t", j.Phase, j.Waking)
+	}
+	next := w.succeed(vm)
+	(&adoption{vm: next}).finishWake(t.Context())
+	if got := w.agent.has(); !next.inState(Running) || !slices.Equal(got, []string{"c2"}) {
+		t.Errorf("the successor's VM is %s, and its guest has %q", next.state, got)
+	}
+	j := next.journal.Load()
+	if end := j.EndOf("log"); end == nil || end.Status != 7 || j.Spec.Pod.Member("c3") != nil {
+		t.Errorf("of the container that ended with 7 is known: %+v, %+v", end, j.Spec.Pod.Containers)
+	}
 }
 
 // TestContainerCameAndWent: a container that came and went since the pod was offered has had an id of the guest. The

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/spec"
@@ -22,6 +23,8 @@ type expecting struct {
 	Orders
 	*world
 	unheard int
+	attempt uint32
+	asked   func() // nil: nothing happens meanwhile
 }
 
 func (e *expecting) Expected(context.Context, *nodev1.VM) (*nodev1.ExpectedResponse, error) {
@@ -31,8 +34,13 @@ func (e *expecting) Expected(context.Context, *nodev1.VM) (*nodev1.ExpectedRespo
 	if e.unheard--; e.unheard >= 0 {
 		return nil, errdefs.ErrUnavailable
 	}
-	return &nodev1.ExpectedResponse{Operation: "op1", Attempt: 1, Stream: e.stream}, nil
+	if e.asked != nil {
+		e.asked()
+	}
+	return &nodev1.ExpectedResponse{Operation: "op1", Attempt: max(1, e.attempt), Stream: e.stream}, nil
 }
+
+func (e *expecting) Image(context.Context, string, string) (string, error) { return firstImage, nil }
 
 // movingPod is a pod on its way from node a, whose containers web and log run and whose container setup has ended with
 // 3. The function meanwhile is called after it was offered and before it is sent.
@@ -149,6 +157,28 @@ func TestContainerEndsOnTheWay(t *testing.T) {
 		t.Errorf("log ended with %d; web is %s", got, w.stateOf("web"))
 	}
 	w.must("delete log", w.deleteTask("log"))
+}
+
+// TestContainerEndsInTheLastPass: the guest tells the end of a container just before the pause, and CRI has not heard
+// of it. The move goes on. The container is told to run where the pod goes, and then its end, each once.
+func TestContainerEndsInTheLastPass(t *testing.T) {
+	var source *world
+	w := movingPod(t, func(s *world) {
+		source = s
+		s.service.mu.Lock()
+		defer s.service.mu.Unlock()
+		s.service.tasks["log"].init.pump.End(&agentv1.WaitResponse{ExitStatus: 7, ExitedAtUnixNano: 1})
+	})
+	w.agent.exit("c3") <- 7
+	w.must("arm", w.armed("setup", "web", "log"))
+	w.must("move", w.moved())
+	if got := w.waitFor("log"); got != 7 || w.stateOf("web") != tasktypes.Status_RUNNING {
+		t.Errorf("log ended with %d; web is %s", got, w.stateOf("web"))
+	}
+	w.must("delete log", w.deleteTask("log"))
+	if here, there := w.ends(), source.ends(); here != 2 || there != 1 { // one is setup's
+		t.Errorf("its destination told %d ends, its source %d", here, there)
+	}
 }
 
 // TestContainersChangeOnTheWay: a pod that has got a container since it was offered does not come in place of the one

@@ -12,6 +12,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/stdio"
 )
@@ -49,7 +50,16 @@ func (p *pod) resumed(resume *journal.Resume, at func(*Task) journal.ResumedMemb
 	return &j
 }
 
-// standing is where the streams of a container stand, which flow no more from here on.
+// pause pauses the VM. What the containers of a pod do from here to the pause is told where the pod goes.
+func (p *pod) pause(pause func() error) error {
+	if !p.vm.isPod() {
+		return pause()
+	}
+	return failpoint.Record(podPoint, "Pause", pause)
+}
+
+// standing is where the streams of a container stand, which flow no more from here on. One whose end the guest has
+// told, and CRI not yet, is among them: where it goes the guest tells it again, after the rest of its output.
 func standing(t *Task) journal.ResumedMember { return journal.ResumedMember{Init: t.init.pump.Stop()} }
 
 // capturable names what of a container is in the way of an operation; vm.mu is held.
@@ -157,18 +167,6 @@ func (m *member) startEnded(ctx context.Context) error {
 	t.vm.events.Send(&events.TaskStart{ContainerID: t.id, Pid: t.pid()})
 	t.vm.mu.Unlock()
 	m.endCreated(ctx, m.ended.Status, m.ended.At)
-	return nil
-}
-
-// settled refuses a pause in the moment in which a container ends: its end is to be told once, here or there.
-func (p *pod) settled() error {
-	p.vm.mu.Lock()
-	defer p.vm.mu.Unlock()
-	for _, t := range p.vm.tasks {
-		if t.member != nil && !t.init.exited && t.init.pump.Reported() != nil {
-			return fmt.Errorf("container %s ends at this moment: try again: %w", t.id, errdefs.ErrUnavailable)
-		}
-	}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"crypto/sha256"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -12,12 +13,19 @@ import (
 
 // sync makes a volume of the guest hold what the directory of the host holds now. A guest that was told so before is
 // not asked again.
-func (p *pod) sync(ctx context.Context, agent Agent, volume, source string) error {
+//
+// A shim before this one, here or on another node, may have told the guest. A guest that has a revision takes no other
+// one of the same number, and cannot say so. So each shim counts from the nanosecond of its first revision on. Where
+// the clock of that shim was ahead, the guest's answer says how far it has counted.
+func (p *pod) sync(ctx context.Context, agent agentv1.AgentService, volume, source string) error {
 	p.syncing.Lock()
 	defer p.syncing.Unlock()
 	files, err := bundle.Volume{Source: source}.Files()
 	if err != nil {
 		return err
+	}
+	if pod := p.vm.spec().Pod; pod.Volume(volume).Mapped {
+		bundle.Owned(files, pod.Users)
 	}
 	r := &agentv1.SyncVolumeRequest{Volume: volume, Entries: files}
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(r)
@@ -27,6 +35,9 @@ func (p *pod) sync(ctx context.Context, agent Agent, volume, source string) erro
 	sum := sha256.Sum256(data)
 	if p.told[volume] == sum {
 		return nil
+	}
+	if p.revision == 0 {
+		p.revision = uint64(time.Now().UnixNano())
 	}
 	r.Last = true
 	for {
@@ -40,6 +51,6 @@ func (p *pod) sync(ctx context.Context, agent Agent, volume, source string) erro
 			p.told[volume] = sum
 			return nil
 		}
-		p.revision = held.GetRevision() // of a shim before this one
+		p.revision = held.GetRevision()
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
 )
 
@@ -29,6 +30,7 @@ type freshness struct {
 // keepFresh tells the guest what changes in the sources of synced volumes, until ctx ends. It is part of the VM's
 // traffic: while an operation holds the VM the guest is told nothing, and all of it when the VM goes on.
 func (p *pod) keepFresh(ctx context.Context) {
+	p.awaitEarly(ctx)
 	f := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{}}
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -39,6 +41,46 @@ func (p *pod) keepFresh(ctx context.Context) {
 	f.watcher = w
 	defer w.Close()
 	f.run(ctx, w.Events, w.Errors)
+}
+
+// early tells a guest that wakes of its volumes, before its traffic flows. The zero value does not.
+type early struct {
+	stop func()
+	over chan struct{} // closed at its end
+}
+
+// freshenEarly tells a guest that was just resumed of its synced volumes, and waits for nothing. What fails is tried
+// again by keepFresh, which comes after it and says so.
+func (p *pod) freshenEarly(agent agentv1.AgentService) {
+	p.awaitEarly(p.vm.life) // of a try before this one to meet the guest
+	if !p.vm.isPod() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(p.vm.life, guestBound)
+	over := make(chan struct{})
+	p.early = early{stop: cancel, over: over}
+	go func() {
+		defer close(over)
+		defer cancel()
+		for source, id := range p.synced() {
+			if err := p.sync(ctx, agent, id, source); err != nil {
+				p.vm.log.Debug("freshen volume early", "volume", id, "error", err)
+			}
+		}
+	}()
+}
+
+// awaitEarly returns when freshenEarly asks the guest nothing any more, which the end of ctx makes it do.
+func (p *pod) awaitEarly(ctx context.Context) {
+	if p.early.stop == nil {
+		return
+	}
+	select {
+	case <-p.early.over:
+	case <-ctx.Done():
+		p.early.stop()
+		<-p.early.over
+	}
 }
 
 // run tells the guest of changes. After the kernel has lost some, it looks at every volume.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 
+	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/journal"
 )
@@ -56,6 +58,27 @@ func TestFreshnessOverflow(t *testing.T) {
 		cancel()
 		<-over
 	})
+}
+
+// TestSyncAfterAnotherShim: a guest that another shim has told of a volume is told of a change, at any revision.
+func TestSyncAfterAnotherShim(t *testing.T) {
+	for _, counted := range []uint64{0, 1, 2, 3, 1000} {
+		agent := newFakeAgent(&faults{})
+		agent.pod.synced = map[string]*agentv1.SyncVolumeRequest{"v1": {Volume: "v1", Revision: counted}}
+		p, source := syncedPod(t, agent)
+		for _, name := range []string{"first", "second"} {
+			if err := os.WriteFile(filepath.Join(source, name), []byte(name), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.sync(t.Context(), agent, "v1", source); err != nil {
+				t.Fatal(err)
+			}
+			has := agent.pod.synced["v1"].GetEntries()
+			if !slices.ContainsFunc(has, func(f *agentv1.File) bool { return filepath.Base(f.GetPath()) == name }) {
+				t.Errorf("of a guest at revision %d: file %s has not come: %v", counted, name, has)
+			}
+		}
+	}
 }
 
 // TestSyncOfAHungGuest: a guest that does not answer what keeps a volume fresh holds up no Create for longer than the

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/containerd/errdefs"
+
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/internal/failpoint"
@@ -34,6 +36,22 @@ func (c *memberCreation) name(p *spec.Pod, j *journal.Journal) []spec.VolumeMoun
 	return mounts
 }
 
+// checkMapped refuses a volume whose owners are ids of the containers for one container, and of the host for another:
+// the guest makes its files once.
+func (c *memberCreation) checkMapped() error {
+	j := c.vm.journal.Load()
+	for i, v := range c.bundle.Member.Volumes {
+		have := j.Spec.Pod.Volume(j.Volumes[v.Source])
+		if have == nil || have.Mapped == v.Mapped {
+			continue
+		}
+		target := c.bundle.Member.Container.Mounts[i].Target
+		return fmt.Errorf("mount %s: another container of the pod has this volume with uidMappings and gidMappings, or "+
+			"without them: give all mounts of it the same: %w", target, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
 // freeVolumeID answers an id that no volume of the pod has: those of devices go again.
 func freeVolumeID(p *spec.Pod) string {
 	for n := len(p.Volumes) + 1; ; n++ {
@@ -51,6 +69,9 @@ func (c *memberCreation) volumes(ctx context.Context, _ *steps.Undo) error {
 		v := p.Volume(m.Volume)
 		r := &agentv1.AddVolumeRequest{
 			Id: v.ID, Kind: guestKind(v.Kind), Size: v.Size, Mode: v.Mode, Uid: v.UID, Gid: v.GID, Options: v.Options,
+		}
+		if v.Mapped {
+			r.Uid, r.Gid = p.Users.Owner(v.UID, v.GID)
 		}
 		if v.Kind == spec.VolumeMounted {
 			d := sp.Disk(v.Disk)
@@ -80,9 +101,10 @@ func guestKind(kind string) string {
 	return kind
 }
 
-func volumeMounts(mounts []spec.VolumeMount) (all []*agentv1.VolumeMount) {
+func volumeMounts(p *spec.Pod, mounts []spec.VolumeMount) (all []*agentv1.VolumeMount) {
 	for _, m := range mounts {
-		all = append(all, &agentv1.VolumeMount{Volume: m.Volume, Path: m.Path, Target: m.Target, Options: m.Options})
+		all = append(all, &agentv1.VolumeMount{Volume: m.Volume, Path: m.Path, Target: m.Target, Options: m.Options,
+			Map: p.Volume(m.Volume).IsMappedDisk()})
 	}
 	return all
 }

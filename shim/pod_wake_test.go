@@ -18,9 +18,11 @@ import (
 
 // sleepingPod is a pod with a name for its VM, whose containers web and log run and whose container setup has ended
 // with 3. It sleeps, and CRI has deleted its tasks.
-func sleepingPod(t *testing.T, deleted bool) *world {
+func sleepingPod(t *testing.T, deleted bool) *world { return asleep(newWorld(t), deleted) }
+
+func asleep(w *world, deleted bool) *world {
+	t := w.t
 	t.Helper()
-	w := newWorld(t)
 	w.podNotes = map[string]string{"godwit.dev/vm": "web"}
 	w.runningPod("setup", "web", "log")
 	w.agent.exit("c1") <- 3
@@ -58,6 +60,13 @@ func sleepingPod(t *testing.T, deleted bool) *world {
 func (w *world) killTask(id string) error {
 	_, err := w.service.Kill(ctxNS(w.t), &taskapi.KillRequest{ID: id, Signal: 15})
 	return err
+}
+
+// awaited are the containers for which the pod says that it waits.
+func (w *world) awaited() []string {
+	r, err := w.machineService().Query(w.t.Context(), &machinev1.QueryRequest{})
+	w.must("query", err)
+	return r.GetMissing()
 }
 
 // endTasks kills and deletes those of these tasks that are there.
@@ -115,6 +124,9 @@ func testPodWakes(t *testing.T, deleted bool) {
 			t.Errorf("%s is %s while it is armed", id, got)
 		}
 	}
+	if got := w.awaited(); !slices.Equal(got, []string{"log"}) {
+		t.Errorf("it says that it waits for %q", got)
+	}
 	r := execRequest("probe")
 	r.ID = "web"
 	if _, err := w.service.Exec(ctxNS(t), r); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
@@ -124,6 +136,9 @@ func testPodWakes(t *testing.T, deleted bool) {
 	w.must("start log", w.startTask("log"))
 	if !eventually(func() bool { return vm.inState(Running) }) {
 		t.Fatalf("the VM is %s after all its tasks were started", vm.state)
+	}
+	if got := w.awaited(); len(got) > 0 {
+		t.Errorf("it runs, and says that it waits for %q", got)
 	}
 	var guests []string
 	for _, m := range vm.journal.Load().Members {
@@ -223,8 +238,8 @@ func TestPodWakeGivenUp(t *testing.T) {
 			}
 			w.must("delete "+ended, w.deleteTask(ended))
 		}
-		if got := w.records.rec.GetOwner().GetDigest(); got == "" {
-			t.Errorf("after a wake that was given up the VM has owner %v", w.records.rec.GetOwner())
+		if got := w.records.rec; got.GetOwner().GetDigest() == "" || got.GetOperation() != nil {
+			t.Errorf("after a wake that was given up the VM has owner %v and operation %v", got.GetOwner(), got.GetOperation())
 		}
 		w.restart()
 		w.must("wake again", w.armed("web", "log"))

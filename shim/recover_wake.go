@@ -84,7 +84,11 @@ func (a *adoption) finishWake(ctx context.Context) {
 		return
 	}
 	vm.log.Info("the wake of a shim that died is finished", "operation", j.Operation, "attempt", j.Attempt)
+	if err := vm.pod.keepEnds(&j.Resume); err != nil {
+		vm.log.Warn("note which containers had ended", "error", err)
+	}
 	s.startTraffic(ctx)
+	vm.pod.settle(ctx)
 }
 
 // stepsAfterCommit are the steps of a Start of a restored VM from the commit on.

@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -93,6 +94,11 @@ func (f *filling) fill(ctx context.Context) bool {
 	begun, pause := time.Now(), retry.Backoff{Min: fillPause, Max: longestFill}
 	for {
 		err := f.fillOnce(ctx)
+		if errors.Is(err, track.ErrRemapped) && !vm.spec().HasAgent() {
+			if err = f.abandon(); err == nil {
+				return true
+			}
+		}
 		if err == nil || vm.journal.Load().Postcopy == nil { // the worker may have died after its last order
 			vm.log.Info("RAM is whole", "snapshot", f.Digest, "ms", time.Since(begun).Milliseconds())
 			return true
@@ -124,13 +130,19 @@ func (f *filling) fillOnce(ctx context.Context) error {
 	if table, err := files.open(tableFile(j), os.O_CREATE|os.O_RDWR|os.O_TRUNC); err == nil {
 		job.Table = worker.Open(table)
 	}
-	return vm.host.Snapshots(j.Cgroup).LazyFill(ctx, job, func(p worker.Progress) {
+	ctx, stop := f.untilReset(ctx, ram)
+	defer stop()
+	err = vm.host.Snapshots(j.Cgroup).LazyFill(ctx, job, func(p worker.Progress) {
 		if p.Settled {
 			f.noteIdle()
 			return
 		}
 		f.note(p.Done, p.Total, p.Waiting)
 	})
+	if cause := context.Cause(ctx); errors.Is(cause, track.ErrRemapped) {
+		return cause
+	}
+	return err
 }
 
 // missing answers the RAM that waits, as soon as it does.

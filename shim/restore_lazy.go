@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -20,7 +21,7 @@ type Lazy interface {
 	Probe(ctx context.Context) error
 	// Expect has who touches a page of RAM wait for it, before the VMM has touched any.
 	Expect(p vmm.Process, ram *os.File) error
-	// Open opens what brings pages into RAM.
+	// Open opens what brings pages into RAM. The error is track.ErrRemapped once no page is waited for any more.
 	Open(p vmm.Process, ram *os.File) (*os.File, []track.Region, error)
 	// Whole ends the waiting, of a VM that stands still.
 	Whole(p vmm.Process, ram *os.File) error
@@ -32,13 +33,21 @@ func (s *starting) beginFill(_ context.Context, u *steps.Undo) error {
 	if vm.journal.Load().Postcopy == nil {
 		return nil
 	}
+	// Of a Start that failed there may be pages.
+	ram, err := os.OpenFile(vm.journal.Load().RAM, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(track.Empty(ram), ram.Close()); err != nil {
+		return fmt.Errorf("restore lazily: %w", err)
+	}
 	s.filling = vm.postcopy.start()
 	u.Add("end the fill", func(ctx context.Context) error { vm.postcopy.stop(ctx); return nil })
 	return nil
 }
 
 // registerRAM has RAM wait for its pages, and these come from now on: loading the state wants some.
-func (s *starting) registerRAM(_ context.Context, u *steps.Undo) error {
+func (s *starting) registerRAM() error {
 	vm, j := s.vm, s.vm.journal.Load()
 	ram, err := os.OpenFile(j.RAM, os.O_RDWR, 0)
 	if err != nil {
@@ -54,8 +63,6 @@ func (s *starting) registerRAM(_ context.Context, u *steps.Undo) error {
 	}
 	s.armed = true
 	s.filling.noteWaiting()
-	// Before the VMM is killed, which the step before this one has started.
-	u.Add("stop to fill RAM", func(ctx context.Context) error { vm.postcopy.stop(ctx); return nil })
 	return nil
 }
 

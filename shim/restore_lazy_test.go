@@ -28,7 +28,8 @@ import (
 // fakeLazy is a kernel that has VMs wait for RAM.
 type fakeLazy struct {
 	*world
-	cannot error
+	cannot   error
+	remapped atomic.Bool // by the VMM
 }
 
 func (l *fakeLazy) Probe(context.Context) error { return l.cannot }
@@ -36,6 +37,9 @@ func (l *fakeLazy) Probe(context.Context) error { return l.cannot }
 func (l *fakeLazy) Expect(vmm.Process, *os.File) error { return l.call("expect") }
 
 func (l *fakeLazy) Open(vmm.Process, *os.File) (*os.File, []track.Region, error) {
+	if l.remapped.Load() {
+		return nil, nil, track.ErrRemapped
+	}
 	f, err := os.Open(os.DevNull)
 	return f, nil, err
 }
@@ -53,8 +57,10 @@ func (l *fakeLazy) Whole(vmm.Process, *os.File) error {
 
 // lazily is a VM asleep on a node where RAM comes while it runs, and does not before come is
 // called.
-func lazily(t *testing.T) (w *world, come func()) {
-	w = newWorld(t).asleep()
+func lazily(t *testing.T) (w *world, come func()) { return newWorld(t).lazily() }
+
+func (w *world) lazily() (_ *world, come func()) {
+	t := w.asleep().t
 	w.lazy = &fakeLazy{world: w}
 	w.tracking = func(context.Context) tracking.Choice { return tracking.Choice{Way: track.UFFD} }
 	w.cfg.Worker.Restore = config.RestoreLazy
@@ -113,7 +119,7 @@ func TestLazyRestore(t *testing.T) {
 	w, come := lazily(t)
 	w.store.lacks, w.store.dead = "the registry is away", 2
 	w.running()
-	if !w.machine.cfg.Waits || !w.machine.cfg.Track || !w.machine.running() || w.journal().Postcopy == nil {
+	if w.machine.cfg.Track != vmm.TrackPages || !w.machine.running() || w.journal().Postcopy == nil {
 		t.Fatalf("VMM %+v, journal %+v", w.machine.cfg, w.journal())
 	}
 	if !eventually(func() bool { return w.restoring() == "lazy, 1 of 2 MiB, waits: the registry is away" }) {
@@ -206,7 +212,7 @@ func TestLazyRestoreRefused(t *testing.T) {
 	}{
 		"VMM":      {func(w *world) { w.hasty = true }, "VMM fake reads RAM"},
 		"tracking": {func(w *world) { w.tracking = nil }, "worker.tracking"},
-		"kernel":   {func(w *world) { w.lazy = &fakeLazy{w, errFake} }, "this kernel cannot"},
+		"kernel":   {func(w *world) { w.lazy = &fakeLazy{world: w, cannot: errFake} }, "this kernel cannot"},
 		"build":    {func(w *world) { w.lazy = nil }, "this build"},
 	} {
 		t.Run(name, func(t *testing.T) {

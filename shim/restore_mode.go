@@ -63,9 +63,7 @@ func (c *creation) obstacleToLazy(ctx context.Context) error {
 	}
 	switch choice := c.host.chooseTracking(ctx); {
 	case !c.waits:
-		return fmt.Errorf("VMM %s reads RAM before it can wait for it; QEMU does not", sp.VMM.Name)
-	case !sp.HasAgent():
-		return errors.New("it is a VM disk, of which no agent says when it is awake")
+		return fmt.Errorf("VMM %s reads RAM before it can wait for it", sp.VMM.Name)
 	case choice.Way != track.UFFD:
 		return fmt.Errorf("RAM is tracked by %s (worker.tracking), not by uffd: %s", choice.Way, choice.Reason)
 	case c.host.Lazy == nil:

@@ -15,6 +15,7 @@ import (
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/vmm"
 )
 
 // wantMode looks at what the VM's status says of its restore; reason is how that begins.
@@ -43,7 +44,7 @@ func TestAutoRestore(t *testing.T) {
 		"VMM":      {much, func(w *world) { w.hasty = true }, config.RestoreEager, "auto: VMM fake reads RAM before"},
 		"tracking": {much, func(w *world) { w.tracking = nil }, config.RestoreEager, "auto: RAM is tracked by content"},
 		"kernel": {much, func(w *world) {
-			w.lazy = &fakeLazy{w, errFake}
+			w.lazy = &fakeLazy{world: w, cannot: errFake}
 		}, config.RestoreEager, "auto: this kernel cannot: " + errFake.Error()},
 		"build": {much, func(w *world) { w.lazy = nil }, config.RestoreEager, "auto: this build cannot"},
 		"container": {much, func(w *world) {
@@ -59,7 +60,8 @@ func TestAutoRestore(t *testing.T) {
 			}
 			w.running()
 			lazy := c.mode == config.RestoreLazy
-			if j := w.journal(); w.machine.cfg.Waits != lazy || (j.Postcopy != nil) != lazy || (w.restoring() != "") != lazy {
+			if j := w.journal(); (w.machine.cfg.Track == vmm.TrackPages) != lazy || (j.Postcopy != nil) != lazy ||
+				(w.restoring() != "") != lazy {
 				t.Errorf("VMM %+v, journal %+v, restore %q", w.machine.cfg, j, w.restoring())
 			}
 			come()
@@ -73,7 +75,7 @@ func TestAutoRestore(t *testing.T) {
 
 func (w *world) annotate(mode string) { w.notes["godwit.dev/restore"] = mode }
 
-// A VM disk is no guest of which an agent says when it is awake; the shim's log tells of it.
+// A VM disk wakes as any other VM; the shim's log tells of it.
 func TestAutoRestoreOfAVMDisk(t *testing.T) {
 	w, _ := lazily(t)
 	w.cfg.Worker.Restore = config.RestoreAuto
@@ -85,11 +87,10 @@ func TestAutoRestoreOfAVMDisk(t *testing.T) {
 		snapshot: &snapshot.Config{Spec: &spec.Spec{VMDisk: &spec.VMDisk{}}},
 	}
 	w.must("pick", c.chooseMode(t.Context(), uint64(config.LazyFrom)))
-	if r := c.next.Restored; r.Lazy() || r.Mode != config.RestoreEager ||
-		!strings.HasPrefix(r.Reason, "auto: it is a VM disk") {
-		t.Errorf("lazy %v, %+v", r.Lazy(), r)
+	if r := c.next.Restored; !r.Lazy() {
+		t.Errorf("%+v", r)
 	}
-	if !strings.Contains(log.String(), `msg="restore mode" mode=eager reason="auto: it is a VM disk`) {
+	if !strings.Contains(log.String(), `msg="restore mode" mode=lazy reason="auto: 256 MiB of RAM`) {
 		t.Errorf("the log has %s", &log)
 	}
 }

@@ -18,7 +18,9 @@ import (
 	"godwit.dev/godwit/shim/steps"
 )
 
-func (s *starting) load(ctx context.Context, _ *steps.Undo) (err error) {
+func (s *starting) load(ctx context.Context, u *steps.Undo) (err error) {
+	// Before the VMM is killed, which the step before this one has started: see postcopy.stop.
+	u.Add("stop to fill RAM", func(ctx context.Context) error { s.vm.postcopy.stop(ctx); return nil })
 	f, err := os.Open(stateFile(s.vm.dir))
 	if err != nil {
 		return err
@@ -70,28 +72,54 @@ func (s *starting) ready(j *journal.Journal) error {
 	return nil
 }
 
-// verifyGuest shows that the guest is the one that went to sleep. It gives the guest entropy, the time and its
-// addresses, and takes up its stdio where it was left.
-func (s *starting) verifyGuest(ctx context.Context, _ *steps.Undo) error {
-	vm, j := s.vm, s.vm.journal.Load()
-	entropy := make([]byte, 64)
-	if _, err := rand.Read(entropy); err != nil {
+// woken is what a restored guest has answered.
+type woken struct {
+	answer *agentv1.RestoredResponse
+	err    error // it answered so, or was not asked
+}
+
+// meet is the first call to a restored guest. It gives the guest entropy, the time and its addresses. Its volumes are
+// on their way at the same time. An error says that the guest does not answer: any other is verifyGuest's.
+func (w *woken) meet(ctx context.Context, s *starting, agent agentv1.AgentService) error {
+	req, err := restoredRequest(ctx, s)
+	if err == nil {
+		s.vm.pod.freshenEarly(agent)
+		w.answer, err = agent.Restored(ctx, req)
+	}
+	w.err = err
+	if ctx.Err() != nil || errdefs.IsUnavailable(err) {
 		return err
 	}
+	return nil
+}
+
+func restoredRequest(ctx context.Context, s *starting) (*agentv1.RestoredRequest, error) {
+	entropy := make([]byte, 64)
+	if _, err := rand.Read(entropy); err != nil {
+		return nil, err
+	}
+	j := s.vm.journal.Load()
 	req := &agentv1.RestoredRequest{Entropy: entropy, UnixNano: time.Now().UnixNano(),
 		Generation: fmt.Sprint(j.Generation)}
-	if s.readdress {
-		if !s.plugs {
-			req.Nics, req.SetNics = agentNICs(j.Spec.NICs), true
-		}
-		for files, err := range s.hostFiles().Requests(ctx) {
-			if err != nil {
-				return err
-			}
-			req.Files = append(req.Files, files.GetFiles()...)
-		}
+	if !s.readdress {
+		return req, nil
 	}
-	r, err := vm.agent.Restored(ctx, req)
+	if !s.plugs {
+		req.Nics, req.SetNics = agentNICs(j.Spec.NICs), true
+	}
+	for files, err := range s.hostFiles().Requests(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		req.Files = append(req.Files, files.GetFiles()...)
+	}
+	return req, nil
+}
+
+// verifyGuest shows that the guest is the one that went to sleep, and takes up its stdio where it was left.
+func (s *starting) verifyGuest(ctx context.Context, _ *steps.Undo) error {
+	j := s.vm.journal.Load()
+	r, err := s.woken.answer, s.woken.err
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,10 @@ func (p *pushing) openGolden(req *machinev1.CaptureRequest) *worker.File {
 	return worker.Open(table.File)
 }
 
+// isGolden reports whether a golden snapshot is made of the VM. No record has that operation: a controller would take
+// it for one that is over, and end it. The maker ends it, or the bound of the capture.
+func (c *capture) isGolden() bool { return c != nil && c.req.GetMake() != nil }
+
 // goldenOf is what a golden snapshot of this VM is found by.
 func goldenOf(req *machinev1.CaptureRequest, s *spec.Spec) *snapshot.GoldenInfo {
 	m := req.GetMake()

@@ -40,6 +40,7 @@ func (s *livePause) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 // on, answers, and its output flows.
 func (s *livePause) Prepare(ctx context.Context) error {
 	vm := s.vm
+	s.notePinned()
 	if s.paused {
 		return nil
 	}
@@ -59,6 +60,16 @@ func (s *livePause) Prepare(ctx context.Context) error {
 	return nil
 }
 
+// notePinned says that the CPUs of this node, which the VM is pinned to, do not go along.
+func (s *livePause) notePinned() {
+	b := s.vm.owner.bundle
+	if s.c.req.GetCheckpoint() || b == nil || b.CPUs == "" && b.Mems == "" {
+		return
+	}
+	s.vm.log.Info("the VM is pinned to parts of this node: another node that runs it uses all of its own", "cpus", b.CPUs,
+		"mems", b.Mems)
+}
+
 // gcDelay is how long garbage is not collected from the pause, or from the arrival of a state, on: longer
 // than a VM that moves live stands still for.
 const gcDelay = 500 * time.Millisecond
@@ -75,12 +86,9 @@ func (s *livePause) Pause(ctx context.Context) error {
 	if vm.owner.init.pump.Reported() != nil { // it ends here, and is not heard of twice
 		return vm.ending.early()
 	}
-	if err := vm.pod.settled(); err != nil {
-		return err
-	}
 	gcpause.Defer(gcDelay)
 	s.begun = time.Now()
-	if err := vm.machine.Pause(ctx); err != nil {
+	if err := vm.pod.pause(func() error { return vm.machine.Pause(ctx) }); err != nil {
 		return err
 	}
 	s.stopped = time.Now()

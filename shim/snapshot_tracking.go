@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"godwit.dev/godwit/shim/journal"
-	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/snapshot/worker"
@@ -85,10 +84,11 @@ func (r *ramTracking) openFiles(ctx context.Context, ram *os.File, files *openFi
 // startTracking has the kernel note what the VM writes from its first instruction on: up to here RAM is
 // what the page table of its restore says, so that the next capture has only that to look at.
 // Without it that one compares every page, and is no less exact.
-func (s *starting) startTracking(ctx context.Context, u *steps.Undo) error {
+// It is called when the VMM has mapped RAM, and has touched none of it.
+func (s *starting) startTracking(ctx context.Context) error {
 	vm, j := s.vm, s.vm.journal.Load()
 	if j.Postcopy != nil {
-		return s.registerRAM(ctx, u)
+		return s.registerRAM()
 	}
 	if vm.tracking.currentChoice(ctx).Way != track.UFFD {
 		return nil

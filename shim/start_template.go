@@ -139,8 +139,10 @@ func (c *cloning) copy(ctx context.Context, u *steps.Undo, t *template.Template)
 func (c *cloning) launchCopy(ctx context.Context, u *steps.Undo) error {
 	vm, t := c.start.vm, c.template
 	macs := map[int]string{}
-	for _, n := range vm.spec().NICs {
-		macs[n.Slot] = n.MAC
+	if !vm.vmm.facts().BareTemplates {
+		for _, n := range vm.spec().NICs {
+			macs[n.Slot] = n.MAC
+		}
 	}
 	if err := t.Readdress(macs); err != nil {
 		return err
@@ -218,13 +220,13 @@ func (c *cloning) resetFiles() error {
 // shapeOf answers that of a VM that is not restored. An error says why no other VM can be like it.
 func (c *cloning) shapeOf() (template.Shape, error) {
 	vm, facts := c.start.vm, c.start.vm.vmm.facts()
-	if facts.Single != "" {
-		return template.Shape{}, fmt.Errorf("%s: %s: %w", facts.Name, facts.Single, errdefs.ErrNotImplemented)
-	}
 	sp := vm.spec()
 	out := baseShape(facts, vm.host.HostKernel)
 	out.Guest, out.Cmdline = sp.Kernel.Digest, sp.Kernel.Cmdline
 	out.Memory, out.VCPUs, out.HotDisks = sp.Memory, sp.VCPUs, sp.Pod != nil
+	if facts.BareTemplates {
+		return out, nil
+	}
 	for _, d := range sp.Disks {
 		out.Disks = append(out.Disks, template.Disk{Slot: d.Slot, ReadOnly: d.ReadOnly})
 	}
@@ -245,9 +247,6 @@ func ShapeOf(ctx context.Context, host *Host, o template.Order) (template.Shape,
 	if err != nil {
 		return template.Shape{}, err
 	}
-	if facts.Single != "" {
-		return template.Shape{}, fmt.Errorf("%s: %s: %w", facts.Name, facts.Single, errdefs.ErrNotImplemented)
-	}
 	kernel, err := host.Kernel()
 	if err != nil {
 		return template.Shape{}, err
@@ -255,6 +254,9 @@ func ShapeOf(ctx context.Context, host *Host, o template.Order) (template.Shape,
 	out := baseShape(facts, host.HostKernel)
 	out.Memory, out.VCPUs = cmp.Or(o.Memory, uint64(host.Config.VM.Memory)), cmp.Or(o.VCPUs, 1)
 	out.Guest, out.Cmdline = kernel.Digest, kernel.Cmdline+timerArguments(facts.Accel, out.VCPUs)
+	if facts.BareTemplates {
+		return out, nil
+	}
 	for i := range cmp.Or(o.Layers, 1) {
 		out.Disks = append(out.Disks, template.Disk{Slot: firstDiskSlot + i, ReadOnly: true})
 	}
@@ -287,7 +289,7 @@ func CurrentShape(ctx context.Context, host *Host, s template.Shape) bool {
 		return false
 	}
 	facts, err := driver.Probe(ctx)
-	if err != nil || facts.Single != "" {
+	if err != nil {
 		return false
 	}
 	kernel, err := host.Kernel()

@@ -309,6 +309,26 @@ func TestShapeOfTheHostsCPU(t *testing.T) {
 	}
 }
 
+// A VMM whose templates are bare has one shape for VMs of any disks and NICs: each gets its own once it is copied.
+func TestBareShape(t *testing.T) {
+	w := newWorld(t)
+	w.templates = &template.Store{Dir: filepath.Join(w.cfg.StateDir, "templates")}
+	w.bareTemplates = true
+	w.running()
+	due, err := w.templates.Due(1)
+	if err != nil || len(due) != 1 {
+		t.Fatalf("due are %v, %v", due, err)
+	}
+	o := template.Order{Memory: due[0].Memory, VCPUs: due[0].VCPUs}
+	for _, o.NICs = range []int{0, 2} {
+		for _, o.Layers = range []int{1, 3} {
+			if shape, err := ShapeOf(t.Context(), w.host(), o); err != nil || shape.Key() != due[0].Key() {
+				t.Errorf("%+v: %+v, %v; the VM's is %+v", o, shape, err, due[0])
+			}
+		}
+	}
+}
+
 // An order names the shape that a VM which says nothing has: that VM starts as a copy of what was
 // ordered. Each field of an order makes another shape.
 func TestOrderedShapeIsThatOfAVM(t *testing.T) {

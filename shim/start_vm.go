@@ -97,6 +97,7 @@ type starting struct {
 	committed uint64 // of a move: the one under which the VM runs
 
 	cloning *cloning // of a boot
+	woken   woken    // what a restored guest says of itself
 	kernel  string   // of a copy: its kernel's release, and which boot it is
 	boot    string
 
@@ -145,7 +146,6 @@ func (s *starting) steps() []steps.Step {
 		return append(boot, []steps.Step{
 			steps.New("begin fill", s.beginFill),
 			steps.New("start VMM", s.skipIfArrived(s.launch)),
-			steps.New("arm tracking", s.skipIfArrived(s.startTracking)),
 			steps.New("load state", s.skipIfArrived(s.load)),
 			steps.New("commit", s.commit),
 			steps.New("resume", s.resumeGuest),
@@ -236,8 +236,11 @@ func (s *starting) resumeGuest(ctx context.Context, _ *steps.Undo) error {
 
 func (s *starting) connect(ctx context.Context, u *steps.Undo) error {
 	var first FirstCall
-	if s.cloning.loading() {
+	switch {
+	case s.cloning.loading():
 		first = s.cloning.firstCall
+	case s.vm.origin.restored:
+		first = func(ctx context.Context, a agentv1.AgentService) error { return s.woken.meet(ctx, s, a) }
 	}
 	a, err := s.dialUntilFilled(ctx, func(ctx context.Context) (Agent, error) {
 		return s.vm.dial(ctx, s.vm.machine, s.vm.journal.Load().Resume.Init, first)

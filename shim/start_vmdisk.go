@@ -83,8 +83,8 @@ func serialSocket(j *journal.Journal) string { return j.RunDir + "/console.sock"
 func (s *starting) diskSteps() []steps.Step {
 	if s.vm.origin.restored {
 		return []steps.Step{
+			steps.New("begin fill", s.beginFill),
 			steps.New("start VMM", s.skipIfArrived(s.launch)),
-			steps.New("arm tracking", s.skipIfArrived(s.startTracking)),
 			steps.New("load state", s.skipIfArrived(s.load)),
 			steps.New("open console", s.connect),
 			steps.New("commit", s.commit),

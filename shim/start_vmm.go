@@ -21,8 +21,11 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Track, cfg.Waits, cfg.Ahead = vm.host.chooseTracking(ctx).Way == track.UFFD, vm.journal.Load().Postcopy != nil,
-		vm.origin.arrival != nil
+	cfg.Template = s.cloning.loading()
+	cfg.Track, cfg.Ahead = userfaultOf(ctx, vm), vm.origin.arrival != nil
+	if vm.origin.restored && !cfg.Ahead {
+		cfg.Mapped = s.startTracking
+	}
 	before, err := cgroup.CostOf(vm.journal.Load().Private)
 	if err != nil {
 		return err
@@ -47,6 +50,17 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	c := vm.tracking.currentChoice(ctx)
 	vm.log.Info("RAM is tracked", "way", c.Way, "reason", c.Reason)
 	return nil
+}
+
+// userfaultOf is the userfaultfd that the VMM is to hold.
+func userfaultOf(ctx context.Context, vm *VM) vmm.Tracking {
+	switch {
+	case vm.host.chooseTracking(ctx).Way != track.UFFD:
+		return vmm.NoTracking
+	case vm.journal.Load().Postcopy != nil:
+		return vmm.TrackPages
+	}
+	return vmm.TrackWrites
 }
 
 // openFiles are closed once the VMM has its own.

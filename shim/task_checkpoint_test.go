@@ -55,6 +55,10 @@ func (d *daemon) Expected(context.Context, *nodev1.VM) (*nodev1.ExpectedResponse
 	return nil, errdefs.ErrUnavailable
 }
 
+func (d *daemon) Image(context.Context, string, string) (string, error) {
+	return "", errdefs.ErrUnavailable
+}
+
 // ordering is a world whose VM runs and whose daemon takes orders.
 func ordering(t *testing.T) *world {
 	t.Helper()

@@ -166,16 +166,38 @@ func (s *Service) leavePod(t *Task) {
 	if t.member != nil {
 		s.removeMember(t)
 	}
+	s.endWithout(t.vm)
+}
+
+// endWithout ends the shim if no task of the VM is left; nil: there has been none.
+func (s *Service) endWithout(vm *VM) {
 	s.mu.Lock()
-	left := len(s.tasks) > 1
+	left := s.stays || len(s.tasks) > 1
 	s.mu.Unlock()
-	owner := t.vm.owner
-	t.vm.mu.Lock()
-	left = left || owner.state != TaskDeleted
-	t.vm.mu.Unlock()
+	if vm != nil {
+		vm.mu.Lock()
+		left = left || vm.owner.state != TaskDeleted
+		vm.mu.Unlock()
+	}
 	if !left {
 		time.AfterFunc(lastAnswer, s.shutdown.Shutdown)
 	}
+}
+
+// Stay keeps a shim that has no task any more.
+func (s *Service) Stay() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stays = true
+}
+
+// Release takes Stay back.
+func (s *Service) Release() {
+	s.mu.Lock()
+	s.stays = false
+	vm := s.vm
+	s.mu.Unlock()
+	s.endWithout(vm)
 }
 
 // leave ends the shim once its tasks have ended and their output has drained.

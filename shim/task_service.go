@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 
+	sandbox "github.com/containerd/containerd/api/runtime/sandbox/v1"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
@@ -19,6 +20,7 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/events"
+	"godwit.dev/godwit/shim/sandboxapi"
 )
 
 // Service is containerd's task service, version 3, for one task, and godwit's machine
@@ -34,6 +36,7 @@ type Service struct {
 	vm    *VM
 	tasks map[string]*Task // by containerd's id
 	asked bool             // to shut down
+	stays bool             // without a task too
 }
 
 // NewService is ready for the Create of its task. join makes the host that the task's
@@ -49,9 +52,10 @@ func NewService(ctx context.Context, p events.Publisher, sd shutdown.Service,
 	return s
 }
 
-// RegisterTTRPC serves both services on containerd's socket.
+// RegisterTTRPC serves both services on containerd's socket, and the sandbox API for the same task.
 func (s *Service) RegisterTTRPC(server *ttrpc.Server) error {
 	taskapi.RegisterTTRPCTaskService(server, s)
+	sandbox.RegisterTTRPCSandboxService(server, sandboxapi.New(s.life, s.log, s, s))
 	machinev1.RegisterMachineService(server, &machineService{find: s.current})
 	return nil
 }

@@ -70,12 +70,14 @@ func (h *Host) asks() bool { return h.Records != nil && !h.Unasked }
 // FirstCall of a connection.
 type FirstCall func(ctx context.Context, a agentv1.AgentService) error
 
-// Orders starts operations. They are the daemon's, whatever becomes of who ordered them.
+// Orders is the node's daemon. Operations that it starts are its own, whatever becomes of who ordered them.
 type Orders interface {
 	Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error)
 	Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
 	// Expected answers what was ordered of a pod that is to move here.
 	Expected(ctx context.Context, vm *nodev1.VM) (*nodev1.ExpectedResponse, error)
+	// Image answers which image CRI has made a container of: the digest of its configuration.
+	Image(ctx context.Context, namespace, container string) (string, error)
 }
 
 // driver is that of the VM's VMM.

@@ -153,12 +153,29 @@ func cpuFeatures() []string {
 	return nil
 }
 
+// majorOf is the first number of a version such as 53.0; 0: it has none.
+func majorOf(version string) int {
+	n, err := numberAt(strings.Split(version, "."), 0)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// numberAt is a number of a version that was split; 0: it has not so many.
+func numberAt(version []string, i int) (int, error) {
+	if i >= len(version) {
+		return 0, nil
+	}
+	return strconv.Atoi(version[i])
+}
+
 // olderVersion compares versions such as 7.2.9, number by number.
 func olderVersion(a, b string) bool {
 	x, y := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range min(len(x), len(y)) {
-		m, err1 := strconv.Atoi(x[i])
-		n, err2 := strconv.Atoi(y[i])
+	for i := range max(len(x), len(y)) {
+		m, err1 := numberAt(x, i)
+		n, err2 := numberAt(y, i)
 		if err1 != nil || err2 != nil {
 			return false
 		}

@@ -10,7 +10,8 @@ qemu=$PWD/bin/tools/qemu2
 ring=$PWD/bin/integration/ring
 work=$(mktemp -d /tmp/kvmhost.XXXXXX)
 pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$work"' EXIT
+running=() # what runs the lanes of the ground
+trap '[ ${#running[@]} = 0 ] || { kill "${running[@]}"; wait; } 2>/dev/null; rm -rf "$work"' EXIT
 say() { echo "kvmhost: $*"; }
 die() { echo "kvmhost: $*" >&2; exit 1; }
 . tools/backports.sh
@@ -27,7 +28,7 @@ if ! cloud_hypervisor >/dev/null; then
 fi
 where=ground
 reason=$("$ring" kvm 2>&1) && where=host
-for name in GODWIT_CLOUDHV_FIRMWARE GODWIT_WINDOWS_IMAGE; do
+for name in GODWIT_CLOUD_HYPERVISOR2 GODWIT_CLOUDHV_FIRMWARE GODWIT_WINDOWS_IMAGE; do
 	[ -z "${!name:-}" ] || { export "$name=$(realpath "${!name}")" && [ -f "${!name}" ]; } || die "$name: there is no file ${!name}"
 done
 planned=$("$ring" plan "${without[@]}" -where $where -lacking "$work/lacking" "${@:-all}") || exit 2
@@ -36,6 +37,7 @@ sed 's/^/kvmhost: NOT RUN: /' "$work/lacking"
 mapfile -t planned <<<"$planned"
 : >"$work/results"
 : >"$work/console"
+: >"$work/worked"
 programs
 void=0 status=0
 if [ $where = host ]; then
@@ -47,11 +49,11 @@ else
 fi
 cp "$work/console" out/kvmhost.log
 rm -rf out/kvmhost
-if [ -s "$work/kept" ]; then # a tar stream, zeros after it; cut where the ground ended before its time
-	mkdir out/kvmhost
-	tar -x -f "$work/kept" -C out/kvmhost 2>/dev/null || true
-	rmdir out/kvmhost 2>/dev/null || say 'what is left of the cases that failed is in out/kvmhost/'
-fi
-"$ring" report "${without[@]}" -lacking "$work/lacking" -where $where -results "$work/results" -void "$void" -seconds $SECONDS -out out/kvmhost.json "${planned[@]}" || status=1
+mkdir out/kvmhost
+for kept in "$work/kept" "$work"/lane?/kept; do # a tar stream, zeros after it; cut where the ground ended before its time
+	[ ! -s "$kept" ] || tar -x -f "$kept" -C out/kvmhost 2>/dev/null || true
+done
+rmdir out/kvmhost 2>/dev/null || say 'what is left of the cases that failed is in out/kvmhost/'
+"$ring" report "${without[@]}" -lacking "$work/lacking" -where $where -results "$work/results" -worked "$work/worked" -void "$void" -seconds $SECONDS -out out/kvmhost.json "${planned[@]}" || status=1
 [ $status = 0 ] || die 'FAILED; the console is in out/kvmhost.log'
 say 'ok'

@@ -58,17 +58,32 @@ type Config struct {
 	HyperV bool
 	// Incoming makes a VM without content that waits for LoadState.
 	Incoming bool
+	// Template: it is Incoming, and what LoadState gets is the state of a template. If the driver's templates are bare,
+	// LoadState plugs in the disks and NICs.
+	Template bool
 	// Ahead: it is Incoming, and another VM stands still for LoadState, but not for Start. What
 	// makes the one shorter belongs into the other.
 	Ahead bool
-	// Track has the process hold a userfaultfd, by which RAM can be tracked, if it can be had.
-	Track bool
-	// Waits has it be one by which pages of RAM can come while the VM runs: QEMU's alone.
-	Waits bool
+	// Track is the userfaultfd that the process holds, if it can be had.
+	Track Tracking
+	// Mapped, of a VM that is Incoming, is called by LoadState: the VMM has mapped RAM, and waits to touch any of it
+	// until Mapped has returned. Its error is that of LoadState. It may be nil. A VMM that cannot wait fails LoadState
+	// where Track is TrackPages. Otherwise Mapped is not called then.
+	Mapped func(context.Context) error
 	// Cgroup, if not empty, holds directories whose cgroup.procs takes the process
 	// before it allocates.
 	Cgroup []string
 }
+
+// Tracking says what the userfaultfd of a VMM is for.
+type Tracking int
+
+// Each one serves for those above it, too.
+const (
+	NoTracking  Tracking = iota
+	TrackWrites          // notes of what the VM writes to its RAM
+	TrackPages           // pages of RAM that come while the VM runs
+)
 
 // Disk is a virtio-blk device on an open file. The file is used buffered: RAM tracking
 // does not see O_DIRECT.
@@ -99,12 +114,12 @@ type Facts struct {
 	Reason  string `json:"-"`               // why this acceleration, for doctor
 	// Overhead is the memory that the process may need in addition to the RAM of its VM, in bytes.
 	Overhead uint64 `json:"-"`
-	// Single says why the state of a VM fits no other VM with disks of other sizes; empty
-	// where it does.
-	Single string `json:"-"`
-	// Waits: a VM that is Incoming touches none of its RAM before LoadState, so that Config.Waits
-	// serves.
+	// BareTemplates: a template has neither disks nor NICs, because the device state has what depends on their hosts.
+	BareTemplates bool `json:"-"`
+	// Waits: TrackPages serves. Config.Mapped is called before the VM has touched any of its RAM.
 	Waits bool `json:"-"`
+	// Majors is of how many older major versions this one takes device state. 0: of each.
+	Majors int `json:"-"`
 }
 
 // Driver starts VMs of one kind of VMM.

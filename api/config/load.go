@@ -34,7 +34,8 @@ func Load(path string) (*Config, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !explicit:
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("read configuration %s: the file does not exist: %w", path, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("read configuration %s: the file does not exist. To name another one: --config, "+
+			"or "+PathVariable+": %w", path, errdefs.ErrNotFound)
 	case err != nil:
 		return nil, fmt.Errorf("read configuration: %w", err)
 	default:

@@ -1,8 +1,12 @@
 package record
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"strings"
+
+	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/spec"
 )
@@ -43,3 +47,36 @@ const SandboxFilter = `labels."` + criKind + `"==sandbox`
 
 // MayBePod reports whether a VM's id may be the one that PodVM makes. It has the pod's namespace, and a dot.
 func MayBePod(id string) bool { return strings.Contains(id, ".") }
+
+// ShimSandboxer is what containerd says of a sandbox that a shim made by its sandbox API. It has no container.
+const ShimSandboxer = "shim"
+
+// sandboxMetadata is the extension of such a sandbox in which the CRI plugin keeps what it knows.
+const sandboxMetadata = "metadata"
+
+// SandboxPod reads the extensions of the sandbox with that id: the id of the pod's VM, and NAMESPACE/NAME of the pod,
+// which is empty if CRI keeps nothing.
+func SandboxPod[E interface{ GetValue() []byte }](id string, extensions map[string]E) (vm, pod string, err error) {
+	var m struct {
+		Metadata struct {
+			Config struct {
+				Metadata    struct{ Namespace, Name string }
+				Annotations map[string]string
+			}
+		}
+	}
+	kept, ok := extensions[sandboxMetadata]
+	if !ok || len(kept.GetValue()) == 0 {
+		return id, "", nil
+	}
+	if err := json.Unmarshal(kept.GetValue(), &m); err != nil {
+		return "", "", fmt.Errorf("read what CRI keeps of sandbox %s: %w: %w", id, err, errdefs.ErrDataLoss)
+	}
+	config := m.Metadata.Config
+	vm = PodVM(map[string]string{PodNamespace: config.Metadata.Namespace,
+		spec.AnnotationVM: config.Annotations[spec.AnnotationVM]})
+	if config.Metadata.Name != "" {
+		pod = config.Metadata.Namespace + "/" + config.Metadata.Name
+	}
+	return cmp.Or(vm, id), pod, nil
+}

@@ -116,6 +116,11 @@ func (c *Container) check(agent bool) error {
 		return invalid("container.oci.process", "missing, or without args")
 	case c.OCI.Linux == nil:
 		return invalid("container.oci.linux", "missing")
+	case c.MapLayers && c.Users() == nil:
+		return invalid("container.mapLayers", "without a user namespace")
+	}
+	if err := c.Users().Check(); err != nil {
+		return fmt.Errorf("spec: container.oci: %w", err)
 	}
 	return nil
 }

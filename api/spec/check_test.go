@@ -146,6 +146,7 @@ func TestCheck(t *testing.T) {
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Name = "" }},
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].PID = "host" }},
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Writable = "rw" }},
+		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].ImageID = "sha256:\x1b[2J" }},
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Layers = []string{"other"} }},
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Mounts[0].Volume = "v2" }},
 		{"pod.containers", func(s *Spec) { pod(s); s.Pod.Containers[0].Mounts[0].Path = "a/../../b" }},

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -16,6 +17,9 @@ type Pod struct {
 	UID       string            `json:"uid,omitempty"`
 	Hostname  string            `json:"hostname,omitempty"`
 	Sysctl    map[string]string `json:"sysctl,omitempty"`
+
+	// Users is the user namespace of all containers; nil: the guest's own.
+	Users *Users `json:"users,omitempty"`
 
 	// Writable is the disk, by Disk.ID, that takes what all containers write, and the volumes of
 	// kind VolumeDisk.
@@ -36,6 +40,9 @@ type Member struct {
 	Mounts []VolumeMount `json:"mounts,omitempty"`
 	// Devices are block devices of the node that the container has as such.
 	Devices []Device `json:"devices,omitempty"`
+	// ImageID is the digest of the image's configuration: the same wherever the image was pulled from, and another one
+	// once its name stands for another image. Empty: it could not be learnt when the container was made.
+	ImageID string `json:"imageId,omitempty"`
 	Container
 }
 
@@ -62,10 +69,16 @@ type Volume struct {
 	Mode uint32 `json:"mode,omitempty"` // permission bits of the directory
 	UID  uint32 `json:"uid,omitempty"`
 	GID  uint32 `json:"gid,omitempty"`
+	// Mapped: its owners are ids of the containers, and the guest maps them.
+	Mapped bool `json:"mapped,omitempty"`
 	// Of VolumeMounted: the disk, by Disk.ID, whose Type is the file system, and the options of the mount.
 	Disk    string   `json:"disk,omitempty"`
 	Options []string `json:"options,omitempty"`
 }
+
+// IsMappedDisk reports whether the guest mounts the volume with its ids mapped. In other volumes it makes the files
+// itself, with the owners that they are to have.
+func (v *Volume) IsMappedDisk() bool { return v.Mapped && v.Kind == VolumeMounted }
 
 // VolumeMount is where a container has a volume.
 type VolumeMount struct {
@@ -90,6 +103,7 @@ const (
 
 var (
 	guestID  = regexp.MustCompile(`^c[1-9][0-9]{0,8}$`)
+	imageID  = regexp.MustCompile(`^sha(256|512):[0-9a-f]{64,128}$`)
 	volumeID = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,62}$`)
 )
 
@@ -101,6 +115,19 @@ func (p *Pod) Member(guest string) *Member {
 		}
 	}
 	return nil
+}
+
+// Missing names what keeps a restored pod from running: the sandbox, and each container that is not ready.
+func (p *Pod) Missing(sandbox bool, ready func(guest string) bool) (names []string) {
+	if !sandbox {
+		names = append(names, "the sandbox")
+	}
+	for _, m := range p.Containers {
+		if !ready(m.Guest) {
+			names = append(names, m.Name)
+		}
+	}
+	return names
 }
 
 // Volume returns the volume of that id, or nil.
@@ -132,6 +159,8 @@ func (s *Spec) checkPod() error {
 		return invalid("pod", "name %q or namespace %q is empty", p.Name, p.Namespace)
 	case p.Writable != "" && s.Disk(p.Writable) == nil:
 		return invalid("pod.writable", "disk %q is none of the Spec's", p.Writable)
+	case p.Users.Check() != nil:
+		return fmt.Errorf("spec: pod.users: %w", p.Users.Check())
 	case len(p.Containers) > maxMembers || len(p.Volumes) > maxVolumes:
 		return invalid("pod", "%d containers, %d volumes", len(p.Containers), len(p.Volumes))
 	}
@@ -155,6 +184,17 @@ func (s *Spec) checkPod() error {
 	return nil
 }
 
+// checkNames checks what m calls others by.
+func (m *Member) checkNames() error {
+	switch {
+	case m.PID != "" && m.PID != PIDPod && !guestID.MatchString(m.PID):
+		return invalid("pod.containers", "%s: pid namespace %q", m.Guest, m.PID)
+	case m.ImageID != "" && !imageID.MatchString(m.ImageID):
+		return invalid("pod.containers", "%s: image id %q", m.Guest, m.ImageID)
+	}
+	return nil
+}
+
 func (s *Spec) checkMember(m Member, seen map[string]bool) error {
 	var number int
 	_, err := fmt.Sscanf(m.Guest, "c%d", &number)
@@ -163,8 +203,6 @@ func (s *Spec) checkMember(m Member, seen map[string]bool) error {
 		return invalid("pod.containers", "guest id %q: twice, or not one of the %d given", m.Guest, s.Pod.Issued)
 	case m.Name == "":
 		return invalid("pod.containers", "%s has no name", m.Guest)
-	case m.PID != "" && m.PID != PIDPod && !guestID.MatchString(m.PID):
-		return invalid("pod.containers", "%s: pid namespace %q", m.Guest, m.PID)
 	case m.Writable != "":
 		return invalid("pod.containers", "%s has a writable disk %q of its own", m.Guest, m.Writable)
 	case len(m.Mounts) > maxMounts:
@@ -176,7 +214,7 @@ func (s *Spec) checkMember(m Member, seen map[string]bool) error {
 			return invalid("pod.containers", "%s: volume %q, path %q at %q", m.Guest, v.Volume, v.Path, v.Target)
 		}
 	}
-	if err := s.checkDevices(m); err != nil {
+	if err := errors.Join(m.checkNames(), s.checkDevices(m)); err != nil {
 		return err
 	}
 	if err := m.Container.check(true); err != nil {

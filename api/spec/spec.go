@@ -128,6 +128,9 @@ type Container struct {
 	// is the disk that takes the changes.
 	Layers   []string `json:"layers"`
 	Writable string   `json:"writable"`
+	// MapLayers: the files of the layers have ids of the container, and the guest maps them. Those of the writable disk
+	// have ids of the guest.
+	MapLayers bool `json:"mapLayers,omitempty"`
 	// Image is the digest of the container image where containerd told it.
 	Image string `json:"image,omitempty"`
 }

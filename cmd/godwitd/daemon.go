@@ -132,15 +132,21 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	d.shims = &adoption.Adopter{Config: cfg, ConfigPath: path, Machines: d.machines, Containers: d.tasks}
-	d.node = &node.Service{
-		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: snapshots,
+	d.node = d.newService(cfg)
+	return d, nil
+}
+
+// newService makes what clients of this node are served by.
+func (d *daemon) newService(cfg *config.Config) *node.Service {
+	return &node.Service{
+		Config: cfg, Records: d.records, Engine: d.engine, Shims: d.machines, Snapshot: d.snapshots,
 		Boots: d.templates.boots, Goldens: d.templates, Reachable: d.reachable,
 		Admits: func(ctx context.Context) error { return moves.Admits(ctx, d.moves.service, cfg.Node) },
 		Up:     func(ctx context.Context, name string) (bool, error) { return moves.Up(ctx, d.moves.service, name) },
 		Checks: d.checks(), Release: d.machines.Release, GiveUp: d.engine.GiveUp, Place: d.snapshots.Repository,
-		Containers: d.tasks.Containers, Label: d.tasks.Label, Events: d.history, Arriving: d.moves.peer.Expected,
+		Containers: d.tasks.Containers, Label: d.tasks.Label, ImageOf: d.tasks.ImageOf, Events: d.history,
+		Arriving: d.moves.peer.Expected,
 	}
-	return d, nil
 }
 
 // measureController registers the figures that only a controller has.

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// diskWait is how long a disk that was plugged in may take to be there.
+	// diskWait is how long a disk or NIC that was plugged in may take to be there.
 	diskWait = 20 * time.Second
 	// endWait is how long the kernel may take to end processes and to let go of disks.
 	endWait = 30 * time.Second
@@ -119,7 +119,7 @@ func (s *Service) make(ctx context.Context, c *container, o *order) error {
 			return err
 		}
 	}
-	find, scratch := findDisk, ""
+	find, scratch := s.diskFinder(ctx), ""
 	if c.id != "" {
 		if err := s.makeGroup(c); err != nil {
 			return err
@@ -128,6 +128,10 @@ func (s *Service) make(ctx context.Context, c *container, o *order) error {
 		find = func(serial string) (string, error) { return awaitDisk(ctx, serial) }
 	}
 	if err := s.reached("mount"); err != nil {
+		return err
+	}
+	var err error
+	if c.root.users, err = s.usersOf(o.setup.User); err != nil {
 		return err
 	}
 	if err := c.root.mount(o.setup, scratch, find); err != nil {
@@ -162,12 +166,12 @@ func (s *Service) makeGroup(c *container) error {
 
 // makeInit starts the stage of the container's init, which makes the container round itself.
 func (s *Service) makeInit(ctx context.Context, c *container, o *order) error {
-	box := describe(c.root.path, o.setup)
+	box := describe(c.root, o.setup)
 	b := alone
 	if c.id != "" {
 		var err error
 		box.Hostname = ""
-		if box.Mounts, err = s.withVolumes(box.Mounts, o.volumes); err != nil {
+		if box.Mounts, err = s.withVolumes(box.Mounts, o.volumes, c.root.users); err != nil {
 			return err
 		}
 		if box.Devices, err = findDevices(ctx, c, o); err != nil {
@@ -185,7 +189,11 @@ func (s *Service) makeInit(ctx context.Context, c *container, o *order) error {
 	if err != nil {
 		return err
 	}
-	if err := s.lead(sp, box, b.enter); err != nil {
+	enter := b.enter
+	if u := c.root.users; u != nil {
+		enter = append(slices.Clone(enter), u.file)
+	}
+	if err := s.lead(sp, box, enter); err != nil {
 		return err
 	}
 	c.init, c.waiting = sp.process, sp.child

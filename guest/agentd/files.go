@@ -33,6 +33,9 @@ func (c *container) copyFiles(files []*agentv1.File) error {
 		return err
 	}
 	defer outside.Close()
+	for _, root := range []*inroot.Root{inside, outside} {
+		c.root.users.own(root)
+	}
 	for _, f := range files {
 		kept, err := copyFile(inside, f)
 		if errors.Is(err, unix.EROFS) {

@@ -65,8 +65,9 @@ func (s *Service) forkAt(srv *forkServer, p, first *process, st *streams) error 
 	p.mu.Unlock()
 	s.children.expect(1)
 	defer s.children.expect(-1)
-	proc := &stage.Process{Spec: p.spec, Personality: c.order.setup.Personality, Seccomp: c.filter}
-	err = srv.pipe.Ask(proc, st.childFDs(), group, init)
+	proc := &stage.Process{Spec: p.spec, Personality: c.order.setup.Personality, Seccomp: c.filter,
+		User: c.root.users.user()}
+	err = srv.pipe.Ask(proc, c.root.users.with(st.childFDs()), group, init)
 	if errdefs.IsResourceExhausted(err) {
 		return errNotForked
 	}

@@ -137,19 +137,34 @@ func ran(t *testing.T, p *process) string {
 	return fmt.Sprintf("%s[status %d]", text, p.exit().ExitStatus)
 }
 
+// slowTimers gives the threads of this program the timers that some threads of the agent have.
+func slowTimers(t *testing.T) {
+	t.Helper()
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		if err := os.WriteFile("/proc/"+thread.Name()+"/timerslack_ns", []byte("4000000"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A process of the fork server is the one that a stage would have made: the same user, capabilities, limits, filter,
 // signals, files, groups, namespaces and place.
 func TestForkIsAsAStage(t *testing.T) {
 	if !inGuest(t) {
 		return
 	}
+	slowTimers(t)
 	s := newContainerGuest(t)
 	score, mask := 500, uint32(0o27)
 	user := func(p *specs.Process) {
 		p.User = specs.User{UID: 1000, GID: 1000, AdditionalGids: []uint32{7, 8}, Umask: &mask}
 		p.Cwd, p.OOMScoreAdj = "/private", &score
 		p.Rlimits = append(p.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: 100, Hard: 200},
-			specs.POSIXRlimit{Type: "RLIMIT_AS", Soft: 1 << 30, Hard: 1 << 31}, // a Go program would not start in less
+			specs.POSIXRlimit{Type: "RLIMIT_AS", Soft: 1 << 32, Hard: 1 << 33}, // a stage that runs late dies in 1 GiB
 			specs.POSIXRlimit{Type: "RLIMIT_CPU", Soft: 100, Hard: 200})
 		p.Capabilities.Inheritable, p.Capabilities.Ambient = []string{"CAP_NET_RAW"}, []string{"CAP_NET_RAW"}
 		p.NoNewPrivileges = false
@@ -194,6 +209,9 @@ func TestForkIsAsAStage(t *testing.T) {
 			}
 			s.forks.traced.Store(false)
 			staged.stdin.stop()
+			if strings.HasSuffix(name, "timerslack_ns") && !strings.HasPrefix(got, "50000\n") {
+				t.Errorf("%s in %s: %s", name, container, got)
+			}
 			if d := cmp.Diff(steady(ran(t, staged)), got); d != "" {
 				t.Errorf("%s in %s: stage, fork server:\n%s", name, container, d)
 			}

@@ -48,7 +48,7 @@ func (s *Service) configure(nics []*agentv1.NIC) error {
 		return err
 	}
 	links := make([]netlink.Link, len(nics))
-	find := func(n *agentv1.NIC, i int) (err error) { links[i], err = findNIC(n.Mac); return err }
+	find := func(n *agentv1.NIC, i int) (err error) { links[i], err = s.nic(n.Mac); return err }
 	with := func(step func(*agentv1.NIC, netlink.Link) error) func(*agentv1.NIC, int) error {
 		return func(n *agentv1.NIC, i int) error { return step(n, links[i]) }
 	}
@@ -109,6 +109,20 @@ func configureNIC(n *agentv1.NIC, link netlink.Link) error {
 		return fmt.Errorf("bring up: %w", err)
 	}
 	return setRoutes(link, n.Routes)
+}
+
+// nic is findNIC, which waits in a copy: its NICs may have been plugged in after it was restored.
+func (s *Service) nic(mac string) (link netlink.Link, err error) {
+	if !s.held {
+		return findNIC(mac)
+	}
+	err = awaitPlugged(context.Background(), func() (missing, failed error) {
+		if link, missing = findNIC(mac); missing != nil && !errdefs.IsNotFound(missing) {
+			return nil, missing
+		}
+		return missing, nil
+	})
+	return link, err
 }
 
 func findNIC(mac string) (netlink.Link, error) {

@@ -70,7 +70,7 @@ func (s *Service) makePod(p *pod, disk *rootfs, r *agentv1.SetupPodRequest) erro
 		}
 	}
 	if r.Writable != nil {
-		_, err = disk.disk(podID, r.Writable, findDisk)
+		_, err = disk.disk(podID, r.Writable, s.diskFinder(context.Background()))
 	} else {
 		_, err = disk.make(podID, "tmpfs", "tmpfs", 0, "mode=755")
 	}

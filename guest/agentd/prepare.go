@@ -23,17 +23,20 @@ func (s *Service) Prepare(_ context.Context, r *agentv1.PrepareRequest) (*agentv
 	if s.pod.Load() != nil || s.main().order != nil {
 		return nil, fmt.Errorf("prepare guest: it has a container: %w", errdefs.ErrFailedPrecondition)
 	}
-	if !s.held {
+	if !s.held { // once, whatever of the rest fails and is asked for again
 		if err := s.opts.Hold(); err != nil {
 			return nil, fmt.Errorf("prepare guest: %w: %w", err, errdefs.ErrFailedPrecondition)
 		}
+		s.held = true
+	}
+	if !s.prepared {
 		if err := loopbackUp(); err != nil {
 			return nil, err
 		}
 		if err := s.spawnSpares(r.Pod); err != nil {
 			return nil, err
 		}
-		s.held = true
+		s.prepared = true
 	}
 	return &agentv1.PrepareResponse{Version: s.opts.Version, Kernel: unix.ByteSliceToString(u.Release[:])}, nil
 }

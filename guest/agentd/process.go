@@ -178,12 +178,13 @@ func (p *process) resize(size unix.Winsize) error {
 
 // handshake leads a child from Process to the moment before exec. beforeExec is called
 // then. Afterwards the child is the container's process.
-func (p *process) handshake(pipe *stage.Pipe, proc *stage.Process, s *streams, beforeExec func() error) error {
+func (p *process) handshake(pipe *stage.Pipe, proc *stage.Process, u *users, s *streams,
+	beforeExec func() error) error {
 	var fds []int
 	if s != nil {
 		fds = s.childFDs()
 	}
-	if err := pipe.SendProcess(proc, fds); err != nil {
+	if err := pipe.SendProcess(proc, u.with(fds)); err != nil {
 		return err
 	}
 	for gone := false; ; {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	agentv1 "godwit.dev/godwit/api/agent/lean"
+	"godwit.dev/godwit/guest/stage"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ import (
 type rootfs struct {
 	dir    string
 	path   string // of the result, once it is mounted
+	users  *users // of the container
 	mounts []string
 }
 
@@ -29,6 +31,12 @@ func (f *rootfs) mount(r *agentv1.SetupRequest, scratch string, find func(serial
 		target, err := f.disk(fmt.Sprintf("layer%d", i), d, find)
 		if err != nil {
 			return err
+		}
+		if r.MapLayers {
+			err = f.mapLayer(target)
+		}
+		if err != nil {
+			return fmt.Errorf("disk %s: %w", d.Serial, err)
 		}
 		lowers = append(lowers, target)
 	}
@@ -43,10 +51,8 @@ func (f *rootfs) mount(r *agentv1.SetupRequest, scratch string, find func(serial
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"upper", "work"} {
-		if err := os.MkdirAll(filepath.Join(rw, name), 0o755); err != nil {
-			return fmt.Errorf("make %s: %w", name, err)
-		}
+	if err := f.makeUpper(rw); err != nil {
+		return err
 	}
 	f.path = filepath.Join(rw, "upper")
 	if len(lowers) == 0 {
@@ -56,6 +62,43 @@ func (f *rootfs) mount(r *agentv1.SetupRequest, scratch string, find func(serial
 	f.path, err = f.make("rootfs", "overlay", "overlay", 0,
 		"lowerdir="+strings.Join(lowers, ":")+",upperdir="+rw+"/upper,workdir="+rw+"/work,index=off,xino=off")
 	return err
+}
+
+// makeUpper makes what an overlay writes to. The root directory of a container is its root's.
+func (f *rootfs) makeUpper(rw string) error {
+	upper := filepath.Join(rw, "upper")
+	for _, dir := range []string{upper, filepath.Join(rw, "work")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make %s: %w", filepath.Base(dir), err)
+		}
+	}
+	if f.users == nil {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(upper, &st); err != nil {
+		return fmt.Errorf("stat upper: %w", err)
+	}
+	if st.Uid != 0 || st.Gid != 0 { // the container has changed it
+		return nil
+	}
+	uid, gid := f.users.Root()
+	if err := os.Chown(upper, uid, gid); err != nil {
+		return fmt.Errorf("own upper: %w", err)
+	}
+	return nil
+}
+
+// mapLayer mounts a layer over itself. Its files have the ids of the container there.
+func (f *rootfs) mapLayer(target string) error {
+	if f.users == nil {
+		return fmt.Errorf("map layers: the container has no user namespace: %w", errdefs.ErrInvalidArgument)
+	}
+	if err := stage.MapMount(target, target, int(f.users.file.Fd())); err != nil {
+		return err
+	}
+	f.mounts = append(f.mounts, target)
+	return nil
 }
 
 // disk mounts the file system of a disk.
@@ -118,30 +161,48 @@ func findDisk(serial string) (string, error) {
 	return "", fmt.Errorf("disk with serial %q: %w", serial, errdefs.ErrNotFound)
 }
 
+// diskFinder finds the disks of a VM's start. Those of a copy may have been plugged in after it was restored.
+func (s *Service) diskFinder(ctx context.Context) func(serial string) (string, error) {
+	if !s.held {
+		return findDisk
+	}
+	return func(serial string) (string, error) { return awaitDisk(ctx, serial) }
+}
+
 // awaitDisk is findDisk for a disk that may have been plugged in just now. The kernel shows its
 // serial number a moment before the device can be opened.
 func awaitDisk(ctx context.Context, serial string) (device string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, diskWait)
-	defer cancel()
-	var last error
-	err = poll(ctx, func() (bool, error) {
-		if device, last = findDisk(serial); last != nil {
-			if errdefs.IsNotFound(last) {
-				return false, nil
-			}
-			return false, last
+	err = awaitPlugged(ctx, func() (missing, failed error) {
+		if device, missing = findDisk(serial); missing != nil && !errdefs.IsNotFound(missing) {
+			return nil, missing
+		}
+		if missing != nil {
+			return missing, nil
 		}
 		f, err := os.Open(device)
 		if err != nil {
-			last = fmt.Errorf("open disk with serial %q: %w: %w", serial, err, errdefs.ErrUnavailable)
-			return false, nil
+			return fmt.Errorf("open disk with serial %q: %w: %w", serial, err, errdefs.ErrUnavailable), nil
 		}
-		return true, f.Close()
+		return nil, f.Close()
+	})
+	return device, err
+}
+
+// awaitPlugged returns once look finds a device that may have been plugged in just now. What is missing may come yet;
+// what has failed ends the wait.
+func awaitPlugged(ctx context.Context, look func() (missing, failed error)) error {
+	ctx, cancel := context.WithTimeout(ctx, diskWait)
+	defer cancel()
+	var missing error
+	err := poll(ctx, func() (bool, error) {
+		var failed error
+		missing, failed = look()
+		return missing == nil && failed == nil, failed
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("after %v: %w", diskWait, last)
+		err = fmt.Errorf("after %v: %w", diskWait, missing)
 	}
-	return device, err
+	return err
 }
 
 // released returns once nothing uses a disk any more: who has mounted it holds it for itself.

@@ -50,10 +50,11 @@ type Service struct {
 	forks    *forks
 	before   func(step string) error // of making a container; nil but in tests
 
-	begun   sync.Once  // Started
-	setupMu sync.Mutex // serialises Prepare, Setup and SetupPod
-	held    bool       // by Prepare
-	pod     atomic.Pointer[pod]
+	begun    sync.Once  // Started
+	setupMu  sync.Mutex // serialises Prepare, Setup and SetupPod
+	held     bool       // by Prepare
+	prepared bool       // so is the rest
+	pod      atomic.Pointer[pod]
 
 	mu         sync.Mutex
 	spare      *spare                // of Prepare; nil once it is used
@@ -67,6 +68,9 @@ type Service struct {
 	starting    map[string]starting
 	sizes       map[string]unix.Winsize // of terminals that do not exist yet
 	barred      []string                // ids that nothing starts under any more
+
+	usersMu sync.Mutex // serialises the making of user namespaces
+	users   map[string]*users
 
 	signals   sync.Mutex // serialises signals
 	delivered []uint64   // names of the last ones
@@ -98,7 +102,7 @@ func newService(main *container) *Service {
 		forks:      newForks(),
 		containers: map[string]*container{"": main}, volumes: make(map[string]*volume),
 		processes: make(map[string]*process), connections: make(map[string]*connection), starting: make(map[string]starting),
-		sizes: make(map[string]unix.Winsize), clock: realtime{},
+		sizes: make(map[string]unix.Winsize), users: make(map[string]*users), clock: realtime{},
 	}
 }
 

@@ -39,9 +39,10 @@ func refuseUnknown(r interface{ Unknown() bool }) error {
 		errdefs.ErrNotImplemented)
 }
 
-func describe(dir string, r *agentv1.SetupRequest) *stage.Container {
+func describe(root rootfs, r *agentv1.SetupRequest) *stage.Container {
 	c := &stage.Container{
-		Root: dir, Hostname: r.Hostname, Sysctl: r.Sysctl, Masked: r.MaskedPaths, ReadOnly: r.ReadOnlyPaths,
+		Root: root.path, User: root.users.user(), Hostname: r.Hostname, Sysctl: r.Sysctl, Masked: r.MaskedPaths,
+		ReadOnly:     r.ReadOnlyPaths,
 		ReadOnlyRoot: r.ReadOnlyRoot, Propagation: r.RootfsPropagation,
 	}
 	for _, m := range r.Mounts {

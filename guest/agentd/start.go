@@ -36,6 +36,9 @@ func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.
 		if err != nil {
 			return nil, err
 		}
+		if err := c.root.users.user().CheckProcess(spec); err != nil {
+			return nil, err
+		}
 		p := newProcess(r.Id, c, spec, s.opts.Poke)
 		s.mu.Lock()
 		if size, ok := s.sizes[r.Id]; ok {
@@ -168,8 +171,9 @@ func (s *Service) becomeProcess(ch *child, p *process, join int, r *agentv1.Star
 			return s.abandon(ch, p, err)
 		}
 	}
-	proc := &stage.Process{Spec: p.spec, Join: join, Personality: c.order.setup.Personality, Seccomp: c.filter}
-	err := p.handshake(ch.pipe, proc, st, beforeExec)
+	proc := &stage.Process{Spec: p.spec, Join: join, Personality: c.order.setup.Personality, Seccomp: c.filter,
+		User: c.root.users.user()}
+	err := p.handshake(ch.pipe, proc, c.root.users, st, s.limited(ch.spawned, p, beforeExec))
 	if st != nil {
 		st.closeChild()
 	}
@@ -186,6 +190,19 @@ func (s *Service) becomeProcess(ch *child, p *process, join int, r *agentv1.Star
 		p.stdin.stop()
 	}
 	return nil
+}
+
+// limited sets the limits of a process that cannot do so itself, before what else comes before its exec.
+func (s *Service) limited(one *spawned, p *process, before func() error) func() error {
+	if p.container().root.users == nil {
+		return before
+	}
+	return func() error {
+		if err := s.children.unreaped(one, func(pid int) error { return stage.SetLimits(pid, p.spec) }); err != nil {
+			return err
+		}
+		return before()
+	}
 }
 
 // abandon ends a child that cannot become its process and gives the reason back.

@@ -193,17 +193,18 @@ func (s *Service) volume(id string) (*volume, error) {
 
 // withVolumes puts the mounts of volumes among the others: a mount that lies below a volume's target
 // comes after it.
-func (s *Service) withVolumes(mounts []stage.Mount, volumes []*agentv1.VolumeMount) ([]stage.Mount, error) {
+func (s *Service) withVolumes(mounts []stage.Mount, volumes []*agentv1.VolumeMount, u *users) ([]stage.Mount, error) {
 	for _, m := range volumes {
 		v, err := s.volume(m.Volume)
 		if err != nil {
 			return nil, err
 		}
-		path, err := v.subPath(m.Path)
+		path, err := v.subPath(m.Path, u)
 		if err != nil {
 			return nil, fmt.Errorf("volume %s: path %q: %w", m.Volume, m.Path, err)
 		}
-		made := stage.Mount{Type: "bind", From: v.data(), Source: path, Target: m.Target, Options: m.Options}
+		made := stage.Mount{Type: "bind", From: v.data(), Source: path, Target: m.Target, Options: m.Options,
+			Map: m.Map}
 		if !slices.Contains(made.Options, "bind") && !slices.Contains(made.Options, "rbind") {
 			made.Options = append([]string{"bind"}, made.Options...)
 		}
@@ -220,7 +221,7 @@ func (s *Service) withVolumes(mounts []stage.Mount, volumes []*agentv1.VolumeMou
 }
 
 // subPath sees to it that a path below the volume is there.
-func (v *volume) subPath(path string) (string, error) {
+func (v *volume) subPath(path string, u *users) (string, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.made {
@@ -231,6 +232,7 @@ func (v *volume) subPath(path string) (string, error) {
 		return "", err
 	}
 	defer root.Close()
+	u.own(root)
 	path = filepath.Clean("/" + path)
 	f, err := root.OpenFile(path, unix.O_PATH, 0)
 	if err == nil {

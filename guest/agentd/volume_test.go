@@ -177,7 +177,7 @@ func TestVolumesAmongMounts(t *testing.T) {
 	mounts := []stage.Mount{{Target: "/proc"}, {Target: "/data/tmp"}, {Target: "/database"}}
 	got, err := s.withVolumes(mounts, []*agentv1.VolumeMount{
 		{Volume: "v", Target: "/data/"}, {Volume: "v", Target: "/other", Path: "a/../../b", Options: []string{"ro"}},
-	})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestVolumesAmongMounts(t *testing.T) {
 	if fi, err := os.Stat(filepath.Join(v.data(), "b")); err != nil || fi.Mode().Perm() != 0o750 {
 		t.Errorf("the path was not made as the volume is: %v, %v", fi, err)
 	}
-	if _, err := s.withVolumes(nil, []*agentv1.VolumeMount{{Volume: "w"}}); !errdefs.IsNotFound(err) {
+	if _, err := s.withVolumes(nil, []*agentv1.VolumeMount{{Volume: "w"}}, nil); !errdefs.IsNotFound(err) {
 		t.Errorf("a volume that is not there: %v", err)
 	}
 }

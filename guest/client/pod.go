@@ -6,6 +6,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // SetupPod implements agentv1.AgentService.
@@ -80,12 +81,15 @@ func (a *Agent) copyAll(ctx context.Context, container string, batches [][]*agen
 
 // bare is a copy of a Setup without its files, which may be long.
 func bare(r *agentv1.SetupRequest) *agentv1.SetupRequest {
-	return proto.CloneOf(&agentv1.SetupRequest{
-		Layers: r.Layers, Writable: r.Writable, Mounts: r.Mounts, Hostname: r.Hostname,
-		ReadOnlyRoot: r.ReadOnlyRoot, MaskedPaths: r.MaskedPaths, ReadOnlyPaths: r.ReadOnlyPaths,
-		Sysctl: r.Sysctl, Resources: r.Resources, RootfsPropagation: r.RootfsPropagation,
-		Seccomp: r.Seccomp, Copies: r.Copies, Personality: r.Personality,
+	out := new(agentv1.SetupRequest)
+	to := out.ProtoReflect()
+	r.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if f.Name() != "files" {
+			to.Set(f, v)
+		}
+		return true
 	})
+	return proto.CloneOf(out)
 }
 
 // RemoveContainer implements agentv1.AgentService.

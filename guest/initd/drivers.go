@@ -22,7 +22,8 @@ const (
 type drivers struct {
 	eager, later modules
 	sysfs        string
-	insert       func(modules) error
+	insert       func(modules) error // those that have a device
+	insertAll    func(modules) error
 
 	mu     sync.Mutex
 	held   []string // numbers of the devices that there were; nil: a boot
@@ -32,7 +33,7 @@ type drivers struct {
 
 func newDrivers(rest modules, seeded bool) *drivers {
 	eager, later := rest.part(seeded)
-	return &drivers{eager: eager, later: later, sysfs: sysfs, insert: modules.loadUseful}
+	return &drivers{eager: eager, later: later, sysfs: sysfs, insert: modules.loadUseful, insertAll: modules.load}
 }
 
 // ready returns once disks and file systems can be used.
@@ -74,16 +75,18 @@ func (d *drivers) loadFor(m modules, number string) error {
 	return d.probe(number)
 }
 
-// loadPresent loads everything that has a device here, and binds nothing.
+// loadPresent loads everything that has a device here, and binds nothing. In a guest with neither disks nor NICs it
+// loads the modules of both: its copies get such devices later, and the drivers of the channel may be loaded already.
 func (d *drivers) loadPresent() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.held != nil || d.loaded || d.net {
-		return errors.New("drivers have met devices already")
-	}
 	held, err := present(d.sysfs)
 	if err != nil {
 		return err
+	}
+	bare := !slices.Contains(held, diskDevice) && !slices.Contains(held, netDevice)
+	if d.held != nil || (d.loaded || d.net) && !bare {
+		return errors.New("drivers have met devices already")
 	}
 	auto := filepath.Join(d.sysfs, virtioBus, "drivers_autoprobe")
 	set := func(value string) error {
@@ -97,6 +100,11 @@ func (d *drivers) loadPresent() error {
 	}
 	for _, m := range []modules{d.eager, d.later} {
 		if err := d.insert(m); err != nil {
+			return err
+		}
+	}
+	if bare {
+		if err := d.insertAll(d.later.network()); err != nil {
 			return err
 		}
 	}

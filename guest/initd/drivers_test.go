@@ -62,6 +62,33 @@ func TestDriversOfABoot(t *testing.T) {
 	}
 }
 
+// A guest with neither disks nor NICs is held although its channel's drivers were loaded. It has the drivers of NICs,
+// which its copies get.
+func TestDriversOfABareGuest(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, virtioBus, "devices", "virtio0")
+	if err := errors.Join(os.MkdirAll(dir, 0o755),
+		os.WriteFile(filepath.Join(dir, "device"), []byte("0x0013\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	var useful, all []string
+	d := newDrivers(modules{"vsock.ko", "virtio_blk.ko", "virtio_net.ko"}, true)
+	d.sysfs = root
+	d.insert = func(m modules) error { useful = append(useful, m...); return nil }
+	d.insertAll = func(m modules) error { all = append(all, m...); return nil }
+	for _, f := range []func() error{d.ready, d.loadPresent, d.ready, d.network} {
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Contains(useful, "virtio_blk.ko") || !slices.Equal(all, []string{"virtio_net.ko"}) {
+		t.Errorf("loaded %q, without a device %q", useful, all)
+	}
+	if err := d.loadPresent(); err == nil {
+		t.Error("a guest is held twice")
+	}
+}
+
 // In a guest that is to be copied all modules are loaded before any device is bound, and
 // each copy binds what it needs.
 func TestDriversHeld(t *testing.T) {

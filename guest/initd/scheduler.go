@@ -38,7 +38,7 @@ const calm = 4 * time.Millisecond
 // setMonitorSlack lets the thread by which the Go runtime watches the others come with the kernel's
 // ticks. After each pause of the agent that thread sleeps fifty times for 20 us. Every timer and
 // switch for it costs more without KVM than the agent's work in between. It is the thread that a
-// program starts first. It starts no process, which would inherit this.
+// program starts first. Threads that it makes inherit this, and what they start would: a stage sets it back.
 func setMonitorSlack(proc string, threads []os.DirEntry) error {
 	var tids []int
 	for _, thread := range threads {

@@ -19,16 +19,23 @@ import (
 // thread, whose credentials and namespaces exec keeps.
 func Main(kind string) int {
 	runtime.LockOSThread()
+	if usualTimers() != nil {
+		return 1
+	}
 	// Others in the container must not reach the agent's binary through our /proc entry.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return 1
 	}
-	unix.CloseOnExec(SocketFD)
+	socket := SocketFD
+	if kind == ArgUser {
+		socket = userSocket
+	}
+	unix.CloseOnExec(socket)
 	if kind == ForkServer {
 		_ = serveForks(SocketFD) // the agent sees the end of the socket
 		return 1
 	}
-	pipe, err := NewPipe(os.NewFile(SocketFD, "stage"))
+	pipe, err := NewPipe(os.NewFile(uintptr(socket), "stage"))
 	if err != nil {
 		return 1
 	}
@@ -39,7 +46,14 @@ func Main(kind string) int {
 }
 
 func run(kind string, pipe *Pipe) error {
+	if kind == ArgUser {
+		return asUser(pipe)
+	}
 	var box *Container
+	self, err := openSelf()
+	if err != nil {
+		return err
+	}
 	if kind != ArgExec {
 		m, err := pipe.receive()
 		if err != nil || m.Container == nil {
@@ -49,7 +63,14 @@ func run(kind string, pipe *Pipe) error {
 		if kind == ArgPause {
 			return box.pause(pipe)
 		}
-		if err := enter(pipe.TakeFDs()); err != nil {
+		fds := pipe.TakeFDs()
+		if box.User != nil {
+			if fds, box.users, err = takeUsers(fds); err != nil {
+				return err
+			}
+		}
+		box.alone = len(fds) == 0
+		if err := enter(fds); err != nil {
 			return err
 		}
 		if err := box.make(); err != nil {
@@ -63,7 +84,15 @@ func run(kind string, pipe *Pipe) error {
 	if err != nil || m.Process == nil {
 		return fmt.Errorf("read process: %w", orUnexpected(err))
 	}
-	return m.Process.exec(pipe, box)
+	return m.Process.exec(pipe, box, self)
+}
+
+// takeUsers takes the user namespace off the descriptors.
+func takeUsers(fds []int) ([]int, int, error) {
+	if len(fds) == 0 {
+		return nil, -1, fmt.Errorf("read stage message: no user namespace came with it: %w", errdefs.ErrInternal)
+	}
+	return fds[:len(fds)-1], fds[len(fds)-1], nil
 }
 
 func orUnexpected(err error) error {
@@ -74,28 +103,42 @@ func orUnexpected(err error) error {
 }
 
 // exec turns this process into the container's. box is nil for ArgExec.
-func (p *Process) exec(pipe *Pipe, box *Container) error {
+func (p *Process) exec(pipe *Pipe, box *Container, self int) (err error) {
 	if err := CheckProcess(p.Spec); err != nil {
 		return err
+	}
+	fds, users := pipe.TakeFDs(), -1
+	if p.User != nil {
+		if fds, users, err = takeUsers(fds); err != nil {
+			return err
+		}
 	}
 	if box == nil {
 		if err := join(p.Join); err != nil {
 			return err
 		}
 	}
-	if err := p.stdio(pipe, box != nil); err != nil {
+	if err := p.stdio(pipe, fds, box != nil); err != nil {
 		return err
 	}
-	if box == nil && p.Spec.Args[0] == guesttool.Command {
-		return p.tool(pipe)
-	}
 	if box != nil {
-		if err := ensureCwd(p.Spec.Cwd); err != nil {
+		if err := ensureCwd(p.Spec.Cwd, box.User); err != nil {
 			return err
 		}
 		if err := box.seal(); err != nil {
 			return err
 		}
+	}
+	if p.User != nil {
+		return p.enterUser(pipe, self, users, box)
+	}
+	return p.become(pipe, box == nil)
+}
+
+// become turns this process, which is root in its container, into the container's process.
+func (p *Process) become(pipe *Pipe, joined bool) error {
+	if joined && p.Spec.Args[0] == guesttool.Command {
+		return p.tool(pipe)
 	}
 	id, err := newIdentity(p)
 	if err != nil {

@@ -30,11 +30,11 @@ func (c *Container) make() error {
 		return fmt.Errorf("bind root: %w", err)
 	}
 	for i := range c.Mounts {
-		if err := c.Mounts[i].mount(c.Root); err != nil {
+		if err := c.Mounts[i].mount(c); err != nil {
 			return err
 		}
 	}
-	if err := devices(c.Root, c.Devices); err != nil {
+	if err := c.devices(); err != nil {
 		return err
 	}
 	if c.Hostname != "" {
@@ -181,9 +181,18 @@ var links = map[string]string{
 	"stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx", "core": "/proc/kcore",
 }
 
+// open opens the root. What is made in it belongs to the container's root.
+func (c *Container) open() (*inroot.Root, error) {
+	root, err := inroot.Open(c.Root)
+	if err == nil && c.User != nil {
+		root.Own(c.User.Root())
+	}
+	return root, err
+}
+
 // devices makes the default /dev nodes and links in the root, and the container's own.
-func devices(dir string, own []Device) error {
-	root, err := inroot.Open(dir)
+func (c *Container) devices() error {
+	root, err := c.open()
 	if err != nil {
 		return err
 	}
@@ -210,8 +219,8 @@ func devices(dir string, own []Device) error {
 			return fmt.Errorf("make /dev/%s: %w", name, err)
 		}
 	}
-	for i := range own {
-		if err := own[i].make(root); err != nil {
+	for i := range c.Devices {
+		if err := c.Devices[i].make(root, c.User); err != nil {
 			return err
 		}
 	}

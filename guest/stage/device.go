@@ -18,7 +18,7 @@ type Device struct {
 }
 
 // make makes the node below the root. What the image has in its place goes.
-func (d *Device) make(root *inroot.Root) error {
+func (d *Device) make(root *inroot.Root, user *User) error {
 	dir, err := root.MkdirAll(filepath.Dir(d.Path))
 	if err != nil {
 		return fmt.Errorf("make directory of device %s: %w", d.Path, err)
@@ -31,7 +31,8 @@ func (d *Device) make(root *inroot.Root) error {
 	if err := unix.Mknodat(fd, name, unix.S_IFBLK|d.Mode, int(d.Number)); err != nil {
 		return fmt.Errorf("make device %s: %w", d.Path, err)
 	}
-	if err := unix.Fchownat(fd, name, int(d.UID), int(d.GID), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	uid, gid := user.owner(d.UID, d.GID)
+	if err := unix.Fchownat(fd, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("own device %s: %w", d.Path, err)
 	}
 	return nil

@@ -18,6 +18,7 @@ const (
 	forkCgroup = 3 + iota // the directory of the cgroup
 	forkInit              // pidfd of the container's init
 	forkFDs
+	forkUsers = forkFDs // the user namespace of a process that has one
 )
 
 // forkMax is how large a request is at most.
@@ -45,8 +46,8 @@ func NewForkPipe(f *os.File) (*ForkPipe, error) {
 // Close lets the server end.
 func (p *ForkPipe) Close() error { return p.conn.Close() }
 
-// Ask sends a request. If it fails, the server has not got it.
-func (p *ForkPipe) Ask(proc *Process, stdio []int, cgroup, init int) error {
+// Ask sends a request with the descriptors that SendProcess takes. If it fails, the server has not got it.
+func (p *ForkPipe) Ask(proc *Process, fds []int, cgroup, init int) error {
 	data, err := json.Marshal(proc)
 	if err != nil {
 		return fmt.Errorf("encode process: %w", err)
@@ -54,7 +55,8 @@ func (p *ForkPipe) Ask(proc *Process, stdio []int, cgroup, init int) error {
 	if len(data) > forkMax {
 		return fmt.Errorf("ask fork server: %d bytes: %w", len(data), errdefs.ErrResourceExhausted)
 	}
-	oob := unix.UnixRights(append(stdio[:3:3], cgroup, init)...)
+	all := append(fds[:3:3], cgroup, init)
+	oob := unix.UnixRights(append(all, fds[3:]...)...)
 	if _, _, err := p.conn.WriteMsgUnix(data, oob, nil); err != nil {
 		return fmt.Errorf("ask fork server: %w", err)
 	}

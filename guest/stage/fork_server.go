@@ -40,7 +40,8 @@ func serveForks(socket int) error {
 	if err != nil {
 		return fmt.Errorf("open /proc: %w", err)
 	}
-	s := &forkServer{home: home, proc: proc, buf: make([]byte, forkMax), oob: make([]byte, unix.CmsgSpace(4*forkFDs))}
+	s := &forkServer{home: home, proc: proc, buf: make([]byte, forkMax),
+		oob: make([]byte, unix.CmsgSpace(4*(forkUsers+1)))}
 	for {
 		p, fds, err := s.receive(socket)
 		if err != nil {
@@ -106,8 +107,12 @@ func (s *forkServer) answer(socket int, p *Process, fds []int) error {
 
 // fork makes the process. It leaves the server in the container.
 func (s *forkServer) fork(p *Process, fds []int) (pid, pidfd int, err error) {
-	if len(fds) != forkFDs {
-		return 0, -1, fmt.Errorf("read request: %d descriptors, not %d: %w", len(fds), forkFDs, errdefs.ErrInvalidArgument)
+	want := forkFDs
+	if p.User != nil {
+		want = forkUsers + 1
+	}
+	if len(fds) != want {
+		return 0, -1, fmt.Errorf("read request: %d descriptors, not %d: %w", len(fds), want, errdefs.ErrInvalidArgument)
 	}
 	if err := CheckProcess(p.Spec); err != nil {
 		return 0, -1, err
@@ -125,8 +130,8 @@ func (s *forkServer) inContainer(p *Process, fds []int) (pid, pidfd int, err err
 		return 0, -1, err
 	}
 	own(p, fds[:3])
-	// As root first: the user may not be allowed to enter.
-	outside := unix.Chdir(p.Spec.Cwd) != nil
+	// As root first: the user may not be allowed to enter. The guest's root is not root of another user namespace.
+	outside := p.User != nil || unix.Chdir(p.Spec.Cwd) != nil
 	plan, err := id.plan(fds, s.proc, outside)
 	if err != nil {
 		return 0, -1, err

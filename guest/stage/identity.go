@@ -13,6 +13,8 @@ import (
 	"github.com/moby/sys/user"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/guest/stage/inroot"
 )
 
 // identity is who the process is, prepared while we are still root.
@@ -20,13 +22,15 @@ type identity struct {
 	spec    *specs.Process
 	filter  *Seccomp
 	persona uint64
+	limited bool // the agent sets the limits: only the guest's root may raise them
 	env     []string
 	final   [2]unix.CapUserData // set once the process is its user
 	caps    [5][]capability.Cap // effective, permitted, inheritable, bounding, ambient
 }
 
 func newIdentity(p *Process) (*identity, error) {
-	id := &identity{spec: p.Spec, filter: p.Seccomp, persona: p.Personality, env: environment(p.Spec)}
+	id := &identity{spec: p.Spec, filter: p.Seccomp, persona: p.Personality, env: environment(p.Spec),
+		limited: p.User != nil}
 	var err error
 	id.caps, err = readCapabilities(p.Spec.Capabilities)
 	return id, err
@@ -81,9 +85,9 @@ func environment(p *specs.Process) []string {
 // only the one that execs counts.
 func (id *identity) assume() error {
 	p := id.spec
-	for _, r := range limits(p) {
-		if err := unix.Prlimit(0, rlimits[r.Type], &unix.Rlimit{Cur: r.Soft, Max: r.Hard}, nil); err != nil {
-			return fmt.Errorf("set %s: %w", r.Type, err)
+	if !id.limited {
+		if err := SetLimits(0, p); err != nil {
+			return err
 		}
 	}
 	if err := id.personality(); err != nil {
@@ -183,6 +187,16 @@ func (id *identity) switchUser() error {
 // managers give. The kernel's own 4,096 are too few for servers.
 var openFiles = specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: 1024, Hard: 524288}
 
+// SetLimits sets those of a process; pid 0 is the caller.
+func SetLimits(pid int, p *specs.Process) error {
+	for _, r := range limits(p) {
+		if err := unix.Prlimit(pid, rlimits[r.Type], &unix.Rlimit{Cur: r.Soft, Max: r.Hard}, nil); err != nil {
+			return fmt.Errorf("set %s: %w", r.Type, err)
+		}
+	}
+	return nil
+}
+
 // limits of a process.
 func limits(p *specs.Process) []specs.POSIXRlimit {
 	if slices.ContainsFunc(p.Rlimits, func(r specs.POSIXRlimit) bool { return r.Type == openFiles.Type }) {
@@ -201,9 +215,30 @@ var rlimits = map[string]int{
 }
 
 // ensureCwd makes the working directory of a container's init.
-func ensureCwd(cwd string) error {
+func ensureCwd(cwd string, user *User) error {
+	if user != nil {
+		return ownCwd(cwd, user)
+	}
 	if err := os.MkdirAll(cwd, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make cwd: %w", err)
+	}
+	return nil
+}
+
+// ownCwd makes the directory one of the container's root.
+func ownCwd(cwd string, user *User) error {
+	root, err := inroot.Open("/")
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	root.Own(user.Root())
+	dir, err := root.MkdirAll(cwd)
+	if err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, unix.ENOTDIR) {
+		return fmt.Errorf("make cwd: %w", err)
+	}
+	if err == nil {
+		dir.Close()
 	}
 	return nil
 }

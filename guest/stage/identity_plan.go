@@ -24,13 +24,18 @@ func Forkable(p *specs.Process) bool {
 func (id *identity) plan(fds []int, proc int, outside bool) (*plan, error) {
 	p, spec := new(plan), id.spec
 	p.do(unix.SYS_SETSID)
-	p.streams(fds[:3], proc, spec.OOMScoreAdj)
+	users := -1
+	if len(fds) > forkUsers {
+		users = fds[forkUsers]
+	}
+	p.streams(fds[:3], proc, users, spec.OOMScoreAdj)
 	for _, r := range limits(spec) {
 		p.do(unix.SYS_PRLIMIT64, 0, uintptr(rlimits[r.Type]), at(p, &unix.Rlimit{Cur: r.Soft, Max: r.Hard}))
 	}
 	if id.persona != 0 {
 		p.do(unix.SYS_PERSONALITY, uintptr(id.persona))
 	}
+	p.enterUser(users)
 	if err := id.planUser(p); err != nil {
 		return nil, err
 	}
@@ -50,20 +55,47 @@ func (id *identity) plan(fds []int, proc int, outside bool) (*plan, error) {
 	return p, p.program(spec, id.env)
 }
 
-// streams puts the streams on 0, 1 and 2, sets the score, and closes all else. It is still root.
-func (p *plan) streams(fds []int, proc int, score *int) {
+// streams puts the streams on 0, 1 and 2, sets the score, and closes all else but users, if that is one. It is still
+// root.
+func (p *plan) streams(fds []int, proc, users int, score *int) {
 	for i, fd := range fds {
 		p.do(unix.SYS_DUP3, uintptr(fd), uintptr(i), 0)
 	}
-	const first, file, last = 3, 4, ^uintptr(0) >> 32
+	const first = 3
+	file := uintptr(first + 1)
+	if users == first+1 {
+		file++
+	}
 	if score != nil {
 		text := []byte(strconv.Itoa(*score))
 		p.do(unix.SYS_DUP3, uintptr(proc), first, 0)
-		p.do(unix.SYS_CLOSE_RANGE, file, last, 0)
-		p.do(unix.SYS_OPENAT, first, p.text("self/oom_score_adj"), unix.O_WRONLY) // is file: all above first are closed
+		p.closeFrom(first+1, users)
+		p.do(unix.SYS_OPENAT, first, p.text("self/oom_score_adj"), unix.O_WRONLY) // is file: those above first are closed
 		p.do(unix.SYS_WRITE, file, at(p, unsafe.SliceData(text)), uintptr(len(text)))
 	}
-	p.do(unix.SYS_CLOSE_RANGE, first, last, 0)
+	p.closeFrom(first, users)
+}
+
+// closeFrom closes the descriptors from first on, except one. That one is -1 for none.
+func (p *plan) closeFrom(first, except int) {
+	const last = ^uintptr(0) >> 32
+	if except < 0 {
+		p.do(unix.SYS_CLOSE_RANGE, uintptr(first), last, 0)
+		return
+	}
+	if except > first {
+		p.do(unix.SYS_CLOSE_RANGE, uintptr(first), uintptr(except-1), 0)
+	}
+	p.do(unix.SYS_CLOSE_RANGE, uintptr(except+1), last, 0)
+}
+
+// enterUser enters the user namespace, if there is one. What the guest's root alone may do is done.
+func (p *plan) enterUser(users int) {
+	if users < 0 {
+		return
+	}
+	p.do(unix.SYS_SETNS, uintptr(users), unix.CLONE_NEWUSER)
+	p.do(unix.SYS_CLOSE, uintptr(users))
 }
 
 // planUser is dropBounding and switchUser.

@@ -82,8 +82,8 @@ func (m *Mount) options() (o options, err error) {
 // mountable are the types that can be made in a guest.
 var mountable = []string{"proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "bind", "none", ""}
 
-// mount makes m below root, writable whatever it is to become.
-func (m *Mount) mount(dir string) error {
+// mount makes m below the container's root, writable whatever it is to become.
+func (m *Mount) mount(c *Container) error {
 	o, err := m.options()
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (m *Mount) mount(dir string) error {
 	if !slices.Contains(mountable, m.Type) {
 		return fmt.Errorf("mount %s: type %q in a guest: %w", m.Target, m.Type, errdefs.ErrNotImplemented)
 	}
-	root, err := inroot.Open(dir)
+	root, err := c.open()
 	if err != nil {
 		return err
 	}
@@ -103,13 +103,9 @@ func (m *Mount) mount(dir string) error {
 	defer target.Close()
 	path := inroot.Path(target)
 	if o.flags&unix.MS_BIND != 0 {
-		err = m.bind(root, path, o)
+		err = m.bind(root, path, o, c.users)
 	} else {
-		kind := m.Type
-		if kind == "cgroup" {
-			kind, o.data = "cgroup2", nil
-		}
-		err = unix.Mount(m.Source, path, kind, o.flags&^unix.MS_RDONLY, strings.Join(o.data, ","))
+		err = m.fresh(path, o, c.User)
 	}
 	if err == unix.EINVAL {
 		return fmt.Errorf("mount %s: options %v: %w: %w", m.Target, m.Options, err, errdefs.ErrInvalidArgument)
@@ -132,6 +128,19 @@ func (m *Mount) mount(dir string) error {
 		}
 	}
 	return nil
+}
+
+// fresh mounts a file system that is none yet.
+func (m *Mount) fresh(path string, o options, user *User) error {
+	kind := m.Type
+	if kind == "cgroup" {
+		kind, o.data = "cgroup2", nil
+	}
+	data, err := user.options(m.Target, kind, o.data)
+	if err != nil {
+		return err
+	}
+	return unix.Mount(m.Source, path, kind, o.flags&^unix.MS_RDONLY, strings.Join(data, ","))
 }
 
 // source opens what a bind mount shows.
@@ -164,13 +173,18 @@ func (m *Mount) target(root *inroot.Root, o options) (*os.File, error) {
 }
 
 // bind mounts a path of the root file system, or of a volume, elsewhere.
-func (m *Mount) bind(root *inroot.Root, target string, o options) error {
+func (m *Mount) bind(root *inroot.Root, target string, o options, users int) error {
 	source, err := m.source(root)
 	if err != nil {
 		return err
 	}
 	defer source.Close()
-	if err := unix.Mount(inroot.Path(source), target, "", unix.MS_BIND|o.flags&unix.MS_REC, ""); err != nil {
+	if m.Map {
+		err = MapMount(inroot.Path(source), target, users)
+	} else {
+		err = unix.Mount(inroot.Path(source), target, "", unix.MS_BIND|o.flags&unix.MS_REC, "")
+	}
+	if err != nil {
 		return err
 	}
 	extra := o.flags &^ (unix.MS_BIND | unix.MS_REC | unix.MS_RDONLY)

@@ -14,22 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SocketFD is the child's end of the socket. The others are argv[1] of the three kinds of child.
+// SocketFD is the child's end of the socket. The others are argv[1] of the kinds of child.
 const (
 	SocketFD = 3
 	ArgInit  = "container-init"
 	ArgExec  = "container-exec"
 	ArgPause = "pod-pause"
+	// ArgUser is an init or exec that has entered the user namespace of its container.
+	ArgUser = "user-ns"
 )
 
 // Args are the kinds of child.
-var Args = []string{ArgInit, ArgExec, ArgPause, ForkServer}
+var Args = []string{ArgInit, ArgExec, ArgPause, ArgUser, ForkServer}
 
 // Mount is one mount of the OCI spec.
 type Mount struct {
 	Type, Source, Target string
 	Options              []string
 	From                 string `json:",omitempty"` // root of Source, if it is not the container's
+	Map                  bool   `json:",omitempty"` // the ids of what a bind mount shows are the container's
 }
 
 // Container is what a child of kind ArgInit makes before it says Ready. One of kind ArgPause needs
@@ -45,16 +48,21 @@ type Container struct {
 	ReadOnly     []string
 	ReadOnlyRoot bool
 	Propagation  string
+	User         *User `json:",omitempty"` // a descriptor of it comes with the message, as the last one
+
+	users int  // that descriptor
+	alone bool // no other container shares its namespaces
 }
 
 // Process is what a child becomes. Its stdio comes with the message as descriptors,
-// three of them, or none for a terminal.
+// three of them, or none for a terminal. The user namespace comes after them.
 type Process struct {
 	Spec *specs.Process
 	// Join is the pid of the container's init, for ArgExec.
 	Join        int
 	Personality uint64   // of personality(2); 0: the guest's own
 	Seccomp     *Seccomp // nil: no filter
+	User        *User    `json:",omitempty"`
 }
 
 // Seccomp is a filter that the process takes on last.
@@ -144,7 +152,7 @@ func (p *Pipe) Close() error {
 	return p.conn.Close()
 }
 
-// SendContainer asks a child to make the container. It enters the namespaces first.
+// SendContainer asks a child to make the container. It enters the namespaces first, except the user namespace of c.
 func (p *Pipe) SendContainer(c *Container, namespaces ...*os.File) error {
 	var fds []int
 	for _, f := range namespaces {
@@ -154,8 +162,8 @@ func (p *Pipe) SendContainer(c *Container, namespaces ...*os.File) error {
 }
 
 // SendProcess tells a child what to become.
-func (p *Pipe) SendProcess(proc *Process, stdio []int) error {
-	return p.send(message{Process: proc}, stdio...)
+func (p *Pipe) SendProcess(proc *Process, fds []int) error {
+	return p.send(message{Process: proc}, fds...)
 }
 
 // SendGo lets a child exec.

@@ -8,14 +8,13 @@ import (
 )
 
 // stdio puts the process's streams on 0, 1 and 2, in a session of its own.
-func (p *Process) stdio(pipe *Pipe, init bool) error {
+func (p *Process) stdio(pipe *Pipe, fds []int, init bool) error {
 	if _, err := unix.Setsid(); err != nil && err != unix.EPERM {
 		return fmt.Errorf("start session: %w", err)
 	}
 	if p.Spec.Terminal {
 		return p.terminal(pipe, init)
 	}
-	fds := pipe.TakeFDs()
 	if len(fds) != 3 {
 		return fmt.Errorf("process came with %d streams, not 3", len(fds))
 	}
@@ -35,7 +34,8 @@ func own(p *Process, fds []int) {
 	for _, fd := range fds {
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
-			_ = unix.Fchown(fd, int(p.Spec.User.UID), int(p.Spec.User.GID))
+			uid, gid := p.User.owner(p.Spec.User.UID, p.Spec.User.GID)
+			_ = unix.Fchown(fd, uid, gid)
 		}
 	}
 }
@@ -68,7 +68,8 @@ func (p *Process) terminal(pipe *Pipe, init bool) error {
 		return fmt.Errorf("open terminal %s: %w", name, err)
 	}
 	defer unix.Close(slave)
-	if err := unix.Fchown(slave, int(p.Spec.User.UID), -1); err != nil {
+	owner, _ := p.User.owner(p.Spec.User.UID, 0)
+	if err := unix.Fchown(slave, owner, -1); err != nil {
 		return fmt.Errorf("own terminal %s: %w", name, err)
 	}
 	if init {

@@ -39,7 +39,7 @@ type machine struct {
 	nics   []vmm.NIC
 	round  int
 	memory uint64
-	track  bool // its RAM
+	track  vmm.Tracking
 	hot    bool // disks can be plugged in
 
 	hotSlot int // the first

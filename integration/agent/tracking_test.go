@@ -19,6 +19,7 @@ import (
 
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/snapshot/track"
+	"godwit.dev/godwit/vmm"
 	"godwit.dev/godwit/vmm/vmmtest"
 )
 
@@ -89,7 +90,7 @@ func (l *later) Next(last bool, written func(offset, end int64)) (bool, error) {
 func newTracked(t *testing.T) *machine {
 	t.Helper()
 	m := newMachine(t)
-	m.memory, m.track = highMemory, true
+	m.memory, m.track = highMemory, vmm.TrackWrites
 	if err := m.ram.Truncate(highMemory); err != nil {
 		t.Fatal(err)
 	}

@@ -69,6 +69,7 @@ func ranTo(ctx context.Context, p client.Process) error {
 	if s := <-end; s.ExitCode() != 0 || s.Error() != nil {
 		return fmt.Errorf("exec by the API: status %d: %w", s.ExitCode(), s.Error())
 	}
+	p.IO().Wait() // Delete gives up what was not read yet
 	_, err = p.Delete(ctx)
 	return err
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"godwit.dev/godwit/integration/harness"
@@ -37,7 +35,7 @@ func (b *bench) pods(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(b.podCtrRun(ctx), b.podExec(ctx), b.gaps(ctx))
+	return errors.Join(b.podCtrRun(ctx), b.podExec(ctx), b.gaps(ctx), b.configMapWake(ctx))
 }
 
 // podFromTemplate fails unless a pod starts as a copy of a template.
@@ -154,33 +152,5 @@ func (b *bench) podExec(ctx context.Context) error {
 	if err == nil {
 		_, err = ctr("container", "rm", vm)
 	}
-	return err
-}
-
-// configMap times what a kubelet writes to a volume until a container has seen it.
-func (b *bench) configMap(ctx context.Context, p *ranPod) error {
-	dir := filepath.Join(b.podNode.Dir, "kubelet/pods", p.name, "volumes/kubernetes.io~configmap/settings")
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "..1"), 0o755),
-		os.WriteFile(filepath.Join(dir, "..1/key"), []byte("old\n"), 0o644),
-		os.Symlink("..1", filepath.Join(dir, "..data")), os.Symlink("..data/key", filepath.Join(dir, "key"))); err != nil {
-		return err
-	}
-	const script = "while read v </etc/settings/key; do [ $v = old ] || echo saw $v; usleep 20000; done"
-	_, _, err := p.container(ctx, "reader", script,
-		object{"mounts": []object{{"container_path": "/etc/settings", "host_path": dir, "readonly": true}}})
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "..2"), 0o755),
-		os.WriteFile(filepath.Join(dir, "..2/key"), []byte("new\n"), 0o644),
-		os.Symlink("..2", filepath.Join(dir, "..data_tmp"))); err != nil {
-		return err
-	}
-	begun := time.Now()
-	if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
-		return err
-	}
-	err = p.line(ctx, "reader", "saw new")
-	b.note("configmap_ms", ms(time.Since(begun)))
 	return err
 }

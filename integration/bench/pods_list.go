@@ -12,6 +12,7 @@ const (
 	podCPUGoal      = 5   // % of a core
 	podShimGoal     = shimGoal + 1.5*podContainers
 	podConfigMSGoal = 1000
+	podWakeMSGoal   = 100
 	podGapGoal      = 6 // ms
 )
 
@@ -49,6 +50,8 @@ func podFigures() []*Figure {
 			What: fmt.Sprintf("Pss of the shim and its processes, of a pod of %d containers", podContainers)},
 		{Name: "configmap_ms", Unit: "ms", Source: Guest, What: "a ConfigMap's change to the line of a container that saw it",
 			Most: goal(podConfigMSGoal)},
+		{Name: "configmap_wake_ms", Unit: "ms", Source: Guest, Most: goal(podWakeMSGoal),
+			What: "how long a pod that wakes goes on with a ConfigMap's old value, by the guest's clock"},
 		{Name: "pods.gap", Unit: "ms", Source: Guest,
 			What: "live move of a pod of three containers, 2 GiB: its last line on the one node to its first on the other"},
 		{Name: "pods.gap_one", Unit: "ms", Source: Guest, What: "the same of a pod of one container"},

@@ -28,7 +28,7 @@ type object = map[string]any
 
 // openPods makes the node of pods, and the one that they move to.
 func (b *bench) openPods(ctx context.Context) (err error) {
-	pair, err := critest.OpenPair(ctx, harness.Options{Release: harness.Newest, Log: b.say})
+	pair, err := critest.OpenPair(ctx, harness.Options{Release: harness.Newest, Log: b.say}, podImage)
 	if err != nil {
 		return err
 	}

@@ -51,9 +51,6 @@ func lazyWakes() []scene {
 // in an eager one, and what the guest remembers is what it was. The snapshot of a VM that has ended is whole and wakes
 // again.
 func TestCrashLazy(t *testing.T) {
-	if harness.VMM() != "qemu" {
-		t.Skip("QEMU alone waits for RAM")
-	}
 	selection := []string{"wake/waits before it is met/shim"}
 	if harness.KVM() { // where the kernel may wait for pages in a worker of its own, while the VMM dies
 		selection = append(selection, "wake/RAM comes/shim", "wake/waits/shim", "wake/waits/vmm", "wake/waits/worker",

@@ -34,13 +34,15 @@ var sleepSelection = []string{
 }
 
 // TestCrashPodSleep kills the shim, the VMM, containerd and godwitd at each point of the sleep of a pod. It does so too
-// at each point of its wake by crictl on the other node. The same is done in its live move, on each of both nodes.
+// at each point of its wake by crictl on the other node. After a death of containerd, the pod is made as a kubelet
+// does, which goes on with what is there. The same is done in its live move, on each of both nodes.
 // Never does a second VM run, and no operation stays open. The
 // pod that runs or sleeps afterwards is the same run, and sleeps and wakes once more. Only the death of VMM or shim may
 // lose it.
 func TestCrashPodSleep(t *testing.T) {
 	full := os.Getenv("GODWIT_CRASH") == "full"
 	w := newSleepWorld(t)
+	t.Run("a sidecar ends in the last pass", w.losesSidecar)
 	for _, step := range []string{"hibernate", "wake", "leave", "come"} {
 		names := slices.DeleteFunc(slices.Clone(sleepSelection), func(n string) bool {
 			return !strings.HasPrefix(n, step+"/")
@@ -70,11 +72,12 @@ func (w *sleepWorld) survey(t *testing.T, step string) (names []string) {
 	if err := w.begin(ctx, step); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(sleepSteps[step](w, ctx), w.judge(ctx, shimProcess, t)); err != nil {
+	if err := sleepSteps[step](w, ctx); err != nil {
 		t.Fatal(err)
 	}
-	all, err := w.here().passed(w.here().Node, here)
-	if err != nil {
+	_, err := w.settled(ctx) // a wake goes on once all is started
+	all, perr := w.here().passed(w.here().Node, here)
+	if err := errors.Join(err, perr, w.judge(ctx, shimProcess, t)); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range all {
@@ -122,8 +125,12 @@ func (w *sleepWorld) play(t *testing.T, step, name string) error {
 		return err
 	}
 	t.Logf("the call answered: %v", answer)
-	if answer != nil && step == "wake" { // a half of a pod waits for the rest, and its maker gives it up
-		if err := w.drop(ctx); err != nil {
+	if answer != nil && step == "wake" { // a half of a pod waits for the rest
+		after := w.drop // its maker gives it up
+		if victim(who) == containerds {
+			after = w.retry
+		}
+		if err := after(ctx); err != nil {
 			return err
 		}
 	}
@@ -175,12 +182,18 @@ func (w *sleepWorld) judge(ctx context.Context, who victim, t *testing.T) error 
 	return fmt.Errorf("the pod is lost, and its owner is %v", owner)
 }
 
-// served reports whether CRI's container answers.
-func (w *sleepWorld) served(ctx context.Context) bool {
-	if state, err := w.here().state(ctx, w.readers[w.at]); err != nil || state != "CONTAINER_RUNNING" {
-		return false
-	}
-	return w.counts(ctx) == nil
+// served reports whether CRI's container answers. One whose shim has died is running for CRI a moment longer.
+func (w *sleepWorld) served(ctx context.Context) (served bool) {
+	err := harness.Poll(ctx, settleBound, func(ctx context.Context) error {
+		state, err := w.here().state(ctx, w.readers[w.at])
+		if err != nil || state != "CONTAINER_RUNNING" {
+			return nil
+		}
+		err = w.countsNow(ctx)
+		served = err == nil
+		return err
+	})
+	return served && err == nil
 }
 
 // wakeElsewhere removes what CRI knows of a pod that sleeps, and wakes it on the other node.

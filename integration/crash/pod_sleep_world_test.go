@@ -32,13 +32,15 @@ type sleepWorld struct {
 	nodes   [2]*podWorld
 	at      int       // the node that has the pod, or had it last; in a step, the one that is hurt
 	readers [2]string // the ids of the container that reads
+	sidecar string    // what a fourth container runs; empty: there is none
 	nonce   string    // of the run that is there; empty: there is none
 	count   int       // as seen last
 }
 
 func newSleepWorld(t *testing.T) *sleepWorld {
 	_, p := points(t)
-	both, err := critest.OpenPair(t.Context(), harness.Options{Release: harness.Newest, Programs: p.programs, Log: t.Logf})
+	both, err := critest.OpenPair(t.Context(), harness.Options{Release: harness.Newest, Programs: p.programs, Log: t.Logf},
+		podImages...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,6 +68,9 @@ func newSleepWorld(t *testing.T) *sleepWorld {
 
 func (w *sleepWorld) here() *podWorld { return w.nodes[w.at] }
 
+// sleepers are the containers of the pod, and what they run.
+var sleepers = [][2]string{{"setup", "exit 3"}, {"count", counting}, {"reader", "sleep 100000"}}
+
 // make makes the pod on a node, container by container. There the VM boots, or wakes.
 func (w *sleepWorld) make(ctx context.Context, at int) error {
 	n := w.nodes[at]
@@ -81,12 +86,68 @@ func (w *sleepWorld) make(ctx context.Context, at int) error {
 	if n.pod, err = n.crictl(ctx, "runp", "--runtime", "godwit", config); err != nil {
 		return err
 	}
-	for _, c := range [][2]string{{"setup", "exit 3"}, {"count", counting}, {"reader", "sleep 100000"}} {
+	for _, c := range sleepers {
 		if w.readers[at], err = n.script(ctx, c[0], c[1]); err != nil {
 			return err
 		}
 	}
-	return nil
+	if w.sidecar != "" {
+		_, err = n.script(ctx, "sidecar", w.sidecar)
+	}
+	return err
+}
+
+// retry goes on with a pod whose making has failed, as a kubelet does: it keeps what runs, makes a container anew that
+// was not started, and removes a pod that has failed, which its controller makes again.
+func (w *sleepWorld) retry(ctx context.Context) error {
+	return harness.Poll(ctx, 2*settleBound, func(ctx context.Context) (err error) {
+		n := w.here()
+		if n.pod, err = n.crictl(ctx, "pods", "-q", "--name", "sleeper", "--state", "ready"); err != nil {
+			return err
+		}
+		failed := n.pod == ""
+		for _, c := range sleepers {
+			if !failed {
+				failed, err = w.retryOne(ctx, c[0], c[1])
+			}
+			if err != nil {
+				return fmt.Errorf("go on with container %s: %w", c[0], err)
+			}
+		}
+		if !failed {
+			return nil
+		}
+		return errors.Join(w.drop(ctx), w.make(ctx, w.at))
+	})
+}
+
+// retryOne is retry of a container. It reports whether the container has ended, and with it the pod.
+func (w *sleepWorld) retryOne(ctx context.Context, name, script string) (ended bool, err error) {
+	n := w.here()
+	id, err := n.crictl(ctx, "ps", "-a", "-q", "--latest", "--pod", n.pod, "--name", "^"+name+"$")
+	if err != nil {
+		return false, err
+	}
+	state := ""
+	if id != "" {
+		if state, err = n.state(ctx, id); err != nil {
+			return false, err
+		}
+	}
+	switch state {
+	case "CONTAINER_RUNNING":
+	case "CONTAINER_EXITED":
+		ended = name != "setup"
+	case "CONTAINER_UNKNOWN":
+		if _, err = n.crictl(ctx, "stop", id); err != nil {
+			return false, err
+		}
+		fallthrough
+	default:
+		id, err = n.script(ctx, name, script)
+	}
+	w.readers[w.at] = id
+	return ended, err
 }
 
 // script makes a container that runs a script, and starts it.
@@ -115,24 +176,26 @@ func (w *sleepWorld) hibernate(ctx context.Context) error {
 
 // counts waits until the pod counts on, and wants it to be the run that is known.
 func (w *sleepWorld) counts(ctx context.Context) error {
-	return harness.Poll(ctx, settleBound, func(ctx context.Context) error {
-		out, err := w.here().crictl(ctx, "exec", "-s", w.readers[w.at], "cat", "/dev/shm/count")
-		if err != nil {
-			return err
-		}
-		nonce, text, _ := strings.Cut(out, " ")
-		count, err := strconv.Atoi(text)
-		switch {
-		case err != nil:
-			return fmt.Errorf("the pod counts %q: %w", out, err)
-		case w.nonce == "":
-			w.nonce = nonce
-		case nonce != w.nonce || count < w.count:
-			return fmt.Errorf("run %s had counted to %d, and run %s counts %d", w.nonce, w.count, nonce, count)
-		}
-		w.count = count
-		return nil
-	})
+	return harness.Poll(ctx, settleBound, w.countsNow)
+}
+
+func (w *sleepWorld) countsNow(ctx context.Context) error {
+	out, err := w.here().crictl(ctx, "exec", "-s", w.readers[w.at], "cat", "/dev/shm/count")
+	if err != nil {
+		return err
+	}
+	nonce, text, _ := strings.Cut(out, " ")
+	count, err := strconv.Atoi(text)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the pod counts %q: %w", out, err)
+	case w.nonce == "":
+		w.nonce = nonce
+	case nonce != w.nonce || count < w.count:
+		return fmt.Errorf("run %s had counted to %d, and run %s counts %d", w.nonce, w.count, nonce, count)
+	}
+	w.count = count
+	return nil
 }
 
 // vmms of both nodes.

@@ -35,7 +35,8 @@ type podWorld struct {
 
 func newPodWorld(t *testing.T) *podWorld {
 	dir, p := points(t)
-	g, err := critest.OpenWith(t.Context(), harness.Options{Release: harness.Newest, Programs: p.programs, Log: t.Logf})
+	g, err := critest.OpenWith(t.Context(), harness.Options{Release: harness.Newest, Programs: p.programs, Log: t.Logf},
+		podImages...)
 	if err != nil {
 		t.Fatal(err)
 	}

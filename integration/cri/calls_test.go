@@ -30,6 +30,9 @@ const config = `[plugins.'io.containerd.cri.v1.images'.pinned_images]
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.path]
   runtime_type = 'io.containerd.path.v1'
   runtime_path = '%s'
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.sandbox]
+  runtime_type = 'io.containerd.recorder.v1'
+  sandboxer = 'shim'
 `
 
 // site is a node whose CRI plugin runs the recorder.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -48,6 +49,12 @@ const config = `[plugins.'io.containerd.cri.v1.images'.pinned_images]
 ` + harness.Handlers + `[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.godwit-devices]
   runtime_type = 'io.containerd.godwit.v1'
   privileged_without_host_devices = false
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.godwit-sandbox]
+  runtime_type = 'io.containerd.godwit.v1'
+  sandboxer = 'shim'
+  pod_annotations = ['godwit.dev/*']
+  container_annotations = ['godwit.dev/*']
+  privileged_without_host_devices = true
 `
 
 // Ground is a node on which suites run.
@@ -59,13 +66,14 @@ type Ground struct {
 	stop  func()            // ends the supervision
 }
 
-// Open makes the node, with the images of both suites in a registry next to it.
-func Open(ctx context.Context, release harness.Release, log func(string, ...any)) (*Ground, error) {
-	return OpenWith(ctx, harness.Options{Release: release, Log: log})
+// Open makes the node, with the images of both suites in a registry next to it, or with some: to make all of them takes
+// seconds, and a minute in a guest of a guest.
+func Open(ctx context.Context, release harness.Release, log func(string, ...any), only ...string) (*Ground, error) {
+	return OpenWith(ctx, harness.Options{Release: release, Log: log}, only...)
 }
 
 // OpenWith is Open for other programs, or another configuration of godwit. What the suites need is set here.
-func OpenWith(ctx context.Context, o harness.Options) (_ *Ground, err error) {
+func OpenWith(ctx context.Context, o harness.Options, only ...string) (_ *Ground, err error) {
 	root, err := harness.Root()
 	if err != nil {
 		return nil, err
@@ -82,7 +90,7 @@ func OpenWith(ctx context.Context, o harness.Options) (_ *Ground, err error) {
 			err = errors.Join(err, h.Close())
 		}
 	}()
-	if err := g.fill(ctx); err != nil {
+	if err := g.fill(ctx, only); err != nil {
 		return nil, err
 	}
 	if err := g.write(); err != nil {
@@ -117,8 +125,8 @@ func (g *Ground) write() error {
 	return os.WriteFile(filepath.Join(hosts, "hosts.toml"), fmt.Appendf(nil, mirror, harness.RegistryHost), 0o644)
 }
 
-// fill puts the images of both suites into the registry.
-func (g *Ground) fill(ctx context.Context) error {
+// fill puts the images of both suites into the registry, or those alone that are named and the sandbox's.
+func (g *Ground) fill(ctx context.Context, only []string) error {
 	standin, err := g.h.Build(ctx, "standin")
 	if err != nil {
 		return err
@@ -135,6 +143,9 @@ func (g *Ground) fill(ctx context.Context) error {
 	transport := &http.Transport{DialContext: g.h.Dial}
 	defer transport.CloseIdleConnections()
 	for _, one := range append(all, more...) {
+		if len(only) > 0 && one.Name != images.SuitePause && !slices.Contains(only, "localhost/"+one.Name) {
+			continue
+		}
 		ref, err := name.ParseReference(harness.RegistryHost+"/"+one.Name, name.Insecure)
 		if err != nil {
 			return err

@@ -9,9 +9,9 @@ import (
 
 // OpenPair makes two nodes of a cluster, with the registry of the suites' images next to them. Closing the first of
 // them closes both.
-func OpenPair(ctx context.Context, o harness.Options) (pair [2]*Ground, err error) {
+func OpenPair(ctx context.Context, o harness.Options, only ...string) (pair [2]*Ground, err error) {
 	o.Nodes, o.Godwitd = len(pair), true
-	first, err := OpenWith(ctx, o)
+	first, err := OpenWith(ctx, o, only...)
 	if err != nil {
 		return pair, err
 	}

@@ -16,7 +16,7 @@ var handler = flag.String("handler", "godwit",
 // logs, mounts, streams.
 const selection = `support execSync \[|listing container stats|set hostname|DNS config|removing running container|` +
 	`adding capability|container with log|attach|port mapping with (only|host)|RunPodSandbox, StopPodSandbox|` +
-	`mount image and enforce|support recursive readonly|listing pod sandbox metrics`
+	`mount image and enforce|support recursive readonly|listing pod sandbox metrics|support NamespaceMode_POD`
 
 // A few specs of critest: runc, the control, passes them on each release of containerd, and the handler does what it
 // must on the newest.

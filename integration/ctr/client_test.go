@@ -45,8 +45,8 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// testFeatures: the features come to the client as the type that the CRI plugin reads, and offer no
-// user namespace to pods.
+// testFeatures: the features come to the client as the type that the CRI plugin reads, and offer
+// user namespaces to pods.
 func testFeatures(ctx context.Context, t *testing.T, c *client.Client) {
 	t.Helper()
 	plugin, err := c.IntrospectionService().PluginInfo(ctx, "io.containerd.runtime.v2", "task",
@@ -64,8 +64,8 @@ func testFeatures(ctx context.Context, t *testing.T, c *client.Client) {
 		!slices.Contains(f.MountOptions, "noexec") || !slices.Contains(f.Linux.Capabilities, "CAP_CHOWN") {
 		t.Errorf("the features are %+v %+v", f, f.Linux)
 	}
-	if *f.Linux.MountExtensions.IDMap.Enabled {
-		t.Error("pods are offered user namespaces")
+	if !*f.Linux.MountExtensions.IDMap.Enabled || !slices.Contains(f.Linux.Namespaces, "user") {
+		t.Error("pods are offered no user namespaces")
 	}
 }
 

@@ -27,6 +27,7 @@ func TestSpec(t *testing.T) {
 		got.want(t, result{"", dir, 1})
 	})
 	t.Run("flags", func(t *testing.T) { testFlags(t, n, dir) })
+	t.Run("user namespace", func(t *testing.T) { testUsers(t, n) })
 	t.Run("out of memory", func(t *testing.T) { testOOM(t, n, dir) })
 }
 

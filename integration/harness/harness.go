@@ -271,15 +271,26 @@ func (h *Harness) Build(ctx context.Context, name string) (string, error) {
 	return out, nil
 }
 
+// pollEvery is how often Poll looks.
+const pollEvery = 20 * time.Millisecond
+
+// Pause is how long to wait after a look that took so long, and at least so long. In the ground a look takes the only
+// processor from the VM that is waited for: it gets a third of the time.
+func Pause(least, took time.Duration) time.Duration {
+	if Nested() {
+		return max(least, 2*took)
+	}
+	return least
+}
+
 // Poll calls f until it answers nil; on timeout it answers the last error that was not
 // the timeout itself.
 func Poll(ctx context.Context, timeout time.Duration, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	var last error
 	for {
+		begun := time.Now()
 		err := f(ctx)
 		if err == nil {
 			return nil
@@ -293,7 +304,7 @@ func Poll(ctx context.Context, timeout time.Duration, f func(ctx context.Context
 				return fmt.Errorf("%w, and before: %w", cause, last)
 			}
 			return fmt.Errorf("after %s: %w", timeout, last)
-		case <-tick.C:
+		case <-time.After(Pause(pollEvery-time.Since(begun), time.Since(begun))):
 		}
 	}
 }

@@ -331,3 +331,20 @@ func TestListenOnWire(t *testing.T) {
 		t.Errorf("read %q, %v", b, err)
 	}
 }
+
+// In the ground a look leaves the VM two thirds of the time; elsewhere it waits as long as it is told.
+func TestPause(t *testing.T) {
+	for _, tt := range []struct {
+		ground            string
+		least, took, want time.Duration
+	}{
+		{"", time.Second, 3 * time.Second, time.Second},
+		{"nested", time.Second, 3 * time.Second, 6 * time.Second},
+		{"nested", time.Second, time.Millisecond, time.Second},
+	} {
+		t.Setenv("GODWIT_GROUND", tt.ground)
+		if got := Pause(tt.least, tt.took); got != tt.want {
+			t.Errorf("%+v: %s", tt, got)
+		}
+	}
+}

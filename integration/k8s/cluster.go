@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"godwit.dev/godwit/integration/controlplane"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
 )
@@ -28,7 +29,7 @@ type Cluster struct {
 	*harness.Harness
 	opts     Options
 	wire     *harness.Node
-	dir      string // keys, kubeconfigs and what etcd keeps
+	server   *controlplane.Server
 	programs string // directory
 	kubelets map[string]*harness.Process
 }
@@ -56,7 +57,9 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Harness: h, opts: opts, wire: h.Wire(), dir: filepath.Join(h.Dir, "k8s"),
+	c := &Cluster{Harness: h, opts: opts, wire: h.Wire(),
+		server: &controlplane.Server{Dir: filepath.Join(h.Dir, "k8s"), Address: harness.Gateway + ":443",
+			Etcd: etcdClient, EtcdPeer: etcdPeer},
 		programs: filepath.Join(tools, "k8s"), kubelets: map[string]*harness.Process{}}
 	defer func() {
 		if err != nil {
@@ -86,7 +89,7 @@ func (c *Cluster) importImages(ctx context.Context) error {
 	for i := range all {
 		all[i].Name = "localhost/" + all[i].Name
 	}
-	file := filepath.Join(c.dir, "images.tar")
+	file := c.path("images.tar")
 	if err := images.Write(file, all...); err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func (c *Cluster) PortForward(ctx context.Context, pod string, port int) (string
 
 // Apply applies a manifest.
 func (c *Cluster) Apply(ctx context.Context, manifest string) error {
-	file, err := os.CreateTemp(c.dir, "manifest-*.yml")
+	file, err := os.CreateTemp(c.server.Dir, "manifest-*.yml")
 	if err != nil {
 		return err
 	}

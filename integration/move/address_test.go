@@ -104,7 +104,7 @@ func giveKey(t *testing.T, n *harness.Node) {
 
 // A VM wakes where the network gives it another address: the guest has it before its
 // workload goes on, tools show it, the old one is silent, and nothing else of
-// the VM has changed. It sleeps sealed: a node without the key says so and leaves
+// the VM has changed. It has a user namespace. It sleeps sealed: a node without the key says so and leaves
 // it asleep.
 func TestWakeAtAnotherAddress(t *testing.T) {
 	h := harness.New(t, harness.Options{
@@ -122,7 +122,8 @@ func TestWakeAtAnotherAddress(t *testing.T) {
 	if _, err := b.Run(t.Context(), "sed", "-i", `/"capabilities"/d`, "/etc/cni/net.d/10-godwit.conflist"); err != nil {
 		t.Fatal(err)
 	}
-	booted := boot(t, a, watch)
+	booted := boot(t, a, watch, mapped(true)...)
+	hasUsers(t, a, "booted")
 	before := ask(t, h, booted.From)
 	a.Godwit(t, "hibernate", vm)
 
@@ -159,6 +160,7 @@ func TestWakeAtAnotherAddress(t *testing.T) {
 	if !strings.Contains(has, " "+woken.From+"/") || strings.Contains(has, " "+booted.From+"/") {
 		t.Errorf("the guest woke at %s, was at %s, and has\n%s", woken.From, booted.From, has)
 	}
+	hasUsers(t, b, "woken")
 	if doubles, back := watch.Twice(); doubles+back > 0 {
 		t.Errorf("seen twice: %d doubled, %d out of order", doubles, back)
 	}

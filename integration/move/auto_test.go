@@ -11,9 +11,6 @@ import (
 
 // A node that was told nothing wakes a VM of some size while its RAM comes, and says so and why.
 func TestAutoRestore(t *testing.T) {
-	if harness.VMM() != "qemu" {
-		t.Skip("QEMU alone waits for RAM")
-	}
 	h := harness.New(t, harness.Options{Nodes: 1, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
 	n := h.Node(0)
 	n.CheckClean(t)

@@ -120,9 +120,6 @@ func await(t *testing.T, c <-chan struct{}) {
 // A VM runs while its RAM comes: its memory is what it was, whatever dies meanwhile, and the next
 // hibernate sends what changed.
 func TestLazyRestore(t *testing.T) {
-	if harness.VMM() != "qemu" {
-		t.Skip("QEMU alone waits for RAM")
-	}
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
 		Config: func(n *harness.Node) string {
 			if n.Name == "b" {

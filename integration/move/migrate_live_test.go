@@ -12,7 +12,7 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-// Godwit migrate moves a VM live, by the controller's engine, there and back. What the
+// Godwit migrate moves a VM with a user namespace live, by the controller's engine, there and back. What the
 // store has of it is known there too, so that the next snapshot is small.
 func TestMigrateLive(t *testing.T) {
 	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
@@ -20,7 +20,7 @@ func TestMigrateLive(t *testing.T) {
 	a.CheckClean(t)
 	b.CheckClean(t)
 	watch := listen(t, h)
-	at := boot(t, a, watch).From
+	at := boot(t, a, watch, mapped(false)...).From
 	before := ask(t, h, at)
 	heard(t, a, "a", "b")
 	_, full := take(t, a, "checkpoint", vm)
@@ -51,6 +51,7 @@ func TestMigrateLive(t *testing.T) {
 			now.Counter <= before.Counter {
 			t.Errorf("to %s: the VM is another one: %+v, was %+v", to, now, before)
 		}
+		hasUsers(t, h.Node(1-i), "at-"+to)
 		if to == "b" {
 			if _, pushed := take(t, b, "checkpoint", vm); pushed*4 > full {
 				t.Errorf("a checkpoint after a move pushed %d bytes, the one before it %d", pushed, full)

@@ -23,10 +23,12 @@ type node struct {
 	*critest.Ground
 	t   *testing.T
 	dir string // for configurations, on host and node
+	// users is the host's root of the user namespace that a kubelet here would give the sleeper; 0: none.
+	users int
 }
 
 func open(t *testing.T, release harness.Release) *node {
-	g, err := critest.Open(t.Context(), release, t.Logf)
+	g, err := critest.Open(t.Context(), release, t.Logf, image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +122,7 @@ func (n *node) eventually(what string, ok func(out string) bool, args ...string)
 	ctx, cancel := context.WithTimeout(n.t.Context(), bound())
 	defer cancel()
 	for {
+		begun := time.Now()
 		out, err := n.try(ctx, args...)
 		if err == nil && ok(out) {
 			return
@@ -127,15 +130,22 @@ func (n *node) eventually(what string, ok func(out string) bool, args ...string)
 		select {
 		case <-ctx.Done():
 			n.t.Fatalf("%s: %v: %s", what, err, out)
-		case <-time.After(200 * time.Millisecond):
+		case <-time.After(harness.Pause(200*time.Millisecond, time.Since(begun))):
 		}
 	}
 }
 
-// TestPod: the life of a pod of three containers in one VM, by crictl alone, on both releases of containerd.
+// TestPod: the life of a pod of three containers in one VM, by crictl alone, on both releases of containerd. On the
+// newer one a second pod is made by the sandbox API.
 func TestPod(t *testing.T) {
 	for _, release := range harness.Releases {
-		t.Run(string(release), func(t *testing.T) { testPod(t, open(t, release)) })
+		t.Run(string(release), func(t *testing.T) {
+			n := open(t, release)
+			testPod(t, n)
+			if release == harness.Newest {
+				t.Run("sandbox API", n.sandboxAPI)
+			}
+		})
 	}
 }
 

@@ -25,14 +25,11 @@ func refusedPods() map[string]refusal {
 	namespaces := func(more object) object {
 		return object{"linux": object{"security_context": object{"namespace_options": more}}}
 	}
-	mapping := []object{{"host_id": 100000, "container_id": 0, "length": 65536}}
 	return map[string]refusal{
 		"tight":       {object{"linux": object{"cgroup_parent": "/tight"}}, "overhead.podFixed.memory"},
 		"hostnetwork": {namespaces(object{"network": ofHost}), "hostNetwork"},
 		"hostpid":     {namespaces(object{"pid": ofHost}), "hostPID"},
 		"hostipc":     {namespaces(object{"ipc": ofHost}), "hostIPC"},
-		"userns": {namespaces(object{"userns_options": object{"mode": 0, "uids": mapping, "gids": mapping}}),
-			"user namespace"},
 	}
 }
 

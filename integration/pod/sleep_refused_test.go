@@ -4,6 +4,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -45,19 +46,50 @@ func (n *node) wakesNothingElse(t *testing.T) {
 	config := n.sleeperConfig("uid-1")
 	pod := n.crictl("runp", "--runtime", "godwit", config)
 	run := n.runner(pod, config)
-	armed := run("reader", "echo kept > /kept; sleep 100000", nil)
+	armed := run("reader", "sleep 100000", object{"linux": n.security(), "mounts": n.volumes("uid-1")})
 	changed := n.crictl("create", "--no-pull", pod, n.container("count", counting,
-		object{"image": object{"image": numbered(0)}}), config)
+		object{"image": object{"image": numbered(0)}, "linux": n.security()}), config)
 	_, err := n.try(t.Context(), "start", changed)
 	refusal{want: "its image is " + numbered(0)}.check(t, "another image", err)
 	refusal{want: image}.check(t, "another image", err)
+	n.wantsOldImage(t, pod, config)
 	_, err = n.try(t.Context(), "exec", "-s", armed, "true")
 	refusal{want: "count"}.check(t, "an exec in a container that is armed", err)
+	n.shows(t, "waits for count")
 	n.crictl("rmp", "-f", pod)
 	if vms, err := n.VMMs(); err != nil || vms != 0 {
 		t.Errorf("%d VMMs are left of a wake that was given up: %v", vms, err)
 	}
 	n.shows(t, "asleep")
+}
+
+// wantsOldImage: the tag of a container's image stands for another image by now. The container is refused with the ids
+// of both.
+func (n *node) wantsOldImage(t *testing.T, pod, config string) {
+	tag := func(from, to string) {
+		t.Helper()
+		if out, err := n.RunCtr(t.Context(), "-n", "k8s.io", "images", "tag", "--force", from, to); err != nil {
+			t.Fatal(out, err)
+		}
+		n.eventually("the tag that moves", has(n.imageID(from)), "inspecti", to)
+	}
+	was, is := n.imageID(image), n.imageID(numbered(0))
+	tag(image, "localhost/godwit/kept:1")
+	tag(numbered(0), image)
+	moved := n.crictl("create", "--no-pull", pod, n.container("count", counting,
+		object{"metadata": object{"name": "count", "attempt": 2}, "linux": n.security()}), config)
+	_, err := n.try(t.Context(), "start", moved)
+	refusal{want: is + ", the snapshot has " + image + " with id " + was}.check(t, "a tag that has moved", err)
+	tag("localhost/godwit/kept:1", image)
+}
+
+// imageID is what CRI calls the content of an image; empty: it does not know that image.
+func (n *node) imageID(name string) string {
+	out, err := n.try(n.t.Context(), "inspecti", "-o", "go-template", "--template", "{{.status.id}}", name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(out)
 }
 
 // shows waits until ps has the VM with that status.
@@ -84,7 +116,17 @@ func (s *sleeper) stoppedWhileItLeaves(t *testing.T) {
 		left <- err
 	}()
 	s.n.shows(t, "hibernating")
+	// The order stands before the shim holds the VM. A stop would end containers until then, and they would not wake.
 	err := harness.Poll(t.Context(), bound(), func(ctx context.Context) error {
+		if _, err := s.n.try(ctx, "exec", "-s", s.reader, "true"); err == nil {
+			return errors.New("no operation holds the VM")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	err = harness.Poll(t.Context(), bound(), func(ctx context.Context) error {
 		_, err := s.n.try(ctx, "stopp", s.pod)
 		if err != nil && !strings.Contains(err.Error(), "holds VM team.sleeper") {
 			t.Errorf("stop a pod that leaves: %v", err)

@@ -24,7 +24,7 @@ echo "$nonce $n" > /dev/shm/next; mv /dev/shm/next /dev/shm/count; sleep 0.2; do
 
 // pair are two nodes of one cluster.
 func pair(t *testing.T) (a, b *node) {
-	both, err := critest.OpenPair(t.Context(), harness.Options{Release: harness.Newest, Log: t.Logf})
+	both, err := critest.OpenPair(t.Context(), harness.Options{Release: harness.Newest, Log: t.Logf}, image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ type sleeper struct {
 func (n *node) sleeperConfig(uid string) string {
 	return n.file("sleeper-"+uid, object{
 		"metadata": object{"name": "sleeper", "namespace": "team", "uid": uid, "attempt": 0}, "hostname": "sleeper",
-		"log_directory": n.dir, "linux": object{}, "annotations": object{"godwit.dev/vm": "sleeper"},
+		"log_directory": n.dir, "linux": n.security(), "annotations": object{"godwit.dev/vm": "sleeper"},
 	})
 }
 
@@ -67,10 +67,14 @@ func (n *node) sleeper(uid string) *sleeper {
 	s.config = n.sleeperConfig(uid)
 	s.pod = n.crictl("runp", "--runtime", "godwit", s.config)
 	run := n.runner(s.pod, s.config)
-	s.setup = run("setup", "exit 0", nil)
+	own := object{"linux": n.security()}
+	s.setup = run("setup", "exit 0", own)
 	n.eventually("the end of setup", has(`"exitCode": 0`), "inspect", s.setup)
-	s.count = run("count", counting, nil)
-	s.reader = run("reader", "echo kept > /kept; sleep 100000", nil)
+	s.count = run("count", counting, own)
+	if n.users != 0 {
+		own["mounts"] = n.volumes(uid)
+	}
+	s.reader = run("reader", "echo kept > /kept; test -d /scratch && cp /kept /scratch/kept; sleep 100000", own)
 	return s
 }
 
@@ -163,9 +167,10 @@ func (s *sleeper) remove() {
 }
 
 // TestSleep: a pod of three containers sleeps on one node and wakes on another, by crictl on both. Memory, files,
-// shared memory and logs go on.
+// shared memory and logs go on. The pod has a user namespace, and keeps its ids.
 func TestSleep(t *testing.T) {
 	a, b := pair(t)
+	a.users, b.users = 100000, 300000
 	before := a.sleeper("uid-1")
 	nonce, was := before.state()
 	before.namesOneVM(t, b)
@@ -180,6 +185,7 @@ func TestSleep(t *testing.T) {
 	b.wakesNothingElse(t)
 	after := b.sleeper("uid-1")
 	after.goesOn(before, nonce, was)
+	after.hasUsers(a)
 	// The same pod on the node where it ran is what a kubelet makes anew: an order is needed.
 	after.stoppedWhileItLeaves(t)
 	after.remove()

@@ -23,19 +23,7 @@ func TestVerbs(t *testing.T) {
 	godwit := func(args ...string) (string, error) {
 		return n.RunGodwit(t.Context(), append([]string{"-n", "k8s.io"}, args...)...)
 	}
-	shown := func(want []string, args ...string) {
-		t.Helper()
-		out, err := godwit(args...)
-		for _, text := range want {
-			if err != nil || !strings.Contains(out, text) {
-				t.Errorf("godwit %q has no %q: %v: %s", args, text, err, out)
-			}
-		}
-	}
-	shown([]string{"team/web ", "2 containers", "running"}, "ps")
-	shown([]string{`"pod": "team/web"`, `"containers": 2`}, "ps", "-o", "json")
-	shown([]string{`"pod": "team/web"`, `"status": "running"`}, "inspect", pod)
-	shown([]string{pod[:12]}, "stats", "--no-stream")
+	n.seesPod(t, pod, "team/web")
 	if out, err := godwit("ps", "-q"); err != nil || strings.Count(out, "\n") != 1 {
 		t.Errorf("a pod is not one VM: %v: %s", err, out)
 	}
@@ -57,4 +45,23 @@ func TestVerbs(t *testing.T) {
 	if out, err := godwit("ps", "-q"); err != nil || strings.TrimSpace(out) != "" {
 		t.Errorf("a pod that was removed is shown: %v: %s", err, out)
 	}
+}
+
+// seesPod wants the command line to show a pod of two containers by its name, and to know it by the id of its sandbox.
+func (n *node) seesPod(t *testing.T, pod, name string) {
+	t.Helper()
+	shown := func(want []string, args ...string) {
+		t.Helper()
+		out, err := n.RunGodwit(t.Context(), append([]string{"-n", "k8s.io"}, args...)...)
+		for _, text := range want {
+			if err != nil || !strings.Contains(out, text) {
+				t.Errorf("godwit %q has no %q: %v: %s", args, text, err, out)
+			}
+		}
+	}
+	shown([]string{name + " ", "2 containers", "running"}, "ps")
+	shown([]string{`"pod": "` + name + `"`, `"containers": 2`}, "ps", "-o", "json")
+	shown([]string{`"pod": "` + name + `"`, `"status": "running"`}, "inspect", pod)
+	shown([]string{pod[:12]}, "stats", "--no-stream")
+	shown([]string{pod[:12]}, "stats", "--no-stream", pod)
 }

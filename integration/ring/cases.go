@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
+
+var costWord = regexp.MustCompile(`^[1-9][0-9]{0,3}s$`)
 
 // VMMs that the ring runs on, by the names of the configuration.
 var VMMs = []string{"qemu", "cloud-hypervisor"}
@@ -24,6 +27,7 @@ type Case struct {
 	Skips     []Skip
 	smoke     bool
 	part      bool
+	cost      int    // seconds that it takes on an idle processor, about
 	needs     string // variable that names a file
 	host      bool   // not in the ground
 }
@@ -103,6 +107,10 @@ func read(f []string, vmm string) (c Case, here bool, err error) {
 			c.part = true
 		case word == "host":
 			c.host = true
+		case costWord.MatchString(word):
+			if c.cost, err = strconv.Atoi(strings.TrimSuffix(word, "s")); err != nil {
+				return c, false, fmt.Errorf("list of cases: %s: %w", c.Name, err)
+			}
 		case strings.HasPrefix(word, "with="):
 			c.needs = strings.TrimPrefix(word, "with=")
 		case slices.Contains(VMMs, word):

@@ -13,7 +13,7 @@ import (
 
 const small = `
 # a comment
-few   vmm   ^TestA$  smoke part
+few   vmm   ^TestA$  smoke part 20s
 vmm   vmm   ^TestA$
 own   vmm   ^TestB$  cloud-hypervisor
 demo  demo  -  smoke
@@ -21,13 +21,6 @@ demo  demo  -  smoke
 - demo/qemu TestX: only there
 -ground own TestB/quick: it wants two seconds
 `
-
-func ids(cases []Case) (all []string) {
-	for _, c := range cases {
-		all = append(all, c.ID())
-	}
-	return all
-}
 
 func TestSelect(t *testing.T) {
 	all, err := parse(small)
@@ -42,13 +35,40 @@ func TestSelect(t *testing.T) {
 		{"demo vmm/qemu", "vmm/qemu demo/qemu demo/cloud-hypervisor"},
 	} {
 		got, err := Select(all, strings.Fields(tt.names))
-		if d := cmp.Diff(strings.Fields(tt.want), ids(got)); d != "" || err != nil {
+		if d := cmp.Diff(strings.Fields(tt.want), IDs(got)); d != "" || err != nil {
 			t.Errorf("%s: %v %s", tt.names, err, d)
 		}
 	}
 	for _, name := range []string{"demos", "own/qemu", "vmm/xen", ""} {
 		if _, err := Select(all, []string{name}); err == nil || !strings.Contains(err.Error(), "demo") {
 			t.Errorf("%q: %v, want an error that lists the cases", name, err)
+		}
+	}
+}
+
+// The longest cases are divided first, and each lane has the order of the list.
+func TestLanes(t *testing.T) {
+	all, err := parse("a vmm ^T$ qemu 20s\nb vmm ^T$ qemu 100s\nc vmm ^T$ qemu\nd vmm ^T$ qemu 50s\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		cases []Case
+		n     int
+		want  string
+	}{
+		{all, 2, "a/qemu b/qemu,c/qemu d/qemu"},
+		{all, 1, "a/qemu b/qemu c/qemu d/qemu"},
+		{all, 0, "a/qemu b/qemu c/qemu d/qemu"},
+		{all[:1], 2, "a/qemu"},
+		{nil, 2, ""},
+	} {
+		var got []string
+		for _, lane := range Lanes(tt.cases, tt.n) {
+			got = append(got, strings.Join(IDs(lane), " "))
+		}
+		if d := cmp.Diff(tt.want, strings.Join(got, ",")); d != "" {
+			t.Errorf("%d cases in %d lanes: %s", len(tt.cases), tt.n, d)
 		}
 	}
 }
@@ -101,6 +121,7 @@ func TestListThatIsWrong(t *testing.T) {
 		"vmm vmm":                                    "want name, program and tests",
 		"vmm vmm [":                                  "tests of vmm",
 		"vmm vmm ^T$ fast":                           `unknown word "fast"`,
+		"vmm vmm ^T$ 0s":                             `unknown word "0s"`,
 		"vmm vmm ^T$\nvmm demo -":                    "twice",
 		"vmm vmm ^T$\n- vmm TestA":                   "reason",
 		"vmm vmm ^T$\n-ground vmm: slow":             "-ground CASE TEST",
@@ -123,12 +144,12 @@ func TestTheList(t *testing.T) {
 	for _, name := range []string{"vmm", "demo", "ctr", "shimtest", "hibernate", "nic", "crash", "badinput"} {
 		got, err := Select(all, []string{name})
 		if err != nil || len(got) != len(VMMs) {
-			t.Errorf("%s: %v %v, want one on each VMM", name, ids(got), err)
+			t.Errorf("%s: %v %v, want one on each VMM", name, IDs(got), err)
 		}
 	}
 	smoke, err := Select(all, []string{"smoke"})
 	if err != nil || len(smoke) == 0 || smoke[0].VMM != "qemu" {
-		t.Errorf("smoke: %v %v", ids(smoke), err)
+		t.Errorf("smoke: %v %v", IDs(smoke), err)
 	}
 	word := regexp.MustCompile(`Test\w+`)
 	for _, c := range all {

@@ -16,7 +16,8 @@ type Result struct {
 	Failed  int     `json:"failed"`
 	Skipped int     `json:"skipped"`
 	Seconds float64 `json:"seconds"`
-	Why     string  `json:"why,omitempty"` // it failed
+	Worked  float64 `json:"worked,omitempty"` // seconds of a processor that the ground has used
+	Why     string  `json:"why,omitempty"`    // it failed
 }
 
 // Report is out/kvmhost.json. The numbers are tests.

@@ -25,6 +25,8 @@ type guest struct {
 	nonce   string   // of the VM that there is; empty: none
 	tried   bool     // a run was ordered whose result is not known
 	fresh   bool     // it has the network that ctr made, whose lease is not given back
+	made    bool     // by godwit run: it can be stopped and started again
+	begins  int      // times that its container was ordered to begin anew, with a nonce that was not heard yet
 	excused string   // what the schedule did to it that may have ended it
 	away    string   // the node where that was done, which did not own the VM
 	adopted string   // the node where containerd may have no task of it: its shim was killed there
@@ -108,6 +110,9 @@ func (g *guest) known() (strangers []string) {
 		case retired || nonce == g.nonce:
 		case g.nonce == "" && g.tried:
 			g.nonce, g.tried = nonce, false
+		case g.nonce != "" && g.begins > 0: // the same disk, and a memory of its own
+			g.begins--
+			g.retired[g.nonce], g.nonce = time.Now(), nonce
 		default:
 			strangers = append(strangers, nonce[:8])
 		}
@@ -188,7 +193,8 @@ func (g *guest) retire() {
 			g.retired[nonce] = time.Now()
 		}
 	}
-	g.nonce, g.excused, g.away, g.adopted, g.tried, g.fresh = "", "", "", "", false, false
+	g.nonce, g.excused, g.away, g.adopted = "", "", "", ""
+	g.tried, g.fresh, g.made, g.begins = false, false, false, 0
 }
 
 // stamp is what each line of the guest's file has of its nonce.

@@ -69,6 +69,30 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// A VM that was ordered to begin anew has another nonce, once for each order. The VM that it was may be heard no more.
+func TestGuestBeginsAnew(t *testing.T) {
+	g := listener()
+	g.set(func() { g.tried = true })
+	g.told(one, 1)
+	g.known()
+	g.set(func() { g.begins++ })
+	if strangers := g.known(); len(strangers) != 0 || g.vm() != one || !g.beginning() {
+		t.Errorf("it has not begun yet: %q, %q", strangers, g.vm())
+	}
+	g.told(two, 1)
+	if strangers := g.known(); len(strangers) != 0 || g.vm() != two || g.beginning() {
+		t.Errorf("it has begun anew: %q, %q", strangers, g.vm())
+	}
+	g.told("3333333333333333cc", 1)
+	if strangers := g.known(); len(strangers) != 1 {
+		t.Errorf("nobody ordered a third one: %q", strangers)
+	}
+	g.retired[one] = time.Now().Add(-time.Minute)
+	if g.told(one, 2); len(g.blames()) != 1 {
+		t.Error("the VM that it was runs on, and nothing is wrong")
+	}
+}
+
 // A VM whose process died at a node that did not own it is excused by a loss that its record tells. It is excused also
 // where that node has it since. It is not where its owner was left alone.
 func TestSparedOwner(t *testing.T) {

@@ -105,6 +105,7 @@ func (w *world) judge(ctx context.Context, g *guest, deadline time.Time) {
 	if !gone {
 		if g.vm() != "" {
 			g.excuse("")
+			g.set(func() { g.begins = 0 })
 			w.result.change(func() { w.result.Checks++ })
 		}
 		return
@@ -141,6 +142,9 @@ func (w *world) checkGuest(ctx context.Context, g *guest) (gone bool, err error)
 		return false, fmt.Errorf("VMs that nobody ordered are heard under its name: %s", strings.Join(strangers, ", "))
 	}
 	nonce, why := g.vm(), g.excuses()
+	if nonce != "" && g.beginning() {
+		w.beginAgain(ctx, g, rec)
+	}
 	switch {
 	case nonce == "": // a run of it may have failed halfway
 		return true, nil

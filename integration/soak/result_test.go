@@ -11,7 +11,7 @@ func enough() *Result {
 	r := newResult(Options{Seed: 7})
 	r.Seconds, r.Operations, r.Faults, r.Checks = whole.Seconds(), leastPerMinute*int(whole/time.Minute), 100, 100
 	names, _ := verbNames()
-	for _, n := range names {
+	for _, n := range append(names, beginsAnew...) {
 		r.Verbs[n] = leastSeen
 	}
 	for _, n := range faultNames() {
@@ -30,6 +30,7 @@ func TestCheck(t *testing.T) {
 		"left behind: a tap":      func(r *Result) { r.Left = append(r.Left, "a tap") },
 		"grown: godwitd":          func(r *Result) { r.Grown = append(r.Grown, "godwitd") },
 		"drain was seen 2 times":  func(r *Result) { r.Verbs["drain"] = 2 },
+		"restart was seen 1":      func(r *Result) { r.Verbs["restart"] = 1 },
 		"kill VMM was seen 0":     func(r *Result) { delete(r.Kinds, "kill VMM") },
 		"3.0 operations a minute": func(r *Result) { r.Operations = 90 },
 		"nothing is shown":        func(r *Result) { r.Checks = 0 },

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ type Options struct {
 	Time      time.Duration // of the schedule: the round in which it is over is the last one
 	Seed      uint64
 	VMs       int
+	DayEach   int    // so many steps lie between two of dayVerbs; 0: dayEach
 	Mutation  string // a fault to build back in; empty: none
 	KeepAll   bool   // the logs are kept although nothing was wrong
 	Keep      string // directory for the logs at a violation
@@ -76,16 +78,17 @@ func Run(ctx context.Context, opts Options) (result *Result, err error) {
 // Check says what is wrong with a run.
 func (r *Result) Check() error {
 	names, _ := verbNames()
-	return r.Err(names, faultNames())
+	return r.Err(append(names, beginsAnew...), faultNames())
 }
 
 // play runs rounds until the time is over.
 func (w *world) play(ctx context.Context, begun time.Time) error {
 	_, drawn := verbNames()
 	schedule, sound := NewSchedule(w.opts.Seed, drawn, faultNames()), newSchedule(w.opts.Seed, soundStream, unfaulted, nil)
+	day := newSchedule(w.opts.Seed, dayStream, drawnOf(dayVerbs()), nil)
 	for {
 		calls, cancel := context.WithCancel(ctx)
-		err := w.round(calls, schedule)
+		err := w.round(calls, schedule, day)
 		if err == nil {
 			err = w.awaitHealthy(ctx, cancel)
 		}
@@ -106,9 +109,9 @@ func (w *world) play(ctx context.Context, begun time.Time) error {
 }
 
 // round plays steps up to the next Calm.
-func (w *world) round(ctx context.Context, schedule *Schedule) error {
+func (w *world) round(ctx context.Context, schedule, day *Schedule) error {
 	named := map[string]verb{}
-	for _, v := range verbs() {
+	for _, v := range slices.Concat(verbs(), dayVerbs()) {
 		named[v.name] = v
 	}
 	kinds := map[string]fault{}
@@ -132,6 +135,7 @@ func (w *world) round(ctx context.Context, schedule *Schedule) error {
 		default:
 			err = w.order(ctx, named[step.Name], step)
 		}
+		w.orderDay(ctx, named, step, day)
 		w.result.change(func() { w.result.Steps = step.N })
 		if err != nil {
 			w.log("%s: missed: %v", step, err)
@@ -149,12 +153,20 @@ func (w *world) bootAll(ctx context.Context) error {
 		group.Go(func() error {
 			a := &act{world: w, g: g, to: w.Node(i % len(w.Nodes()))}
 			begun := time.Now()
-			err := a.run(ctx)
+			err := firstRun(i)(a, ctx)
 			w.log("%s runs on %s after %.1f s: %v", g.name, a.to.Name, time.Since(begun).Seconds(), err)
 			return err
 		})
 	}
 	return group.Wait()
+}
+
+// firstRun is how the first VM of a guest is made: of each four, three by godwit.
+func firstRun(i int) func(*act, context.Context) error {
+	if i%4 > 0 {
+		return (*act).runByGodwit
+	}
+	return (*act).run
 }
 
 // described is what the run is about.

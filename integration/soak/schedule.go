@@ -3,6 +3,7 @@ package soak
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -84,6 +85,14 @@ func (s *Schedule) verb() Step {
 	s.n++
 	return Step{N: s.n, Name: s.verbs.draw(s.rng), Sound: true, VM: s.rng.Float64(), Node: s.rng.Float64(),
 		Other: s.rng.Float64()}
+}
+
+// drawnOf names each verb as many times as it shall come in one pass.
+func drawnOf(all []verb) (drawn []string) {
+	for _, v := range all {
+		drawn = append(drawn, slices.Repeat([]string{v.name}, v.weight)...)
+	}
+	return drawn
 }
 
 func (s *Schedule) between(least, most time.Duration) time.Duration {

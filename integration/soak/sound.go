@@ -90,7 +90,9 @@ func (a *act) taskless(err error) bool {
 	run, ok := errors.AsType[*harness.RunError](err)
 	a.g.mu.Lock()
 	defer a.g.mu.Unlock()
-	return ok && (run.Args[0] == "ctr" || slices.Contains(run.Args, "cp")) && a.owner != nil && a.g.adopted == a.owner.Name
+	return ok && (run.Args[0] == "ctr" || slices.ContainsFunc(run.Args, func(arg string) bool {
+		return slices.Contains([]string{"cp", "stop", "start", "restart"}, arg)
+	})) && a.owner != nil && a.g.adopted == a.owner.Name
 }
 
 // single checks that each VM which runs has one VMM, at its owner, and that no other VMM is left.

@@ -56,6 +56,21 @@ func TestWhatIsBlamed(t *testing.T) {
 	}
 }
 
+// The verbs of a VM's day are drawn apart too: a committed seed stays what it is.
+func TestDayVerbsAreDrawnApart(t *testing.T) {
+	_, all := verbNames()
+	s, day := NewSchedule(7, all, faultNames()), newSchedule(7, dayStream, drawnOf(dayVerbs()), nil)
+	var steps []Step
+	seen := map[string]bool{}
+	for range 200 {
+		seen[day.verb().Name] = true
+		steps = append(steps, s.Next())
+	}
+	if len(seen) != len(dayVerbs()) || !reflect.DeepEqual(steps, drawn(7, 200)) {
+		t.Errorf("seen are %v, or the schedule is another one", seen)
+	}
+}
+
 // What is drawn after judgements changes no schedule, and is each verb that needs no fault.
 func TestSoundVerbsAreDrawnApart(t *testing.T) {
 	_, all := verbNames()

@@ -55,9 +55,8 @@ func verbs() []verb {
 func verbNames() (names, drawn []string) {
 	for _, v := range verbs() {
 		names = append(names, v.name)
-		drawn = append(drawn, slices.Repeat([]string{v.name}, v.weight)...)
 	}
-	return names, drawn
+	return names, drawnOf(verbs())
 }
 
 // act is one verb with whom it meets.
@@ -86,7 +85,7 @@ func (w *world) order(ctx context.Context, v verb, s Step) error {
 			return fmt.Errorf("%w: %w", errNobody, err)
 		}
 		fit := slices.DeleteFunc(slices.Clone(w.guests), func(g *guest) bool {
-			return !fits(v.wants, g, all[g.name], w.old.Load())
+			return !fits(v.wants, g, all[g.name], w.old.Load()) || v.begins() && !g.stoppable()
 		})
 		g, ok := at(fit, s.VM)
 		if !ok || !g.claim() {
@@ -237,24 +236,12 @@ func (a *act) rm(ctx context.Context) error {
 
 // run boots a VM, and waits until it is heard.
 func (a *act) run(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootBound)
-	defer cancel()
-	if err := a.separateAddresses(a.to); err != nil {
+	return a.boot(ctx, func(ctx context.Context) error {
+		a.g.set(func() { a.g.fresh = true })
+		beacon := net.JoinHostPort(harness.Gateway, a.g.port)
+		_, err := a.to.RunCtr(ctx, "run", "-d", "--cni", "--annotation", "godwit.dev/memory="+memory, "--runtime",
+			runtimeName, images.Probe, a.g.name, "/bin/probe", "-beacon", beacon, "-interval", interval)
 		return err
-	}
-	a.g.set(func() { a.g.tried, a.g.fresh = true, true })
-	beacon := net.JoinHostPort(harness.Gateway, a.g.port)
-	_, err := a.to.RunCtr(ctx, "run", "-d", "--cni", "--annotation", "godwit.dev/memory="+memory, "--runtime", runtimeName,
-		images.Probe, a.g.name, "/bin/probe", "-beacon", beacon, "-interval", interval)
-	if err != nil {
-		return err
-	}
-	return harness.Poll(ctx, bootBound, func(context.Context) error {
-		a.g.known()
-		if a.g.vm() == "" {
-			return fmt.Errorf("VM %s is not heard", a.g.name)
-		}
-		return nil
 	})
 }
 

@@ -26,6 +26,7 @@ func TestVMDisks(t *testing.T) {
 	t.Run("kernel", s.kernel)
 	if harness.KVM() { // without it the life by firmware is long enough
 		t.Run("life", s.life)
+		t.Run("lazy", s.lazy)
 	}
 	t.Run("network", s.network)
 	t.Run("bios", s.bios)

@@ -70,8 +70,23 @@ func TakeLoopback(netns *os.File, listener, family int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "bpf link"), nil
 }
 
-// socketMap is a map that has the one socket.
-func socketMap(socket int) (*os.File, error) {
+// LoopbackFault says why this process cannot load what TakeLoopback needs; nil: it can. Nothing of the host changes.
+func LoopbackFault() error {
+	sockets, err := emptyMap()
+	if err != nil {
+		return err
+	}
+	defer sockets.Close()
+	program, err := load(unix.BPF_PROG_TYPE_SK_LOOKUP, unix.BPF_SK_LOOKUP,
+		toListener(int(sockets.Fd()), loopback(unix.AF_INET)))
+	if err != nil {
+		return err
+	}
+	return program.Close()
+}
+
+// emptyMap is a map that takes one socket.
+func emptyMap() (*os.File, error) {
 	a := new(attr)
 	for at, v := range map[int]uint32{0: unix.BPF_MAP_TYPE_SOCKMAP, 4: 4, 8: 8, 12: 1} { // kind, key, value, entries
 		a.u32(at, v)
@@ -80,11 +95,19 @@ func socketMap(socket int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make map: %w", err)
 	}
-	file := os.NewFile(uintptr(fd), "bpf map")
+	return os.NewFile(uintptr(fd), "bpf map"), nil
+}
+
+// socketMap is a map that has the one socket.
+func socketMap(socket int) (*os.File, error) {
+	file, err := emptyMap()
+	if err != nil {
+		return nil, err
+	}
 	key, value := new(uint32), new(uint64)
 	*value = uint64(socket)
-	a = new(attr)
-	a.u32(0, uint32(fd))
+	a := new(attr)
+	a.u32(0, uint32(file.Fd()))
 	a.pointer(8, unsafe.Pointer(key))
 	a.pointer(16, unsafe.Pointer(value))
 	if _, err := bpf(unix.BPF_MAP_UPDATE_ELEM, a); err != nil {

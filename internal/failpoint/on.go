@@ -74,7 +74,7 @@ var asks = []string{
 	"Query", "State", "Wait", "Pids", "Stats", "Connect", "Get", "List", "Operation", "Owed", "Status", "Announce",
 	"Watch", "Events",
 	"VMs", "Nodes", "Version", "Inspect", "GetImage", "ReadUUID", "Mounts", "Stat", "Info", "Metrics",
-	"ListPids", "Server",
+	"ListPids", "Server", "ContainerImage",
 }
 
 // call makes points of a call by its full method.

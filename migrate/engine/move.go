@@ -117,26 +117,6 @@ func preflight(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.advance(ctx, op, req)
 }
 
-// chooseMode decides what auto comes to. A pod would stand still in a cold move until its containers are made there.
-func (e *Engine) chooseMode(ctx context.Context, rec *nodev1.Record, offer *machinev1.OfferResponse) (string, error) {
-	op := rec.GetOperation()
-	why := "a pod moves live alone, since it would stand still until its containers are made there"
-	if op.GetMode() != moves.ModeCold {
-		var err error
-		if why, err = e.unfit(ctx, rec, offer, true); err != nil || why == "" {
-			return moves.ModeLive, err
-		}
-	}
-	switch {
-	case len(offer.GetResume()) > 0: // a pod
-		return "", fmt.Errorf("move VM %s: %s. To move it asleep: godwit hibernate, and wake it on node %s: %w",
-			name(op.GetVm()), why, op.GetDestination(), errdefs.ErrFailedPrecondition)
-	case op.GetMode() == moves.ModeLive:
-		return "", fmt.Errorf("move VM %s live: %s: %w", name(op.GetVm()), why, errdefs.ErrFailedPrecondition)
-	}
-	return moves.ModeCold, nil
-}
-
 // unfit says why the VM cannot go to its destination in this way; empty: it can.
 func (e *Engine) unfit(ctx context.Context, rec *nodev1.Record, offer *machinev1.OfferResponse, live bool) (string,
 	error) {
@@ -237,15 +217,18 @@ func sendLive(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	if err != nil {
 		return err
 	}
-	if prepared.GetWaits() != "" {
-		return &waitError{prepared.GetWaits()}
+	if err := waitsFor(op, offer, prepared.GetWaits()); err != nil {
+		return err
 	}
 	resp, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Send, &nodev1.PeerSendRequest{Vm: op.GetVm(),
 		Send: &machinev1.SendRequest{
 			Ref: ref(op), Address: prepared.GetAddress(), Channel: prepared.GetChannel(), Certificate: prepared.GetCertificate(),
 			DowntimeMs: op.GetDowntimeMs(), Bandwidth: op.GetBandwidth(), EndExecs: op.GetEndExecs(),
-			TimeoutMs: op.GetTimeoutMs(), Execs: e.takesExecs(op),
+			TimeoutMs: op.GetTimeoutMs(), Execs: e.takesExecs(op), Waits: true,
 		}})
+	if err == nil && resp.GetWaits() != "" {
+		return &waitError{resp.GetWaits()}
+	}
 	if err != nil {
 		return err
 	}

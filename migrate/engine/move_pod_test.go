@@ -46,3 +46,29 @@ func TestPodIsAwaitedForSoLong(t *testing.T) {
 		t.Errorf("%v, owner %v", op, w.record().GetOwner())
 	}
 }
+
+// TestMoveAwaitsProbe: an exec of a pod that runs is waited for: the offer names it, or Send does if it has begun
+// since. The move goes on once none runs. Who orders execs to be ended does not wait for the offer.
+func TestMoveAwaitsProbe(t *testing.T) {
+	const never = 1 << 20
+	for name, c := range map[string]struct {
+		offers, sends int
+		end           bool
+	}{"offer": {offers: 3}, "send": {sends: 3}, "ended by order": {offers: never, end: true}} {
+		w := liveWorld(t)
+		w.pod, w.probed, w.probes = true, c.offers, c.sends
+		e := w.start("c")
+		_, err := e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, To: "n2", Mode: "auto", Operation: "m",
+			EndExecs: c.end})
+		if err != nil {
+			t.Fatal(err)
+		}
+		op := w.settle("m")
+		if op.Phase != nodev1.Phase_PHASE_SUCCEEDED || op.GetMode() != "live" || w.record().GetOwner().GetNode() != "n2" {
+			t.Errorf("%s: %v, owner %v", name, op, w.record().GetOwner())
+		}
+		if (w.probed >= 0 || w.probes >= 0) != c.end {
+			t.Errorf("%s: %d offers and %d calls of Send would still name an exec", name, w.probed, w.probes)
+		}
+	}
+}

@@ -16,6 +16,9 @@ import (
 func (n *simNode) prepare(req *nodev1.PeerPrepareRequest) (*nodev1.PeerPrepareResponse, error) {
 	ref := req.GetRef()
 	answer := &nodev1.PeerPrepareResponse{Channel: n.name, Certificate: []byte(n.name)}
+	if len(req.GetOffer().GetResume()) > 0 {
+		return n.preparePod(ref, answer)
+	}
 	switch {
 	case (n.record == recordIncoming || n.record == recordReady) && n.holds(ref):
 		if req.GetDigest() != "" && n.sent != req.GetDigest() { // captured anew, for records that were put back
@@ -64,6 +67,8 @@ func (n *simNode) thaw(ref *machinev1.Ref) (*nodev1.PeerRunResponse, error) {
 		return nil, fmt.Errorf("run: node %s has lost it: %w", n.name, errdefs.ErrDataLoss)
 	case n.record == recordFenced && same:
 		return &nodev1.PeerRunResponse{Fenced: true}, nil
+	case n.record == recordReady && same && len(n.pod.missing()) > 0:
+		return nil, refused(n, "run before all is started")
 	case n.record == recordReady && n.vmm == vmmPaused && (same || n.mutation == model.RunNotFenced):
 		return n.resume(ref, same)
 	case n.record == "" && n.rounds != nil: // it may have run here, and was forgotten with its host's start
@@ -154,7 +159,9 @@ func (n *simNode) fence(ref *machinev1.Ref) (*nodev1.PeerRunResponse, error) {
 }
 
 func (n *simNode) discard(ref *machinev1.Ref) (*nodev1.PeerState, error) {
+	n.pod.forget(ref)
 	switch {
+	case n.isPod() && n.record != recordIncoming && n.record != recordReady: // no shim waits here
 	case n.record == recordOwn && n.holds(ref):
 		return nil, refused(n, "discard")
 	case (n.record == recordIncoming || n.record == recordReady) && n.holds(ref),
@@ -168,7 +175,7 @@ func (n *simNode) discard(ref *machinev1.Ref) (*nodev1.PeerState, error) {
 // crash ends the node's processes but the VMM; their successors look at the record.
 func (n *simNode) crash() {
 	n.kill(n.name)
-	n.task = false
+	n.task, n.pod.expected = false, nil
 	if n.rounds != nil { // whose round adopts the VM
 		n.headless = true
 		n.rounds.begin(n)
@@ -188,6 +195,9 @@ func (n *simNode) succeed() {
 		case n.record == recordIncoming, n.record == recordReady && n.rounds != nil:
 			n.vmm = vmmOff
 			n.write(recordFenced, n.ref)
+			n.closeWake()
+		case n.record == recordFenced && n.pod.self:
+			n.closeWake()
 		case n.record == recordOwn && n.vmm == vmmDead && n.rounds != nil: // the host was started again
 			n.write("", nil)
 		case n.record == recordOwn && n.vmm == vmmPaused && n.ref != nil: // between record and thaw
@@ -213,7 +223,7 @@ func (n *simNode) selfResume() {
 // reboot leaves the record.
 func (n *simNode) reboot() {
 	n.kill(n.name)
-	n.task = false
+	n.task, n.pod.expected = false, nil
 	if n.rounds != nil {
 		n.headless = true
 		n.rounds.begin(n)

@@ -78,6 +78,7 @@ func (h *simHost) Abort(_ context.Context, _ *nodev1.VM, req *machinev1.AbortReq
 			}
 			h.vmm = vmmOff
 			h.write(recordFenced, req.GetRef())
+			h.closeWake()
 			return nil
 		}
 		if h.record == recordOwn || h.record == recordFenced || h.record == recordIncoming || h.record == recordReady {

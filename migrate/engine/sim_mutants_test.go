@@ -52,6 +52,27 @@ var mutants = map[string][]mutant{
 	},
 }
 
+// quickest of podMutants is the one that is looked for whenever the tests run. make crash looks for all.
+const quickest = "run when one is armed"
+
+// podMutants are those of a pod, which TestSimulatedPods finds at these seeds.
+var podMutants = map[string][]mutant{
+	// Seed 2: one container that is armed is enough.
+	quickest: {
+		{"api/spec/pod.go", "if !ready(m.Guest) {",
+			"if !slices.ContainsFunc(p.Containers, func(m Member) bool { return ready(m.Guest) }) {"},
+	},
+	// Seed 1: the source sends to a node that has said for what it waits.
+	"sent to who waits": {
+		{"migrate/engine/move.go", `if prepared.GetWaits() != "" {`, "if false {"},
+	},
+	// Seed 410: a wake that is committed is one that runs.
+	"success by commit": {
+		{"migrate/engine/wake.go", "q.GetState() == stateRunning && !q.GetAdopted() && mine: //",
+			"!q.GetAdopted() && mine: //"},
+	},
+}
+
 // overlay writes the sources with a fault, and what makes a build take them.
 func overlay(t *testing.T, dir string, all []mutant) string {
 	t.Helper()
@@ -93,10 +114,23 @@ func overlay(t *testing.T, dir string, all []mutant) string {
 // TestSimulatedRoundMutations builds each fault of mutants into the engine, the records, or the watch over silent
 // nodes. It shows that each one breaks a history of TestSimulatedRounds in 10,000 at the latest.
 func TestSimulatedRoundMutations(t *testing.T) {
+	breaks(t, mutants, "TestSimulatedRounds", "-sim.rounds")
+}
+
+// TestSimulatedPodMutations is that for podMutants and TestSimulatedPods.
+func TestSimulatedPodMutations(t *testing.T) {
+	faults := podMutants
+	if *podRuns == podHistories {
+		faults = map[string][]mutant{quickest: podMutants[quickest]}
+	}
+	breaks(t, faults, "TestSimulatedPods", "-sim.pods")
+}
+
+func breaks(t *testing.T, faults map[string][]mutant, test, histories string) {
 	if raced {
 		t.Skip("the programs that it builds have no race detector")
 	}
-	for name, all := range mutants {
+	for name, all := range faults {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			program := filepath.Join(dir, "engine.test")
@@ -104,7 +138,7 @@ func TestSimulatedRoundMutations(t *testing.T) {
 			if out, err := build.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			out, err := exec.CommandContext(t.Context(), program, "-test.run", "^TestSimulatedRounds$", "-sim.rounds",
+			out, err := exec.CommandContext(t.Context(), program, "-test.run", "^"+test+"$", histories,
 				fmt.Sprint(10000), "-sim.safety").CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "seed ") {
 				t.Fatalf("no history shows it: %v, %s", err, out)

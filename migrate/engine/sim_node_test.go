@@ -43,6 +43,7 @@ type simNode struct {
 	busy     bool           // containerd is at work on it
 	starting bool           // its shim has begun to let it run
 	claiming bool           // the record has given the VM to this node, whose journal does not say so yet
+	pod      simPod         // what CRI has made here, if the VM is a pod
 }
 
 func (n *simNode) holds(ref *machinev1.Ref) bool {
@@ -71,7 +72,11 @@ func refused(n *simNode, call string) error {
 func (n *simNode) offer(ref *machinev1.Ref) (*machinev1.OfferResponse, error) {
 	if n.record == recordOwn && n.vmm == vmmRuns && n.gen == ref.GetGeneration() || n.record == recordSending &&
 		n.holds(ref) {
-		return &machinev1.OfferResponse{Certificate: []byte(n.name)}, nil
+		answer := &machinev1.OfferResponse{Certificate: []byte(n.name)}
+		if n.isPod() {
+			answer.Resume = []byte("{}")
+		}
+		return answer, nil
 	}
 	return nil, refused(n, "offer")
 }
@@ -123,6 +128,9 @@ func (n *simNode) capture(ref *machinev1.Ref) (*machinev1.CaptureResponse, error
 }
 
 func (n *simNode) send(ref *machinev1.Ref, channel string) (*machinev1.SendResponse, error) {
+	if channel == "" {
+		n.violated("node %s is to send to a node that waits", n.name)
+	}
 	sent, err := n.hold(ref)
 	if err == nil && sent == "" {
 		if err = n.still(ref); err == nil {
@@ -229,6 +237,7 @@ func (n *simNode) release(ref *machinev1.Ref) (*nodev1.PeerState, error) {
 	case n.record == recordPrepared && n.holds(ref):
 		n.vmm = vmmOff
 		n.gone()
+		n.trace = append(n.trace, n.name+" is released by "+ref.GetOperation())
 		n.write(recordReleased, ref)
 	default:
 		return nil, refused(n, "release")

@@ -42,6 +42,7 @@ type simRounds struct {
 	tags    []Leftover // in the registry
 	dropped int
 	pins    simPins
+	pods    bool // the VM is a pod
 }
 
 // actors of the rounds: two a node.
@@ -150,6 +151,9 @@ func (r *simRounds) disturb() {
 		n.unread, n.cut = max(0, n.unread-1), max(0, n.cut-1)
 	}
 	r.loss.switchOff()
+	if r.pods && s.rng.IntN(25) == 0 {
+		r.kubelet(s.nodes[pick(&s.schedule, simNodes)])
+	}
 	switch n := s.rng.IntN(1000); {
 	case n < 1 && s.faults:
 		s.nodes[pick(&s.schedule, simNodes)].unread = 200 + s.rng.IntN(1500)
@@ -157,7 +161,7 @@ func (r *simRounds) disturb() {
 		r.boot(s.nodes[pick(&s.schedule, simNodes)])
 	case n < 40:
 		r.user(s.nodes[pick(&s.schedule, simNodes)])
-	case n < 46:
+	case n < 46 && (s.faults || !r.pods): // a pin is a change of the record, from which a round counts its grace anew
 		r.pin(s.nodes[pick(&s.schedule, simNodes)])
 	case n < 47 && s.faults:
 		s.nodes[pick(&s.schedule, simNodes)].cut = 200 + s.rng.IntN(3000)
@@ -266,6 +270,7 @@ func (r *simRounds) boot(n *simNode) {
 			return // it came here meanwhile
 		}
 		n.gen, n.vmm, n.count, n.made, n.task = rec.GetGeneration(), vmmOff, n.last, nil, true
+		n.pod.sandbox, n.pod.self = nil, false
 		n.write(recordOwn, nil)
 		r.start(n, rec)
 	})

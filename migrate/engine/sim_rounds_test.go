@@ -45,8 +45,12 @@ func (r *simRounds) live() {
 	}
 }
 
-func playRounds(seed uint64) *simulation {
+func playRounds(seed uint64) *simulation { return playPods(seed, false) }
+
+// playPods is playRounds of a pod.
+func playPods(seed uint64, pods bool) *simulation {
 	s := newSimRounds(seed)
+	s.rounds.pods = pods
 	s.rounds.live()
 	s.end()
 	return s

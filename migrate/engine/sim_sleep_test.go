@@ -128,6 +128,8 @@ func (k simTasks) Create(_ context.Context, _ *nodev1.VM, order Restore) error {
 		ref := ref(op)
 		count, there := k.blobs[order.Intent.Digest]
 		switch {
+		case k.isPod() && there:
+			return fmt.Errorf("pod: it waits for its sandbox at %s: %w", k.name, errdefs.ErrUnavailable)
 		case op.GetId() != order.Intent.Operation || op.GetAttempt() != order.Intent.Attempt || !abortable(op.GetPhase()):
 			return refused(k.simNode, "create what was not ordered")
 		case k.headless, k.record != "" && k.record != recordFenced && k.record != recordReleased, k.record == recordFenced &&
@@ -151,33 +153,41 @@ func (k simTasks) Create(_ context.Context, _ *nodev1.VM, order Restore) error {
 // fenced: it never runs here.
 func (k simTasks) Start(context.Context, *nodev1.VM) error {
 	return k.do("start", func() error {
-		ref := k.ref
 		switch {
+		case k.isPod(): // it has no task of that name
+			return fmt.Errorf("start at %s: %w", k.name, errdefs.ErrNotFound)
 		case k.task && k.record == recordOwn && k.vmm == vmmRuns:
 			return nil
 		case !k.task || k.record != recordReady || k.vmm != vmmPaused:
 			return refused(k.simNode, "start")
 		}
-		k.starting = true
-		defer func() { k.starting = false }()
-		rec, err := k.commit(ref)
-		if err != nil || k.record != recordReady || !k.holds(ref) || k.chance(5) {
-			if k.record == recordReady && k.holds(ref) {
-				_, _ = k.fence(ref)
-			}
-			return errors.Join(err, refused(k.simNode, "start"))
-		}
-		k.gen = rec.GetGeneration()
-		k.write(recordOwn, ref)
-		if k.record == recordOwn && k.vmm == vmmPaused {
-			if k.rounds.back > 0 { // what came after the copy may be gone
-				k.last = k.count
-			}
-			k.run(k.gen)
-			k.trace = append(k.trace, k.name+" has woken")
-		}
-		return nil
+		return k.wake(k.ref)
 	})
+}
+
+// wake is the shim's Start of a VM that is restored.
+func (n *simNode) wake(ref *machinev1.Ref) error {
+	n.starting = true
+	defer func() { n.starting = false }()
+	rec, err := n.commit(ref)
+	if err != nil || n.record != recordReady || !n.holds(ref) || n.chance(5) {
+		if n.record == recordReady && n.holds(ref) {
+			_, _ = n.fence(ref)
+		}
+		return errors.Join(err, refused(n, "start"))
+	}
+	n.gen = rec.GetGeneration()
+	if n.write(recordOwn, ref); n.isPod() {
+		n.round.host.late()
+	}
+	if n.record == recordOwn && n.vmm == vmmPaused {
+		if n.rounds.back > 0 { // what came after the copy may be gone
+			n.last = n.count
+		}
+		n.run(n.gen)
+		n.trace = append(n.trace, n.name+" has woken")
+	}
+	return nil
 }
 
 // commit is the shim's: the VM is this node's from then on.
@@ -193,8 +203,8 @@ func (n *simNode) commit(ref *machinev1.Ref) (*nodev1.Record, error) {
 
 func (k simTasks) Running(context.Context, *nodev1.VM) (running bool, _ error) {
 	err := k.do("state", func() error {
-		running = k.task && (k.record == recordOwn || k.record == recordSending || k.record == recordPrepared) &&
-			k.vmm != vmmDead && k.vmm != vmmOff
+		running = !k.isPod() && k.task && k.vmm != vmmDead && k.vmm != vmmOff &&
+			(k.record == recordOwn || k.record == recordSending || k.record == recordPrepared)
 		return nil
 	})
 	return running, err

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/model"
 	"godwit.dev/godwit/migrate/store/storetest"
@@ -89,6 +88,7 @@ func (s *simulation) violated(format string, args ...any) {
 // ran watches over I1 and I2: one runner, and no generation after a later one.
 func (s *simulation) ran(n *simNode, gen uint64) {
 	s.trace = append(s.trace, fmt.Sprintf("%s runs %d", n.name, gen))
+	n.allArmed()
 	s.heardOf(n, gen)
 	for _, name := range simNodes {
 		if other := s.nodes[name]; other != n && other.vmm == vmmRuns {
@@ -172,7 +172,7 @@ func (s *simulation) order(ctx context.Context, rec *nodev1.Record) {
 	_, err := s.records.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{
 		Id: fmt.Sprintf("op%d", s.orders), Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(),
 		Managed: true,
-		Source:  owner, Destination: to, Mode: pick(&s.schedule, []string{moves.ModeLive, moves.ModeCold}),
+		Source:  owner, Destination: to, Mode: pick(&s.schedule, s.modes()),
 	}})
 	if err == nil {
 		s.edges["phase idle preparing"] = true
@@ -345,6 +345,7 @@ func (s *simulation) phases(ctx context.Context, before, after *nodev1.Operation
 			s.edges["phase "+from+" "+to] = true
 		}
 		s.phase = to
+		s.ranBefore(before, to)
 		s.trace = append(s.trace, fmt.Sprintf("%s: %s", before.GetId(), to))
 	}
 }

@@ -46,10 +46,22 @@ func find(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 
 func create(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	if err := e.Tasks.Create(ctx, op.GetVm(), restore(op)); err != nil {
+	err := e.Tasks.Create(ctx, op.GetVm(), restore(op))
+	switch {
+	case errdefs.IsUnavailable(err) && e.givenUp(ctx, op):
+		return fmt.Errorf("the sandbox that waited for VM %s on node %s was removed, or its shim has died: order the wake "+
+			"again: %w", name(op.GetVm()), e.opts.Node, errdefs.ErrFailedPrecondition)
+	case err != nil:
 		return err
 	}
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_SWITCHING})
+}
+
+// givenUp reports whether a shim of this node has written down that the attempt never runs here. The sandbox of a pod
+// is made by CRI, whose errors no engine hears.
+func (e *Engine) givenUp(ctx context.Context, op *nodev1.Operation) bool {
+	q, err := e.Observer.Query(ctx, op.GetVm())
+	return err == nil && q.GetRecord() == recordFenced && sameRef(q.GetRef(), op)
 }
 
 // startTask lets the shim commit and the VM run. Whatever Start answered, the record

@@ -65,6 +65,9 @@ func (s side) Offer(ctx context.Context, _ *nodev1.PeerRef) (resp *machinev1.Off
 		resp = &machinev1.OfferResponse{}
 		if s.n.pod {
 			resp.Resume = []byte("{}")
+			if s.n.probed--; s.n.probed >= 0 {
+				resp.Waits = "exec probe runs"
+			}
 		}
 		return nil
 	})
@@ -92,6 +95,10 @@ func (s side) Prepare(ctx context.Context, req *nodev1.PeerPrepareRequest) (*nod
 
 func (s side) Send(ctx context.Context, req *nodev1.PeerSendRequest) (resp *machinev1.SendResponse, err error) {
 	err = s.n.do(ctx, "Send", func() error {
+		if s.n.probes--; s.n.probes >= 0 {
+			resp = &machinev1.SendResponse{Waits: "exec probe runs"}
+			return nil
+		}
 		switch {
 		case s.n.state[s.n.node] == runs:
 			s.n.captures++

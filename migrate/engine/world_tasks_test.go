@@ -22,6 +22,12 @@ func (k *tasks) Create(ctx context.Context, _ *nodev1.VM, order Restore) error {
 			return fmt.Errorf("create: %w", errdefs.ErrAlreadyExists)
 		}
 		k.arrival = &machinev1.Ref{Operation: order.Intent.Operation, Attempt: order.Intent.Attempt}
+		if k.pod { // CRI makes it, and has given it up by the time that the waits are over
+			if k.awaits--; k.awaits < 0 {
+				k.set(k.node, fenced)
+			}
+			return fmt.Errorf("create: it waits for CRI: %w", errdefs.ErrUnavailable)
+		}
 		k.set(k.node, created)
 		return nil
 	})

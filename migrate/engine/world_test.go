@@ -78,6 +78,8 @@ type world struct {
 	live       bool                     // shims can send
 	pod        bool                     // the VM is one
 	awaits     int                      // times that a destination waits for the pod's containers
+	probed     int                      // offers that name an exec which runs
+	probes     int                      // calls of Send that do
 	obstacles  []string                 // at any destination of a move
 	cordoned   string                   // a node
 	apart      bool                     // each node has a store of its own, all of one name

@@ -83,6 +83,8 @@ type Service struct {
 	Label func(ctx context.Context, vm *nodev1.VM, name string) error
 	// Arriving answers what was ordered of a pod that is to move here; nil: no moves are known.
 	Arriving func(ctx context.Context, req *nodev1.ExpectedRequest) (*nodev1.ExpectedResponse, error)
+	// ImageOf answers which image CRI has made a container of; nil: containerd is not asked.
+	ImageOf func(ctx context.Context, namespace, container string) (string, error)
 }
 
 // Events is the history of this node.

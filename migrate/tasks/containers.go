@@ -17,7 +17,8 @@ import (
 const labelName = record.LabelName
 
 // Containers tells of all containers of all namespaces, the oldest first: their VM, their name, their image, and when
-// they were made. Those of other runtimes are among them. With an error it tells of those that it could read.
+// they were made. Those of other runtimes are among them, and pods without a container of their sandbox. With an error
+// it tells of those that it could read.
 func (c *Client) Containers(ctx context.Context) (all []*nodev1.VMInfo, err error) {
 	spaces, err := c.containerd.NamespaceService().List(ctx)
 	if err != nil {
@@ -41,6 +42,11 @@ func (c *Client) Containers(ctx context.Context) (all []*nodev1.VMInfo, err erro
 			}
 			all = append(all, info)
 		}
+		pods, err := c.podsIn(namespaces.WithNamespace(ctx, space), space, list)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list pods of namespace %s: %w", space, err))
+		}
+		all = append(all, pods...)
 	}
 	return all, errors.Join(errs...)
 }

@@ -77,7 +77,8 @@ func (s *slowEnd) Delete(context.Context, *tasksapi.DeleteTaskRequest, ...grpc.C
 func TestDeleteOfACreatedTask(t *testing.T) {
 	for _, refuses := range []bool{false, true} {
 		end := &slowEnd{refuses: refuses, ended: make(chan struct{})}
-		client, err := containerd.New("", containerd.WithServices(containerd.WithTaskClient(end),
+		client, err := containerd.New("", containerd.WithServices(containerd.WithSandboxStore(new(shimSandboxes)),
+			containerd.WithTaskClient(end),
 			containerd.WithContainerStore(store{})))
 		if err != nil {
 			t.Fatal(err)

@@ -106,7 +106,8 @@ func (tasksOf) Get(_ context.Context, req *tasksapi.GetRequest, _ ...grpc.CallOp
 // What can still be seen of the time in which nothing was heard is told: ends and starts of VMs whose last event says
 // something else. No answer tells nothing.
 func TestTellWhatWasMissed(t *testing.T) {
-	ctr, err := containerd.New("", containerd.WithServices(containerd.WithTaskClient(tasksOf{})))
+	ctr, err := containerd.New("", containerd.WithServices(containerd.WithSandboxStore(new(shimSandboxes)),
+		containerd.WithTaskClient(tasksOf{})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,8 @@ func TestTell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &talker{fails: 1, names: map[string]string{"a/other": "runc"}}
 		k.events, k.ends = make(chan *events.Envelope), make(chan error)
-		ctr, err := containerd.New("", containerd.WithServices(containerd.WithContainerStore(listing{talker: k}),
+		ctr, err := containerd.New("", containerd.WithServices(containerd.WithSandboxStore(new(shimSandboxes)),
+			containerd.WithContainerStore(listing{talker: k}),
 			containerd.WithEventService(k), containerd.WithNamespaceService(k)))
 		if err != nil {
 			t.Fatal(err)

@@ -131,7 +131,8 @@ func (o *objects) made(t *testing.T, at int64, status tasktypes.Status, labels m
 
 func (o *objects) client(t *testing.T, n *networks) *Client {
 	t.Helper()
-	c, err := containerd.New("", containerd.WithServices(containerd.WithTaskClient(process{of: o}),
+	c, err := containerd.New("", containerd.WithServices(containerd.WithSandboxStore(new(shimSandboxes)),
+		containerd.WithTaskClient(process{of: o}),
 		containerd.WithContainerStore(o),
 		containerd.WithSnapshotters(map[string]snapshots.Snapshotter{"s": files{of: o}})))
 	if err != nil {

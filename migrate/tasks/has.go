@@ -15,7 +15,7 @@ import (
 	"godwit.dev/godwit/api/record"
 )
 
-// Has reports whether containerd has a container object of the VM. An error is not "no".
+// Has reports whether containerd has a container object of the VM, or a sandbox without one. An error is not "no".
 func (c *Client) Has(ctx context.Context, vm *nodev1.VM) (bool, error) {
 	all, err := c.containersOf(namespaces.WithNamespace(ctx, vm.GetNamespace()), vm)
 	return len(all) > 0, err
@@ -30,8 +30,9 @@ func (c *Client) containersOf(ctx context.Context, vm *nodev1.VM) (ids []string,
 		return []string{vm.GetId()}, nil
 	case !errdefs.IsNotFound(err):
 		return nil, fmt.Errorf("look for container %s/%s: %w", vm.GetNamespace(), vm.GetId(), err)
-	case !record.MayBePod(vm.GetId()):
-		return nil, nil
+	}
+	if ids, err = c.sandboxesOf(ctx, vm); err != nil || !record.MayBePod(vm.GetId()) {
+		return ids, err
 	}
 	all, err := c.containerd.ContainerService().List(ctx, record.SandboxFilter)
 	if err != nil {

@@ -61,7 +61,8 @@ func (s *spaces) SetLabel(_ context.Context, ns, key, value string) error {
 
 func keptClient(t *testing.T, k *kept, s *spaces) *Client {
 	t.Helper()
-	c, err := containerd.New("", containerd.WithServices(containerd.WithContainerStore(k),
+	c, err := containerd.New("", containerd.WithServices(containerd.WithSandboxStore(new(shimSandboxes)),
+		containerd.WithContainerStore(k),
 		containerd.WithNamespaceService(s)))
 	if err != nil {
 		t.Fatal(err)

@@ -69,7 +69,8 @@ func (k *kept) tell(t *testing.T, event any) {
 
 func (k *kept) client(t *testing.T, n *networks) *Client {
 	t.Helper()
-	c, err := containerd.New("", containerd.WithServices(containerd.WithContainerStore(k), containerd.WithEventService(k)))
+	c, err := containerd.New("", containerd.WithServices(containerd.WithSandboxStore(new(shimSandboxes)),
+		containerd.WithContainerStore(k), containerd.WithEventService(k)))
 	if err != nil {
 		t.Fatal(err)
 	}

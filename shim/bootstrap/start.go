@@ -13,13 +13,16 @@ import (
 	"syscall"
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/containerd/v2/defaults"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	containerd "github.com/containerd/containerd/v2/pkg/shim"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"godwit.dev/godwit/shim/rootfs"
+	"godwit.dev/godwit/shim/sandboxapi"
 )
 
 // maxInput bounds what containerd may send on stdin.
@@ -30,6 +33,7 @@ type params struct {
 	namespace, id, address string
 	debug                  bool
 	socketDir              string
+	options                *anypb.Any // of the runtime handler; nil: none
 }
 
 // Start makes the shim's socket, starts the serving process on it and prints the answer. The
@@ -42,6 +46,9 @@ func Start(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer
 	}
 	ctx = namespaces.WithNamespace(ctx, b.namespace)
 	if err := linkSocketDir(b.socketDir); err != nil {
+		return err
+	}
+	if err := keepOptions(b.options); err != nil {
 		return err
 	}
 	main, err := listen(ctx, b, false)
@@ -102,9 +109,25 @@ func parseStart(args []string, stdin io.Reader) (*params, error) {
 	if told.GetContainerdGrpcAddress() != "" {
 		b.address = told.GetContainerdGrpcAddress()
 	}
+	for _, e := range told.GetExtensions() {
+		if e.GetValue().MessageIs(new(runtimeoptions.Options)) {
+			b.options = e.GetValue()
+		}
+	}
 	level := told.GetLogLevel()
 	b.debug = b.debug || level == bootapi.LogLevel_LOG_LEVEL_DEBUG || level == bootapi.LogLevel_LOG_LEVEL_TRACE
 	return b, nil
+}
+
+// keepOptions notes the options for the sandbox API, whose bundles have no config.json: it does not bring them again.
+func keepOptions(options *anypb.Any) error {
+	if options == nil {
+		return nil
+	}
+	if _, err := os.Lstat("config.json"); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return sandboxapi.KeepOptions(".", options)
 }
 
 // linkSocketDir tells the serving process, which gets no parameters, where its socket

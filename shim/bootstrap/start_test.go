@@ -3,12 +3,15 @@ package bootstrap
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"github.com/containerd/containerd/api/types"
+	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
 func TestParseStart(t *testing.T) {
@@ -66,4 +69,42 @@ func TestAnswer(t *testing.T) {
 	if !found || err != nil {
 		t.Errorf("mount capabilities: %v, %v", found, err)
 	}
+}
+
+// The options of the runtime handler are noted where no config.json is: the sandbox API does not bring them again.
+func TestKeepOptions(t *testing.T) {
+	t.Chdir(t.TempDir())
+	options, err := anypb.New(&runtimeoptions.Options{ConfigPath: "/etc/godwit.toml"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := &bootapi.BootstrapParams{InstanceID: "vm"}
+	if err := told.AddExtension(options); err != nil {
+		t.Fatal(err)
+	}
+	data, err := proto.Marshal(told)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := parseStart([]string{"-namespace", "ns", "-id", "vm"}, bytes.NewReader(data))
+	if err != nil || !proto.Equal(b.options, options) {
+		t.Fatalf("options are %v, %v", b, err)
+	}
+	if err := os.WriteFile("config.json", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kept := func(want bool) {
+		t.Helper()
+		if err := keepOptions(b.options); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat("godwit-options"); (err == nil) != want {
+			t.Errorf("options are noted: %v, want %t", err, want)
+		}
+	}
+	kept(false)
+	if err := os.Remove("config.json"); err != nil {
+		t.Fatal(err)
+	}
+	kept(true)
 }

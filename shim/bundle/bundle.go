@@ -65,6 +65,26 @@ type Bundle struct {
 // the field of config.json and the remedy. carries says whether the image is a VM disk by
 // what is in it; without it, annotations alone decide.
 func Load(dir, namespace, id string, cfg *config.Config, carries func() (bool, error)) (*Bundle, error) {
+	oci, err := readConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	return take(oci, dir, namespace, id, cfg, carries)
+}
+
+// LoadMember is Load of a container whose pod has that bundle.
+func LoadMember(dir, namespace, id string, cfg *config.Config, pod string) (*Bundle, error) {
+	oci, err := readConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := mountSandboxFiles(oci, pod); err != nil {
+		return nil, fmt.Errorf("read bundle of %s: %w", id, err)
+	}
+	return take(oci, dir, namespace, id, cfg, nil)
+}
+
+func readConfig(dir string) (*specs.Spec, error) {
 	path := filepath.Join(dir, "config.json")
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -74,6 +94,11 @@ func Load(dir, namespace, id string, cfg *config.Config, carries func() (bool, e
 	if err := json.Unmarshal(data, oci); err != nil {
 		return nil, fmt.Errorf("read %s: %w: %w", path, err, errdefs.ErrInvalidArgument)
 	}
+	return oci, nil
+}
+
+func take(oci *specs.Spec, dir, namespace, id string, cfg *config.Config, carries func() (bool, error)) (*Bundle,
+	error) {
 	b, err := parse(oci, namespace, id, cfg, carries)
 	if err != nil {
 		return nil, fmt.Errorf("read bundle of %s: %w", id, err)
@@ -160,6 +185,7 @@ func (b *Bundle) readAlone(oci *specs.Spec, own annotations, cfg *config.Config,
 		Memory: memory, VCPUs: vcpus, Annotations: own.honoured, Recycle: own.recycle,
 		Container: &spec.Container{OCI: oci, Image: own.image},
 	}
+	b.OwnedIn(b.Spec.Container.Users())
 	b.Spec.Version = b.Spec.Schema()
 	if v := b.VMDisk; v != nil {
 		b.Spec.VMDisk = &spec.VMDisk{OS: v.OS, Boot: v.Boot, Path: v.Path}

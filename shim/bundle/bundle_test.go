@@ -260,7 +260,8 @@ func TestRefused(t *testing.T) {
 		}), errdefs.IsNotImplemented, "blockIO.weight"},
 		{"join pid", oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.PIDNamespace, Path: "/proc/1/ns/pid"}),
 			errdefs.IsNotImplemented, "linux.namespaces pid"},
-		{"user namespace", oci.WithUserNamespace([]specs.LinuxIDMapping{{Size: 1}}, nil), errdefs.IsNotImplemented, "user"},
+		{"user namespace of another", oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.UserNamespace,
+			Path: "/proc/1/ns/user"}), errdefs.IsInvalidArgument, "linux.uidMappings"},
 		{"host device", edit(func(s *specs.Spec) {
 			s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm", Type: "c"}}
 		}), errdefs.IsNotImplemented, "/dev/kvm"},

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/api/spec"
 )
 
 const (
@@ -32,6 +33,8 @@ type Copy struct {
 	Destination string // in the container, clean
 	ReadOnly    bool
 	Options     []string // of the mount that it becomes in the container, if any
+	Mapped      bool     // the owners of its files are ids of the container
+	users       *spec.Users
 }
 
 // Copies of one container.

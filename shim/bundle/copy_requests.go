@@ -80,9 +80,9 @@ type batch struct {
 
 func (b *batch) add(c Copy, e *entry) error {
 	f := &agentv1.File{
-		Path: path.Join(c.Destination, e.name), Mode: e.st.Mode, Uid: e.st.Uid, Gid: e.st.Gid,
-		MtimeUnixNano: e.st.Mtim.Nano(),
+		Path: path.Join(c.Destination, e.name), Mode: e.st.Mode, MtimeUnixNano: e.st.Mtim.Nano(),
 	}
+	f.Uid, f.Gid = c.owner(e.st.Uid, e.st.Gid)
 	switch e.kind() {
 	case unix.S_IFLNK:
 		link, err := e.link()

@@ -13,7 +13,7 @@ import (
 
 // ownNamespaces are those that a container in a VM gets of its own.
 var ownNamespaces = []specs.LinuxNamespaceType{specs.CgroupNamespace, specs.IPCNamespace, specs.MountNamespace,
-	specs.NetworkNamespace, specs.PIDNamespace, specs.UTSNamespace}
+	specs.NetworkNamespace, specs.PIDNamespace, specs.UserNamespace, specs.UTSNamespace}
 
 // Features are what a config.json may ask for, in the words of `runc features`. What is not in a
 // list is refused by name.
@@ -27,7 +27,7 @@ func Features() *features.Features {
 			Seccomp:  seccomp.Features(),
 			Apparmor: &features.Apparmor{Enabled: new(bool)}, Selinux: &features.Selinux{Enabled: new(bool)},
 			IntelRdt: &features.IntelRdt{Enabled: new(bool)}, NetDevices: &features.NetDevices{Enabled: new(bool)},
-			MountExtensions: &features.MountExtensions{IDMap: &features.IDMap{Enabled: new(bool)}},
+			MountExtensions: &features.MountExtensions{IDMap: &features.IDMap{Enabled: yes()}},
 		},
 	}
 	for _, kind := range []HookKind{Prestart, CreateRuntime, Poststart, Poststop} {

@@ -44,7 +44,7 @@ func TestOfferedFeaturesAreTaken(t *testing.T) {
 	if !slices.Contains(f.MountOptions, "rro") {
 		t.Error("recursive read-only mounts are not offered: CRI looks for rro")
 	}
-	if len(f.Linux.Namespaces) != 6 || len(f.MountOptions) < 30 || len(f.Linux.Capabilities) < 41 || len(f.Hooks) != 4 {
+	if len(f.Linux.Namespaces) != 7 || len(f.MountOptions) < 30 || len(f.Linux.Capabilities) < 41 || len(f.Hooks) != 4 {
 		t.Errorf("offered are %+v %+v", f, f.Linux)
 	}
 }

@@ -72,7 +72,7 @@ func (b *Bundle) readMember(oci *specs.Spec, c cri, own annotations) error {
 }
 
 // ofProcess is how CRI names the namespaces of a task.
-var ofProcess = regexp.MustCompile(`^/proc/([1-9][0-9]{0,9})/ns/(net|ipc|uts|pid)$`)
+var ofProcess = regexp.MustCompile(`^/proc/([1-9][0-9]{0,9})/ns/(net|ipc|uts|pid|user)$`)
 
 // inProcess is what ofProcess has for each kind of namespace that a pod's containers may share.
 var inProcess = map[specs.LinuxNamespaceType]string{specs.NetworkNamespace: "net", specs.IPCNamespace: "ipc",
@@ -102,14 +102,15 @@ func (m *Member) readNamespace(ns *specs.LinuxNamespace, twice bool) error {
 			return refused(field, fmt.Sprintf("a VM cannot join %s, the namespace of a process of the host", ns.Path))
 		}
 		return nil
-	case specs.UserNamespace:
-		return refused(field, noUserNamespace)
 	case specs.PIDNamespace:
 		if ns.Path == "" {
 			return nil
 		}
 	}
 	name, shared := inProcess[ns.Type]
+	if ns.Type == specs.UserNamespace {
+		name, shared = "user", true
+	}
 	if !shared {
 		return refused(field, "it is not made in the guest")
 	}

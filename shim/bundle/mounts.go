@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/guest/stage"
 )
 
@@ -29,6 +30,10 @@ func (b *Bundle) readMounts(oci *specs.Spec, copyVolumes bool) error {
 			return fmt.Errorf("mounts: destination %q is not an absolute path: %w", m.Destination, errdefs.ErrInvalidArgument)
 		}
 		m.Options = stage.PlainOptions(m.Options)
+		m, ids, err := takeMapping(m, spec.UsersOf(oci))
+		if err != nil {
+			return err
+		}
 		if err := refuseMount(m); err != nil {
 			return err
 		}
@@ -40,6 +45,7 @@ func (b *Bundle) readMounts(oci *specs.Spec, copyVolumes bool) error {
 		if err != nil {
 			return err
 		}
+		c.Mapped = ids
 		b.Copies = append(b.Copies, c)
 		if !c.ReadOnly {
 			b.addNote("mount %s is a copy: what the container writes there stays in the VM", c.Destination)
@@ -57,11 +63,6 @@ func isBind(m specs.Mount) bool {
 
 func refuseMount(m specs.Mount) error {
 	field := "mount " + m.Destination
-	if len(m.UIDMappings)+len(m.GIDMappings) > 0 || slices.ContainsFunc(m.Options, func(o string) bool {
-		return o == "idmap" || o == "ridmap"
-	}) {
-		return refused(field, "id-mapped mounts (uidMappings, gidMappings, idmap, ridmap) are not made in the guest")
-	}
 	if slices.Contains(m.Options, "tmpcopyup") {
 		return refused(field, "option tmpcopyup is not known in the guest")
 	}

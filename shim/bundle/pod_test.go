@@ -216,8 +216,8 @@ func TestPodRefused(t *testing.T) {
 			errdefs.IsNotImplemented, "hostPID"},
 		"hostIPC": {sandbox(t, namespace(specs.IPCNamespace, "")),
 			errdefs.IsNotImplemented, "hostIPC"},
-		"hostUsers": {sandbox(t, oci.WithUserNamespace([]specs.LinuxIDMapping{{Size: 1}}, nil)),
-			errdefs.IsNotImplemented, "hostUsers"},
+		"no groups": {sandbox(t, oci.WithUserNamespace([]specs.LinuxIDMapping{{Size: 1}}, nil)),
+			errdefs.IsInvalidArgument, "linux.gidMappings"},
 		"own ipc": {member(t, namespace(specs.IPCNamespace, "/run/ipc")),
 			errdefs.IsNotImplemented, "/run/ipc"},
 		"host's ipc": {member(t, namespace(specs.IPCNamespace, "")),
@@ -228,8 +228,10 @@ func TestPodRefused(t *testing.T) {
 			errdefs.IsNotImplemented, "uts"},
 		"pid of a path": {member(t, namespace(specs.PIDNamespace, "/run/pid")),
 			errdefs.IsNotImplemented, "/run/pid"},
-		"user namespace": {member(t, namespace(specs.UserNamespace, "/proc/4711/ns/user")),
-			errdefs.IsNotImplemented, "user"},
+		"no mappings": {member(t, namespace(specs.UserNamespace, "/proc/4711/ns/user")),
+			errdefs.IsInvalidArgument, "linux.uidMappings"},
+		"another's user namespace": {member(t, withUsers("/proc/1/ns/user")), errdefs.IsNotImplemented, "one pod"},
+		"user namespace of a path": {member(t, withUsers("/run/user")), errdefs.IsNotImplemented, "linux.namespaces user"},
 		"mount namespace": {member(t, namespace(specs.MountNamespace, "/proc/4711/ns/mnt")),
 			errdefs.IsNotImplemented, "mnt"},
 		"time namespace": {member(t, namespace(specs.TimeNamespace, "/proc/4711/ns/time")),
@@ -271,13 +273,5 @@ func TestPodRefused(t *testing.T) {
 				t.Errorf("Load = %v, want its class and %q", err, tt.want)
 			}
 		})
-	}
-}
-
-// No user namespaces are offered, so that a kubelet refuses hostUsers: false itself.
-func TestNoUserNamespaces(t *testing.T) {
-	f := Features()
-	if slices.Contains(f.Linux.Namespaces, string(specs.UserNamespace)) || *f.Linux.MountExtensions.IDMap.Enabled {
-		t.Errorf("Features = %+v", f.Linux)
 	}
 }

@@ -30,6 +30,10 @@ func (b *Bundle) readPodMounts(oci *specs.Spec, c cri, copyVolumes bool) error {
 				return slices.Contains(cgroupOfHost, o)
 			})
 		}
+		m, ids, err := takeMapping(m, spec.UsersOf(oci))
+		if err != nil {
+			return err
+		}
 		if err := refuseMount(m); err != nil {
 			return err
 		}
@@ -37,7 +41,7 @@ func (b *Bundle) readPodMounts(oci *specs.Spec, c cri, copyVolumes bool) error {
 			kept = append(kept, m)
 			continue
 		}
-		if err := b.readPodBind(m, c, copyVolumes); err != nil {
+		if err := b.readPodBind(m, c, copyVolumes, ids); err != nil {
 			return err
 		}
 	}
@@ -58,7 +62,7 @@ func (m *Member) targets() (all []specs.Mount) {
 	return all
 }
 
-func (b *Bundle) readPodBind(m specs.Mount, c cri, copyVolumes bool) error {
+func (b *Bundle) readPodBind(m specs.Mount, c cri, copyVolumes, ids bool) error {
 	field := "mount " + m.Destination
 	for _, o := range m.Options {
 		switch o {
@@ -79,7 +83,7 @@ func (b *Bundle) readPodBind(m specs.Mount, c cri, copyVolumes bool) error {
 		return fmt.Errorf("%s: %w", field, err)
 	}
 	if v == nil || v.foreign != "" && copyVolumes {
-		return b.readPodCopy(m, source, c, copyVolumes)
+		return b.readPodCopy(m, source, c, copyVolumes, ids)
 	}
 	if v.foreign != "" {
 		return refused(field, v.foreign)
@@ -93,6 +97,7 @@ func (b *Bundle) readPodBind(m specs.Mount, c cri, copyVolumes bool) error {
 			return fmt.Errorf("%s: %w", field, err)
 		}
 	}
+	v.Mapped = ids
 	b.Member.Volumes = append(b.Member.Volumes, v.Volume)
 	b.Member.Container.Mounts = append(b.Member.Container.Mounts, spec.VolumeMount{Path: below,
 		Target: path.Clean(m.Destination), Options: options})
@@ -100,12 +105,13 @@ func (b *Bundle) readPodBind(m specs.Mount, c cri, copyVolumes bool) error {
 }
 
 // readPodCopy takes what is no volume of the pod: a copy, or the termination log.
-func (b *Bundle) readPodCopy(m specs.Mount, source string, c cri, copyVolumes bool) error {
+func (b *Bundle) readPodCopy(m specs.Mount, source string, c cri, copyVolumes, ids bool) error {
 	own := ofImage(source, b.ID)
 	copied, err := readCopy(m, copyVolumes || own)
 	if err != nil {
 		return err
 	}
+	copied.Mapped = ids
 	if info, err := os.Lstat(source); err == nil && info.Mode().IsRegular() && !copied.ReadOnly &&
 		b.Member.Termination.Source == "" && isTermination(source, copied.Destination, c) {
 		b.Member.Termination = copied

@@ -75,6 +75,9 @@ func refuseLinux(oci *specs.Spec) error {
 			"belong to root: leave it out, and "+remedy)
 	}
 	l.Devices = nil
+	if err := checkUsers(oci); err != nil {
+		return err
+	}
 	if err := stage.CheckPropagation(l.RootfsPropagation); err != nil {
 		return err
 	}
@@ -82,18 +85,12 @@ func refuseLinux(oci *specs.Spec) error {
 		return err
 	}
 	return firstRefused([]rule{
-		{len(l.UIDMappings) > 0, "linux.uidMappings", noUserNamespace},
-		{len(l.GIDMappings) > 0, "linux.gidMappings", noUserNamespace},
 		{len(l.TimeOffsets) > 0, "linux.timeOffsets", "time namespaces are not made in the guest"},
 		{len(l.NetDevices) > 0, "linux.netDevices", "a device of the host is not passed to a VM"},
 		{l.IntelRdt != nil, "linux.intelRdt", "it is for processes of the host"},
 		{l.MemoryPolicy != nil, "linux.memoryPolicy", "it numbers the host's memory nodes"},
 	})
 }
-
-// noUserNamespace says why, and what to do.
-const noUserNamespace = "user namespaces are not made in the guest, where root is root of the VM alone: leave it " +
-	"out, such as --userns, or hostUsers: false of a pod"
 
 // guestDevices are made by every guest; a spec may name them.
 var guestDevices = map[string][2]int64{
@@ -192,7 +189,11 @@ func (b *Bundle) readNamespaces(oci *specs.Spec) error {
 				return refused(field, fmt.Sprintf("a VM cannot join %s, the namespace of a process of the host", ns.Path))
 			}
 		case specs.UserNamespace:
-			return refused(field, noUserNamespace)
+			if ns.Path != "" && !isPod(oci) {
+				return refused(field, fmt.Sprintf("a VM cannot join %s, the namespace of a process of the host: leave the path "+
+					"out, and give the mappings", ns.Path))
+			}
+			oci.Linux.Namespaces[i].Path = "" // CRI pins the one of a pod's network
 		default:
 			return refused(field, "it is not made in the guest")
 		}

@@ -50,7 +50,7 @@ func (b *Bundle) readSandbox(oci *specs.Spec, c cri, own annotations, cfg *confi
 		return err
 	}
 	pod := &spec.Pod{Namespace: c.namespace, Name: c.name, UID: c.uid, Hostname: oci.Hostname,
-		Sysctl: withDomain(oci.Linux.Sysctl, oci.Domainname)}
+		Sysctl: withDomain(oci.Linux.Sysctl, oci.Domainname), Users: spec.UsersOf(oci)}
 	if pod.Hostname == "" { // CRI then writes the host's into /etc/hostname
 		if pod.Hostname, err = os.Hostname(); err != nil {
 			return fmt.Errorf("hostname: %w", err)
@@ -104,6 +104,11 @@ func (b *Bundle) BelongsTo(vm *spec.Spec, sandbox string) error {
 	if m == nil || vm.Pod == nil || m.Sandbox != sandbox {
 		return fmt.Errorf("container %s: sandbox %s has no such container: %w", b.ID, sandbox, errdefs.ErrInvalidArgument)
 	}
+	if is := m.Container.Users(); !is.Alike(vm.Pod.Users) {
+		return fmt.Errorf("linux.uidMappings and linux.gidMappings: container %s has other ids than its pod: give all "+
+			"containers of a pod the same user namespace: %w", m.Container.Name, errdefs.ErrInvalidArgument)
+	}
+	b.OwnedIn(vm.Pod.Users)
 	for key, value := range m.Container.OCI.Annotations {
 		if podOnly(key) && vm.Annotations[key] != value {
 			return fmt.Errorf("annotation %s: %q of container %s, but %q of its pod: the VM is the pod's, set it there only: %w",

@@ -32,6 +32,8 @@ func setupOf(s *spec.Spec, c *spec.Container) (*agentv1.SetupRequest, error) {
 		ReadOnlyPaths:     l.ReadonlyPaths,
 		Sysctl:            withDomain(l.Sysctl, c.OCI.Domainname),
 		RootfsPropagation: l.RootfsPropagation,
+		User:              guestUsers(s.Of(c)),
+		MapLayers:         c.MapLayers,
 	}
 	var err error
 	if r.Personality, err = personality(l.Personality); err != nil {

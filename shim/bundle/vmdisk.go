@@ -123,6 +123,7 @@ func (b *Bundle) refuseForDisk(oci *specs.Spec) error {
 		{oci.Domainname != "", "domainname", why},
 		{l.Personality != nil, "linux.personality", why},
 		{p.CommandLine != "", "process.commandLine", why},
+		{spec.UsersOf(oci) != nil, "linux.namespaces user", why},
 		{oci.Annotations[spec.AnnotationReady] != "", "annotation " + spec.AnnotationReady, noAgent},
 		{oci.Annotations[spec.AnnotationNotify] != "", "annotation " + spec.AnnotationNotify, noAgent},
 	})

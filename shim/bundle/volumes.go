@@ -68,10 +68,14 @@ const (
 	shmSize = 64 << 20
 )
 
-// sharedMemory is what CRI mounts for all containers of a pod.
+// sharedMemory is what CRI mounts for all containers of a pod. With the sandbox API nothing is mounted there.
 func sharedMemory(dir string) (*found, error) {
+	mounted, err := mount.Lookup(dir)
+	if err != nil {
+		return nil, fmt.Errorf("find mount of %s: %w", dir, err)
+	}
 	size, memory, err := tmpfsSize(dir)
-	if !memory {
+	if !memory || mounted.Mountpoint != dir {
 		size = shmSize
 	}
 	return &found{Volume: Volume{Source: dir, Volume: spec.Volume{Kind: spec.VolumeMemory, Size: size, Mode: 0o1777}}}, err

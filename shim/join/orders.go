@@ -31,6 +31,15 @@ func (o orders) Status(ctx context.Context, req *nodev1.StatusRequest) (r *nodev
 	return r, err
 }
 
+func (o orders) Image(ctx context.Context, namespace, container string) (digest string, err error) {
+	err = o.call(ctx, func(n nodev1.NodeService) error {
+		r, err := n.ContainerImage(ctx, &nodev1.ContainerImageRequest{Namespace: namespace, Container: container})
+		digest = r.GetDigest()
+		return err
+	})
+	return digest, err
+}
+
 func (o orders) Expected(ctx context.Context, vm *nodev1.VM) (r *nodev1.ExpectedResponse, err error) {
 	err = o.call(ctx, func(n nodev1.NodeService) error {
 		r, err = n.Expected(ctx, &nodev1.ExpectedRequest{Vm: vm})

@@ -30,6 +30,10 @@ func (p *plan) build(ctx context.Context, cache *Cache, linked string) (Layers, 
 		if err != nil {
 			return l, err
 		}
+		if !empty && p.mapped {
+			return l, fmt.Errorf("upperdir %s has files with ids of the host, and its lower directories have ids of the "+
+				"container: commit the container to an image first: %w", p.upper, errdefs.ErrNotImplemented)
+		}
 		if !empty {
 			// The guest's overlayfs reads whiteouts and opaque marks from any layer.
 			if err := add(cache.dirs(ctx, []string{p.upper}, false, raw, linked)); err != nil {

@@ -36,6 +36,8 @@ type plan struct {
 	unique bool
 	// own: the one mount is a snapshot that the container alone has, and may write.
 	own bool
+	// mapped: the guest maps the ids of dirs, but not of upper.
+	mapped bool
 	// bound: a bind mount has named one of dirs, which may change in the same way.
 	bound bool
 	// files are images that are used as they are, topmost first.
@@ -151,6 +153,7 @@ func readImage(e entry) (image, error) {
 func readOverlay(before []entry, overlay entry) (*plan, error) {
 	var upper string
 	var lowers []string
+	p := &plan{mapped: slices.ContainsFunc(overlay.options, isMapping)}
 	for _, o := range overlay.options {
 		key, value, _ := strings.Cut(o, "=")
 		switch key {
@@ -161,7 +164,7 @@ func readOverlay(before []entry, overlay entry) (*plan, error) {
 			if lowers, err = lowerNames(value, len(before)); err != nil {
 				return nil, err
 			}
-		case "workdir", "index", "ro", "rw", "xino", "volatile", "userxattr", "X-containerd.mkdir.path":
+		case "workdir", "uidmap", "gidmap", "index", "ro", "rw", "xino", "volatile", "userxattr", "X-containerd.mkdir.path":
 		default:
 			return nil, fmt.Errorf("overlay option %q is not honoured in a VM: %w", o, errdefs.ErrNotImplemented)
 		}
@@ -173,7 +176,6 @@ func readOverlay(before []entry, overlay entry) (*plan, error) {
 	if len(lowers) == 0 {
 		return nil, invalid("overlay without lowerdir")
 	}
-	p := new(plan)
 	for _, l := range lowers {
 		i, ok := reference(l)
 		if ok && before[i].isBind() {
@@ -205,6 +207,8 @@ func readOverlay(before []entry, overlay entry) (*plan, error) {
 	}
 	return p, p.readUpper(before, upper)
 }
+
+func isMapping(option string) bool { return strings.HasPrefix(option, "uidmap=") }
 
 // readUpper decides where the writes go: to the image that upperdir lies in, or to a new one in
 // the same directory.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/vmm"
 )
@@ -24,7 +23,7 @@ const cleanup = 10 * time.Second
 type Maker struct {
 	Store  Store
 	Driver vmm.Driver
-	// Dir is private and empty; the VMM's sockets lie in it.
+	// Dir is private and empty, and in memory: the VMM's sockets and the RAM lie in it.
 	Dir string
 	// User is whom the VMM runs as; 0: as root.
 	User int
@@ -63,15 +62,11 @@ func (m *Maker) Make(ctx context.Context, shape Shape) error {
 
 // fill makes the files of a template.
 func (m *Maker) fill(ctx context.Context, work string, shape Shape) (err error) {
-	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
+	ram, err := m.makeRAM(int64(shape.Memory))
 	if err != nil {
 		return fmt.Errorf("make RAM: %w", err)
 	}
-	ram := os.NewFile(uintptr(fd), "ram") // not of the pool: no admission counts it
-	defer ram.Close()
-	if err := ram.Truncate(int64(shape.Memory)); err != nil {
-		return fmt.Errorf("make RAM: %w", err)
-	}
+	defer func() { err = errors.Join(err, ram.Close(), os.Remove(ram.Name())) }()
 	if os.Geteuid() == 0 {
 		if err := ram.Chown(m.User, -1); err != nil {
 			return fmt.Errorf("give RAM to user %d: %w", m.User, err)
@@ -107,6 +102,19 @@ func (m *Maker) fill(ctx context.Context, work string, shape Shape) (err error) 
 			errdefs.ErrResourceExhausted)
 	}
 	return write(filepath.Join(work, headFile), h.writeTo)
+}
+
+// makeRAM makes the file of a template's RAM. It is not of the pool, so no admission counts it. A memfd would not do:
+// landlock has no rules for it, and Cloud Hypervisor writes RAM without a name to the device state.
+func (m *Maker) makeRAM(size int64) (*os.File, error) {
+	f, err := os.Create(filepath.Join(m.Dir, "ram"))
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Truncate(size); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 func (h *head) writeTo(f *os.File) error {

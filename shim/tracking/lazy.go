@@ -33,10 +33,14 @@ func (Lazy) Expect(p vmm.Process, ram *os.File) error { return track.Expect(p.PI
 // Whole is track.Whole.
 func (Lazy) Whole(p vmm.Process, ram *os.File) error { return track.Whole(p.PID, p.Userfault, ram) }
 
-// Open is what a track.Missing is made of.
+// Open is what a track.Missing is made of. It fails with track.ErrRemapped if RAM is not waited for any more.
 func (Lazy) Open(p vmm.Process, ram *os.File) (*os.File, []track.Region, error) {
 	files, regions, err := track.Find(p.PID, p.Userfault, ram)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := track.CheckRegistered(files, regions); err != nil {
+		files.Close()
 		return nil, nil, err
 	}
 	return files.Fault, regions, files.Pagemap.Close()

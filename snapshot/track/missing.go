@@ -33,8 +33,9 @@ type copyArg struct {
 }
 
 // Expect has the kernel hold each thread of process pid that touches a page of its RAM, until a
-// Missing brings that page. That includes the kernel itself. The process must not have touched
-// any: what the file holds is dropped. What it writes is noted from its first instruction on.
+// Missing brings that page. That includes the kernel itself. What it writes is noted from its first
+// instruction on. RAM was emptied by Empty before the process had it. If it has any page, the process has touched it
+// already: that is FailedPrecondition.
 func Expect(pid, userfault int, ram *os.File) error {
 	f, regions, err := Find(pid, userfault, ram)
 	if err != nil {
@@ -48,12 +49,49 @@ func Expect(pid, userfault int, ram *os.File) error {
 	if err := u.register(registerMissing | registerWP); err != nil {
 		return err
 	}
-	last := regions[len(regions)-1]
-	err = unix.Fallocate(int(ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, last.Offset+last.Length)
-	if err != nil {
-		return errors.Join(fmt.Errorf("empty RAM file: %w", err), u.Stop())
+	if err := untouched(ram); err != nil {
+		return errors.Join(err, u.Stop())
 	}
 	return nil
+}
+
+// Empty drops what a file of RAM holds.
+func Empty(ram *os.File) error {
+	info, err := ram.Stat()
+	if err == nil && info.Size() > 0 {
+		err = unix.Fallocate(int(ram.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, info.Size())
+	}
+	if err != nil {
+		return fmt.Errorf("empty RAM file: %w", err)
+	}
+	return nil
+}
+
+func untouched(ram *os.File) error {
+	at, err := unix.Seek(int(ram.Fd()), 0, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for data in RAM: %w", err)
+	}
+	return fmt.Errorf("the VMM has touched RAM at %#x, before a page could come: %w", at, errdefs.ErrFailedPrecondition)
+}
+
+// ErrRemapped is of a process that has mapped its RAM anew: no page is waited for any more, and no notes are taken.
+var ErrRemapped = errors.New("RAM was mapped anew, and is not waited for")
+
+// CheckRegistered answers ErrRemapped if no part of the RAM of a process, which Find has found, is registered.
+func CheckRegistered(f Files, regions []Region) error {
+	for _, r := range regions {
+		w := walker{[]Region{r}, f.Pagemap, make([]scanned, 1)}
+		err := w.walk(r.Offset, r.Offset+pageSize, func(_, _ int64) {}, scanArg{flags: scanCheckAsync,
+			categoryMask: pageIsWritten, categoryReturn: pageIsWritten})
+		if !errors.Is(err, unix.EPERM) { // the kernel's answer of a mapping that is not registered
+			return err
+		}
+	}
+	return ErrRemapped
 }
 
 // Missing brings the pages of RAM that Expect has made wait. There may be one at a time, each

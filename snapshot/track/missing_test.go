@@ -354,3 +354,47 @@ func TestMissingProcessIsGone(t *testing.T) {
 		t.Errorf("put after the end: %v", err)
 	}
 }
+
+// TestExpectTouched: RAM of which a process has touched a page cannot be waited for.
+func TestExpectTouched(t *testing.T) {
+	w := startWaiting(t)
+	if err := Release(w.pid, w.userfault, w.ram); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.ram.WriteAt([]byte{1}, 5*pageSize); err != nil {
+		t.Fatal(err)
+	}
+	if err := Expect(w.pid, w.userfault, w.ram); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "0x5000") {
+		t.Errorf("with a page: %v", err)
+	}
+	if err := Empty(w.ram); err != nil {
+		t.Fatal(err)
+	}
+	if err := Expect(w.pid, w.userfault, w.ram); err != nil {
+		t.Errorf("emptied: %v", err)
+	}
+}
+
+// TestCheckRegistered: RAM is registered while it waits and while notes are taken, and not after a release.
+func TestCheckRegistered(t *testing.T) {
+	w := startWaiting(t)
+	if err := CheckRegistered(w.files, w.regions); err != nil {
+		t.Errorf("while it waits: %v", err)
+	}
+	if err := Whole(w.pid, w.userfault, w.ram); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckRegistered(w.files, w.regions); err != nil {
+		t.Errorf("while notes are taken: %v", err)
+	}
+	if err := Release(w.pid, w.userfault, w.ram); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckRegistered(w.files, w.regions); !errors.Is(err, ErrRemapped) {
+		t.Errorf("released: %v", err)
+	}
+	if err := CheckRegistered(Files{Pagemap: os.Stdin}, w.regions); err == nil || errors.Is(err, ErrRemapped) {
+		t.Errorf("a file that cannot tell: %v", err)
+	}
+}

@@ -118,7 +118,7 @@ offer "$work/root/modules/offered"
 ln -s /init "$work/root/sbin/modprobe" # what the kernel runs to load a module
 
 version=${VERSION:-$(git -C "$root" describe --always 2>/dev/null || echo unknown)}
-(cd "$root" && CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags "-s -w -buildid= -X godwit.dev/godwit/api/version.Version=$version" \
+(cd "$root" && CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags "-s -w -buildid= -E _godwit_entry -X godwit.dev/godwit/api/version.Version=$version" \
 	-o "$work/root/init" ./cmd/godwit-init)
 find "$work/root" -exec touch -h -d @0 {} +
 (cd "$work/root" && find . | LC_ALL=C sort |

@@ -19,6 +19,7 @@ ip link set lo up
 uname -a
 cases=$(sed 's/.*ring\.cases=\([^ ]*\).*/\1/' /proc/cmdline | tr , ' ')
 cd /repo
+[ ! -e /usr/local/bin/cloud-hypervisor2 ] || export GODWIT_CLOUD_HYPERVISOR2=/usr/local/bin/cloud-hypervisor2
 [ ! -e bin/integration/cloudhv.fd ] || export GODWIT_CLOUDHV_FIRMWARE=/repo/bin/integration/cloudhv.fd
 bin/integration/ring run -where ground -results /dev/ttyS2 -kept /dev/vdb $cases
 echo "exit $?" >/dev/ttyS2

@@ -1,4 +1,4 @@
-# To be sourced: the ground, seen from outside: its disk, its starts, its sleep.
+# To be sourced: the ground, seen from outside: its disk, its lanes, its starts, its sleep.
 
 starts=3                      # of a ground that falls asleep
 quiet=${KVMHOST_QUIET:-90}    # seconds without a heartbeat, the VMM idle: the ground sleeps
@@ -73,7 +73,7 @@ disk() {
 	[ ! -e "$work/disks.tar" ] || mv "$work/disks.tar" "$to/bin/integration/"
 	[ -z "${GODWIT_CLOUDHV_FIRMWARE:-}" ] || install -m 644 "$GODWIT_CLOUDHV_FIRMWARE" "$to/bin/integration/cloudhv.fd"
 	install -D -m 644 -t "$root/usr/share/OVMF" /usr/share/OVMF/OVMF_{CODE,VARS}_4M.fd
-	for program in ip tc nsenter unshare mkfs.erofs; do
+	for program in ip tc nsenter unshare mkfs.erofs mkfs.ext4 dumpe2fs; do
 		install -m 755 "$(readlink -f "$(command -v $program)")" "$root/usr/bin/$program"
 		libraries "$(command -v $program)"
 	done
@@ -82,8 +82,8 @@ disk() {
 		install -m 755 "$program" "$root/usr/local/bin/cloud-hypervisor"
 		libraries "$program"
 	fi
+	[ -z "${GODWIT_CLOUD_HYPERVISOR2:-}" ] || install -m 755 "$GODWIT_CLOUD_HYPERVISOR2" "$root/usr/local/bin/cloud-hypervisor2"
 	mkfs.ext4 -q -d "$root" "$work/root.img" 2G
-	truncate -s 256M "$work/kept"
 }
 
 # inner_qemu copies the QEMU of the ground into it, with the firmware that it reads.
@@ -97,9 +97,9 @@ inner_qemu() {
 # ticks is the time that QEMU has worked, in hundredths of a second.
 ticks() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$pid/stat" 2>/dev/null || echo 0; }
 
-# boot CASE.. starts the ground.
+# boot CASE.. starts a ground: the lane that it is has a directory of its own.
 boot() {
-	: >"$work/beat" >"$work/exit"
+	: >"$lane/beat" >"$lane/exit"
 	QEMU_MODULE_DIR=$qemu/usr/lib/x86_64-linux-gnu/qemu "$qemu/usr/bin/qemu-system-x86_64" \
 		-L "$qemu/usr/share/qemu" -L "$qemu/usr/share/seabios" -L /usr/share/qemu -L /usr/share/seabios \
 		-nodefaults -no-user-config -display none -no-reboot \
@@ -107,17 +107,30 @@ boot() {
 		-kernel "$work/vmlinuz" -initrd "$work/initrd" \
 		-append "console=ttyS0 loglevel=3 mitigations=off nohz=off highres=off panic=-1 ${KVMHOST_SHELL:+ring.shell }ring.cases=$(IFS=,; echo "$*")" \
 		-drive "file=$work/root.img,format=raw,if=none,id=root,readonly=on" -device virtio-blk-pci,drive=root \
-		-drive "file=$work/kept,format=raw,if=none,id=kept" -device virtio-blk-pci,drive=kept \
-		-serial "file:$work/serial" -serial "file:$work/beat" -serial "file:$work/exit" ${KVMHOST_SHELL:+-serial "unix:$KVMHOST_SHELL,server=on,wait=off"} 2>"$work/qemu" &
+		-drive "file=$lane/kept,format=raw,if=none,id=kept" -device virtio-blk-pci,drive=kept \
+		-serial "file:$lane/serial" -serial "file:$lane/beat" -serial "file:$lane/exit" ${KVMHOST_SHELL:+-serial "unix:$KVMHOST_SHELL,server=on,wait=off"} 2>"$lane/qemu" &
 	pid=$!
+}
+
+# tell writes down each case that has ended since, with what QEMU has worked for it. A QEMU that has ended has no ticks
+# any more: what it had at its last heartbeat counts then.
+tell() {
+	local ended now
+	mapfile -t ended < <(sed -n 's/^{"case":"\([^"]*\)".*/\1/p' "$lane/exit")
+	[ ${#ended[@]} -gt "$told" ] || return 0
+	now=$(ticks)
+	[ "$now" -ge "$worked" ] || now=$worked
+	echo "${ended[-1]} $(((now - since) / 100))" >>"$lane/worked"
+	told=${#ended[@]} since=$now
 }
 
 # watch ends with 0 when QEMU has, 2 when the ground sleeps, 1 when it hangs.
 watch() {
-	local began=$SECONDS last=$SECONDS beats=0 now worked=0
+	local began=$SECONDS last=$SECONDS beats=0 now worked=0 told=0 since=0
 	while kill -0 "$pid" 2>/dev/null; do
 		sleep 0.5
-		now=$(stat -c %s "$work/beat")
+		tell
+		now=$(stat -c %s "$lane/beat")
 		if [ "$now" != "$beats" ]; then
 			beats=$now last=$SECONDS worked=$(ticks)
 			[ $((SECONDS - began)) -lt $longest ] || { say "still running after $longest s"; return 1; }
@@ -131,22 +144,24 @@ watch() {
 			return 2
 		fi
 	done
+	tell
 	return 0
 }
 
-# ground makes the ground and runs the planned cases in it. What was told before it fell
-# asleep stays told: the next start goes on with the cases that have no result yet.
-ground() {
-	local try rc tail left
-	tools/qemu2.sh fetch
-	kernel
-	disk
-	say "the ground boots (with $(du -h "$work/root.img" | cut -f1) of disk)"
+# lane CASE.. runs cases in a ground of their own. What was told before it fell asleep stays told: the next start goes
+# on with the cases that have no result yet.
+lane() {
+	local try rc tail left void=0
+	trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null' EXIT
+	trap 'exit 143' TERM
+	mkdir "$lane"
+	: >"$lane/results"
+	truncate -s 256M "$lane/kept"
 	for ((try = 1; try <= starts; try++)); do
-		mapfile -t left < <("$ring" left -results "$work/results" "${planned[@]}")
-		: >"$work/serial"
+		mapfile -t left < <("$ring" left -results "$lane/results" "$@")
+		: >"$lane/serial"
 		boot "${left[@]}"
-		tail -q -n +1 --pid="$pid" -F "$work/serial" 2>/dev/null &
+		tail -q -n +1 --pid="$pid" -F "$lane/serial" 2>/dev/null &
 		tail=$!
 		rc=0
 		watch || rc=$?
@@ -154,13 +169,50 @@ ground() {
 		wait "$pid" 2>/dev/null || true
 		pid=
 		wait "$tail" 2>/dev/null || true
-		cat "$work/serial" >>"$work/console"
-		tr -d '\r' <"$work/exit" | grep '^{' >>"$work/results" || true
+		cat "$lane/serial" >>"$lane/console"
+		tr -d '\r' <"$lane/exit" | grep '^{' >>"$lane/results" || true
 		[ $rc = 2 ] || break
 		void=$try
 		say "VOID: the ground fell asleep (start $try of $starts); nothing is said about godwit"
 	done
-	[ $rc = 0 ] || cat "$work/qemu" >&2
+	echo "$void" >"$lane/void"
 	[ $rc != 2 ] || say "the ground fell asleep $starts times"
-	[ $rc = 0 ] && [ "$(tr -d '\r' <"$work/exit" | awk '$1 == "exit" { print $2 }')" = 0 ]
+	[ $rc != 0 ] || [ "$(tr -d '\r' <"$lane/exit" | awk '$1 == "exit" { print $2 }')" != 0 ] || return 0
+	cat "$lane/qemu" >&2 # it says which signal has ended it
+	return 1
+}
+
+# lanes is how many grounds run side by side. A ground has one processor and 3 GiB of RAM: a host with two processors
+# and 8 GiB to spare has two.
+lanes() {
+	local n=1
+	[ "$(nproc)" -lt 2 ] || [ "$(awk '$1 == "MemAvailable:" { print int($2 / 1024 / 1024) }' /proc/meminfo)" -lt 8 ] || n=2
+	n=${KVMHOST_LANES:-$n}
+	[ -z "${KVMHOST_SHELL:-}" ] || n=1
+	echo $((n < 2 ? 1 : 2))
+}
+
+# ground makes the ground and runs the planned cases in it, divided among the lanes.
+ground() {
+	local all lane cases rc=0 n=0
+	tools/qemu2.sh fetch
+	kernel
+	disk
+	mapfile -t all < <("$ring" lanes -lanes "$(lanes)" "${planned[@]}")
+	say "the ground boots ${#all[@]} times, side by side (with $(du -h "$work/root.img" | cut -f1) of disk)"
+	for cases in "${all[@]}"; do
+		lane=$work/lane$((++n))
+		# shellcheck disable=SC2086 # one word for each case
+		lane $cases &
+		running+=($!)
+	done
+	for lane in "${running[@]}"; do wait "$lane" || rc=1; done
+	running=()
+	for lane in "$work"/lane?; do
+		cat "$lane/console" >>"$work/console"
+		cat "$lane/results" >>"$work/results"
+		cat "$lane/worked" >>"$work/worked" 2>/dev/null || true
+		void=$((void + $(cat "$lane/void")))
+	done
+	return $rc
 }

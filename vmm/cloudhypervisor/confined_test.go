@@ -58,7 +58,7 @@ func TestConfined(t *testing.T) {
 	}
 	t.Cleanup(func() { os.Remove(cgroup) })
 	var ram *os.File
-	m := startReal(t, env, func(c *vmm.Config) { ram, c.Cgroup, c.Track = c.RAM, []string{cgroup}, true })
+	m := startReal(t, env, func(c *vmm.Config) { ram, c.Cgroup, c.Track = c.RAM, []string{cgroup}, vmm.TrackWrites })
 	if err := m.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}

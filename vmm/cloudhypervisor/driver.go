@@ -121,7 +121,8 @@ func (d *Driver) launch(cfg vmm.Config, f *files, plan *plan) (_ *Machine, err e
 	proc, err := process.Launch{
 		Args: []string{binary, "--api-socket", "fd=" + f.api, "--event-monitor", "fd=" + f.events, "--seccomp", "true"},
 		FDs:  f.FDs(), Out: f.console, Log: f.log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user,
-		Confined: d.confined(), Device: d.Host.Device, Userfault: cfg.Track,
+		Confined: d.confined(), Device: d.Host.Device,
+		Userfault: cfg.Track >= vmm.TrackWrites, Waits: cfg.Track == vmm.TrackPages,
 		// It asks for the MTU of a tap by the tap's name.
 		Offline: cfg.NetNS == "" && len(cfg.NICs) == 0 && d.confined(),
 	}.Start()

@@ -38,7 +38,7 @@ func runFake(how string, args []string) error {
 	}
 	pid := os.Getenv("FAKE_PID")
 	s := &chtest.Server{Version: os.Getenv("FAKE_VERSION"), How: how, FailAt: at, Silent: os.Getenv("FAKE_SILENT") != "",
-		Lost: os.Getenv("FAKE_LOST") != ""}
+		Lost: os.Getenv("FAKE_LOST") != "", Hasty: os.Getenv("FAKE_HASTY")}
 	s.Late = func() bool { return vmmtest.Told(pid + lets) }
 	s.Stuck = func() { vmmtest.Tell(pid + waits) }
 	if how == "works" {

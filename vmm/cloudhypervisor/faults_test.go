@@ -55,8 +55,9 @@ var booted = []step{
 	}},
 }
 
-func restored(state []byte) []step {
-	return append([]step{{"load", 2, func(ctx context.Context, t *testing.T, m *Machine, _ vmm.Config) error {
+// restored is a life from a saved state on, which takes so many calls to load.
+func restored(state []byte, calls int) []step {
+	return append([]step{{"load", calls, func(ctx context.Context, t *testing.T, m *Machine, _ vmm.Config) error {
 		f, err := os.CreateTemp(t.TempDir(), "state")
 		if err != nil {
 			t.Fatal(err)
@@ -75,12 +76,16 @@ func TestFailsAtEachCall(t *testing.T) {
 	boot := testConfig(t)
 	wake := testConfig(t)
 	wake.Incoming, wake.Kernel, wake.Initrd = true, "", ""
+	copied := testConfig(t)
+	copied.Incoming, copied.Template, copied.Kernel, copied.Initrd = true, true, "", ""
+	devices := len(copied.Disks) + len(copied.NICs)
 	for _, life := range []struct {
 		name  string
 		cfg   vmm.Config
 		start int
 		steps []step
-	}{{"boot", boot, startCalls, booted}, {"restore", wake, 1, restored(saved(t))}} {
+	}{{"boot", boot, startCalls, booted}, {"restore", wake, 1, restored(saved(t), 2)},
+		{"copy", copied, 1, restored(saved(t), 2+devices)}} {
 		for _, how := range []string{chtest.Unknown, chtest.Hang, chtest.Exit} {
 			at := life.start
 			for i, step := range life.steps {

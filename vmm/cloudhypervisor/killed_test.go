@@ -26,7 +26,7 @@ func TestKilled(t *testing.T) {
 	state, ram := pausedState(t, env)
 	goesOn(t, env, state, ram) // else a VM that ends by itself might be taken for one that was killed
 	lives := [][]step{
-		{booted[0], booted[5], booted[6]}, {booted[0], booted[2]}, {booted[0], booted[3], booted[4]}, restored(state)[:2],
+		{booted[0], booted[5], booted[6]}, {booted[0], booted[2]}, {booted[0], booted[3], booted[4]}, restored(state, 2)[:2],
 	}
 	for _, life := range lives {
 		for i, s := range life {

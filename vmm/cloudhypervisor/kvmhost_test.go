@@ -24,6 +24,38 @@ func TestAborts(t *testing.T) {
 	}
 }
 
+// TestNewerVersion: the state of one version goes on in the newer one that GODWIT_CLOUD_HYPERVISOR2 names.
+func TestNewerVersion(t *testing.T) {
+	newer := New(Driver{Binary: os.Getenv("GODWIT_CLOUD_HYPERVISOR2")})
+	facts, err := newer.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := realEnv(t)
+	mine, err := env.Driver.Probe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if facts.Version == mine.Version {
+		t.Fatalf("both have version %s", mine.Version)
+	}
+	env.Destination = newer
+	elsewhere(t, env)
+}
+
+// elsewhere checks that state and RAM go on in another VMM.
+func elsewhere(t *testing.T, env vmmtest.Env) {
+	t.Helper()
+	for _, c := range vmmtest.Clauses() {
+		if c.Name != vmmtest.Elsewhere {
+			continue
+		}
+		if err := c.Check(t.Context(), env); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func realEnv(t *testing.T) vmmtest.Env {
 	t.Helper()
 	driver := New(Driver{Binary: os.Getenv("GODWIT_CLOUD_HYPERVISOR")})
@@ -56,18 +88,11 @@ func realEnv(t *testing.T) vmmtest.Env {
 func TestMoreRAM(t *testing.T) {
 	env := realEnv(t)
 	env.VCPUs = 2
-	for _, c := range vmmtest.Clauses() {
-		if c.Name != vmmtest.Elsewhere {
-			continue
-		}
-		for name, memory := range map[string]uint64{"256 MiB": 256 << 20, "4 GiB": 4 << 30} {
-			t.Run(name, func(t *testing.T) {
-				env.Memory = memory
-				if err := c.Check(t.Context(), env); err != nil {
-					t.Fatal(err)
-				}
-			})
-		}
+	for name, memory := range map[string]uint64{"256 MiB": 256 << 20, "4 GiB": 4 << 30} {
+		t.Run(name, func(t *testing.T) {
+			env.Memory = memory
+			elsewhere(t, env)
+		})
 	}
 }
 

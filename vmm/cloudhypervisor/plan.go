@@ -1,6 +1,7 @@
 package cloudhypervisor
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 
@@ -14,7 +15,10 @@ import (
 type plan struct {
 	vm       *models.VM
 	incoming bool
-	hot      bool // it takes disks while it runs
+	mapped   func(context.Context) error // vmm.Config.Mapped
+	must     bool                        // mapped has to be called
+	template bool                        // what it loads has no disks and no NICs
+	hot      bool                        // it takes disks while it runs
 	shown    []shown
 	taps     []tap
 	user     process.User
@@ -22,7 +26,10 @@ type plan struct {
 }
 
 func (d *Driver) plan(cfg vmm.Config, f *files) *plan {
-	p := &plan{incoming: cfg.Incoming, user: f.user, hot: cfg.HotDisks, shown: f.shown}
+	p := &plan{incoming: cfg.Incoming, template: cfg.Template, user: f.user, hot: cfg.HotDisks, shown: f.shown}
+	if cfg.Track != vmm.NoTracking {
+		p.mapped, p.must = cfg.Mapped, cfg.Track == vmm.TrackPages
+	}
 	p.vm = &models.VM{
 		Cpus:    &models.CPUs{BootVcpus: int64(cfg.VCPUs), MaxVcpus: int64(cfg.VCPUs), Nested: new(bool)},
 		Memory:  &models.Memory{Zones: []*models.Zone{{ID: ramZone, Size: cfg.Memory, File: f.ram, Shared: true}}},
@@ -51,6 +58,9 @@ func (d *Driver) plan(cfg vmm.Config, f *files) *plan {
 		p.vm.LandlockRules = []*models.LandlockRule{{Path: f.work, Access: "rw"}}
 		if cfg.HotDisks && d.confined() {
 			p.vm.LandlockRules = append(p.vm.LandlockRules, &models.LandlockRule{Path: process.HotDir, Access: "rw"})
+		}
+		if cfg.Template {
+			p.vm.LandlockRules = append(p.vm.LandlockRules, rulesOf(p.vm.Disks)...)
 		}
 	}
 	for _, nic := range cfg.NICs {
@@ -91,6 +101,18 @@ func diskOf(disk vmm.Disk, path string) *models.Disk {
 	return d
 }
 
+// rulesOf disks let the VMM open them after it is confined. It has such rules only for the disks that it is made with.
+func rulesOf(disks []*models.Disk) (rules []*models.LandlockRule) {
+	for _, d := range disks {
+		access := "rw"
+		if d.Readonly {
+			access = "r"
+		}
+		rules = append(rules, &models.LandlockRule{Path: d.Path, Access: access})
+	}
+	return rules
+}
+
 // netOf is a NIC on a tap that goes with the request.
 func netOf(nic vmm.NIC) *models.Net {
 	return &models.Net{
@@ -99,12 +121,16 @@ func netOf(nic vmm.NIC) *models.Net {
 }
 
 // restored is the configuration of a VM to be restored with its NICs, and which
-// descriptor is whose.
+// descriptor is whose. A copy of a template has neither disks nor NICs yet.
 func (p *plan) restored() (*models.VM, []*models.NetFDs, []int) {
 	vm := *p.vm
 	vm.Net = nil
 	var owners []*models.NetFDs
 	var fds []int
+	if p.template {
+		vm.Disks = nil
+		return &vm, nil, nil
+	}
 	for _, t := range p.taps {
 		n := netOf(t.nic)
 		n.Fds = []int64{-1} // the number of descriptors counts, not their numbers

@@ -16,7 +16,7 @@ func TestProbe(t *testing.T) {
 		script, version, remedy string
 	}{
 		"release":     {"echo 'cloud-hypervisor v53.0'; echo 'Migration Protocol Versions: 0'", "53.0", ""},
-		"build":       {"echo cloud-hypervisor v53.0-246-gae44c2971-dirty", "53.0", ""},
+		"build":       {"echo cloud-hypervisor v53.0-246-gae44c2971-dirty", "53.0.246", ""},
 		"patch":       {"echo cloud-hypervisor v54.1.2", "54.1.2", ""},
 		"too old":     {"echo cloud-hypervisor v51.2", "", "install 53 or newer"},
 		"other":       {"echo QEMU emulator version 7.2", "", "no version"},

@@ -104,22 +104,32 @@ func (m *Machine) load(ctx context.Context, from *os.File, send sender) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, clearScratch(home)) }()
+	gate, state, err := m.gate(ctx, home, state)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, gate.close()) }()
 	for name, data := range map[string][]byte{configFile: config, stateFile: state} {
 		if err := writeInput(filepath.Join(home, name), data, m.plan.user); err != nil {
 			return err
 		}
 	}
-	err = send(func(ctx context.Context) error { return m.api.restore(ctx, there, owners, fds) })
+	err = send(func(ctx context.Context) error {
+		return gate.during(ctx, func(ctx context.Context) error { return m.api.restore(ctx, there, owners, fds) })
+	})
 	if err != nil {
 		return fmt.Errorf("%w%s", err, logTail(m.Process().Dir))
 	}
 	if err := m.publish(); err != nil {
 		return err
 	}
+	if m.plan.template {
+		err = m.plugInAll(send)
+	}
 	for _, t := range m.plan.taps {
 		m.noteNIC(t.nic.ID, true)
 	}
-	err = m.made()
+	err = errors.Join(err, m.made())
 	if now, stateErr := m.state(ctx); stateErr != nil || now != statePaused {
 		return errors.Join(err, fmt.Errorf("VM is %q after the restore, not paused: %w", now,
 			errors.Join(stateErr, errdefs.ErrInternal)))

@@ -37,7 +37,7 @@ func startConfined(t *testing.T, env vmmtest.Env, runs bool, change func(*vmm.Co
 	}
 	cfg := vmm.Config{
 		Name: t.Name(), Dir: dir, Memory: env.Memory, VCPUs: 1, RAM: ram, Agent: filepath.Join(dir, "agent.sock"),
-		Kernel: env.Kernel, Initrd: env.Initrd, Cmdline: env.Cmdline, Cgroup: []string{t.TempDir()}, Track: true,
+		Kernel: env.Kernel, Initrd: env.Initrd, Cmdline: env.Cmdline, Cgroup: []string{t.TempDir()}, Track: vmm.TrackWrites,
 	}
 	if change != nil {
 		change(&cfg)

@@ -134,7 +134,7 @@ func (d *Driver) launch(cfg vmm.Config, accel, control string) (_ *process.Proce
 	}
 	l := process.Launch{
 		Args: d.line(cfg, accel, f), FDs: f.FDs(), Log: log, NetNS: cfg.NetNS, Cgroup: cfg.Cgroup, User: f.user,
-		Confined: d.confined(), Device: device, Userfault: cfg.Track, Waits: cfg.Waits,
+		Confined: d.confined(), Device: device, Userfault: cfg.Track >= vmm.TrackWrites, Waits: cfg.Track == vmm.TrackPages,
 		Offline: cfg.NetNS == "" && d.confined(), // taps are descriptors, wherever they lie
 	}
 	l.Args[0] = binary
@@ -160,6 +160,9 @@ func (d *Driver) attach(ctx context.Context, p vmm.Process, proc *process.Proces
 	}
 	if err == nil {
 		err = m.prepare(ctx)
+	}
+	if err == nil {
+		m.mapped = cfg.Mapped
 	}
 	if err == nil && cfg.Ahead {
 		if err = m.keepIncoming(ctx); err == nil {

@@ -95,6 +95,12 @@ func (m *Machine) loadState(ctx context.Context, from *os.File) error {
 	if _, err := io.ReadFull(from, magic); err != nil || string(magic) != stateMagic {
 		return fmt.Errorf("%s holds no device state of QEMU: %w", from.Name(), errors.Join(errdefs.ErrInvalidArgument, err))
 	}
+	// RAM is mapped since the start, and touched only for the state.
+	if m.mapped != nil {
+		if err := m.mapped(ctx); err != nil {
+			return err
+		}
+	}
 	w := m.takeIncoming()
 	if w == nil { // it was not started ahead
 		if status, err := m.status(ctx); err != nil {

@@ -27,6 +27,7 @@ type Machine struct {
 	proc   *process.Process
 	events chan vmm.Event
 	done   chan struct{}
+	mapped func(context.Context) error // vmm.Config.Mapped; nil after Adopt
 
 	waiters process.Waiters[qmp.Event]
 

@@ -58,7 +58,7 @@ func startOnce(b *testing.B, bare bool, kernel, initrd string) float64 {
 	begun := time.Now()
 	m, err := driver.Start(b.Context(), vmm.Config{
 		Name: "start", Dir: dir, Memory: 256 << 20, VCPUs: 1, RAM: ram, Agent: filepath.Join(dir, "agent.sock"),
-		Kernel: kernel, Initrd: initrd, Track: true,
+		Kernel: kernel, Initrd: initrd, Track: vmm.TrackWrites,
 	})
 	took := time.Since(begun)
 	if err == nil {

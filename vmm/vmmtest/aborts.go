@@ -2,7 +2,6 @@ package vmmtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -15,14 +14,9 @@ const (
 
 // Aborts tells whether a VM goes on whose pause or save is called off. It does so at one moment
 // after the other, from before the pause to after the save.
-func Aborts(ctx context.Context, env Env) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, env.Limit)
-	defer cancel()
-	b, err := newBench(env)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
+func Aborts(ctx context.Context, env Env) error { return onBench(ctx, env, aborts) }
+
+func aborts(ctx context.Context, b *bench) error {
 	v, err := b.boot(ctx, nil)
 	if err != nil {
 		return err

@@ -44,6 +44,21 @@ func newBench(env Env) (*bench, error) {
 	return &bench{env: env, dir: dir}, nil
 }
 
+// onBench does something with VMs of env, which are gone when it returns. An error has what they said.
+func onBench(ctx context.Context, env Env, do func(context.Context, *bench) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, env.Limit)
+	defer cancel()
+	b, err := newBench(env)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	if err := do(ctx, b); err != nil {
+		return fmt.Errorf("%w%s", err, b.output())
+	}
+	return nil
+}
+
 // close ends every VM.
 func (b *bench) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

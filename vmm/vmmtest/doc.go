@@ -6,7 +6,6 @@ package vmmtest
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -92,6 +91,7 @@ func Clauses() []Clause {
 		{"disk is plugged in and ejected", disks},
 		{"a disk that was plugged in goes on elsewhere", diskMoves},
 		{"disk is plugged in after a restore", diskAfterRestore},
+		{"a copy of a template gets its devices", copyOfTemplate},
 		{"unknown disk is not found", unknownDisk},
 		{"a slot that has a disk takes no other", usedSlot},
 		{"another process adopts the VM", adopt},
@@ -111,19 +111,4 @@ func Run(t *testing.T, env Env) {
 }
 
 // Check runs the clause; its VMs are gone when it returns.
-func (c Clause) Check(ctx context.Context, env Env) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, env.Limit)
-	defer cancel()
-	b, err := newBench(env)
-	if err != nil {
-		return err
-	}
-	err = c.check(ctx, b)
-	if err != nil {
-		err = fmt.Errorf("%w%s", err, b.output())
-	}
-	if closeErr := b.close(); err == nil {
-		err = closeErr
-	}
-	return err
-}
+func (c Clause) Check(ctx context.Context, env Env) error { return onBench(ctx, env, c.check) }

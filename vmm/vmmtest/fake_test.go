@@ -53,7 +53,9 @@ type fakeVM struct {
 	start   uint64
 }
 
-func (d *fakeDriver) Probe(context.Context) (vmm.Facts, error) { return vmm.Facts{Name: "fake"}, nil }
+func (d *fakeDriver) Probe(context.Context) (vmm.Facts, error) {
+	return vmm.Facts{Name: "fake", BareTemplates: true}, nil
+}
 
 func (d *fakeDriver) Start(ctx context.Context, cfg vmm.Config) (vmm.Machine, error) {
 	for _, path := range []string{filepath.Join(cfg.Dir, "control.sock"), cfg.Agent} {
@@ -73,7 +75,7 @@ func (d *fakeDriver) Start(ctx context.Context, cfg vmm.Config) (vmm.Machine, er
 	}
 	v := &fakeVM{
 		d: d, cfg: cfg, cmd: exec.Command("sleep", "600"), waiting: cfg.Incoming, nics: cfg.NICs,
-		disks: slices.Clone(cfg.Disks[1:]), texts: map[string]string{},
+		disks: slices.Clone(cfg.Disks[min(1, len(cfg.Disks)):]), texts: map[string]string{},
 		stop: make(chan struct{}), over: make(chan struct{}), start: 1,
 		events: make(chan vmm.Event, 64), done: make(chan struct{}),
 	}
@@ -89,9 +91,12 @@ func (d *fakeDriver) Start(ctx context.Context, cfg vmm.Config) (vmm.Machine, er
 	if err != nil {
 		return nil, err
 	}
-	disk, err := dup(cfg.Disks[0].File)
+	disk, err := v.firstDisk()
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Template && d.wrong == "a copy has no NIC" {
+		v.nics = nil
 	}
 	v.running = d.wrong == "start runs"
 	go v.guest(console, ram, disk)

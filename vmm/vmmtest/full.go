@@ -25,13 +25,10 @@ func FullPool(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, unix.Unmount(pool, 0)) }()
-	ctx, cancel := context.WithTimeout(ctx, env.Limit)
-	defer cancel()
-	b, err := newBench(env)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
+	return onBench(ctx, env, func(ctx context.Context, b *bench) error { return b.fillPool(ctx, pool) })
+}
+
+func (b *bench) fillPool(ctx context.Context, pool string) error {
 	v, err := b.start(ctx, func(v *vm) error {
 		ram, err := os.Create(filepath.Join(pool, "ram"))
 		if err != nil {
@@ -39,7 +36,7 @@ func FullPool(ctx context.Context, env Env) (err error) {
 		}
 		v.files = append([]io.Closer{ram}, v.files...)
 		v.cfg.RAM = ram
-		return errors.Join(ram.Truncate(int64(env.Memory)), ram.Chown(env.User, -1))
+		return errors.Join(ram.Truncate(int64(b.env.Memory)), ram.Chown(b.env.User, -1))
 	})
 	if err != nil { // a VMM that loads the kernel before it runs
 		if !errdefs.IsUnavailable(err) {

@@ -219,8 +219,13 @@ func (b *bench) move(ctx context.Context, v *vm, change func(*vm) error) (*vm, t
 		if err := errors.Join(incoming(w), copyFile(w.cfg.RAM, v.cfg.RAM)); err != nil {
 			return err
 		}
-		if err := copyFile(w.cfg.Disks[0].File, v.cfg.Disks[0].File); err != nil || change == nil {
-			return err
+		for i, disk := range v.cfg.Disks[:min(1, len(v.cfg.Disks))] { // a template may have none
+			if err := copyFile(w.cfg.Disks[i].File, disk.File); err != nil {
+				return err
+			}
+		}
+		if change == nil {
+			return nil
 		}
 		return change(w)
 	})

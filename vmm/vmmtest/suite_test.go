@@ -50,6 +50,7 @@ var wrongAnswers = map[string][]string{
 	"disk is plugged in and ejected":               {"disk is not removed", "disk of before is read"},
 	"a disk that was plugged in goes on elsewhere": {"disk is lost in a restore", "disk stays after a restore"},
 	"disk is plugged in after a restore":           {"disk is lost after a restore"},
+	"a copy of a template gets its devices":        {"a copy has no NIC", "a copy has no disk"},
 	"unknown disk is not found":                    {"unknown disk passes", "any slot takes a disk"},
 	"a slot that has a disk takes no other": {"a used slot takes a disk",
 		"a refusal takes the disk that is there"},

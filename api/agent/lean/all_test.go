@@ -9,6 +9,8 @@ var all = map[string]func() message{
 	"godwit.agent.v1.Mount":                    func() message { return new(Mount) },
 	"godwit.agent.v1.File":                     func() message { return new(File) },
 	"godwit.agent.v1.SetupRequest":             func() message { return new(SetupRequest) },
+	"godwit.agent.v1.UserNamespace":            func() message { return new(UserNamespace) },
+	"godwit.agent.v1.IDMapping":                func() message { return new(IDMapping) },
 	"godwit.agent.v1.Seccomp":                  func() message { return new(Seccomp) },
 	"godwit.agent.v1.SetupResponse":            func() message { return new(SetupResponse) },
 	"godwit.agent.v1.CopyRequest":              func() message { return new(CopyRequest) },

@@ -237,6 +237,8 @@ type SetupRequest struct {
 	Seccomp           *Seccomp
 	Copies            []*Mount
 	Personality       uint64
+	User              *UserNamespace
+	MapLayers         bool
 	unknown           bool
 }
 
@@ -272,6 +274,10 @@ func (m *SetupRequest) AppendTo(b []byte) []byte {
 		b = appendItem(b, 13, x.AppendTo(nil))
 	}
 	b = AppendNumber(b, 14, uint64(m.Personality))
+	if m.User != nil {
+		b = appendItem(b, 15, m.User.AppendTo(nil))
+	}
+	b = appendBool(b, 16, m.MapLayers)
 	return b
 }
 
@@ -339,6 +345,16 @@ func (m *SetupRequest) Unmarshal(b []byte) error {
 			m.Copies = append(m.Copies, x)
 		case 14<<TypeBits | Varint:
 			m.Personality = uint64(v.Number)
+		case 15<<TypeBits | Bytes:
+			if m.User == nil {
+				m.User = new(UserNamespace)
+			}
+			if err := m.User.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || m.User.unknown
+		case 16<<TypeBits | Varint:
+			m.MapLayers = v.Number != 0
 		default:
 			m.unknown = true
 		}
@@ -348,6 +364,88 @@ func (m *SetupRequest) Unmarshal(b []byte) error {
 
 // Unknown reports whether fields came that this build does not know.
 func (m *SetupRequest) Unknown() bool { return m.unknown }
+
+// UserNamespace is a message of the protocol.
+type UserNamespace struct {
+	Uids    []*IDMapping
+	Gids    []*IDMapping
+	unknown bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *UserNamespace) AppendTo(b []byte) []byte {
+	for _, x := range m.Uids {
+		b = appendItem(b, 1, x.AppendTo(nil))
+	}
+	for _, x := range m.Gids {
+		b = appendItem(b, 2, x.AppendTo(nil))
+	}
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *UserNamespace) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Bytes:
+			x := new(IDMapping)
+			if err := x.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || x.unknown
+			m.Uids = append(m.Uids, x)
+		case 2<<TypeBits | Bytes:
+			x := new(IDMapping)
+			if err := x.Unmarshal(v.Data); err != nil {
+				return err
+			}
+			m.unknown = m.unknown || x.unknown
+			m.Gids = append(m.Gids, x)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *UserNamespace) Unknown() bool { return m.unknown }
+
+// IDMapping is a message of the protocol.
+type IDMapping struct {
+	Container uint32
+	Guest     uint32
+	Size      uint32
+	unknown   bool
+}
+
+// AppendTo appends the message's bytes.
+func (m *IDMapping) AppendTo(b []byte) []byte {
+	b = AppendNumber(b, 1, uint64(m.Container))
+	b = AppendNumber(b, 2, uint64(m.Guest))
+	b = AppendNumber(b, 3, uint64(m.Size))
+	return b
+}
+
+// Unmarshal adds what b holds.
+func (m *IDMapping) Unmarshal(b []byte) error {
+	return Fields(b, func(tag int, v Value) error {
+		switch tag {
+		case 1<<TypeBits | Varint:
+			m.Container = uint32(v.Number)
+		case 2<<TypeBits | Varint:
+			m.Guest = uint32(v.Number)
+		case 3<<TypeBits | Varint:
+			m.Size = uint32(v.Number)
+		default:
+			m.unknown = true
+		}
+		return nil
+	})
+}
+
+// Unknown reports whether fields came that this build does not know.
+func (m *IDMapping) Unknown() bool { return m.unknown }
 
 // Seccomp is a message of the protocol.
 type Seccomp struct {
@@ -673,6 +771,7 @@ type VolumeMount struct {
 	Path    string
 	Target  string
 	Options []string
+	Map     bool
 	unknown bool
 }
 
@@ -684,6 +783,7 @@ func (m *VolumeMount) AppendTo(b []byte) []byte {
 	for _, s := range m.Options {
 		b = appendItem(b, 4, s)
 	}
+	b = appendBool(b, 5, m.Map)
 	return b
 }
 
@@ -699,6 +799,8 @@ func (m *VolumeMount) Unmarshal(b []byte) error {
 			m.Target = string(v.Data)
 		case 4<<TypeBits | Bytes:
 			m.Options = append(m.Options, string(v.Data))
+		case 5<<TypeBits | Varint:
+			m.Map = v.Number != 0
 		default:
 			m.unknown = true
 		}

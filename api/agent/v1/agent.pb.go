@@ -454,8 +454,12 @@ type SetupRequest struct {
 	// Paths that are copied in and are mounts of their own for the container: each is
 	// bound to itself with these options before the first process starts. Type and
 	// source are empty.
-	Copies        []*Mount `protobuf:"bytes,13,rep,name=copies,proto3" json:"copies,omitempty"`
-	Personality   uint64   `protobuf:"varint,14,opt,name=personality,proto3" json:"personality,omitempty"` // of every process, as in personality(2)
+	Copies      []*Mount `protobuf:"bytes,13,rep,name=copies,proto3" json:"copies,omitempty"`
+	Personality uint64   `protobuf:"varint,14,opt,name=personality,proto3" json:"personality,omitempty"` // of every process, as in personality(2)
+	// The user namespace of every process; absent: the guest's own. Containers with the same ids share it.
+	User *UserNamespace `protobuf:"bytes,15,opt,name=user,proto3" json:"user,omitempty"`
+	// The files of the layers have ids of the user namespace. Those of the writable disk have ids of the guest.
+	MapLayers     bool `protobuf:"varint,16,opt,name=map_layers,json=mapLayers,proto3" json:"map_layers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -588,6 +592,134 @@ func (x *SetupRequest) GetPersonality() uint64 {
 	return 0
 }
 
+func (x *SetupRequest) GetUser() *UserNamespace {
+	if x != nil {
+		return x.User
+	}
+	return nil
+}
+
+func (x *SetupRequest) GetMapLayers() bool {
+	if x != nil {
+		return x.MapLayers
+	}
+	return false
+}
+
+// UserNamespace maps the ids of a container to those of the guest, which files and other requests have.
+type UserNamespace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uids          []*IDMapping           `protobuf:"bytes,1,rep,name=uids,proto3" json:"uids,omitempty"`
+	Gids          []*IDMapping           `protobuf:"bytes,2,rep,name=gids,proto3" json:"gids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UserNamespace) Reset() {
+	*x = UserNamespace{}
+	mi := &file_agent_v1_agent_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UserNamespace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UserNamespace) ProtoMessage() {}
+
+func (x *UserNamespace) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UserNamespace.ProtoReflect.Descriptor instead.
+func (*UserNamespace) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *UserNamespace) GetUids() []*IDMapping {
+	if x != nil {
+		return x.Uids
+	}
+	return nil
+}
+
+func (x *UserNamespace) GetGids() []*IDMapping {
+	if x != nil {
+		return x.Gids
+	}
+	return nil
+}
+
+// IDMapping is a line of uid_map or gid_map, as in user_namespaces(7).
+type IDMapping struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     uint32                 `protobuf:"varint,1,opt,name=container,proto3" json:"container,omitempty"`
+	Guest         uint32                 `protobuf:"varint,2,opt,name=guest,proto3" json:"guest,omitempty"`
+	Size          uint32                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IDMapping) Reset() {
+	*x = IDMapping{}
+	mi := &file_agent_v1_agent_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IDMapping) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IDMapping) ProtoMessage() {}
+
+func (x *IDMapping) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IDMapping.ProtoReflect.Descriptor instead.
+func (*IDMapping) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *IDMapping) GetContainer() uint32 {
+	if x != nil {
+		return x.Container
+	}
+	return 0
+}
+
+func (x *IDMapping) GetGuest() uint32 {
+	if x != nil {
+		return x.Guest
+	}
+	return 0
+}
+
+func (x *IDMapping) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 // Seccomp is a filter for the guest's kernel.
 type Seccomp struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -599,7 +731,7 @@ type Seccomp struct {
 
 func (x *Seccomp) Reset() {
 	*x = Seccomp{}
-	mi := &file_agent_v1_agent_proto_msgTypes[6]
+	mi := &file_agent_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +743,7 @@ func (x *Seccomp) String() string {
 func (*Seccomp) ProtoMessage() {}
 
 func (x *Seccomp) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[6]
+	mi := &file_agent_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +756,7 @@ func (x *Seccomp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seccomp.ProtoReflect.Descriptor instead.
 func (*Seccomp) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Seccomp) GetProgram() []byte {
@@ -649,7 +781,7 @@ type SetupResponse struct {
 
 func (x *SetupResponse) Reset() {
 	*x = SetupResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[7]
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +793,7 @@ func (x *SetupResponse) String() string {
 func (*SetupResponse) ProtoMessage() {}
 
 func (x *SetupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[7]
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +806,7 @@ func (x *SetupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetupResponse.ProtoReflect.Descriptor instead.
 func (*SetupResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 // Into a container of a pod, files can also be copied after its Start, as after a wake.
@@ -688,7 +820,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +832,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +845,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CopyRequest) GetFiles() []*File {
@@ -738,7 +870,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -750,7 +882,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -763,7 +895,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 type SetupPodRequest struct {
@@ -778,7 +910,7 @@ type SetupPodRequest struct {
 
 func (x *SetupPodRequest) Reset() {
 	*x = SetupPodRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +922,7 @@ func (x *SetupPodRequest) String() string {
 func (*SetupPodRequest) ProtoMessage() {}
 
 func (x *SetupPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +935,7 @@ func (x *SetupPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetupPodRequest.ProtoReflect.Descriptor instead.
 func (*SetupPodRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetupPodRequest) GetHostname() string {
@@ -842,7 +974,7 @@ type SetupPodResponse struct {
 
 func (x *SetupPodResponse) Reset() {
 	*x = SetupPodResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +986,7 @@ func (x *SetupPodResponse) String() string {
 func (*SetupPodResponse) ProtoMessage() {}
 
 func (x *SetupPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +999,7 @@ func (x *SetupPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetupPodResponse.ProtoReflect.Descriptor instead.
 func (*SetupPodResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 type AddVolumeRequest struct {
@@ -888,7 +1020,7 @@ type AddVolumeRequest struct {
 
 func (x *AddVolumeRequest) Reset() {
 	*x = AddVolumeRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +1032,7 @@ func (x *AddVolumeRequest) String() string {
 func (*AddVolumeRequest) ProtoMessage() {}
 
 func (x *AddVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1045,7 @@ func (x *AddVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddVolumeRequest.ProtoReflect.Descriptor instead.
 func (*AddVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AddVolumeRequest) GetId() string {
@@ -980,7 +1112,7 @@ type AddVolumeResponse struct {
 
 func (x *AddVolumeResponse) Reset() {
 	*x = AddVolumeResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1124,7 @@ func (x *AddVolumeResponse) String() string {
 func (*AddVolumeResponse) ProtoMessage() {}
 
 func (x *AddVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1137,7 @@ func (x *AddVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddVolumeResponse.ProtoReflect.Descriptor instead.
 func (*AddVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 type RemoveVolumeRequest struct {
@@ -1017,7 +1149,7 @@ type RemoveVolumeRequest struct {
 
 func (x *RemoveVolumeRequest) Reset() {
 	*x = RemoveVolumeRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1161,7 @@ func (x *RemoveVolumeRequest) String() string {
 func (*RemoveVolumeRequest) ProtoMessage() {}
 
 func (x *RemoveVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1174,7 @@ func (x *RemoveVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RemoveVolumeRequest) GetId() string {
@@ -1060,7 +1192,7 @@ type RemoveVolumeResponse struct {
 
 func (x *RemoveVolumeResponse) Reset() {
 	*x = RemoveVolumeResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1204,7 @@ func (x *RemoveVolumeResponse) String() string {
 func (*RemoveVolumeResponse) ProtoMessage() {}
 
 func (x *RemoveVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1217,7 @@ func (x *RemoveVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 type VolumeMount struct {
@@ -1096,13 +1228,14 @@ type VolumeMount struct {
 	Path          string   `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
 	Target        string   `protobuf:"bytes,3,opt,name=target,proto3" json:"target,omitempty"`
 	Options       []string `protobuf:"bytes,4,rep,name=options,proto3" json:"options,omitempty"` // of a bind mount, as in the OCI runtime spec
+	Map           bool     `protobuf:"varint,5,opt,name=map,proto3" json:"map,omitempty"`        // the files of the volume have ids of the container's user namespace
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *VolumeMount) Reset() {
 	*x = VolumeMount{}
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1247,7 @@ func (x *VolumeMount) String() string {
 func (*VolumeMount) ProtoMessage() {}
 
 func (x *VolumeMount) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1260,7 @@ func (x *VolumeMount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeMount.ProtoReflect.Descriptor instead.
 func (*VolumeMount) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *VolumeMount) GetVolume() string {
@@ -1158,6 +1291,13 @@ func (x *VolumeMount) GetOptions() []string {
 	return nil
 }
 
+func (x *VolumeMount) GetMap() bool {
+	if x != nil {
+		return x.Map
+	}
+	return false
+}
+
 type AddContainerRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"` // "c1" and so on: letters, digits and '-', and not "pod"
@@ -1176,7 +1316,7 @@ type AddContainerRequest struct {
 
 func (x *AddContainerRequest) Reset() {
 	*x = AddContainerRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1328,7 @@ func (x *AddContainerRequest) String() string {
 func (*AddContainerRequest) ProtoMessage() {}
 
 func (x *AddContainerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1341,7 @@ func (x *AddContainerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddContainerRequest.ProtoReflect.Descriptor instead.
 func (*AddContainerRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AddContainerRequest) GetContainer() string {
@@ -1261,7 +1401,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1413,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1426,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Device) GetSerial() string {
@@ -1339,7 +1479,7 @@ type AddContainerResponse struct {
 
 func (x *AddContainerResponse) Reset() {
 	*x = AddContainerResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1351,7 +1491,7 @@ func (x *AddContainerResponse) String() string {
 func (*AddContainerResponse) ProtoMessage() {}
 
 func (x *AddContainerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1364,7 +1504,7 @@ func (x *AddContainerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddContainerResponse.ProtoReflect.Descriptor instead.
 func (*AddContainerResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 type RemoveContainerRequest struct {
@@ -1376,7 +1516,7 @@ type RemoveContainerRequest struct {
 
 func (x *RemoveContainerRequest) Reset() {
 	*x = RemoveContainerRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1528,7 @@ func (x *RemoveContainerRequest) String() string {
 func (*RemoveContainerRequest) ProtoMessage() {}
 
 func (x *RemoveContainerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1541,7 @@ func (x *RemoveContainerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveContainerRequest.ProtoReflect.Descriptor instead.
 func (*RemoveContainerRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RemoveContainerRequest) GetContainer() string {
@@ -1419,7 +1559,7 @@ type RemoveContainerResponse struct {
 
 func (x *RemoveContainerResponse) Reset() {
 	*x = RemoveContainerResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1571,7 @@ func (x *RemoveContainerResponse) String() string {
 func (*RemoveContainerResponse) ProtoMessage() {}
 
 func (x *RemoveContainerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1584,7 @@ func (x *RemoveContainerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveContainerResponse.ProtoReflect.Descriptor instead.
 func (*RemoveContainerResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 type SyncVolumeRequest struct {
@@ -1460,7 +1600,7 @@ type SyncVolumeRequest struct {
 
 func (x *SyncVolumeRequest) Reset() {
 	*x = SyncVolumeRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1472,7 +1612,7 @@ func (x *SyncVolumeRequest) String() string {
 func (*SyncVolumeRequest) ProtoMessage() {}
 
 func (x *SyncVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1485,7 +1625,7 @@ func (x *SyncVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncVolumeRequest.ProtoReflect.Descriptor instead.
 func (*SyncVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SyncVolumeRequest) GetVolume() string {
@@ -1532,7 +1672,7 @@ type SyncVolumeResponse struct {
 
 func (x *SyncVolumeResponse) Reset() {
 	*x = SyncVolumeResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1544,7 +1684,7 @@ func (x *SyncVolumeResponse) String() string {
 func (*SyncVolumeResponse) ProtoMessage() {}
 
 func (x *SyncVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1557,7 +1697,7 @@ func (x *SyncVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncVolumeResponse.ProtoReflect.Descriptor instead.
 func (*SyncVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SyncVolumeResponse) GetRevision() uint64 {
@@ -1578,7 +1718,7 @@ type ReadBackRequest struct {
 
 func (x *ReadBackRequest) Reset() {
 	*x = ReadBackRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1730,7 @@ func (x *ReadBackRequest) String() string {
 func (*ReadBackRequest) ProtoMessage() {}
 
 func (x *ReadBackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1743,7 @@ func (x *ReadBackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackRequest.ProtoReflect.Descriptor instead.
 func (*ReadBackRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReadBackRequest) GetContainer() string {
@@ -1638,7 +1778,7 @@ type ReadBackResponse struct {
 
 func (x *ReadBackResponse) Reset() {
 	*x = ReadBackResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +1790,7 @@ func (x *ReadBackResponse) String() string {
 func (*ReadBackResponse) ProtoMessage() {}
 
 func (x *ReadBackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +1803,7 @@ func (x *ReadBackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadBackResponse.ProtoReflect.Descriptor instead.
 func (*ReadBackResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReadBackResponse) GetData() []byte {
@@ -1697,7 +1837,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +1849,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +1862,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConnectRequest) GetId() string {
@@ -1747,7 +1887,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1899,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1912,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 type Address struct {
@@ -1784,7 +1924,7 @@ type Address struct {
 
 func (x *Address) Reset() {
 	*x = Address{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +1936,7 @@ func (x *Address) String() string {
 func (*Address) ProtoMessage() {}
 
 func (x *Address) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +1949,7 @@ func (x *Address) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Address.ProtoReflect.Descriptor instead.
 func (*Address) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Address) GetCidr() string {
@@ -1836,7 +1976,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1848,7 +1988,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1861,7 +2001,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Route) GetDestination() string {
@@ -1940,7 +2080,7 @@ type NIC struct {
 
 func (x *NIC) Reset() {
 	*x = NIC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2092,7 @@ func (x *NIC) String() string {
 func (*NIC) ProtoMessage() {}
 
 func (x *NIC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2105,7 @@ func (x *NIC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NIC.ProtoReflect.Descriptor instead.
 func (*NIC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NIC) GetMac() string {
@@ -2012,7 +2152,7 @@ type ConfigureNetworkRequest struct {
 
 func (x *ConfigureNetworkRequest) Reset() {
 	*x = ConfigureNetworkRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2164,7 @@ func (x *ConfigureNetworkRequest) String() string {
 func (*ConfigureNetworkRequest) ProtoMessage() {}
 
 func (x *ConfigureNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2177,7 @@ func (x *ConfigureNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureNetworkRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ConfigureNetworkRequest) GetNics() []*NIC {
@@ -2055,7 +2195,7 @@ type ConfigureNetworkResponse struct {
 
 func (x *ConfigureNetworkResponse) Reset() {
 	*x = ConfigureNetworkResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2067,7 +2207,7 @@ func (x *ConfigureNetworkResponse) String() string {
 func (*ConfigureNetworkResponse) ProtoMessage() {}
 
 func (x *ConfigureNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2080,7 +2220,7 @@ func (x *ConfigureNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureNetworkResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 type PrepareRequest struct {
@@ -2092,7 +2232,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2244,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2257,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PrepareRequest) GetPod() bool {
@@ -2137,7 +2277,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2149,7 +2289,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2162,7 +2302,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PrepareResponse) GetVersion() string {
@@ -2193,7 +2333,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2205,7 +2345,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2218,7 +2358,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RestoredRequest) GetEntropy() []byte {
@@ -2274,7 +2414,7 @@ type RestoredResponse struct {
 
 func (x *RestoredResponse) Reset() {
 	*x = RestoredResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2426,7 @@ func (x *RestoredResponse) String() string {
 func (*RestoredResponse) ProtoMessage() {}
 
 func (x *RestoredResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2439,7 @@ func (x *RestoredResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredResponse.ProtoReflect.Descriptor instead.
 func (*RestoredResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RestoredResponse) GetBootId() string {
@@ -2332,7 +2472,7 @@ type SetClockRequest struct {
 
 func (x *SetClockRequest) Reset() {
 	*x = SetClockRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2484,7 @@ func (x *SetClockRequest) String() string {
 func (*SetClockRequest) ProtoMessage() {}
 
 func (x *SetClockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2497,7 @@ func (x *SetClockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetClockRequest.ProtoReflect.Descriptor instead.
 func (*SetClockRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetClockRequest) GetUnixNano() int64 {
@@ -2376,7 +2516,7 @@ type SetClockResponse struct {
 
 func (x *SetClockResponse) Reset() {
 	*x = SetClockResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2528,7 @@ func (x *SetClockResponse) String() string {
 func (*SetClockResponse) ProtoMessage() {}
 
 func (x *SetClockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2541,7 @@ func (x *SetClockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetClockResponse.ProtoReflect.Descriptor instead.
 func (*SetClockResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetClockResponse) GetBehindNano() int64 {
@@ -2427,7 +2567,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2439,7 +2579,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2452,7 +2592,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StartRequest) GetId() string {
@@ -2506,7 +2646,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2658,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2671,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StartResponse) GetPid() uint32 {
@@ -2550,7 +2690,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2562,7 +2702,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2575,7 +2715,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WaitRequest) GetId() string {
@@ -2601,7 +2741,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2613,7 +2753,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2626,7 +2766,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WaitResponse) GetExitStatus() uint32 {
@@ -2689,7 +2829,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2841,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2854,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *KillRequest) GetId() string {
@@ -2760,7 +2900,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2912,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2925,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
 }
 
 type RemoveRequest struct {
@@ -2797,7 +2937,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2809,7 +2949,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2822,7 +2962,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RemoveRequest) GetId() string {
@@ -2840,7 +2980,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2852,7 +2992,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2865,7 +3005,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{48}
 }
 
 type Process struct {
@@ -2884,7 +3024,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2896,7 +3036,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2909,7 +3049,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{47}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Process) GetId() string {
@@ -2977,7 +3117,7 @@ type ProcessesRequest struct {
 
 func (x *ProcessesRequest) Reset() {
 	*x = ProcessesRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_agent_v1_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2989,7 +3129,7 @@ func (x *ProcessesRequest) String() string {
 func (*ProcessesRequest) ProtoMessage() {}
 
 func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[48]
+	mi := &file_agent_v1_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3002,7 +3142,7 @@ func (x *ProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{48}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ProcessesRequest) GetContainer() string {
@@ -3023,7 +3163,7 @@ type ProcessesResponse struct {
 
 func (x *ProcessesResponse) Reset() {
 	*x = ProcessesResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_agent_v1_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3035,7 +3175,7 @@ func (x *ProcessesResponse) String() string {
 func (*ProcessesResponse) ProtoMessage() {}
 
 func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[49]
+	mi := &file_agent_v1_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3048,7 +3188,7 @@ func (x *ProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{49}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ProcessesResponse) GetProcesses() []*Process {
@@ -3078,7 +3218,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_agent_v1_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3090,7 +3230,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[50]
+	mi := &file_agent_v1_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3103,7 +3243,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{50}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReadRequest) GetId() string {
@@ -3152,7 +3292,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_agent_v1_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3164,7 +3304,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[51]
+	mi := &file_agent_v1_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3177,7 +3317,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{51}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReadResponse) GetData() []byte {
@@ -3212,7 +3352,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_agent_v1_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3224,7 +3364,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[52]
+	mi := &file_agent_v1_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3237,7 +3377,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{52}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *WriteRequest) GetId() string {
@@ -3271,7 +3411,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_agent_v1_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3423,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[53]
+	mi := &file_agent_v1_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3436,7 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{53}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *WriteResponse) GetOffset() uint64 {
@@ -3323,7 +3463,7 @@ type CloseStdinRequest struct {
 
 func (x *CloseStdinRequest) Reset() {
 	*x = CloseStdinRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_agent_v1_agent_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3475,7 @@ func (x *CloseStdinRequest) String() string {
 func (*CloseStdinRequest) ProtoMessage() {}
 
 func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[54]
+	mi := &file_agent_v1_agent_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +3488,7 @@ func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinRequest.ProtoReflect.Descriptor instead.
 func (*CloseStdinRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{54}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *CloseStdinRequest) GetId() string {
@@ -3373,7 +3513,7 @@ type CloseStdinResponse struct {
 
 func (x *CloseStdinResponse) Reset() {
 	*x = CloseStdinResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[55]
+	mi := &file_agent_v1_agent_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3385,7 +3525,7 @@ func (x *CloseStdinResponse) String() string {
 func (*CloseStdinResponse) ProtoMessage() {}
 
 func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[55]
+	mi := &file_agent_v1_agent_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3398,7 +3538,7 @@ func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinResponse.ProtoReflect.Descriptor instead.
 func (*CloseStdinResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{55}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{57}
 }
 
 type ResizeRequest struct {
@@ -3412,7 +3552,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[56]
+	mi := &file_agent_v1_agent_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3424,7 +3564,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[56]
+	mi := &file_agent_v1_agent_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3437,7 +3577,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{56}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ResizeRequest) GetId() string {
@@ -3469,7 +3609,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[57]
+	mi := &file_agent_v1_agent_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +3621,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[57]
+	mi := &file_agent_v1_agent_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3634,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{57}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{59}
 }
 
 type StatsRequest struct {
@@ -3506,7 +3646,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[58]
+	mi := &file_agent_v1_agent_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3518,7 +3658,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[58]
+	mi := &file_agent_v1_agent_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3531,7 +3671,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{58}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *StatsRequest) GetContainer() string {
@@ -3563,7 +3703,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[59]
+	mi := &file_agent_v1_agent_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3575,7 +3715,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[59]
+	mi := &file_agent_v1_agent_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3588,7 +3728,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{59}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *StatsResponse) GetMemoryCurrent() uint64 {
@@ -3704,7 +3844,7 @@ type BlockIO struct {
 
 func (x *BlockIO) Reset() {
 	*x = BlockIO{}
-	mi := &file_agent_v1_agent_proto_msgTypes[60]
+	mi := &file_agent_v1_agent_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3716,7 +3856,7 @@ func (x *BlockIO) String() string {
 func (*BlockIO) ProtoMessage() {}
 
 func (x *BlockIO) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[60]
+	mi := &file_agent_v1_agent_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3729,7 +3869,7 @@ func (x *BlockIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockIO.ProtoReflect.Descriptor instead.
 func (*BlockIO) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{60}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *BlockIO) GetMajor() uint64 {
@@ -3784,7 +3924,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[61]
+	mi := &file_agent_v1_agent_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3796,7 +3936,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[61]
+	mi := &file_agent_v1_agent_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3809,7 +3949,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{61}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *UpdateRequest) GetResources() []byte {
@@ -3834,7 +3974,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[62]
+	mi := &file_agent_v1_agent_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3846,7 +3986,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[62]
+	mi := &file_agent_v1_agent_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3859,7 +3999,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{62}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{64}
 }
 
 type SyncRequest struct {
@@ -3870,7 +4010,7 @@ type SyncRequest struct {
 
 func (x *SyncRequest) Reset() {
 	*x = SyncRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[63]
+	mi := &file_agent_v1_agent_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3882,7 +4022,7 @@ func (x *SyncRequest) String() string {
 func (*SyncRequest) ProtoMessage() {}
 
 func (x *SyncRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[63]
+	mi := &file_agent_v1_agent_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3895,7 +4035,7 @@ func (x *SyncRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncRequest.ProtoReflect.Descriptor instead.
 func (*SyncRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{63}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{65}
 }
 
 type SyncResponse struct {
@@ -3906,7 +4046,7 @@ type SyncResponse struct {
 
 func (x *SyncResponse) Reset() {
 	*x = SyncResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[64]
+	mi := &file_agent_v1_agent_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3918,7 +4058,7 @@ func (x *SyncResponse) String() string {
 func (*SyncResponse) ProtoMessage() {}
 
 func (x *SyncResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[64]
+	mi := &file_agent_v1_agent_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3931,7 +4071,7 @@ func (x *SyncResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncResponse.ProtoReflect.Descriptor instead.
 func (*SyncResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{64}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{66}
 }
 
 type ShutdownRequest struct {
@@ -3942,7 +4082,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_agent_v1_agent_proto_msgTypes[65]
+	mi := &file_agent_v1_agent_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3954,7 +4094,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[65]
+	mi := &file_agent_v1_agent_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3967,7 +4107,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{65}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{67}
 }
 
 type ShutdownResponse struct {
@@ -3978,7 +4118,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_agent_v1_agent_proto_msgTypes[66]
+	mi := &file_agent_v1_agent_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3990,7 +4130,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[66]
+	mi := &file_agent_v1_agent_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4003,7 +4143,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{66}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{68}
 }
 
 var File_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -4038,7 +4178,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06offset\x18\b \x01(\x04R\x06offset\x12&\n" +
 	"\x0fmtime_unix_nano\x18\t \x01(\x03R\rmtimeUnixNano\x12\x12\n" +
 	"\x04keep\x18\n" +
-	" \x01(\bR\x04keep\"\xab\x05\n" +
+	" \x01(\bR\x04keep\"\xfe\x05\n" +
 	"\fSetupRequest\x12-\n" +
 	"\x06layers\x18\x01 \x03(\v2\x15.godwit.agent.v1.DiskR\x06layers\x121\n" +
 	"\bwritable\x18\x02 \x01(\v2\x15.godwit.agent.v1.DiskR\bwritable\x12.\n" +
@@ -4054,10 +4194,20 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x12rootfs_propagation\x18\v \x01(\tR\x11rootfsPropagation\x122\n" +
 	"\aseccomp\x18\f \x01(\v2\x18.godwit.agent.v1.SeccompR\aseccomp\x12.\n" +
 	"\x06copies\x18\r \x03(\v2\x16.godwit.agent.v1.MountR\x06copies\x12 \n" +
-	"\vpersonality\x18\x0e \x01(\x04R\vpersonality\x1a9\n" +
+	"\vpersonality\x18\x0e \x01(\x04R\vpersonality\x122\n" +
+	"\x04user\x18\x0f \x01(\v2\x1e.godwit.agent.v1.UserNamespaceR\x04user\x12\x1d\n" +
+	"\n" +
+	"map_layers\x18\x10 \x01(\bR\tmapLayers\x1a9\n" +
 	"\vSysctlEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"o\n" +
+	"\rUserNamespace\x12.\n" +
+	"\x04uids\x18\x01 \x03(\v2\x1a.godwit.agent.v1.IDMappingR\x04uids\x12.\n" +
+	"\x04gids\x18\x02 \x03(\v2\x1a.godwit.agent.v1.IDMappingR\x04gids\"S\n" +
+	"\tIDMapping\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\rR\tcontainer\x12\x14\n" +
+	"\x05guest\x18\x02 \x01(\rR\x05guest\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\rR\x04size\"9\n" +
 	"\aSeccomp\x12\x18\n" +
 	"\aprogram\x18\x01 \x01(\fR\aprogram\x12\x14\n" +
 	"\x05flags\x18\x02 \x01(\rR\x05flags\"\x0f\n" +
@@ -4087,12 +4237,13 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x11AddVolumeResponse\"%\n" +
 	"\x13RemoveVolumeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x16\n" +
-	"\x14RemoveVolumeResponse\"k\n" +
+	"\x14RemoveVolumeResponse\"}\n" +
 	"\vVolumeMount\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\tR\x06target\x12\x18\n" +
-	"\aoptions\x18\x04 \x03(\tR\aoptions\"\x88\x02\n" +
+	"\aoptions\x18\x04 \x03(\tR\aoptions\x12\x10\n" +
+	"\x03map\x18\x05 \x01(\bR\x03map\"\x88\x02\n" +
 	"\x13AddContainerRequest\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x123\n" +
 	"\x05setup\x18\x02 \x01(\v2\x1d.godwit.agent.v1.SetupRequestR\x05setup\x12\x10\n" +
@@ -4340,7 +4491,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(Stream)(0),                      // 0: godwit.agent.v1.Stream
 	(*InfoRequest)(nil),              // 1: godwit.agent.v1.InfoRequest
@@ -4349,160 +4500,165 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*Mount)(nil),                    // 4: godwit.agent.v1.Mount
 	(*File)(nil),                     // 5: godwit.agent.v1.File
 	(*SetupRequest)(nil),             // 6: godwit.agent.v1.SetupRequest
-	(*Seccomp)(nil),                  // 7: godwit.agent.v1.Seccomp
-	(*SetupResponse)(nil),            // 8: godwit.agent.v1.SetupResponse
-	(*CopyRequest)(nil),              // 9: godwit.agent.v1.CopyRequest
-	(*CopyResponse)(nil),             // 10: godwit.agent.v1.CopyResponse
-	(*SetupPodRequest)(nil),          // 11: godwit.agent.v1.SetupPodRequest
-	(*SetupPodResponse)(nil),         // 12: godwit.agent.v1.SetupPodResponse
-	(*AddVolumeRequest)(nil),         // 13: godwit.agent.v1.AddVolumeRequest
-	(*AddVolumeResponse)(nil),        // 14: godwit.agent.v1.AddVolumeResponse
-	(*RemoveVolumeRequest)(nil),      // 15: godwit.agent.v1.RemoveVolumeRequest
-	(*RemoveVolumeResponse)(nil),     // 16: godwit.agent.v1.RemoveVolumeResponse
-	(*VolumeMount)(nil),              // 17: godwit.agent.v1.VolumeMount
-	(*AddContainerRequest)(nil),      // 18: godwit.agent.v1.AddContainerRequest
-	(*Device)(nil),                   // 19: godwit.agent.v1.Device
-	(*AddContainerResponse)(nil),     // 20: godwit.agent.v1.AddContainerResponse
-	(*RemoveContainerRequest)(nil),   // 21: godwit.agent.v1.RemoveContainerRequest
-	(*RemoveContainerResponse)(nil),  // 22: godwit.agent.v1.RemoveContainerResponse
-	(*SyncVolumeRequest)(nil),        // 23: godwit.agent.v1.SyncVolumeRequest
-	(*SyncVolumeResponse)(nil),       // 24: godwit.agent.v1.SyncVolumeResponse
-	(*ReadBackRequest)(nil),          // 25: godwit.agent.v1.ReadBackRequest
-	(*ReadBackResponse)(nil),         // 26: godwit.agent.v1.ReadBackResponse
-	(*ConnectRequest)(nil),           // 27: godwit.agent.v1.ConnectRequest
-	(*ConnectResponse)(nil),          // 28: godwit.agent.v1.ConnectResponse
-	(*Address)(nil),                  // 29: godwit.agent.v1.Address
-	(*Route)(nil),                    // 30: godwit.agent.v1.Route
-	(*NIC)(nil),                      // 31: godwit.agent.v1.NIC
-	(*ConfigureNetworkRequest)(nil),  // 32: godwit.agent.v1.ConfigureNetworkRequest
-	(*ConfigureNetworkResponse)(nil), // 33: godwit.agent.v1.ConfigureNetworkResponse
-	(*PrepareRequest)(nil),           // 34: godwit.agent.v1.PrepareRequest
-	(*PrepareResponse)(nil),          // 35: godwit.agent.v1.PrepareResponse
-	(*RestoredRequest)(nil),          // 36: godwit.agent.v1.RestoredRequest
-	(*RestoredResponse)(nil),         // 37: godwit.agent.v1.RestoredResponse
-	(*SetClockRequest)(nil),          // 38: godwit.agent.v1.SetClockRequest
-	(*SetClockResponse)(nil),         // 39: godwit.agent.v1.SetClockResponse
-	(*StartRequest)(nil),             // 40: godwit.agent.v1.StartRequest
-	(*StartResponse)(nil),            // 41: godwit.agent.v1.StartResponse
-	(*WaitRequest)(nil),              // 42: godwit.agent.v1.WaitRequest
-	(*WaitResponse)(nil),             // 43: godwit.agent.v1.WaitResponse
-	(*KillRequest)(nil),              // 44: godwit.agent.v1.KillRequest
-	(*KillResponse)(nil),             // 45: godwit.agent.v1.KillResponse
-	(*RemoveRequest)(nil),            // 46: godwit.agent.v1.RemoveRequest
-	(*RemoveResponse)(nil),           // 47: godwit.agent.v1.RemoveResponse
-	(*Process)(nil),                  // 48: godwit.agent.v1.Process
-	(*ProcessesRequest)(nil),         // 49: godwit.agent.v1.ProcessesRequest
-	(*ProcessesResponse)(nil),        // 50: godwit.agent.v1.ProcessesResponse
-	(*ReadRequest)(nil),              // 51: godwit.agent.v1.ReadRequest
-	(*ReadResponse)(nil),             // 52: godwit.agent.v1.ReadResponse
-	(*WriteRequest)(nil),             // 53: godwit.agent.v1.WriteRequest
-	(*WriteResponse)(nil),            // 54: godwit.agent.v1.WriteResponse
-	(*CloseStdinRequest)(nil),        // 55: godwit.agent.v1.CloseStdinRequest
-	(*CloseStdinResponse)(nil),       // 56: godwit.agent.v1.CloseStdinResponse
-	(*ResizeRequest)(nil),            // 57: godwit.agent.v1.ResizeRequest
-	(*ResizeResponse)(nil),           // 58: godwit.agent.v1.ResizeResponse
-	(*StatsRequest)(nil),             // 59: godwit.agent.v1.StatsRequest
-	(*StatsResponse)(nil),            // 60: godwit.agent.v1.StatsResponse
-	(*BlockIO)(nil),                  // 61: godwit.agent.v1.BlockIO
-	(*UpdateRequest)(nil),            // 62: godwit.agent.v1.UpdateRequest
-	(*UpdateResponse)(nil),           // 63: godwit.agent.v1.UpdateResponse
-	(*SyncRequest)(nil),              // 64: godwit.agent.v1.SyncRequest
-	(*SyncResponse)(nil),             // 65: godwit.agent.v1.SyncResponse
-	(*ShutdownRequest)(nil),          // 66: godwit.agent.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),         // 67: godwit.agent.v1.ShutdownResponse
-	nil,                              // 68: godwit.agent.v1.SetupRequest.SysctlEntry
-	nil,                              // 69: godwit.agent.v1.SetupPodRequest.SysctlEntry
-	nil,                              // 70: godwit.agent.v1.StatsResponse.MemoryStatEntry
-	nil,                              // 71: godwit.agent.v1.StatsResponse.CpuStatEntry
+	(*UserNamespace)(nil),            // 7: godwit.agent.v1.UserNamespace
+	(*IDMapping)(nil),                // 8: godwit.agent.v1.IDMapping
+	(*Seccomp)(nil),                  // 9: godwit.agent.v1.Seccomp
+	(*SetupResponse)(nil),            // 10: godwit.agent.v1.SetupResponse
+	(*CopyRequest)(nil),              // 11: godwit.agent.v1.CopyRequest
+	(*CopyResponse)(nil),             // 12: godwit.agent.v1.CopyResponse
+	(*SetupPodRequest)(nil),          // 13: godwit.agent.v1.SetupPodRequest
+	(*SetupPodResponse)(nil),         // 14: godwit.agent.v1.SetupPodResponse
+	(*AddVolumeRequest)(nil),         // 15: godwit.agent.v1.AddVolumeRequest
+	(*AddVolumeResponse)(nil),        // 16: godwit.agent.v1.AddVolumeResponse
+	(*RemoveVolumeRequest)(nil),      // 17: godwit.agent.v1.RemoveVolumeRequest
+	(*RemoveVolumeResponse)(nil),     // 18: godwit.agent.v1.RemoveVolumeResponse
+	(*VolumeMount)(nil),              // 19: godwit.agent.v1.VolumeMount
+	(*AddContainerRequest)(nil),      // 20: godwit.agent.v1.AddContainerRequest
+	(*Device)(nil),                   // 21: godwit.agent.v1.Device
+	(*AddContainerResponse)(nil),     // 22: godwit.agent.v1.AddContainerResponse
+	(*RemoveContainerRequest)(nil),   // 23: godwit.agent.v1.RemoveContainerRequest
+	(*RemoveContainerResponse)(nil),  // 24: godwit.agent.v1.RemoveContainerResponse
+	(*SyncVolumeRequest)(nil),        // 25: godwit.agent.v1.SyncVolumeRequest
+	(*SyncVolumeResponse)(nil),       // 26: godwit.agent.v1.SyncVolumeResponse
+	(*ReadBackRequest)(nil),          // 27: godwit.agent.v1.ReadBackRequest
+	(*ReadBackResponse)(nil),         // 28: godwit.agent.v1.ReadBackResponse
+	(*ConnectRequest)(nil),           // 29: godwit.agent.v1.ConnectRequest
+	(*ConnectResponse)(nil),          // 30: godwit.agent.v1.ConnectResponse
+	(*Address)(nil),                  // 31: godwit.agent.v1.Address
+	(*Route)(nil),                    // 32: godwit.agent.v1.Route
+	(*NIC)(nil),                      // 33: godwit.agent.v1.NIC
+	(*ConfigureNetworkRequest)(nil),  // 34: godwit.agent.v1.ConfigureNetworkRequest
+	(*ConfigureNetworkResponse)(nil), // 35: godwit.agent.v1.ConfigureNetworkResponse
+	(*PrepareRequest)(nil),           // 36: godwit.agent.v1.PrepareRequest
+	(*PrepareResponse)(nil),          // 37: godwit.agent.v1.PrepareResponse
+	(*RestoredRequest)(nil),          // 38: godwit.agent.v1.RestoredRequest
+	(*RestoredResponse)(nil),         // 39: godwit.agent.v1.RestoredResponse
+	(*SetClockRequest)(nil),          // 40: godwit.agent.v1.SetClockRequest
+	(*SetClockResponse)(nil),         // 41: godwit.agent.v1.SetClockResponse
+	(*StartRequest)(nil),             // 42: godwit.agent.v1.StartRequest
+	(*StartResponse)(nil),            // 43: godwit.agent.v1.StartResponse
+	(*WaitRequest)(nil),              // 44: godwit.agent.v1.WaitRequest
+	(*WaitResponse)(nil),             // 45: godwit.agent.v1.WaitResponse
+	(*KillRequest)(nil),              // 46: godwit.agent.v1.KillRequest
+	(*KillResponse)(nil),             // 47: godwit.agent.v1.KillResponse
+	(*RemoveRequest)(nil),            // 48: godwit.agent.v1.RemoveRequest
+	(*RemoveResponse)(nil),           // 49: godwit.agent.v1.RemoveResponse
+	(*Process)(nil),                  // 50: godwit.agent.v1.Process
+	(*ProcessesRequest)(nil),         // 51: godwit.agent.v1.ProcessesRequest
+	(*ProcessesResponse)(nil),        // 52: godwit.agent.v1.ProcessesResponse
+	(*ReadRequest)(nil),              // 53: godwit.agent.v1.ReadRequest
+	(*ReadResponse)(nil),             // 54: godwit.agent.v1.ReadResponse
+	(*WriteRequest)(nil),             // 55: godwit.agent.v1.WriteRequest
+	(*WriteResponse)(nil),            // 56: godwit.agent.v1.WriteResponse
+	(*CloseStdinRequest)(nil),        // 57: godwit.agent.v1.CloseStdinRequest
+	(*CloseStdinResponse)(nil),       // 58: godwit.agent.v1.CloseStdinResponse
+	(*ResizeRequest)(nil),            // 59: godwit.agent.v1.ResizeRequest
+	(*ResizeResponse)(nil),           // 60: godwit.agent.v1.ResizeResponse
+	(*StatsRequest)(nil),             // 61: godwit.agent.v1.StatsRequest
+	(*StatsResponse)(nil),            // 62: godwit.agent.v1.StatsResponse
+	(*BlockIO)(nil),                  // 63: godwit.agent.v1.BlockIO
+	(*UpdateRequest)(nil),            // 64: godwit.agent.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 65: godwit.agent.v1.UpdateResponse
+	(*SyncRequest)(nil),              // 66: godwit.agent.v1.SyncRequest
+	(*SyncResponse)(nil),             // 67: godwit.agent.v1.SyncResponse
+	(*ShutdownRequest)(nil),          // 68: godwit.agent.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),         // 69: godwit.agent.v1.ShutdownResponse
+	nil,                              // 70: godwit.agent.v1.SetupRequest.SysctlEntry
+	nil,                              // 71: godwit.agent.v1.SetupPodRequest.SysctlEntry
+	nil,                              // 72: godwit.agent.v1.StatsResponse.MemoryStatEntry
+	nil,                              // 73: godwit.agent.v1.StatsResponse.CpuStatEntry
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	3,  // 0: godwit.agent.v1.SetupRequest.layers:type_name -> godwit.agent.v1.Disk
 	3,  // 1: godwit.agent.v1.SetupRequest.writable:type_name -> godwit.agent.v1.Disk
 	4,  // 2: godwit.agent.v1.SetupRequest.mounts:type_name -> godwit.agent.v1.Mount
 	5,  // 3: godwit.agent.v1.SetupRequest.files:type_name -> godwit.agent.v1.File
-	68, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
-	7,  // 5: godwit.agent.v1.SetupRequest.seccomp:type_name -> godwit.agent.v1.Seccomp
+	70, // 4: godwit.agent.v1.SetupRequest.sysctl:type_name -> godwit.agent.v1.SetupRequest.SysctlEntry
+	9,  // 5: godwit.agent.v1.SetupRequest.seccomp:type_name -> godwit.agent.v1.Seccomp
 	4,  // 6: godwit.agent.v1.SetupRequest.copies:type_name -> godwit.agent.v1.Mount
-	5,  // 7: godwit.agent.v1.CopyRequest.files:type_name -> godwit.agent.v1.File
-	69, // 8: godwit.agent.v1.SetupPodRequest.sysctl:type_name -> godwit.agent.v1.SetupPodRequest.SysctlEntry
-	3,  // 9: godwit.agent.v1.SetupPodRequest.writable:type_name -> godwit.agent.v1.Disk
-	3,  // 10: godwit.agent.v1.AddVolumeRequest.disk:type_name -> godwit.agent.v1.Disk
-	6,  // 11: godwit.agent.v1.AddContainerRequest.setup:type_name -> godwit.agent.v1.SetupRequest
-	17, // 12: godwit.agent.v1.AddContainerRequest.volumes:type_name -> godwit.agent.v1.VolumeMount
-	19, // 13: godwit.agent.v1.AddContainerRequest.devices:type_name -> godwit.agent.v1.Device
-	5,  // 14: godwit.agent.v1.SyncVolumeRequest.entries:type_name -> godwit.agent.v1.File
-	30, // 15: godwit.agent.v1.NIC.routes:type_name -> godwit.agent.v1.Route
-	31, // 16: godwit.agent.v1.ConfigureNetworkRequest.nics:type_name -> godwit.agent.v1.NIC
-	31, // 17: godwit.agent.v1.RestoredRequest.nics:type_name -> godwit.agent.v1.NIC
-	5,  // 18: godwit.agent.v1.RestoredRequest.files:type_name -> godwit.agent.v1.File
-	48, // 19: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
-	48, // 20: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
-	48, // 21: godwit.agent.v1.ProcessesResponse.others:type_name -> godwit.agent.v1.Process
-	0,  // 22: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
-	70, // 23: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
-	71, // 24: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
-	61, // 25: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
-	1,  // 26: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
-	34, // 27: godwit.agent.v1.Agent.Prepare:input_type -> godwit.agent.v1.PrepareRequest
-	6,  // 28: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
-	9,  // 29: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
-	32, // 30: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
-	36, // 31: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
-	38, // 32: godwit.agent.v1.Agent.SetClock:input_type -> godwit.agent.v1.SetClockRequest
-	40, // 33: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
-	42, // 34: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
-	44, // 35: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
-	46, // 36: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
-	49, // 37: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
-	51, // 38: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
-	53, // 39: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
-	55, // 40: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
-	57, // 41: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
-	59, // 42: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
-	62, // 43: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
-	64, // 44: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
-	66, // 45: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
-	11, // 46: godwit.agent.v1.Agent.SetupPod:input_type -> godwit.agent.v1.SetupPodRequest
-	13, // 47: godwit.agent.v1.Agent.AddVolume:input_type -> godwit.agent.v1.AddVolumeRequest
-	15, // 48: godwit.agent.v1.Agent.RemoveVolume:input_type -> godwit.agent.v1.RemoveVolumeRequest
-	23, // 49: godwit.agent.v1.Agent.SyncVolume:input_type -> godwit.agent.v1.SyncVolumeRequest
-	18, // 50: godwit.agent.v1.Agent.AddContainer:input_type -> godwit.agent.v1.AddContainerRequest
-	21, // 51: godwit.agent.v1.Agent.RemoveContainer:input_type -> godwit.agent.v1.RemoveContainerRequest
-	25, // 52: godwit.agent.v1.Agent.ReadBack:input_type -> godwit.agent.v1.ReadBackRequest
-	27, // 53: godwit.agent.v1.Agent.Connect:input_type -> godwit.agent.v1.ConnectRequest
-	2,  // 54: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
-	35, // 55: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
-	8,  // 56: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
-	10, // 57: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
-	33, // 58: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
-	37, // 59: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
-	39, // 60: godwit.agent.v1.Agent.SetClock:output_type -> godwit.agent.v1.SetClockResponse
-	41, // 61: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
-	43, // 62: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
-	45, // 63: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
-	47, // 64: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
-	50, // 65: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
-	52, // 66: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
-	54, // 67: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
-	56, // 68: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
-	58, // 69: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
-	60, // 70: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
-	63, // 71: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
-	65, // 72: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
-	67, // 73: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
-	12, // 74: godwit.agent.v1.Agent.SetupPod:output_type -> godwit.agent.v1.SetupPodResponse
-	14, // 75: godwit.agent.v1.Agent.AddVolume:output_type -> godwit.agent.v1.AddVolumeResponse
-	16, // 76: godwit.agent.v1.Agent.RemoveVolume:output_type -> godwit.agent.v1.RemoveVolumeResponse
-	24, // 77: godwit.agent.v1.Agent.SyncVolume:output_type -> godwit.agent.v1.SyncVolumeResponse
-	20, // 78: godwit.agent.v1.Agent.AddContainer:output_type -> godwit.agent.v1.AddContainerResponse
-	22, // 79: godwit.agent.v1.Agent.RemoveContainer:output_type -> godwit.agent.v1.RemoveContainerResponse
-	26, // 80: godwit.agent.v1.Agent.ReadBack:output_type -> godwit.agent.v1.ReadBackResponse
-	28, // 81: godwit.agent.v1.Agent.Connect:output_type -> godwit.agent.v1.ConnectResponse
-	54, // [54:82] is the sub-list for method output_type
-	26, // [26:54] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	7,  // 7: godwit.agent.v1.SetupRequest.user:type_name -> godwit.agent.v1.UserNamespace
+	8,  // 8: godwit.agent.v1.UserNamespace.uids:type_name -> godwit.agent.v1.IDMapping
+	8,  // 9: godwit.agent.v1.UserNamespace.gids:type_name -> godwit.agent.v1.IDMapping
+	5,  // 10: godwit.agent.v1.CopyRequest.files:type_name -> godwit.agent.v1.File
+	71, // 11: godwit.agent.v1.SetupPodRequest.sysctl:type_name -> godwit.agent.v1.SetupPodRequest.SysctlEntry
+	3,  // 12: godwit.agent.v1.SetupPodRequest.writable:type_name -> godwit.agent.v1.Disk
+	3,  // 13: godwit.agent.v1.AddVolumeRequest.disk:type_name -> godwit.agent.v1.Disk
+	6,  // 14: godwit.agent.v1.AddContainerRequest.setup:type_name -> godwit.agent.v1.SetupRequest
+	19, // 15: godwit.agent.v1.AddContainerRequest.volumes:type_name -> godwit.agent.v1.VolumeMount
+	21, // 16: godwit.agent.v1.AddContainerRequest.devices:type_name -> godwit.agent.v1.Device
+	5,  // 17: godwit.agent.v1.SyncVolumeRequest.entries:type_name -> godwit.agent.v1.File
+	32, // 18: godwit.agent.v1.NIC.routes:type_name -> godwit.agent.v1.Route
+	33, // 19: godwit.agent.v1.ConfigureNetworkRequest.nics:type_name -> godwit.agent.v1.NIC
+	33, // 20: godwit.agent.v1.RestoredRequest.nics:type_name -> godwit.agent.v1.NIC
+	5,  // 21: godwit.agent.v1.RestoredRequest.files:type_name -> godwit.agent.v1.File
+	50, // 22: godwit.agent.v1.RestoredResponse.processes:type_name -> godwit.agent.v1.Process
+	50, // 23: godwit.agent.v1.ProcessesResponse.processes:type_name -> godwit.agent.v1.Process
+	50, // 24: godwit.agent.v1.ProcessesResponse.others:type_name -> godwit.agent.v1.Process
+	0,  // 25: godwit.agent.v1.ReadRequest.stream:type_name -> godwit.agent.v1.Stream
+	72, // 26: godwit.agent.v1.StatsResponse.memory_stat:type_name -> godwit.agent.v1.StatsResponse.MemoryStatEntry
+	73, // 27: godwit.agent.v1.StatsResponse.cpu_stat:type_name -> godwit.agent.v1.StatsResponse.CpuStatEntry
+	63, // 28: godwit.agent.v1.StatsResponse.io:type_name -> godwit.agent.v1.BlockIO
+	1,  // 29: godwit.agent.v1.Agent.Info:input_type -> godwit.agent.v1.InfoRequest
+	36, // 30: godwit.agent.v1.Agent.Prepare:input_type -> godwit.agent.v1.PrepareRequest
+	6,  // 31: godwit.agent.v1.Agent.Setup:input_type -> godwit.agent.v1.SetupRequest
+	11, // 32: godwit.agent.v1.Agent.Copy:input_type -> godwit.agent.v1.CopyRequest
+	34, // 33: godwit.agent.v1.Agent.ConfigureNetwork:input_type -> godwit.agent.v1.ConfigureNetworkRequest
+	38, // 34: godwit.agent.v1.Agent.Restored:input_type -> godwit.agent.v1.RestoredRequest
+	40, // 35: godwit.agent.v1.Agent.SetClock:input_type -> godwit.agent.v1.SetClockRequest
+	42, // 36: godwit.agent.v1.Agent.Start:input_type -> godwit.agent.v1.StartRequest
+	44, // 37: godwit.agent.v1.Agent.Wait:input_type -> godwit.agent.v1.WaitRequest
+	46, // 38: godwit.agent.v1.Agent.Kill:input_type -> godwit.agent.v1.KillRequest
+	48, // 39: godwit.agent.v1.Agent.Remove:input_type -> godwit.agent.v1.RemoveRequest
+	51, // 40: godwit.agent.v1.Agent.Processes:input_type -> godwit.agent.v1.ProcessesRequest
+	53, // 41: godwit.agent.v1.Agent.Read:input_type -> godwit.agent.v1.ReadRequest
+	55, // 42: godwit.agent.v1.Agent.Write:input_type -> godwit.agent.v1.WriteRequest
+	57, // 43: godwit.agent.v1.Agent.CloseStdin:input_type -> godwit.agent.v1.CloseStdinRequest
+	59, // 44: godwit.agent.v1.Agent.Resize:input_type -> godwit.agent.v1.ResizeRequest
+	61, // 45: godwit.agent.v1.Agent.Stats:input_type -> godwit.agent.v1.StatsRequest
+	64, // 46: godwit.agent.v1.Agent.Update:input_type -> godwit.agent.v1.UpdateRequest
+	66, // 47: godwit.agent.v1.Agent.Sync:input_type -> godwit.agent.v1.SyncRequest
+	68, // 48: godwit.agent.v1.Agent.Shutdown:input_type -> godwit.agent.v1.ShutdownRequest
+	13, // 49: godwit.agent.v1.Agent.SetupPod:input_type -> godwit.agent.v1.SetupPodRequest
+	15, // 50: godwit.agent.v1.Agent.AddVolume:input_type -> godwit.agent.v1.AddVolumeRequest
+	17, // 51: godwit.agent.v1.Agent.RemoveVolume:input_type -> godwit.agent.v1.RemoveVolumeRequest
+	25, // 52: godwit.agent.v1.Agent.SyncVolume:input_type -> godwit.agent.v1.SyncVolumeRequest
+	20, // 53: godwit.agent.v1.Agent.AddContainer:input_type -> godwit.agent.v1.AddContainerRequest
+	23, // 54: godwit.agent.v1.Agent.RemoveContainer:input_type -> godwit.agent.v1.RemoveContainerRequest
+	27, // 55: godwit.agent.v1.Agent.ReadBack:input_type -> godwit.agent.v1.ReadBackRequest
+	29, // 56: godwit.agent.v1.Agent.Connect:input_type -> godwit.agent.v1.ConnectRequest
+	2,  // 57: godwit.agent.v1.Agent.Info:output_type -> godwit.agent.v1.InfoResponse
+	37, // 58: godwit.agent.v1.Agent.Prepare:output_type -> godwit.agent.v1.PrepareResponse
+	10, // 59: godwit.agent.v1.Agent.Setup:output_type -> godwit.agent.v1.SetupResponse
+	12, // 60: godwit.agent.v1.Agent.Copy:output_type -> godwit.agent.v1.CopyResponse
+	35, // 61: godwit.agent.v1.Agent.ConfigureNetwork:output_type -> godwit.agent.v1.ConfigureNetworkResponse
+	39, // 62: godwit.agent.v1.Agent.Restored:output_type -> godwit.agent.v1.RestoredResponse
+	41, // 63: godwit.agent.v1.Agent.SetClock:output_type -> godwit.agent.v1.SetClockResponse
+	43, // 64: godwit.agent.v1.Agent.Start:output_type -> godwit.agent.v1.StartResponse
+	45, // 65: godwit.agent.v1.Agent.Wait:output_type -> godwit.agent.v1.WaitResponse
+	47, // 66: godwit.agent.v1.Agent.Kill:output_type -> godwit.agent.v1.KillResponse
+	49, // 67: godwit.agent.v1.Agent.Remove:output_type -> godwit.agent.v1.RemoveResponse
+	52, // 68: godwit.agent.v1.Agent.Processes:output_type -> godwit.agent.v1.ProcessesResponse
+	54, // 69: godwit.agent.v1.Agent.Read:output_type -> godwit.agent.v1.ReadResponse
+	56, // 70: godwit.agent.v1.Agent.Write:output_type -> godwit.agent.v1.WriteResponse
+	58, // 71: godwit.agent.v1.Agent.CloseStdin:output_type -> godwit.agent.v1.CloseStdinResponse
+	60, // 72: godwit.agent.v1.Agent.Resize:output_type -> godwit.agent.v1.ResizeResponse
+	62, // 73: godwit.agent.v1.Agent.Stats:output_type -> godwit.agent.v1.StatsResponse
+	65, // 74: godwit.agent.v1.Agent.Update:output_type -> godwit.agent.v1.UpdateResponse
+	67, // 75: godwit.agent.v1.Agent.Sync:output_type -> godwit.agent.v1.SyncResponse
+	69, // 76: godwit.agent.v1.Agent.Shutdown:output_type -> godwit.agent.v1.ShutdownResponse
+	14, // 77: godwit.agent.v1.Agent.SetupPod:output_type -> godwit.agent.v1.SetupPodResponse
+	16, // 78: godwit.agent.v1.Agent.AddVolume:output_type -> godwit.agent.v1.AddVolumeResponse
+	18, // 79: godwit.agent.v1.Agent.RemoveVolume:output_type -> godwit.agent.v1.RemoveVolumeResponse
+	26, // 80: godwit.agent.v1.Agent.SyncVolume:output_type -> godwit.agent.v1.SyncVolumeResponse
+	22, // 81: godwit.agent.v1.Agent.AddContainer:output_type -> godwit.agent.v1.AddContainerResponse
+	24, // 82: godwit.agent.v1.Agent.RemoveContainer:output_type -> godwit.agent.v1.RemoveContainerResponse
+	28, // 83: godwit.agent.v1.Agent.ReadBack:output_type -> godwit.agent.v1.ReadBackResponse
+	30, // 84: godwit.agent.v1.Agent.Connect:output_type -> godwit.agent.v1.ConnectResponse
+	57, // [57:85] is the sub-list for method output_type
+	29, // [29:57] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -4516,7 +4672,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   71,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

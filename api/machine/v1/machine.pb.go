@@ -255,6 +255,7 @@ type QueryResponse struct {
 	CreatedUnixNano int64                  `protobuf:"varint,36,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"` // when the task's Create began here, by this node's clock; 0: a build before this field
 	Enrolls         bool                   `protobuf:"varint,37,opt,name=enrolls,proto3" json:"enrolls,omitempty"`                                          // a VM without a record (generation 0) takes the generation of its first operation
 	Ended           string                 `protobuf:"bytes,21,opt,name=ended,proto3" json:"ended,omitempty"`                                               // why the VMM ended, where it did not end because of its task
+	Missing         []string               `protobuf:"bytes,38,rep,name=missing,proto3" json:"missing,omitempty"`                                           // containers that a pod waits for which was restored or is to come; then it runs
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -490,6 +491,13 @@ func (x *QueryResponse) GetEnded() string {
 		return x.Ended
 	}
 	return ""
+}
+
+func (x *QueryResponse) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
 }
 
 type CaptureRequest struct {
@@ -1253,6 +1261,7 @@ type OfferResponse struct {
 	Obstacles     []string               `protobuf:"bytes,7,rep,name=obstacles,proto3" json:"obstacles,omitempty"`                   // why it cannot be sent now; empty: it can
 	Tracking      string                 `protobuf:"bytes,8,opt,name=tracking,proto3" json:"tracking,omitempty"`
 	Resume        []byte                 `protobuf:"bytes,9,opt,name=resume,proto3" json:"resume,omitempty"` // of a pod: which of its containers have ended, as a snapshot's config holds it (JSON)
+	Waits         string                 `protobuf:"bytes,10,opt,name=waits,proto3" json:"waits,omitempty"`  // of a pod: what runs in it that does not go along, such as a probe's exec, and ends by itself
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1350,6 +1359,13 @@ func (x *OfferResponse) GetResume() []byte {
 	return nil
 }
 
+func (x *OfferResponse) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
+}
+
 type SendRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ref           *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
@@ -1361,6 +1377,7 @@ type SendRequest struct {
 	EndExecs      bool                   `protobuf:"varint,7,opt,name=end_execs,json=endExecs,proto3" json:"end_execs,omitempty"`
 	TimeoutMs     int64                  `protobuf:"varint,8,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // as in CaptureRequest
 	Execs         bool                   `protobuf:"varint,9,opt,name=execs,proto3" json:"execs,omitempty"`                          // as in CaptureRequest
+	Waits         bool                   `protobuf:"varint,10,opt,name=waits,proto3" json:"waits,omitempty"`                         // who calls knows the field of that name in the answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1458,6 +1475,13 @@ func (x *SendRequest) GetExecs() bool {
 	return false
 }
 
+func (x *SendRequest) GetWaits() bool {
+	if x != nil {
+		return x.Waits
+	}
+	return false
+}
+
 type SendResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`                    // stream:<hex>, over all that was sent: what Vote and Release name
@@ -1471,6 +1495,7 @@ type SendResponse struct {
 	Untracked     string                 `protobuf:"bytes,9,opt,name=untracked,proto3" json:"untracked,omitempty"`
 	StopMs        float64                `protobuf:"fixed64,10,opt,name=stop_ms,json=stopMs,proto3" json:"stop_ms,omitempty"`
 	SaveMs        float64                `protobuf:"fixed64,11,opt,name=save_ms,json=saveMs,proto3" json:"save_ms,omitempty"`
+	Waits         string                 `protobuf:"bytes,12,opt,name=waits,proto3" json:"waits,omitempty"` // as in OfferResponse: nothing was sent, and Send may be called again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1580,6 +1605,13 @@ func (x *SendResponse) GetSaveMs() float64 {
 		return x.SaveMs
 	}
 	return 0
+}
+
+func (x *SendResponse) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
 }
 
 type IncomingRequest struct {
@@ -2236,7 +2268,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x05moved\x18\a \x01(\x04R\x05moved\x12\x1f\n" +
 	"\vexpected_ms\x18\b \x01(\x01R\n" +
 	"expectedMs\"\x0e\n" +
-	"\fQueryRequest\"\xd1\x06\n" +
+	"\fQueryRequest\"\xeb\x06\n" +
 	"\rQueryResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -2270,7 +2302,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x0erestore_reason\x18# \x01(\tR\rrestoreReason\x12*\n" +
 	"\x11created_unix_nano\x18$ \x01(\x03R\x0fcreatedUnixNano\x12\x18\n" +
 	"\aenrolls\x18% \x01(\bR\aenrolls\x12\x14\n" +
-	"\x05ended\x18\x15 \x01(\tR\x05ended\"\xa5\x03\n" +
+	"\x05ended\x18\x15 \x01(\tR\x05ended\x12\x18\n" +
+	"\amissing\x18& \x03(\tR\amissing\"\xa5\x03\n" +
 	"\x0eCaptureRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1e\n" +
 	"\n" +
@@ -2337,7 +2370,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x05moved\x18\x03 \x01(\bR\x05moved\"\x11\n" +
 	"\x0fReleaseResponse\"8\n" +
 	"\fOfferRequest\x12(\n" +
-	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"\x90\x02\n" +
+	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\"\xa6\x02\n" +
 	"\rOfferResponse\x12\x12\n" +
 	"\x04spec\x18\x01 \x01(\fR\x04spec\x12\x14\n" +
 	"\x05facts\x18\x02 \x01(\fR\x05facts\x12\x1b\n" +
@@ -2348,7 +2381,9 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\vcertificate\x18\x06 \x01(\fR\vcertificate\x12\x1c\n" +
 	"\tobstacles\x18\a \x03(\tR\tobstacles\x12\x1a\n" +
 	"\btracking\x18\b \x01(\tR\btracking\x12\x16\n" +
-	"\x06resume\x18\t \x01(\fR\x06resume\"\x9e\x02\n" +
+	"\x06resume\x18\t \x01(\fR\x06resume\x12\x14\n" +
+	"\x05waits\x18\n" +
+	" \x01(\tR\x05waits\"\xb4\x02\n" +
 	"\vSendRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -2360,7 +2395,9 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\tend_execs\x18\a \x01(\bR\bendExecs\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\b \x01(\x03R\ttimeoutMs\x12\x14\n" +
-	"\x05execs\x18\t \x01(\bR\x05execs\"\xe5\x02\n" +
+	"\x05execs\x18\t \x01(\bR\x05execs\x12\x14\n" +
+	"\x05waits\x18\n" +
+	" \x01(\bR\x05waits\"\xfb\x02\n" +
 	"\fSendResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x19\n" +
 	"\bpause_ms\x18\x02 \x01(\x01R\apauseMs\x12\x19\n" +
@@ -2374,7 +2411,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\tuntracked\x18\t \x01(\tR\tuntracked\x12\x17\n" +
 	"\astop_ms\x18\n" +
 	" \x01(\x01R\x06stopMs\x12\x17\n" +
-	"\asave_ms\x18\v \x01(\x01R\x06saveMs\"O\n" +
+	"\asave_ms\x18\v \x01(\x01R\x06saveMs\x12\x14\n" +
+	"\x05waits\x18\f \x01(\tR\x05waits\"O\n" +
 	"\x0fIncomingRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x12\n" +
 	"\x04spec\x18\x02 \x01(\fR\x04spec\"\x98\x01\n" +

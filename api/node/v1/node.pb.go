@@ -3323,6 +3323,102 @@ func (x *OperationResponse) GetOperation() *Operation {
 	return nil
 }
 
+type ContainerImageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"` // containerd's
+	Container     string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"` // containerd's id
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContainerImageRequest) Reset() {
+	*x = ContainerImageRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContainerImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContainerImageRequest) ProtoMessage() {}
+
+func (x *ContainerImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContainerImageRequest.ProtoReflect.Descriptor instead.
+func (*ContainerImageRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ContainerImageRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ContainerImageRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+type ContainerImageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"` // of the image's configuration, the same wherever the image was pulled from
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContainerImageResponse) Reset() {
+	*x = ContainerImageResponse{}
+	mi := &file_node_v1_node_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContainerImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContainerImageResponse) ProtoMessage() {}
+
+func (x *ContainerImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContainerImageResponse.ProtoReflect.Descriptor instead.
+func (*ContainerImageResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ContainerImageResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
 type ExpectedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -3332,7 +3428,7 @@ type ExpectedRequest struct {
 
 func (x *ExpectedRequest) Reset() {
 	*x = ExpectedRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3344,7 +3440,7 @@ func (x *ExpectedRequest) String() string {
 func (*ExpectedRequest) ProtoMessage() {}
 
 func (x *ExpectedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3357,7 +3453,7 @@ func (x *ExpectedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectedRequest.ProtoReflect.Descriptor instead.
 func (*ExpectedRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExpectedRequest) GetVm() *VM {
@@ -3378,7 +3474,7 @@ type ExpectedResponse struct {
 
 func (x *ExpectedResponse) Reset() {
 	*x = ExpectedResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3390,7 +3486,7 @@ func (x *ExpectedResponse) String() string {
 func (*ExpectedResponse) ProtoMessage() {}
 
 func (x *ExpectedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3403,7 +3499,7 @@ func (x *ExpectedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectedResponse.ProtoReflect.Descriptor instead.
 func (*ExpectedResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ExpectedResponse) GetOperation() string {
@@ -3441,7 +3537,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3453,7 +3549,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3466,7 +3562,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *HistoryRequest) GetAfter() uint64 {
@@ -3509,7 +3605,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3521,7 +3617,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3534,7 +3630,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *HistoryResponse) GetEvents() []*NodeEvent {
@@ -3592,7 +3688,7 @@ type NodeEvent struct {
 
 func (x *NodeEvent) Reset() {
 	*x = NodeEvent{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3604,7 +3700,7 @@ func (x *NodeEvent) String() string {
 func (*NodeEvent) ProtoMessage() {}
 
 func (x *NodeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3617,7 +3713,7 @@ func (x *NodeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeEvent.ProtoReflect.Descriptor instead.
 func (*NodeEvent) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *NodeEvent) GetId() uint64 {
@@ -3755,7 +3851,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3767,7 +3863,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3780,7 +3876,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -3806,7 +3902,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3818,7 +3914,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3831,7 +3927,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -3903,7 +3999,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3915,7 +4011,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3928,7 +4024,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Check) GetName() string {
@@ -3985,20 +4081,21 @@ type VMInfo struct {
 	Deletion       *Deletion  `protobuf:"bytes,19,opt,name=deletion,proto3" json:"deletion,omitempty"`                                    // of the record
 	// What the containerd of the node that answers has of the VM's container. Empty, 0: it has none, or
 	// it was not read.
-	Name            string `protobuf:"bytes,40,opt,name=name,proto3" json:"name,omitempty"`
-	Image           string `protobuf:"bytes,41,opt,name=image,proto3" json:"image,omitempty"`
-	CreatedUnixNano int64  `protobuf:"varint,42,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"`
-	Node            string `protobuf:"bytes,43,opt,name=node,proto3" json:"node,omitempty"`                                           // that has the VM, or had it last; empty: not known
-	SleptUnixNano   int64  `protobuf:"varint,44,opt,name=slept_unix_nano,json=sleptUnixNano,proto3" json:"slept_unix_nano,omitempty"` // of a VM that sleeps: when its snapshot was stored; 0: not known
-	Pod             string `protobuf:"bytes,45,opt,name=pod,proto3" json:"pod,omitempty"`                                             // of Kubernetes, NAMESPACE/NAME, whose VM it is; empty: it is no pod
-	Containers      uint32 `protobuf:"varint,46,opt,name=containers,proto3" json:"containers,omitempty"`                              // of the pod
+	Name            string   `protobuf:"bytes,40,opt,name=name,proto3" json:"name,omitempty"`
+	Image           string   `protobuf:"bytes,41,opt,name=image,proto3" json:"image,omitempty"`
+	CreatedUnixNano int64    `protobuf:"varint,42,opt,name=created_unix_nano,json=createdUnixNano,proto3" json:"created_unix_nano,omitempty"`
+	Node            string   `protobuf:"bytes,43,opt,name=node,proto3" json:"node,omitempty"`                                           // that has the VM, or had it last; empty: not known
+	SleptUnixNano   int64    `protobuf:"varint,44,opt,name=slept_unix_nano,json=sleptUnixNano,proto3" json:"slept_unix_nano,omitempty"` // of a VM that sleeps: when its snapshot was stored; 0: not known
+	Pod             string   `protobuf:"bytes,45,opt,name=pod,proto3" json:"pod,omitempty"`                                             // of Kubernetes, NAMESPACE/NAME, whose VM it is; empty: it is no pod
+	Containers      uint32   `protobuf:"varint,46,opt,name=containers,proto3" json:"containers,omitempty"`                              // of the pod
+	Missing         []string `protobuf:"bytes,47,rep,name=missing,proto3" json:"missing,omitempty"`                                     // containers of a pod that it waits for before it wakes, or comes here
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4010,7 +4107,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4023,7 +4120,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -4208,6 +4305,13 @@ func (x *VMInfo) GetContainers() uint32 {
 	return 0
 }
 
+func (x *VMInfo) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
 type VMsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"` // empty: all
@@ -4218,7 +4322,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4230,7 +4334,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4243,7 +4347,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -4270,7 +4374,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4282,7 +4386,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4295,7 +4399,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -4326,7 +4430,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4338,7 +4442,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4351,7 +4455,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -4414,7 +4518,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4426,7 +4530,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4439,7 +4543,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -4515,7 +4619,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4527,7 +4631,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4540,7 +4644,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CheckpointRequest) GetVm() *VM {
@@ -4615,7 +4719,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4627,7 +4731,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4640,7 +4744,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -4666,7 +4770,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4678,7 +4782,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4691,7 +4795,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -4764,7 +4868,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4776,7 +4880,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4789,7 +4893,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Transfer) GetPass() uint32 {
@@ -4859,7 +4963,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4871,7 +4975,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4884,7 +4988,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -5061,7 +5165,7 @@ type Pass struct {
 
 func (x *Pass) Reset() {
 	*x = Pass{}
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5073,7 +5177,7 @@ func (x *Pass) String() string {
 func (*Pass) ProtoMessage() {}
 
 func (x *Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5086,7 +5190,7 @@ func (x *Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pass.ProtoReflect.Descriptor instead.
 func (*Pass) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Pass) GetLookedBytes() uint64 {
@@ -5129,7 +5233,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5141,7 +5245,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5154,7 +5258,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -5194,7 +5298,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5206,7 +5310,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5219,7 +5323,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -5259,7 +5363,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5271,7 +5375,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5284,7 +5388,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -5450,7 +5554,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5462,7 +5566,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5475,7 +5579,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -5495,7 +5599,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5507,7 +5611,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5520,7 +5624,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -5547,7 +5651,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5559,7 +5663,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5572,7 +5676,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -5598,7 +5702,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5610,7 +5714,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5623,7 +5727,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -5643,7 +5747,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5655,7 +5759,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5668,7 +5772,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -5698,7 +5802,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5710,7 +5814,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5723,7 +5827,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -5771,7 +5875,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5783,7 +5887,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5796,7 +5900,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *BadPart) GetPart() string {
@@ -5822,7 +5926,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5834,7 +5938,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5847,7 +5951,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *DropRequest) GetDigest() string {
@@ -5866,7 +5970,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5878,7 +5982,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5891,7 +5995,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *DropResponse) GetWarning() string {
@@ -5911,7 +6015,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5923,7 +6027,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5936,7 +6040,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *PruneRequest) GetVm() *VM {
@@ -5963,7 +6067,7 @@ type PruneResponse struct {
 
 func (x *PruneResponse) Reset() {
 	*x = PruneResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5975,7 +6079,7 @@ func (x *PruneResponse) String() string {
 func (*PruneResponse) ProtoMessage() {}
 
 func (x *PruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5988,7 +6092,7 @@ func (x *PruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
 func (*PruneResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PruneResponse) GetPruned() []*Pruned {
@@ -6021,7 +6125,7 @@ type Pruned struct {
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6033,7 +6137,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6046,7 +6150,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Pruned) GetVm() *VM {
@@ -6110,7 +6214,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6122,7 +6226,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6135,7 +6239,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *DiffRequest) GetFrom() string {
@@ -6175,7 +6279,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6187,7 +6291,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6200,7 +6304,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *DiffResponse) GetSpaces() []*SpaceDiff {
@@ -6226,7 +6330,7 @@ type SpaceDiff struct {
 
 func (x *SpaceDiff) Reset() {
 	*x = SpaceDiff{}
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6238,7 +6342,7 @@ func (x *SpaceDiff) String() string {
 func (*SpaceDiff) ProtoMessage() {}
 
 func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6251,7 +6355,7 @@ func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
 func (*SpaceDiff) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *SpaceDiff) GetName() string {
@@ -6315,7 +6419,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6327,7 +6431,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6340,7 +6444,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *CopyRequest) GetRepository() string {
@@ -6382,7 +6486,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6394,7 +6498,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6407,7 +6511,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *CopyResponse) GetBytes() uint64 {
@@ -6444,7 +6548,7 @@ type LogRequest struct {
 
 func (x *LogRequest) Reset() {
 	*x = LogRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6456,7 +6560,7 @@ func (x *LogRequest) String() string {
 func (*LogRequest) ProtoMessage() {}
 
 func (x *LogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6469,7 +6573,7 @@ func (x *LogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogRequest.ProtoReflect.Descriptor instead.
 func (*LogRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *LogRequest) GetVm() *VM {
@@ -6518,7 +6622,7 @@ type LogPlace struct {
 
 func (x *LogPlace) Reset() {
 	*x = LogPlace{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6530,7 +6634,7 @@ func (x *LogPlace) String() string {
 func (*LogPlace) ProtoMessage() {}
 
 func (x *LogPlace) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6543,7 +6647,7 @@ func (x *LogPlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPlace.ProtoReflect.Descriptor instead.
 func (*LogPlace) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *LogPlace) GetFile() uint64 {
@@ -6571,7 +6675,7 @@ type LogPart struct {
 
 func (x *LogPart) Reset() {
 	*x = LogPart{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6583,7 +6687,7 @@ func (x *LogPart) String() string {
 func (*LogPart) ProtoMessage() {}
 
 func (x *LogPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6596,7 +6700,7 @@ func (x *LogPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPart.ProtoReflect.Descriptor instead.
 func (*LogPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *LogPart) GetUnixNano() int64 {
@@ -6625,7 +6729,7 @@ type LogResponse struct {
 
 func (x *LogResponse) Reset() {
 	*x = LogResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6637,7 +6741,7 @@ func (x *LogResponse) String() string {
 func (*LogResponse) ProtoMessage() {}
 
 func (x *LogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6650,7 +6754,7 @@ func (x *LogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogResponse.ProtoReflect.Descriptor instead.
 func (*LogResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *LogResponse) GetParts() []*LogPart {
@@ -6692,7 +6796,7 @@ type PeerRef struct {
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6704,7 +6808,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6717,7 +6821,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -6752,7 +6856,7 @@ type PeerState struct {
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6764,7 +6868,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6777,7 +6881,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -6815,7 +6919,7 @@ type PeerCheckRequest struct {
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6827,7 +6931,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6840,7 +6944,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -6896,7 +7000,7 @@ type PeerCheckResponse struct {
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6908,7 +7012,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6921,7 +7025,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -6960,7 +7064,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6972,7 +7076,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6985,7 +7089,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -7049,7 +7153,7 @@ type PeerPrepareResponse struct {
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7061,7 +7165,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7074,7 +7178,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -7117,7 +7221,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7129,7 +7233,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7142,7 +7246,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -7183,7 +7287,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7195,7 +7299,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7208,7 +7312,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -7235,7 +7339,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7247,7 +7351,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7260,7 +7364,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -7288,7 +7392,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7300,7 +7404,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7313,7 +7417,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -7348,7 +7452,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7360,7 +7464,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7373,7 +7477,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -7409,7 +7513,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7421,7 +7525,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7434,7 +7538,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -7480,7 +7584,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7492,7 +7596,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7505,7 +7609,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -7571,7 +7675,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7583,7 +7687,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7596,7 +7700,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -7649,7 +7753,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7661,7 +7765,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7674,7 +7778,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 type GoldenListResponse struct {
@@ -7686,7 +7790,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7698,7 +7802,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7711,7 +7815,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -7739,7 +7843,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7751,7 +7855,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7764,7 +7868,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -7846,7 +7950,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7858,7 +7962,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7871,7 +7975,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -7890,7 +7994,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7902,7 +8006,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7915,7 +8019,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -7947,7 +8051,7 @@ type TemplateInfo struct {
 
 func (x *TemplateInfo) Reset() {
 	*x = TemplateInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7959,7 +8063,7 @@ func (x *TemplateInfo) String() string {
 func (*TemplateInfo) ProtoMessage() {}
 
 func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7972,7 +8076,7 @@ func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateInfo.ProtoReflect.Descriptor instead.
 func (*TemplateInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *TemplateInfo) GetKind() TemplateKind {
@@ -8082,7 +8186,7 @@ type TemplatesRequest struct {
 
 func (x *TemplatesRequest) Reset() {
 	*x = TemplatesRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8094,7 +8198,7 @@ func (x *TemplatesRequest) String() string {
 func (*TemplatesRequest) ProtoMessage() {}
 
 func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8107,7 +8211,7 @@ func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesRequest.ProtoReflect.Descriptor instead.
 func (*TemplatesRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *TemplatesRequest) GetKind() TemplateKind {
@@ -8127,7 +8231,7 @@ type TemplatesResponse struct {
 
 func (x *TemplatesResponse) Reset() {
 	*x = TemplatesResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8139,7 +8243,7 @@ func (x *TemplatesResponse) String() string {
 func (*TemplatesResponse) ProtoMessage() {}
 
 func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8152,7 +8256,7 @@ func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesResponse.ProtoReflect.Descriptor instead.
 func (*TemplatesResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *TemplatesResponse) GetTemplates() []*TemplateInfo {
@@ -8180,7 +8284,7 @@ type TemplateMakeRequest struct {
 
 func (x *TemplateMakeRequest) Reset() {
 	*x = TemplateMakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8192,7 +8296,7 @@ func (x *TemplateMakeRequest) String() string {
 func (*TemplateMakeRequest) ProtoMessage() {}
 
 func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8205,7 +8309,7 @@ func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeRequest.ProtoReflect.Descriptor instead.
 func (*TemplateMakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *TemplateMakeRequest) GetKind() TemplateKind {
@@ -8245,7 +8349,7 @@ type TemplateShape struct {
 
 func (x *TemplateShape) Reset() {
 	*x = TemplateShape{}
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8257,7 +8361,7 @@ func (x *TemplateShape) String() string {
 func (*TemplateShape) ProtoMessage() {}
 
 func (x *TemplateShape) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8270,7 +8374,7 @@ func (x *TemplateShape) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateShape.ProtoReflect.Descriptor instead.
 func (*TemplateShape) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *TemplateShape) GetMemory() uint64 {
@@ -8330,7 +8434,7 @@ type TemplateMakeResponse struct {
 
 func (x *TemplateMakeResponse) Reset() {
 	*x = TemplateMakeResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[102]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8342,7 +8446,7 @@ func (x *TemplateMakeResponse) String() string {
 func (*TemplateMakeResponse) ProtoMessage() {}
 
 func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[102]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8355,7 +8459,7 @@ func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeResponse.ProtoReflect.Descriptor instead.
 func (*TemplateMakeResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *TemplateMakeResponse) GetTemplate() *TemplateInfo {
@@ -8417,7 +8521,7 @@ type TemplateRemoveRequest struct {
 
 func (x *TemplateRemoveRequest) Reset() {
 	*x = TemplateRemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[103]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8429,7 +8533,7 @@ func (x *TemplateRemoveRequest) String() string {
 func (*TemplateRemoveRequest) ProtoMessage() {}
 
 func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[103]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8442,7 +8546,7 @@ func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveRequest.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *TemplateRemoveRequest) GetKind() TemplateKind {
@@ -8468,7 +8572,7 @@ type TemplateRemoveResponse struct {
 
 func (x *TemplateRemoveResponse) Reset() {
 	*x = TemplateRemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[104]
+	mi := &file_node_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8480,7 +8584,7 @@ func (x *TemplateRemoveResponse) String() string {
 func (*TemplateRemoveResponse) ProtoMessage() {}
 
 func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[104]
+	mi := &file_node_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8493,7 +8597,7 @@ func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveResponse.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *TemplateRemoveResponse) GetRemoved() []*TemplateInfo {
@@ -8514,7 +8618,7 @@ type TemplatePushRequest struct {
 
 func (x *TemplatePushRequest) Reset() {
 	*x = TemplatePushRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[105]
+	mi := &file_node_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8526,7 +8630,7 @@ func (x *TemplatePushRequest) String() string {
 func (*TemplatePushRequest) ProtoMessage() {}
 
 func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[105]
+	mi := &file_node_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8539,7 +8643,7 @@ func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushRequest.ProtoReflect.Descriptor instead.
 func (*TemplatePushRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *TemplatePushRequest) GetKind() TemplateKind {
@@ -8572,7 +8676,7 @@ type TemplatePushResponse struct {
 
 func (x *TemplatePushResponse) Reset() {
 	*x = TemplatePushResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[106]
+	mi := &file_node_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8584,7 +8688,7 @@ func (x *TemplatePushResponse) String() string {
 func (*TemplatePushResponse) ProtoMessage() {}
 
 func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[106]
+	mi := &file_node_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8597,7 +8701,7 @@ func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushResponse.ProtoReflect.Descriptor instead.
 func (*TemplatePushResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{106}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *TemplatePushResponse) GetPushed() []*TemplatePushed {
@@ -8620,7 +8724,7 @@ type TemplatePushed struct {
 
 func (x *TemplatePushed) Reset() {
 	*x = TemplatePushed{}
-	mi := &file_node_v1_node_proto_msgTypes[107]
+	mi := &file_node_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8632,7 +8736,7 @@ func (x *TemplatePushed) String() string {
 func (*TemplatePushed) ProtoMessage() {}
 
 func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[107]
+	mi := &file_node_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8645,7 +8749,7 @@ func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushed.ProtoReflect.Descriptor instead.
 func (*TemplatePushed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{107}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *TemplatePushed) GetTemplate() *TemplateInfo {
@@ -8993,7 +9097,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x10OperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"L\n" +
 	"\x11OperationResponse\x127\n" +
-	"\toperation\x18\x01 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\"5\n" +
+	"\toperation\x18\x01 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\"S\n" +
+	"\x15ContainerImageRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\"0\n" +
+	"\x16ContainerImageResponse\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"5\n" +
 	"\x0fExpectedRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"}\n" +
 	"\x10ExpectedResponse\x12\x1c\n" +
@@ -9052,7 +9161,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\x9d\x06\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xb7\x06\n" +
 	"\x06VMInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -9084,7 +9193,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x03pod\x18- \x01(\tR\x03pod\x12\x1e\n" +
 	"\n" +
 	"containers\x18. \x01(\rR\n" +
-	"containers\"F\n" +
+	"containers\x12\x18\n" +
+	"\amissing\x18/ \x03(\tR\amissing\"F\n" +
 	"\n" +
 	"VMsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
@@ -9524,7 +9634,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04Name\x12\x1b.godwit.node.v1.NameRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\x04Owed\x12\x1b.godwit.node.v1.OwedRequest\x1a\x1c.godwit.node.v1.OwedResponse\x12D\n" +
 	"\x05Clear\x12\x1c.godwit.node.v1.ClearRequest\x1a\x1d.godwit.node.v1.ClearResponse\x12P\n" +
-	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xee\x0f\n" +
+	"\tOperation\x12 .godwit.node.v1.OperationRequest\x1a!.godwit.node.v1.OperationResponse2\xcf\x10\n" +
 	"\x04Node\x12A\n" +
 	"\x04Info\x12\x1b.godwit.node.v1.InfoRequest\x1a\x1c.godwit.node.v1.InfoResponse\x12>\n" +
 	"\x03VMs\x12\x1a.godwit.node.v1.VMsRequest\x1a\x1b.godwit.node.v1.VMsResponse\x12M\n" +
@@ -9555,7 +9665,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0eTemplateRemove\x12%.godwit.node.v1.TemplateRemoveRequest\x1a&.godwit.node.v1.TemplateRemoveResponse\x12Y\n" +
 	"\fTemplatePush\x12#.godwit.node.v1.TemplatePushRequest\x1a$.godwit.node.v1.TemplatePushResponse\x12J\n" +
 	"\aHistory\x12\x1e.godwit.node.v1.HistoryRequest\x1a\x1f.godwit.node.v1.HistoryResponse\x12M\n" +
-	"\bExpected\x12\x1f.godwit.node.v1.ExpectedRequest\x1a .godwit.node.v1.ExpectedResponse2\xf4\a\n" +
+	"\bExpected\x12\x1f.godwit.node.v1.ExpectedRequest\x1a .godwit.node.v1.ExpectedResponse\x12_\n" +
+	"\x0eContainerImage\x12%.godwit.node.v1.ContainerImageRequest\x1a&.godwit.node.v1.ContainerImageResponse2\xf4\a\n" +
 	"\x04Peer\x12L\n" +
 	"\x05Check\x12 .godwit.node.v1.PeerCheckRequest\x1a!.godwit.node.v1.PeerCheckResponse\x12R\n" +
 	"\aPrepare\x12\".godwit.node.v1.PeerPrepareRequest\x1a#.godwit.node.v1.PeerPrepareResponse\x12?\n" +
@@ -9585,7 +9696,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 109)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 111)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                      // 0: godwit.node.v1.Kind
 	(Phase)(0),                     // 1: godwit.node.v1.Phase
@@ -9626,91 +9737,93 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*ClearResponse)(nil),          // 36: godwit.node.v1.ClearResponse
 	(*OperationRequest)(nil),       // 37: godwit.node.v1.OperationRequest
 	(*OperationResponse)(nil),      // 38: godwit.node.v1.OperationResponse
-	(*ExpectedRequest)(nil),        // 39: godwit.node.v1.ExpectedRequest
-	(*ExpectedResponse)(nil),       // 40: godwit.node.v1.ExpectedResponse
-	(*HistoryRequest)(nil),         // 41: godwit.node.v1.HistoryRequest
-	(*HistoryResponse)(nil),        // 42: godwit.node.v1.HistoryResponse
-	(*NodeEvent)(nil),              // 43: godwit.node.v1.NodeEvent
-	(*InfoRequest)(nil),            // 44: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),           // 45: godwit.node.v1.InfoResponse
-	(*Check)(nil),                  // 46: godwit.node.v1.Check
-	(*VMInfo)(nil),                 // 47: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),             // 48: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),            // 49: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),       // 50: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),            // 51: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),      // 52: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),          // 53: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),         // 54: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),               // 55: godwit.node.v1.Transfer
-	(*Figures)(nil),                // 56: godwit.node.v1.Figures
-	(*Pass)(nil),                   // 57: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),          // 58: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),         // 59: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),           // 60: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),       // 61: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),      // 62: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),         // 63: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),        // 64: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),          // 65: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 66: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),                // 67: godwit.node.v1.BadPart
-	(*DropRequest)(nil),            // 68: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),           // 69: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),           // 70: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),          // 71: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),                 // 72: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),            // 73: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),           // 74: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),              // 75: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),            // 76: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),           // 77: godwit.node.v1.CopyResponse
-	(*LogRequest)(nil),             // 78: godwit.node.v1.LogRequest
-	(*LogPlace)(nil),               // 79: godwit.node.v1.LogPlace
-	(*LogPart)(nil),                // 80: godwit.node.v1.LogPart
-	(*LogResponse)(nil),            // 81: godwit.node.v1.LogResponse
-	(*PeerRef)(nil),                // 82: godwit.node.v1.PeerRef
-	(*PeerState)(nil),              // 83: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),       // 84: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),      // 85: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),     // 86: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil),    // 87: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),        // 88: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),        // 89: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),     // 90: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),       // 91: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),      // 92: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),     // 93: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),          // 94: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),         // 95: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),      // 96: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),     // 97: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),             // 98: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),      // 99: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),     // 100: godwit.node.v1.GoldenDropResponse
-	(*TemplateInfo)(nil),           // 101: godwit.node.v1.TemplateInfo
-	(*TemplatesRequest)(nil),       // 102: godwit.node.v1.TemplatesRequest
-	(*TemplatesResponse)(nil),      // 103: godwit.node.v1.TemplatesResponse
-	(*TemplateMakeRequest)(nil),    // 104: godwit.node.v1.TemplateMakeRequest
-	(*TemplateShape)(nil),          // 105: godwit.node.v1.TemplateShape
-	(*TemplateMakeResponse)(nil),   // 106: godwit.node.v1.TemplateMakeResponse
-	(*TemplateRemoveRequest)(nil),  // 107: godwit.node.v1.TemplateRemoveRequest
-	(*TemplateRemoveResponse)(nil), // 108: godwit.node.v1.TemplateRemoveResponse
-	(*TemplatePushRequest)(nil),    // 109: godwit.node.v1.TemplatePushRequest
-	(*TemplatePushResponse)(nil),   // 110: godwit.node.v1.TemplatePushResponse
-	(*TemplatePushed)(nil),         // 111: godwit.node.v1.TemplatePushed
-	nil,                            // 112: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Stream)(nil),              // 113: godwit.machine.v1.Stream
-	(*v1.Ref)(nil),                 // 114: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),       // 115: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),       // 116: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),         // 117: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),      // 118: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),        // 119: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),     // 120: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),        // 121: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),       // 122: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),      // 123: godwit.machine.v1.RevertResponse
+	(*ContainerImageRequest)(nil),  // 39: godwit.node.v1.ContainerImageRequest
+	(*ContainerImageResponse)(nil), // 40: godwit.node.v1.ContainerImageResponse
+	(*ExpectedRequest)(nil),        // 41: godwit.node.v1.ExpectedRequest
+	(*ExpectedResponse)(nil),       // 42: godwit.node.v1.ExpectedResponse
+	(*HistoryRequest)(nil),         // 43: godwit.node.v1.HistoryRequest
+	(*HistoryResponse)(nil),        // 44: godwit.node.v1.HistoryResponse
+	(*NodeEvent)(nil),              // 45: godwit.node.v1.NodeEvent
+	(*InfoRequest)(nil),            // 46: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),           // 47: godwit.node.v1.InfoResponse
+	(*Check)(nil),                  // 48: godwit.node.v1.Check
+	(*VMInfo)(nil),                 // 49: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),             // 50: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),            // 51: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),       // 52: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),            // 53: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),      // 54: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),          // 55: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),         // 56: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),               // 57: godwit.node.v1.Transfer
+	(*Figures)(nil),                // 58: godwit.node.v1.Figures
+	(*Pass)(nil),                   // 59: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),          // 60: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),         // 61: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),           // 62: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),       // 63: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),      // 64: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),         // 65: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),        // 66: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),          // 67: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 68: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),                // 69: godwit.node.v1.BadPart
+	(*DropRequest)(nil),            // 70: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),           // 71: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),           // 72: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),          // 73: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),                 // 74: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),            // 75: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),           // 76: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),              // 77: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),            // 78: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),           // 79: godwit.node.v1.CopyResponse
+	(*LogRequest)(nil),             // 80: godwit.node.v1.LogRequest
+	(*LogPlace)(nil),               // 81: godwit.node.v1.LogPlace
+	(*LogPart)(nil),                // 82: godwit.node.v1.LogPart
+	(*LogResponse)(nil),            // 83: godwit.node.v1.LogResponse
+	(*PeerRef)(nil),                // 84: godwit.node.v1.PeerRef
+	(*PeerState)(nil),              // 85: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),       // 86: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),      // 87: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),     // 88: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil),    // 89: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),        // 90: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),        // 91: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),     // 92: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),       // 93: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),      // 94: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),     // 95: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),          // 96: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),         // 97: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),      // 98: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),     // 99: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),             // 100: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),      // 101: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),     // 102: godwit.node.v1.GoldenDropResponse
+	(*TemplateInfo)(nil),           // 103: godwit.node.v1.TemplateInfo
+	(*TemplatesRequest)(nil),       // 104: godwit.node.v1.TemplatesRequest
+	(*TemplatesResponse)(nil),      // 105: godwit.node.v1.TemplatesResponse
+	(*TemplateMakeRequest)(nil),    // 106: godwit.node.v1.TemplateMakeRequest
+	(*TemplateShape)(nil),          // 107: godwit.node.v1.TemplateShape
+	(*TemplateMakeResponse)(nil),   // 108: godwit.node.v1.TemplateMakeResponse
+	(*TemplateRemoveRequest)(nil),  // 109: godwit.node.v1.TemplateRemoveRequest
+	(*TemplateRemoveResponse)(nil), // 110: godwit.node.v1.TemplateRemoveResponse
+	(*TemplatePushRequest)(nil),    // 111: godwit.node.v1.TemplatePushRequest
+	(*TemplatePushResponse)(nil),   // 112: godwit.node.v1.TemplatePushResponse
+	(*TemplatePushed)(nil),         // 113: godwit.node.v1.TemplatePushed
+	nil,                            // 114: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Stream)(nil),              // 115: godwit.machine.v1.Stream
+	(*v1.Ref)(nil),                 // 116: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),       // 117: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),       // 118: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),         // 119: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),      // 120: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),        // 121: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),     // 122: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),        // 123: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),       // 124: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),      // 125: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -9754,71 +9867,71 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	4,   // 38: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
 	6,   // 39: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
 	4,   // 40: godwit.node.v1.ExpectedRequest.vm:type_name -> godwit.node.v1.VM
-	113, // 41: godwit.node.v1.ExpectedResponse.stream:type_name -> godwit.machine.v1.Stream
-	43,  // 42: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
-	43,  // 43: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
-	43,  // 44: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
+	115, // 41: godwit.node.v1.ExpectedResponse.stream:type_name -> godwit.machine.v1.Stream
+	45,  // 42: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
+	45,  // 43: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
+	45,  // 44: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
 	4,   // 45: godwit.node.v1.NodeEvent.vm:type_name -> godwit.node.v1.VM
-	46,  // 46: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	48,  // 46: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
 	4,   // 47: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
 	5,   // 48: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
 	6,   // 49: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
 	9,   // 50: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
-	47,  // 51: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	49,  // 51: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
 	4,   // 52: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
 	4,   // 53: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
 	4,   // 54: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
 	6,   // 55: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	56,  // 56: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	55,  // 57: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	57,  // 58: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	58,  // 56: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	57,  // 57: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	59,  // 58: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
 	4,   // 59: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
 	4,   // 60: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
 	4,   // 61: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	60,  // 62: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	67,  // 63: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	62,  // 62: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	69,  // 63: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
 	4,   // 64: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	72,  // 65: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	74,  // 65: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
 	4,   // 66: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	75,  // 67: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	77,  // 67: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
 	4,   // 68: godwit.node.v1.LogRequest.vm:type_name -> godwit.node.v1.VM
-	79,  // 69: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
-	80,  // 70: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
-	79,  // 71: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
+	81,  // 69: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
+	82,  // 70: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
+	81,  // 71: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
 	4,   // 72: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	114, // 73: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	115, // 74: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	116, // 73: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	117, // 74: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
 	2,   // 75: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
 	4,   // 76: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	116, // 77: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	118, // 77: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
 	4,   // 78: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	114, // 79: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	116, // 80: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	116, // 79: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	118, // 80: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
 	4,   // 81: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	117, // 82: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	119, // 82: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
 	4,   // 83: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	118, // 84: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	120, // 84: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
 	4,   // 85: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	114, // 86: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	116, // 86: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
 	4,   // 87: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	114, // 88: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	116, // 88: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
 	4,   // 89: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	114, // 90: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	112, // 91: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	98,  // 92: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	98,  // 93: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	116, // 90: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	114, // 91: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	100, // 92: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	100, // 93: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
 	3,   // 94: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
 	3,   // 95: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	101, // 96: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	103, // 96: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
 	3,   // 97: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	94,  // 98: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
-	105, // 99: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
-	101, // 100: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	96,  // 98: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	107, // 99: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	103, // 100: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
 	3,   // 101: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	101, // 102: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	103, // 102: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
 	3,   // 103: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	111, // 104: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
-	101, // 105: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	113, // 104: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	103, // 105: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
 	14,  // 106: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
 	15,  // 107: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
 	17,  // 108: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
@@ -9839,110 +9952,112 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	33,  // 123: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
 	35,  // 124: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
 	37,  // 125: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	44,  // 126: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	48,  // 127: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	50,  // 128: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	51,  // 129: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	53,  // 130: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	52,  // 131: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	46,  // 126: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	50,  // 127: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	52,  // 128: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	53,  // 129: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	55,  // 130: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	54,  // 131: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
 	28,  // 132: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
 	29,  // 133: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
 	14,  // 134: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	58,  // 135: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	61,  // 136: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	63,  // 137: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	65,  // 138: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	68,  // 139: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	60,  // 135: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	63,  // 136: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	65,  // 137: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	67,  // 138: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	70,  // 139: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
 	31,  // 140: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
-	70,  // 141: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	73,  // 142: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	76,  // 143: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	94,  // 144: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	96,  // 145: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	99,  // 146: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	102, // 147: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
-	104, // 148: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
-	107, // 149: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
-	109, // 150: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
-	41,  // 151: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
-	39,  // 152: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
-	84,  // 153: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	86,  // 154: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	82,  // 155: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	82,  // 156: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	82,  // 157: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	82,  // 158: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	89,  // 159: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	90,  // 160: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	82,  // 161: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	91,  // 162: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	92,  // 163: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	93,  // 164: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	51,  // 165: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	78,  // 166: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
-	7,   // 167: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 168: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 169: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 170: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 171: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 172: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 173: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 174: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 175: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 176: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 177: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 178: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 179: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	27,  // 180: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 181: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	7,   // 182: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
-	7,   // 183: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
-	34,  // 184: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	36,  // 185: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	38,  // 186: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	45,  // 187: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	49,  // 188: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	54,  // 189: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	54,  // 190: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	54,  // 191: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	54,  // 192: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 193: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 194: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 195: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	59,  // 196: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	62,  // 197: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	64,  // 198: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	66,  // 199: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	69,  // 200: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	7,   // 201: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
-	71,  // 202: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	74,  // 203: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	77,  // 204: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	95,  // 205: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	97,  // 206: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	100, // 207: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	103, // 208: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	106, // 209: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	108, // 210: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	110, // 211: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	42,  // 212: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
-	40,  // 213: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
-	85,  // 214: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	87,  // 215: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	88,  // 216: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	83,  // 217: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	83,  // 218: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	116, // 219: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	119, // 220: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	120, // 221: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	121, // 222: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	122, // 223: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	123, // 224: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	83,  // 225: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	54,  // 226: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	81,  // 227: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
-	167, // [167:228] is the sub-list for method output_type
-	106, // [106:167] is the sub-list for method input_type
+	72,  // 141: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	75,  // 142: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	78,  // 143: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	96,  // 144: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	98,  // 145: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	101, // 146: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	104, // 147: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	106, // 148: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	109, // 149: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	111, // 150: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	43,  // 151: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
+	41,  // 152: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
+	39,  // 153: godwit.node.v1.Node.ContainerImage:input_type -> godwit.node.v1.ContainerImageRequest
+	86,  // 154: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	88,  // 155: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	84,  // 156: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	84,  // 157: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	84,  // 158: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	84,  // 159: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	91,  // 160: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	92,  // 161: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	84,  // 162: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	93,  // 163: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	94,  // 164: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	95,  // 165: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	53,  // 166: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	80,  // 167: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
+	7,   // 168: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 169: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 170: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 171: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 172: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 173: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 174: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 175: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 176: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 177: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 178: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 179: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 180: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	27,  // 181: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 182: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 183: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	7,   // 184: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
+	34,  // 185: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	36,  // 186: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	38,  // 187: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	47,  // 188: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	51,  // 189: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	56,  // 190: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	56,  // 191: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	56,  // 192: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	56,  // 193: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 194: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 195: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 196: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	61,  // 197: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	64,  // 198: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	66,  // 199: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	68,  // 200: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	71,  // 201: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 202: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	73,  // 203: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	76,  // 204: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	79,  // 205: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	97,  // 206: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	99,  // 207: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	102, // 208: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	105, // 209: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	108, // 210: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	110, // 211: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	112, // 212: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	44,  // 213: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
+	42,  // 214: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
+	40,  // 215: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
+	87,  // 216: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	89,  // 217: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	90,  // 218: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	85,  // 219: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	85,  // 220: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	118, // 221: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	121, // 222: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	122, // 223: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	123, // 224: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	124, // 225: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	125, // 226: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	85,  // 227: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	56,  // 228: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	83,  // 229: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
+	168, // [168:230] is the sub-list for method output_type
+	106, // [106:168] is the sub-list for method input_type
 	106, // [106:106] is the sub-list for extension type_name
 	106, // [106:106] is the sub-list for extension extendee
 	0,   // [0:106] is the sub-list for field type_name
@@ -9955,15 +10070,15 @@ func file_node_v1_node_proto_init() {
 	}
 	file_node_v1_node_proto_msgTypes[12].OneofWrappers = []any{}
 	file_node_v1_node_proto_msgTypes[27].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[39].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[74].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[41].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[76].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   109,
+			NumMessages:   111,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -376,6 +376,7 @@ type NodeService interface {
 	TemplatePush(context.Context, *TemplatePushRequest) (*TemplatePushResponse, error)
 	History(context.Context, *HistoryRequest) (*HistoryResponse, error)
 	Expected(context.Context, *ExpectedRequest) (*ExpectedResponse, error)
+	ContainerImage(context.Context, *ContainerImageRequest) (*ContainerImageResponse, error)
 }
 
 func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
@@ -569,6 +570,13 @@ func RegisterNodeService(srv *ttrpc.Server, svc NodeService) {
 					return nil, err
 				}
 				return svc.Expected(ctx, &req)
+			},
+			"ContainerImage": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req ContainerImageRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.ContainerImage(ctx, &req)
 			},
 		},
 	})
@@ -795,6 +803,14 @@ func (c *nodeClient) History(ctx context.Context, req *HistoryRequest) (*History
 func (c *nodeClient) Expected(ctx context.Context, req *ExpectedRequest) (*ExpectedResponse, error) {
 	var resp ExpectedResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Node", "Expected", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *nodeClient) ContainerImage(ctx context.Context, req *ContainerImageRequest) (*ContainerImageResponse, error) {
+	var resp ContainerImageResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Node", "ContainerImage", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -14,7 +14,8 @@ import (
 
 // Root is an open directory.
 type Root struct {
-	file *os.File
+	file  *os.File
+	owner *[2]int
 }
 
 // Open opens dir as a root.
@@ -28,6 +29,20 @@ func Open(dir string) (*Root, error) {
 
 // Close closes the root; files opened in it stay open.
 func (r *Root) Close() error { return r.file.Close() }
+
+// Own makes what MkdirAll and Touch make from now on belong to a user and a group. Without it they are the caller's.
+func (r *Root) Own(uid, gid int) { r.owner = &[2]int{uid, gid} }
+
+// made gives a name that was made its owner.
+func (r *Root) made(dir *os.File, name string) error {
+	if r.owner == nil {
+		return nil
+	}
+	if err := unix.Fchownat(int(dir.Fd()), name, r.owner[0], r.owner[1], unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &os.PathError{Op: "chown", Path: name, Err: err}
+	}
+	return nil
+}
 
 // OpenFile is open(2) inside the root.
 func (r *Root) OpenFile(path string, flags int, mode uint32) (*os.File, error) {
@@ -65,6 +80,11 @@ func (r *Root) MkdirAll(path string) (*os.File, error) {
 	if err != nil && err != unix.EEXIST {
 		return nil, &os.PathError{Op: "mkdir", Path: path, Err: err}
 	}
+	if err == nil {
+		if err := r.made(parent, filepath.Base(path)); err != nil {
+			return nil, err
+		}
+	}
 	return r.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
@@ -80,12 +100,15 @@ func (r *Root) Touch(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	parent.Close()
+	defer parent.Close()
 	made, err := r.OpenFile(path, unix.O_CREAT|unix.O_RDONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	made.Close()
+	if err := r.made(parent, filepath.Base(path)); err != nil {
+		return nil, err
+	}
 	return r.OpenFile(path, unix.O_PATH, 0)
 }
 

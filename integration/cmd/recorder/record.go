@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	sandbox "github.com/containerd/containerd/api/runtime/sandbox/v1"
 	task "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/ttrpc"
 	"golang.org/x/sys/unix"
@@ -68,6 +69,9 @@ func intercept(ctx context.Context, decode ttrpc.Unmarshaler, info *ttrpc.UnaryS
 		if r, ok := request.(interface{ GetID() string }); ok {
 			id = r.GetID()
 		}
+		if r, ok := request.(interface{ GetSandboxID() string }); ok {
+			id = r.GetSandboxID()
+		}
 		if r, ok := request.(interface{ GetExecID() string }); ok && r.GetExecID() != "" {
 			more = "exec " + r.GetExecID()
 		}
@@ -76,6 +80,11 @@ func intercept(ctx context.Context, decode ttrpc.Unmarshaler, info *ttrpc.UnaryS
 			more = strings.TrimSpace(fmt.Sprintf("%s signal %d all %v", more, r.GetSignal(), r.GetAll()))
 		case *task.CreateTaskRequest:
 			more = fmt.Sprintf("mounts %d", len(r.GetRootfs()))
+			if sandboxed.Load() {
+				more += files(r)
+			}
+		case *sandbox.CreateSandboxRequest:
+			more = brings(r)
 		}
 		return record(path.Base(info.FullMethod), id, more)
 	})

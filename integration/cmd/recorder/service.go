@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	sandbox "github.com/containerd/containerd/api/runtime/sandbox/v1"
 	task "github.com/containerd/containerd/api/runtime/task/v3"
 	types "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
@@ -57,6 +58,7 @@ type service struct {
 // RegisterTTRPC implements the library's service.
 func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	task.RegisterTTRPCTaskService(server, s)
+	sandbox.RegisterTTRPCSandboxService(server, sandboxService{tasks: s})
 	return nil
 }
 

@@ -25,6 +25,7 @@ const usage = `usage: ring plan -lacking FILE NAME..       print the cases that 
        ring programs CASE..                 print what they run
        ring kvm                             tell whether KVM works here
        ring left -results FILE CASE..       print those that have no result yet
+       ring lanes -lanes NUMBER CASE..      print them again, a line for each ground
        ring run [-where ground] -results FILE -kept FILE CASE..
        ring report -results FILE -out FILE CASE..`
 
@@ -41,9 +42,9 @@ func main() {
 
 // options of all verbs; each reads its own.
 type options struct {
-	without, lacking, results, kept, out, where string
-	void, seconds                               int
-	bound                                       time.Duration
+	without, lacking, results, worked, kept, out, where string
+	void, seconds, lanes                                int
+	bound                                               time.Duration
 }
 
 func command(verb string, args []string) error {
@@ -52,10 +53,12 @@ func command(verb string, args []string) error {
 	flags.StringVar(&o.without, "without", "", "a VMM that is not here")
 	flags.StringVar(&o.lacking, "lacking", "", "file with a line for each case that cannot run here; plan writes it")
 	flags.StringVar(&o.results, "results", "", "file with a line for each case")
+	flags.StringVar(&o.worked, "worked", "", "file with a line for each case: its name, and seconds of work")
 	flags.StringVar(&o.kept, "kept", "", "file or disk that takes what is left of cases that fail, as tar")
 	flags.StringVar(&o.out, "out", "", "file for the report")
 	flags.StringVar(&o.where, "where", "host", "host or ground")
 	flags.IntVar(&o.void, "void", 0, "starts of the ground that were void")
+	flags.IntVar(&o.lanes, "lanes", 1, "grounds that run side by side")
 	flags.IntVar(&o.seconds, "seconds", 0, "that it took")
 	flags.DurationVar(&o.bound, "bound", 30*time.Minute, "bound of a case")
 	if err := flags.Parse(args); err != nil {
@@ -80,6 +83,11 @@ func command(verb string, args []string) error {
 		return programs(cases)
 	case "left":
 		return o.left(cases)
+	case "lanes":
+		for _, lane := range ring.Lanes(cases, o.lanes) {
+			fmt.Println(strings.Join(ring.IDs(lane), " "))
+		}
+		return nil
 	case "run":
 		return o.run(cases)
 	case "report":
@@ -177,6 +185,9 @@ func (o options) report(cases []ring.Case) error {
 	}
 	report, verdict := ring.Judge(cases, got)
 	report.Where, report.VoidStarts, report.Seconds = o.where, o.void, o.seconds
+	if err := o.work(report.Cases); err != nil {
+		return err
+	}
 	if o.without != "" {
 		report.NotRun = []string{o.without}
 	}
@@ -198,8 +209,8 @@ func (o options) report(cases []ring.Case) error {
 		return err
 	}
 	for _, c := range report.Cases {
-		fmt.Printf("kvmhost: %-28s %3d passed %3d failed %3d skipped %5.0f s %s\n", c.Case, c.Passed, c.Failed, c.Skipped,
-			c.Seconds, c.Why)
+		fmt.Printf("kvmhost: %-28s %3d passed %3d failed %3d skipped %5.0f s (%.0f s of a processor) %s\n", c.Case, c.Passed,
+			c.Failed, c.Skipped, c.Seconds, c.Worked, c.Why)
 	}
 	for _, s := range report.LeftOut {
 		fmt.Println("kvmhost: left out:", s)
@@ -208,4 +219,25 @@ func (o options) report(cases []ring.Case) error {
 		strings.Join(report.VMMs, " and "), report.Where, report.Passed, report.Failed, report.Skipped, report.VoidStarts,
 		report.Seconds)
 	return verdict
+}
+
+// work notes what the ground has worked for each case.
+func (o options) work(cases []ring.Result) error {
+	if o.worked == "" {
+		return nil
+	}
+	data, err := os.ReadFile(o.worked)
+	if err != nil {
+		return err
+	}
+	for i, c := range cases {
+		for line := range strings.Lines(string(data)) {
+			if id, seconds, ok := strings.Cut(strings.TrimSpace(line), " "); ok && id == c.Case {
+				if _, err := fmt.Sscan(seconds, &cases[i].Worked); err != nil {
+					return fmt.Errorf("work of %s: %w", id, err)
+				}
+			}
+		}
+	}
+	return nil
 }

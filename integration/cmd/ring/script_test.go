@@ -72,7 +72,7 @@ esac
 // outer are the parts of the ground that a fake QEMU needs none of.
 const outer = `
 kernel() { :; }
-disk() { : >"$work/root.img"; : >"$work/kept"; }
+disk() { : >"$work/root.img"; }
 `
 
 type ran struct {
@@ -167,10 +167,12 @@ func TestWhere(t *testing.T) {
 				NotRun: []string{"firmware/cloud-hypervisor: GODWIT_CLOUDHV_FIRMWARE names no file"}},
 			"NOT RUN: firmware/cloud-hypervisor: GODWIT_CLOUDHV_FIRMWARE"},
 		// Each start tells of one case and falls asleep: what was told stays told.
-		"a ground that sleeps": {nil, 0, ring.Report{Where: "ground", VMMs: ring.VMMs, Passed: 3, VoidStarts: 2},
-			"VOID: the ground fell asleep"},
-		"one that never wakes": {[]string{"FAKE_SLEEP=yes"}, 1, ring.Report{Where: "ground", VMMs: ring.VMMs, Failed: 3,
-			VoidStarts: 3}, "asleep 3 times"},
+		"a ground that sleeps": {[]string{"KVMHOST_LANES=1"}, 0, ring.Report{Where: "ground", VMMs: ring.VMMs,
+			Passed: 3, VoidStarts: 2}, "VOID: the ground fell asleep"},
+		"two that sleep": {[]string{"KVMHOST_LANES=2"}, 0, ring.Report{Where: "ground", VMMs: ring.VMMs, Passed: 3,
+			VoidStarts: 1}, "boots 2 times"},
+		"one that never wakes": {[]string{"KVMHOST_LANES=1", "FAKE_SLEEP=yes"}, 1, ring.Report{Where: "ground",
+			VMMs: ring.VMMs, Failed: 3, VoidStarts: 3}, "asleep 3 times"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -188,6 +190,10 @@ func TestWhere(t *testing.T) {
 			if name == "a ground that sleeps" && !strings.Contains(r.said, "start few/qemu,demo/qemu,demo/cloud-hypervisor\n") ||
 				name == "a ground that sleeps" && !strings.Contains(r.said, "start demo/cloud-hypervisor\n") {
 				t.Errorf("starts:\n%s", r.said)
+			}
+			if name == "two that sleep" && (!strings.Contains(r.said, "start few/qemu,demo/qemu\n") ||
+				!strings.Contains(r.said, "start demo/cloud-hypervisor\n")) {
+				t.Errorf("starts of two lanes:\n%s", r.said)
 			}
 		})
 	}

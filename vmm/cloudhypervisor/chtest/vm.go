@@ -1,7 +1,6 @@
 package chtest
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -123,21 +122,6 @@ func (s *Server) transition(from, to string, events ...string) (int, any) {
 	return 204, nil
 }
 
-// state is what state.json holds of RAM.
-func state(memory uint64) []byte {
-	ram, _ := json.Marshal(map[string]any{
-		"memory_ranges": map[string]any{"data": []any{}},
-		"guest_ram_mappings": []any{map[string]any{
-			"slot": 0, "gpa": 0, "size": memory, "zone_id": "ram", "virtio_mem": false, "file_offset": 0,
-		}},
-	})
-	out, _ := json.Marshal(map[string]any{"snapshots": map[string]any{
-		"memory-manager": map[string]any{"snapshots": map[string]any{},
-			"snapshot_data": map[string]any{"state": string(ram)}},
-	}, "snapshot_data": nil})
-	return out
-}
-
 func (s *Server) snapshot(body []byte) (int, any) {
 	var config struct {
 		URL string `json:"destination_url"`
@@ -193,8 +177,11 @@ func (s *Server) restore(body []byte, in *withFiles) (int, any) {
 		return 500, refusal("The VM could not be restored", "config.json")
 	}
 	saved, err := os.ReadFile(filepath.Join(dir, "state.json"))
-	if err != nil || string(saved) != string(state(config.Memory.Zones[0].Size)) {
+	if err != nil || !sameState(saved, config.Memory.Zones[0].Size) {
 		return 500, refusal("The VM could not be restored", "state.json")
+	}
+	if err := s.readRAM(saved, dir, config.Memory.Zones[0].File); err != nil {
+		return 500, refusal("The VM could not be restored", err.Error())
 	}
 	if len(request.NetFDs) != len(config.Net) {
 		return 500, refusal(fmt.Sprintf("%d NICs have descriptors, the VM has %d", len(request.NetFDs), len(config.Net)))

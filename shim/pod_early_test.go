@@ -1,0 +1,81 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+)
+
+// TestVolumesComeWithTheWake: a guest that wakes is told of its volumes while it is asked who it is.
+func TestVolumesComeWithTheWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, told := &faults{}, make(chan struct{})
+		f.at("sync volume", func() error { close(told); return nil })
+		f.at("restored", func() error {
+			select {
+			case <-told:
+				return nil
+			case <-time.After(guestBound):
+				return errors.New("the guest was told of no volume")
+			}
+		})
+		agent := newFakeAgent(f)
+		p, _ := syncedPod(t, agent)
+		s := &starting{vm: p.vm, task: p.vm.owner}
+		if err := errors.Join(s.woken.meet(t.Context(), s, agent), s.woken.err); err != nil {
+			t.Error(err)
+		}
+		p.awaitEarly(t.Context())
+	})
+}
+
+// TestVolumesThatDoNotComeEarly: a guest that takes no volume, or hangs over one, wakes all the same. It is told again,
+// and a capture that begins meanwhile waits for nothing.
+func TestVolumesThatDoNotComeEarly(t *testing.T) {
+	for name, spoil := range map[string]func(*fakeAgent){
+		"fails": func(a *fakeAgent) { a.at("sync volume", func() error { return errors.New("no space") }) },
+		"hangs": func(a *fakeAgent) { a.hang("sync volume") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			agent := newFakeAgent(&faults{})
+			p, source := syncedPod(t, agent)
+			s := &starting{vm: p.vm, task: p.vm.owner}
+			spoil(agent)
+			if err := errors.Join(s.woken.meet(t.Context(), s, agent), s.woken.err); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			synctest.Wait()
+			capture, cancel := context.WithCancel(t.Context())
+			cancel()
+			begun := time.Now()
+			p.keepFresh(capture)
+			if took := time.Since(begun); took > 0 {
+				t.Errorf("%s: a capture waited for %s", name, took)
+			}
+			agent.at("sync volume", nil)
+			agent.pod.hung = nil
+			fresh := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{source: true}}
+			if !fresh.push(t.Context()) || agent.pod.synced["v1"] == nil {
+				t.Errorf("%s: the guest was not told again", name)
+			}
+		})
+	}
+}
+
+// TestSyncAfterAClockAhead: a shim whose node's clock was ahead has told the guest of a volume.
+func TestSyncAfterAClockAhead(t *testing.T) {
+	ahead := uint64(time.Now().Add(time.Hour).UnixNano())
+	agent := newFakeAgent(&faults{})
+	agent.pod.synced = map[string]*agentv1.SyncVolumeRequest{"v1": {Volume: "v1", Revision: ahead}}
+	p, source := syncedPod(t, agent)
+	if err := p.sync(t.Context(), agent, "v1", source); err != nil {
+		t.Fatal(err)
+	}
+	if has := agent.pod.synced["v1"].GetRevision(); has <= ahead {
+		t.Errorf("the guest has revision %d of before, %d", ahead, has)
+	}
+}
