@@ -1,0 +1,103 @@
+// Command testk8s runs the tests of the module of Kubernetes on a real API server, and writes how they ended. It ends
+// with 1 if one failed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/k8s"
+)
+
+const (
+	module = "migrate/kubernetes"
+	// limit is far above what all tests need.
+	limit = 30 * time.Minute
+)
+
+// result is how a run ended.
+type result struct {
+	k8s.Result
+	Kinds       int `json:"kinds"`                    // of the API
+	Unexplained int `json:"unexplained_requirements"` // promises that no test of the run shows
+}
+
+func main() {
+	out := flag.String("out", filepath.Join("out", "test-k8s.json"), "file for the result")
+	focus := flag.String("run", ".", "regular expression of names")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if err := run(ctx, *focus, *out); err != nil {
+		fmt.Fprintln(os.Stderr, "test-k8s: FAILED:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, focus, out string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	promises, err := os.ReadFile(filepath.Join(module, "testdata", "promises.txt"))
+	if err != nil {
+		return err
+	}
+	kinds, err := os.ReadDir("packaging/kubernetes/crd")
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "integration", "-count=1", "-json", "-timeout",
+		limit.String(), "-run", focus, "./...")
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Stderr = os.Stderr
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start go test: %w", err)
+	}
+	r := result{Kinds: len(kinds)}
+	r.Result, err = k8s.Read(output, os.Stdout)
+	if err != nil {
+		_, _ = io.Copy(io.Discard, output)
+	}
+	werr := cmd.Wait()
+	r.Unexplained = unexplained(string(promises), r.Cases)
+	if err := errors.Join(err, harness.WriteResult(out, r)); err != nil {
+		return err
+	}
+	fmt.Printf("test-k8s: %d kinds, %d passed, %d failed, %d promises without a test, in %.0f s: %s\n", r.Kinds, r.Passed,
+		r.Failed, r.Unexplained, r.Seconds, out)
+	if err := r.Err(); err != nil {
+		return err
+	}
+	return werr // all passed, and something else did not end well
+}
+
+// unexplained counts the promises whose test is none of those that passed. A line is the name of a test and the
+// promise.
+func unexplained(promises string, cases []k8s.Case) (n int) {
+	passed := map[string]bool{}
+	for _, c := range cases {
+		passed[c.Name] = c.End == "pass"
+	}
+	for line := range strings.Lines(promises) {
+		if test, _, ok := strings.Cut(line, " "); ok && test != "#" && !passed[test] {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,61 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Retention bounds the snapshots of a VM that have no name.
+type Retention struct {
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	Keep *int32 `json:"keep,omitempty"`
+}
+
+// VMSnapshotClassSpec is where snapshots lie, and who may put them there.
+type VMSnapshotClassSpec struct {
+	// Repository is the prefix of each VM's own one.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9._:-]*[a-z0-9])?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$`
+	Repository string `json:"repository"`
+	// +optional
+	PullSecretRef *SecretRef `json:"pullSecretRef,omitempty"`
+	// +optional
+	SealSecretRef *SecretRef `json:"sealSecretRef,omitempty"`
+	// +optional
+	SignSecretRef *SecretRef `json:"signSecretRef,omitempty"`
+	// +optional
+	Retention Retention `json:"retention,omitzero"`
+	// AllowedNamespaces may use the class; none: no namespace may.
+	//
+	// +optional
+	AllowedNamespaces *metav1.LabelSelector `json:"allowedNamespaces,omitempty"`
+	// MinGraceSeconds is what a pod has at least, from its deletion to its end.
+	//
+	// +kubebuilder:validation:Minimum=30
+	// +kubebuilder:validation:Maximum=86400
+	// +optional
+	MinGraceSeconds *int32 `json:"minGraceSeconds,omitempty"`
+}
+
+// VMSnapshotClass is the administrator's: no namespace names a registry.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=vmsnapclass,categories=godwit
+// +kubebuilder:printcolumn:name="Repository",type=string,JSONPath=`.spec.repository`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type VMSnapshotClass struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+	Spec              VMSnapshotClassSpec `json:"spec"`
+}
+
+// VMSnapshotClassList is a list of them.
+//
+// +kubebuilder:object:root=true
+type VMSnapshotClassList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []VMSnapshotClass `json:"items"`
+}

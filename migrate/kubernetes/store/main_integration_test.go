@@ -1,0 +1,14 @@
+//go:build integration
+
+package store_test
+
+import (
+	"os"
+	"testing"
+
+	"godwit.dev/godwit/migrate/kubernetes/apitest"
+)
+
+var server *apitest.Server
+
+func TestMain(m *testing.M) { os.Exit(apitest.Main(m, func(s *apitest.Server) { server = s })) }
