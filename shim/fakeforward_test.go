@@ -43,11 +43,13 @@ func (w *world) program(port uint32, serve func(*net.TCPConn)) {
 	w.must("listen", err)
 	w.t.Cleanup(func() { _ = l.Close() })
 	go func() {
+		var kept []net.Conn // a connection that nothing refers to is closed by a garbage collection
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
+			kept = append(kept, c)
 			go serve(c.(*net.TCPConn))
 		}
 	}()

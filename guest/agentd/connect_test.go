@@ -23,11 +23,13 @@ func listen(t *testing.T, network, address string, serve func(*net.TCPConn)) (po
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
+		var kept []net.Conn // a connection that nothing refers to is closed by a garbage collection
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
+			kept = append(kept, c)
 			go serve(c.(*net.TCPConn))
 		}
 	}()
