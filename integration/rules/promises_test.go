@@ -16,7 +16,7 @@ import (
 func TestLintHolds(t *testing.T) {
 	files := tracked(t)
 	for name, wants := range map[string][]string{
-		".ci/run":  {`(?m)^step test-all\b`, `(?m)^step lint \|\| status=1$`},
+		".ci/run":  {`(?m)^step test-all\b`, `(?m)^\tstep lint \|\| status=1$`, `(?m)^wait "\$beside" \|\| status=1$`},
 		"Makefile": {`(?m)^portable = \./cmd/godwit \./api/\.\.\.$`, `(?m)^\ttools/lint\.sh \$\(portable\)$`},
 		"tools/lint.sh": {`GOOS=darwin CGO_ENABLED=0 go build .*&& GOOS=darwin CGO_ENABLED=0 go vet`,
 			`(?m)^check 'macOS' portable "\$@"$`, `(?m)^check golangci-lint \S+ run \./\.\.\.$`},
