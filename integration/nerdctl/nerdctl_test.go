@@ -53,6 +53,7 @@ func TestNerdctl(t *testing.T) {
 	t.Run("refused", s.testRefused)
 	t.Run("flags", s.testFlags)
 	t.Run("more flags", s.testMoreFlags)
+	t.Run("users", s.testUsers)
 	t.Run("commands", s.testCommands)
 	t.Run("terminal", s.testTerminal)
 	t.Run("isolated", s.testIsolated)
@@ -183,8 +184,8 @@ func (s *site) ok(t *testing.T, args ...string) string {
 	return r.out
 }
 
-// detached starts a container in the background; the test's end removes it.
-func (s *site) detached(t *testing.T, name string, args ...string) {
+// removedAtEnd has the test's end remove a container.
+func (s *site) removedAtEnd(t *testing.T, name string) {
 	t.Helper()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), stepTimeout)
@@ -193,6 +194,12 @@ func (s *site) detached(t *testing.T, name string, args ...string) {
 			t.Error(err)
 		}
 	})
+}
+
+// detached starts a container in the background; the test's end removes it.
+func (s *site) detached(t *testing.T, name string, args ...string) {
+	t.Helper()
+	s.removedAtEnd(t, name)
 	run := append([]string{"run", "-d", "--name", name, "--runtime", runtimeName}, args...)
 	if !slices.Contains(args, "--restart") {
 		s.ok(t, run...)
