@@ -1,0 +1,99 @@
+// Package decide says what the operator does next, from what was observed alone. Nothing here asks or writes anything.
+//
+// Each function answers one action. The caller makes it, and what that changes is observed anew. What a cache tells
+// can only come to None: whatever else is decided by is read uncached first.
+package decide
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+)
+
+// Do is what is done next.
+type Do string
+
+// What can be done.
+const (
+	None            Do = "None"
+	AddFinalizer    Do = "AddFinalizer"
+	DropFinalizer   Do = "DropFinalizer"
+	EnsureRecord    Do = "EnsureRecord"
+	RemoveRecord    Do = "RemoveRecord"
+	MakePod         Do = "MakePod"
+	DeletePod       Do = "DeletePod"
+	SetGate         Do = "SetGate"
+	SetMode         Do = "SetMode" // of the VM: Hibernated
+	MakeOperation   Do = "MakeOperation"
+	AbortOperation  Do = "AbortOperation"
+	DeleteOperation Do = "DeleteOperation"
+	Order           Do = "Order" // to the engine, by a VMOperation
+	OrderAbort      Do = "OrderAbort"
+	OrderRecover    Do = "OrderRecover"
+	MakeVM          Do = "MakeVM"
+	UpdateVM        Do = "UpdateVM"
+	DeleteVM        Do = "DeleteVM"
+)
+
+// Action is what is done next, and why. What a Do needs of it is set.
+type Action struct {
+	Do  Do
+	Pod *corev1.Pod // MakePod: the new one. DeletePod, SetGate: the one that was seen
+	On  bool        // SetGate
+
+	Kind      v1alpha1.OperationKind // MakeOperation, Order, OrderAbort
+	Node      string                 // MakeOperation, Order: the destination; empty: the scheduler's choice
+	Operation string                 // AbortOperation, DeleteOperation: its name. OrderAbort: its id
+	VM        *v1alpha1.VirtualMachine
+
+	// Waits is why nothing is done although something is wanted. Refused: nothing will be until somebody changes
+	// something.
+	Waits   Reason
+	Refused bool
+	Message string
+	After   time.Duration // look again, though nothing may have told of a change; 0: need not
+}
+
+// Reason of a condition.
+type Reason string
+
+// The reasons.
+const (
+	ReasonRunning            Reason = "Running"
+	ReasonHibernated         Reason = "Hibernated"
+	ReasonStopped            Reason = "Stopped"
+	ReasonStarting           Reason = "Starting"
+	ReasonOperation          Reason = "OperationInProgress"
+	ReasonPodNotReady        Reason = "PodNotReady"
+	ReasonNodeUnreachable    Reason = "NodeUnreachable"
+	ReasonRecordsUnavailable Reason = "RecordsUnavailable"
+	ReasonRecordMissing      Reason = "RecordMissing"
+	ReasonRecordOfAnother    Reason = "RecordOfAnother"
+	ReasonStateKept          Reason = "StateKept"
+	ReasonNotHibernated      Reason = "NotHibernated"
+	ReasonCommitted          Reason = "Committed"
+	ReasonEngineMissing      Reason = "EngineMissing"
+	ReasonUnschedulable      Reason = "Unschedulable"
+	ReasonInvalid            Reason = "Invalid"
+	ReasonLost               Reason = "Lost"
+	ReasonEnded              Reason = "Ended"
+	ReasonDeleteRefused      Reason = "DeleteRefused"
+	ReasonNodeSilent         Reason = "NodeSilent"
+	ReasonBackOff            Reason = "BackOff"
+	ReasonPodsAlive          Reason = "PodsAlive"
+	ReasonStopsAtFailure     Reason = "StopsAtFailure"
+)
+
+func wait(why Reason, message string) Action { return Action{Do: None, Waits: why, Message: message} }
+
+func refuse(why Reason, message string) Action {
+	return Action{Do: None, Waits: why, Message: message, Refused: true}
+}
+
+// backOff is how long after so many failures something is tried again.
+func backOff(failures int) time.Duration {
+	const first, most = 10 * time.Second, 5 * time.Minute
+	return min(most, first<<min(failures, 6))
+}

@@ -1,0 +1,114 @@
+package decide
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/phases"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Eviction is what was observed of a pod that somebody wants to evict.
+type Eviction struct {
+	Pod    *corev1.Pod // nil: the API server has said that there is none
+	VM     *v1alpha1.VirtualMachine
+	Record *nodev1.Record
+	Unread error // as in VM
+	Orders []v1alpha1.VMOperation
+	Grace  *int64 // seconds that the eviction asks for; nil: the pod's own
+
+	Engine   bool
+	OnStop   bool  // the nodes' shims hibernate at a stop
+	MinGrace int64 // seconds that a hibernate at a stop needs
+}
+
+// Answer to an eviction. A client tries again what is not allowed.
+type Answer struct {
+	Allow   bool
+	Order   bool // a move has to be ordered first
+	Message string
+}
+
+// NextEviction decides what is answered to an eviction.
+func NextEviction(o Eviction) Answer {
+	pod, vm := o.Pod, o.VM
+	switch {
+	case o.Unread != nil:
+		return Answer{Message: "whether a VM runs in it cannot be read: " + o.Unread.Error()}
+	case pod == nil, pods.Ended(pod), pod.DeletionTimestamp != nil, pod.Labels[pods.LabelVM] == "", vm == nil:
+		return Answer{Allow: true}
+	case o.Record == nil && pod.Status.Phase == corev1.PodRunning:
+		return Answer{Message: "pod and VM are there, and the record is not: what runs in the pod, nobody can tell"}
+	case !pods.Names(o.Record, pod): // no VM runs in it: it waits for a node, or an operation brings one to it
+		return Answer{Allow: !o.switching()}.because(o.Record)
+	}
+	switch vm.Spec.Eviction.Strategy {
+	case v1alpha1.EvictionNone:
+		return Answer{Allow: true}
+	case v1alpha1.EvictionCold, v1alpha1.EvictionHibernate:
+		return o.stops()
+	}
+	return o.movesAway()
+}
+
+// switching: the destination of a move may own the VM within this moment.
+func (o Eviction) switching() bool {
+	op := o.Record.GetOperation()
+	return op.GetPhase() == nodev1.Phase_PHASE_SWITCHING && o.Pod.Labels[pods.LabelOperation] == op.GetId()
+}
+
+func (a Answer) because(rec *nodev1.Record) Answer {
+	if op := rec.GetOperation(); !a.Allow {
+		a.Message = fmt.Sprintf("operation %s is %s", op.GetId(), phases.Records[op.GetPhase()])
+	}
+	return a
+}
+
+// stops is a VM that its pod's end freezes. The API server takes the budget before that.
+func (o Eviction) stops() Answer {
+	grace := o.MinGrace
+	if s := o.Pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		grace = *s
+	}
+	if o.Grace != nil {
+		grace = *o.Grace
+	}
+	switch op := o.Record.GetOperation(); {
+	case op != nil:
+		return Answer{}.because(o.Record)
+	case !o.OnStop:
+		return Answer{Message: "it would end the VM: nodes do not hibernate a VM at a stop yet. Hibernate it, or set " +
+			"eviction.strategy None to give it up"}
+	case grace < o.MinGrace:
+		return Answer{Message: fmt.Sprintf("its grace period is %d s, and a hibernate needs %d s", grace, o.MinGrace)}
+	}
+	return Answer{Allow: true}
+}
+
+// movesAway is a VM that runs on elsewhere before its pod goes: no budget is taken.
+func (o Eviction) movesAway() Answer {
+	if o.Record.GetOperation() != nil {
+		return Answer{}.because(o.Record)
+	}
+	for i := range o.Orders {
+		if op := &o.Orders[i]; !Closed(op) && op.DeletionTimestamp == nil {
+			return Answer{Message: fmt.Sprintf("operation %s is %s", op.UID, orPending(op.Status.Phase))}
+		}
+	}
+	if !o.Engine {
+		return Answer{Message: "the VM moves live, and this operator has no engine for operations yet. Set " +
+			"eviction.strategy None to give it up"}
+	}
+	return Answer{Order: true}
+}
+
+func orPending(phase v1alpha1.MigrationPhase) v1alpha1.MigrationPhase {
+	if phase == "" {
+		return v1alpha1.MigrationPending
+	}
+	return phase
+}

@@ -1,0 +1,99 @@
+package decide_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+func TestNextEviction(t *testing.T) {
+	grace := func(s int64) *int64 { return &s }
+	strategy := func(s v1alpha1.EvictionStrategy) func(*decide.Eviction) {
+		return func(o *decide.Eviction) { o.VM.Spec.Eviction.Strategy = s }
+	}
+	op := operation(nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_TRANSFERRING)
+	for name, test := range map[string]struct {
+		change func(*decide.Eviction)
+		allow  bool
+		order  bool
+		says   string
+	}{
+		"it moves live":       {change: strategy(v1alpha1.EvictionLive), order: true},
+		"without a strategy":  {change: strategy(""), order: true},
+		"it moves already":    {change: func(o *decide.Eviction) { o.Record.Operation = op }, says: "op1 is Transferring"},
+		"its order waits":     {change: ordered("o9"), says: "o9 is Pending"},
+		"no engine":           {change: func(o *decide.Eviction) { o.Engine = false }, says: "no engine"},
+		"records unavailable": {change: unread, says: "etcd is away"},
+		"the pod cannot be read": {change: func(o *decide.Eviction) {
+			*o = decide.Eviction{Unread: errors.New("no answer")}
+		}, says: "no answer"},
+		"the pod is gone":                {change: func(o *decide.Eviction) { o.Pod = nil }, allow: true},
+		"not a VM":                       {change: plain, allow: true},
+		"it has ended":                   {change: over, allow: true},
+		"it ends":                        {change: func(o *decide.Eviction) { ending(o.Pod) }, allow: true},
+		"it has no node":                 {change: func(o *decide.Eviction) { o.Pod.Spec.NodeName = "" }, allow: true},
+		"its record is missing":          {change: func(o *decide.Eviction) { o.Record = nil }, says: "nobody can tell"},
+		"the source of a move":           {change: moved, allow: true},
+		"a destination":                  {change: destination(nodev1.Phase_PHASE_TRANSFERRING), allow: true},
+		"a destination that may have it": {change: destination(nodev1.Phase_PHASE_SWITCHING), says: "op1 is Switching"},
+		"None":                           {change: strategy(v1alpha1.EvictionNone), allow: true},
+		"Cold":                           {change: strategy(v1alpha1.EvictionCold), allow: true},
+		"Hibernate":                      {change: strategy(v1alpha1.EvictionHibernate), allow: true},
+		"Cold, under an operation": {change: func(o *decide.Eviction) {
+			strategy(v1alpha1.EvictionCold)(o)
+			o.Record.Operation = op
+		}, says: "op1 is Transferring"},
+		"Cold, and nodes end VMs at a stop": {change: func(o *decide.Eviction) {
+			strategy(v1alpha1.EvictionCold)(o)
+			o.OnStop = false
+		}, says: "would end the VM"},
+		"Cold, in a short time": {change: func(o *decide.Eviction) {
+			strategy(v1alpha1.EvictionCold)(o)
+			o.Grace = grace(20)
+		}, says: "20 s, and a hibernate needs 30 s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vm := world()
+			vm.Pods[0].Spec.TerminationGracePeriodSeconds = grace(600)
+			o := decide.Eviction{Pod: &vm.Pods[0], VM: vm.Object, Record: vm.Record, Engine: true, OnStop: true, MinGrace: 30}
+			test.change(&o)
+			got := decide.NextEviction(o)
+			if got.Allow != test.allow || got.Order != test.order || !strings.Contains(got.Message, test.says) ||
+				!got.Allow && !got.Order && got.Message == "" {
+				t.Errorf("answered %+v", got)
+			}
+		})
+	}
+}
+
+func ordered(id types.UID) func(*decide.Eviction) {
+	return func(o *decide.Eviction) {
+		o.Orders = []v1alpha1.VMOperation{{ObjectMeta: metav1.ObjectMeta{UID: id}}}
+	}
+}
+
+func over(o *decide.Eviction) { o.Pod.Status.Phase = corev1.PodFailed }
+
+func unread(o *decide.Eviction) { o.Record, o.Unread = nil, errors.New("etcd is away") }
+
+func plain(o *decide.Eviction) { delete(o.Pod.Labels, pods.LabelVM) }
+
+func moved(o *decide.Eviction) { o.Record.Owner, o.Record.Generation = &nodev1.Owner{Node: "b"}, 4 }
+
+func destination(phase nodev1.Phase) func(*decide.Eviction) {
+	return func(o *decide.Eviction) {
+		o.Record.Operation = operation(nodev1.Kind_KIND_MIGRATE, phase)
+		p := pod(o.VM, "vm-g4-a1", 4, "b", corev1.PodRunning, of("op1", 1))
+		o.Pod = &p
+	}
+}

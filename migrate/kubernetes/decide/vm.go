@@ -1,0 +1,322 @@
+package decide
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// FinalizerVM keeps a VirtualMachine until its pod and its record are gone.
+const FinalizerVM = "godwit.dev/vm"
+
+// LabelFor of a VMOperation is the uid of the VM whose own wish it follows; an order of a person has none.
+const LabelFor = "godwit.dev/for"
+
+// AnnotationGeneration of such an operation is the generation of the VM that asked for it.
+const AnnotationGeneration = "godwit.dev/for-generation"
+
+// VM is what was observed of a VirtualMachine.
+type VM struct {
+	Object *v1alpha1.VirtualMachine
+	Record *nodev1.Record // nil: there is none
+	// Unread is why record, pods or orders could not be read. Nothing is decided then: what was not read may be there.
+	Unread error
+	Pods   []corev1.Pod // with the VM's label, also those of an object that had its name before
+	Orders []v1alpha1.VMOperation
+	// SetLives: the set that the VM is a member of is there, is not being deleted, and still names the member.
+	SetLives bool
+	MainNode string // of a member that is not the main one: where the record of the main one is; empty: nowhere yet
+	Fenced   bool   // somebody vouches that the owner's node runs nothing any more
+
+	Images  map[string]string // as in pods.Input
+	Holders []string
+	CPU     string
+	Engine  bool // orders can be driven
+	OnStop  bool
+	Now     time.Time
+}
+
+// NextVM decides what is done next of a VM.
+func NextVM(o VM) Action {
+	vm, rec := o.Object, o.Record
+	deleting := vm.DeletionTimestamp != nil
+	switch {
+	case o.Unread != nil:
+		return wait(ReasonRecordsUnavailable, o.Unread.Error())
+	case deleting && !slices.Contains(vm.Finalizers, FinalizerVM):
+		return Action{Do: None}
+	case !deleting && !slices.Contains(vm.Finalizers, FinalizerVM):
+		return Action{Do: AddFinalizer} // also where somebody has stripped it
+	case rec != nil && rec.GetUid() != pods.RecordUID(vm):
+		return o.foreign(deleting)
+	case deleting:
+		return o.end()
+	}
+	for _, first := range []Action{o.evicted(), o.gate()} {
+		if first.Do != None {
+			return first
+		}
+	}
+	switch {
+	case rec == nil:
+		return o.new()
+	case rec.GetOperation() != nil:
+		return o.under(rec.GetOperation())
+	}
+	if order := o.openOrder(); order != nil {
+		return wait(ReasonOperation, "VMOperation "+order.Name+" waits for its turn")
+	}
+	switch {
+	case rec.GetOwner().GetNode() != "":
+		return o.runs()
+	case rec.GetOwner().GetDigest() != "":
+		return o.sleeps()
+	}
+	return o.free()
+}
+
+func mode(vm *v1alpha1.VirtualMachine) v1alpha1.OperatingMode {
+	return cmp.Or(vm.Spec.OperatingMode, v1alpha1.ModeRunning)
+}
+
+// own are the pods of this object; the others are of one that had its name before.
+func (o VM) own() (own, others []corev1.Pod) {
+	for _, pod := range o.Pods {
+		if metav1.IsControlledBy(&pod, o.Object) {
+			own = append(own, pod)
+		} else {
+			others = append(others, pod)
+		}
+	}
+	return own, others
+}
+
+func alive(all []corev1.Pod) *corev1.Pod {
+	for i := range all {
+		if !pods.Ended(&all[i]) {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// foreign is a name whose record is another VM's: one that had the name before, and was deleted without its finalizer.
+// Only a person may give its state up.
+func (o VM) foreign(deleting bool) Action {
+	rec := o.Record
+	own, others := o.own()
+	if deleting {
+		if len(own) > 0 {
+			return o.deletePod(&own[0])
+		}
+		return Action{Do: DropFinalizer}
+	}
+	if pod := alive(others); pod != nil {
+		return wait(ReasonPodsAlive, fmt.Sprintf("pod %s of a VM that had this name before is there", pod.Name))
+	}
+	if rec.GetOperation() == nil && rec.GetOwner().GetNode() == "" && rec.GetOwner().GetDigest() == "" &&
+		len(rec.GetSnapshots()) == 0 && !record.IsLost(rec) {
+		return Action{Do: RemoveRecord}
+	}
+	return refuse(ReasonRecordOfAnother, fmt.Sprintf("VMRecord %s is of the VM %s, which had this name before: use "+
+		"another name, or remove that VM with its snapshots", pods.RecordID(o.Object), rec.GetUid()))
+}
+
+// evicted has a VM that is to sleep at an eviction stay asleep. Its budget was taken: the pod ends already.
+func (o VM) evicted() Action {
+	sleeps := o.Object.Spec.Eviction.Strategy == v1alpha1.EvictionHibernate
+	if !sleeps || mode(o.Object) != v1alpha1.ModeRunning || !o.OnStop {
+		return Action{Do: None}
+	}
+	own, _ := o.own()
+	for i := range own {
+		if pod := &own[i]; pod.DeletionTimestamp != nil && isTrue(pod, corev1.DisruptionTarget) && o.names(pod) {
+			return Action{Do: SetMode}
+		}
+	}
+	return Action{Do: None}
+}
+
+// new is a VM without a record.
+func (o VM) new() Action {
+	if pod := alive(o.Pods); pod != nil {
+		// Each pod is made after the record. What it runs is not known.
+		return refuse(ReasonRecordMissing, fmt.Sprintf("pod %s is there, and the VM has no record: end the pod for a boot",
+			pod.Name))
+	}
+	switch mode(o.Object) {
+	case v1alpha1.ModeHibernated:
+		return wait(ReasonNotHibernated, "it never ran, so that there is no state to keep")
+	case v1alpha1.ModeStopped:
+		return Action{Do: None}
+	}
+	if o.Object.Spec.RestoreFrom != nil {
+		return refuse(ReasonEngineMissing, "restoreFrom: this operator cannot begin from a snapshot yet")
+	}
+	return Action{Do: EnsureRecord}
+}
+
+// runs is a VM that a node has, with nothing at work on it.
+func (o VM) runs() Action {
+	vm, rec, node := o.Object, o.Record, o.Record.GetOwner().GetNode()
+	own, _ := o.own()
+	current := slices.IndexFunc(own, func(p corev1.Pod) bool { return pods.Generation(&p) == rec.GetGeneration() })
+	if done := ended(own, rec.GetGeneration()); done != nil {
+		return o.deletePod(done)
+	}
+	if o.Fenced && vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
+		if !o.Engine {
+			return missing("a restore of the VM of the lost node " + node)
+		}
+		return Action{Do: OrderRecover, Node: node}
+	}
+	if current < 0 {
+		// A forced delete takes the object only: the node may run the VM, and the record fences.
+		return wait(ReasonNodeUnreachable, fmt.Sprintf("node %s has the VM, and its pod is gone", node))
+	}
+	switch mode(vm) {
+	case v1alpha1.ModeHibernated:
+		return o.order(v1alpha1.KindHibernate, "")
+	case v1alpha1.ModeStopped:
+		return o.deletePod(&own[current])
+	}
+	if vm.Spec.NodeName != "" && vm.Spec.NodeName != node {
+		return o.order(v1alpha1.KindMigrate, vm.Spec.NodeName)
+	}
+	return Action{Do: None}
+}
+
+// sleeps is a VM whose state is a snapshot.
+func (o VM) sleeps() Action {
+	own, _ := o.own()
+	if done := ended(own, o.Record.GetGeneration()+1); done != nil {
+		return o.deletePod(done)
+	}
+	switch mode(o.Object) {
+	case v1alpha1.ModeHibernated:
+		return Action{Do: None}
+	case v1alpha1.ModeStopped:
+		return wait(ReasonStateKept, "it sleeps: Stopped ends a VM that runs")
+	}
+	return o.order(v1alpha1.KindWake, o.wanted())
+}
+
+// free is a VM without an owner: it boots, boots again, or has ended.
+func (o VM) free() Action {
+	vm, rec := o.Object, o.Record
+	if record.IsLost(rec) {
+		return refuse(ReasonLost, "its state is lost: wake it from an older snapshot by force, or delete it")
+	}
+	own, others := o.own()
+	if pod := alive(others); pod != nil {
+		return wait(ReasonPodsAlive, fmt.Sprintf("pod %s of a VM that had this name before is there", pod.Name))
+	}
+	if pod := alive(own); pod != nil {
+		switch {
+		case mode(vm) == v1alpha1.ModeStopped:
+			return o.deletePod(pod)
+		case pods.Generation(pod) <= rec.GetGeneration():
+			return wait(ReasonPodsAlive, fmt.Sprintf("pod %s, whose VM has ended, is there", pod.Name))
+		}
+		return wait(ReasonStarting, unscheduled(pod))
+	}
+	if mode(vm) != v1alpha1.ModeRunning {
+		return Action{Do: None}
+	}
+	if last := newest(own); last != nil {
+		return o.again(own, last)
+	}
+	return o.makePod()
+}
+
+// again decides by the template's rule whether a VM that has ended by itself boots again.
+func (o VM) again(own []corev1.Pod, last *corev1.Pod) Action {
+	rule := o.Object.Spec.Template.Spec.RestartPolicy
+	failed := last.Status.Phase == corev1.PodFailed
+	if rule == corev1.RestartPolicyNever || rule == corev1.RestartPolicyOnFailure && !failed {
+		return Action{Do: None, Waits: ReasonEnded}
+	}
+	if left := backOff(int(min(o.Record.GetGeneration(), 6))) - o.Now.Sub(last.CreationTimestamp.Time); left > 0 {
+		return Action{Do: None, Waits: ReasonBackOff, After: left,
+			Message: fmt.Sprintf("pod %s has ended: the VM boots again in a while", last.Name)}
+	}
+	return o.deletePod(&own[0])
+}
+
+func newest(all []corev1.Pod) (last *corev1.Pod) {
+	for i := range all {
+		if last == nil || last.CreationTimestamp.Before(&all[i].CreationTimestamp) {
+			last = &all[i]
+		}
+	}
+	return last
+}
+
+// ended finds a pod of a generation before whose VM went on elsewhere.
+func ended(own []corev1.Pod, before uint64) *corev1.Pod {
+	for i := range own {
+		if g := pods.Generation(&own[i]); pods.Ended(&own[i]) && g < before && own[i].DeletionTimestamp == nil {
+			return &own[i]
+		}
+	}
+	return nil
+}
+
+// end is what a deleted VirtualMachine waits for.
+func (o VM) end() Action {
+	rec := o.Record
+	if op := rec.GetOperation(); op != nil {
+		switch {
+		case !pods.Arriving(op) || op.GetCancelled():
+			return wait(ReasonOperation, "operation "+op.GetId()+" ends first")
+		case !o.Engine:
+			return missing("to call operation " + op.GetId() + " off")
+		}
+		return Action{Do: OrderAbort, Operation: op.GetId()}
+	}
+	for i := range o.Pods {
+		pod := &o.Pods[i]
+		if metav1.IsControlledBy(pod, o.Object) {
+			return o.deletePod(pod)
+		}
+	}
+	switch {
+	case o.SetLives && rec.GetOwner().GetNode() == "", rec == nil:
+		return Action{Do: DropFinalizer}
+	case rec.GetOwner().GetNode() != "":
+		return wait(ReasonNodeSilent, fmt.Sprintf("node %s has not said yet that the VM has ended there",
+			rec.GetOwner().GetNode()))
+	}
+	return Action{Do: RemoveRecord}
+}
+
+// deletePod deletes a pod once; what holds it afterwards is its shim.
+func (o VM) deletePod(pod *corev1.Pod) Action {
+	if pod.DeletionTimestamp != nil {
+		return wait(ReasonPodsAlive, fmt.Sprintf("pod %s ends", pod.Name))
+	}
+	return Action{Do: DeletePod, Pod: pod}
+}
+
+func missing(what string) Action {
+	return refuse(ReasonEngineMissing, what+": this operator has no engine for operations yet")
+}
+
+func unscheduled(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return fmt.Sprintf("pod %s: %s", pod.Name, c.Message)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,161 @@
+package decide_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// A deleted VM goes in this order: its operation, its pod, its record, its finalizer.
+func TestDeletedVM(t *testing.T) {
+	plain := world().Object
+	for name, test := range map[string]struct {
+		change func(*decide.VM)
+		want   want
+	}{
+		"it moves": {change: moving(nodev1.Phase_PHASE_PENDING), want: want{do: decide.OrderAbort, detail: "op1"}},
+		"it has moved": {change: moving(nodev1.Phase_PHASE_CLEANING),
+			want: want{do: decide.None, waits: decide.ReasonOperation}},
+		"it runs": {change: func(*decide.VM) {}, want: want{do: decide.DeletePod, detail: "vm-g3-a0"}},
+		"its pod ends": {change: func(o *decide.VM) { ending(&o.Pods[0]) },
+			want: want{do: decide.None, waits: decide.ReasonPodsAlive}},
+		"its node is mum": {change: func(o *decide.VM) { o.Pods = nil },
+			want: want{do: decide.None, waits: decide.ReasonNodeSilent}},
+		"it has stopped": {change: owned(nil), want: want{do: decide.RemoveRecord}},
+		"it sleeps":      {change: owned(asleep), want: want{do: decide.RemoveRecord}},
+		"its record is gone": {change: func(o *decide.VM) { o.Record, o.Pods = nil, nil },
+			want: want{do: decide.DropFinalizer}},
+		"its pod is there still": {change: func(o *decide.VM) { o.Record = nil },
+			want: want{do: decide.DeletePod, detail: "vm-g3-a0"}},
+		"a pod that never got a node": {change: owned(nil, pod(plain, "vm-g4-a0", 4, "", corev1.PodPending)),
+			want: want{do: decide.DeletePod, detail: "vm-g4-a0"}},
+		"without our finalizer": {change: func(o *decide.VM) { o.Object.Finalizers = nil }, want: want{do: decide.None}},
+	} {
+		t.Run(name, func(t *testing.T) { test.want.check(t, decide.NextVM(world(test.change, deleted))) })
+	}
+	o := world(moving(nodev1.Phase_PHASE_PENDING), deleted)
+	o.Engine = false
+	want{do: decide.None, waits: decide.ReasonEngineMissing, refused: true}.check(t, decide.NextVM(o))
+}
+
+// What happens to objects in the wild makes no second VM, and gives no state up.
+func TestObjectsInTheWild(t *testing.T) {
+	another := func(owner *nodev1.Owner) func(*decide.VM) {
+		return func(o *decide.VM) {
+			o.Record = record(owner, 3, nil)
+			o.Record.Uid = "u0"
+			if o.Record.GetOwner().GetDigest() != "" {
+				o.Record.Snapshots = []*nodev1.SnapshotRef{{Digest: digest}}
+			}
+			o.Pods = nil
+		}
+	}
+	before := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "vm", UID: "u0"}}
+	for name, test := range map[string]struct {
+		change func(*decide.VM)
+		want   want
+	}{
+		"the finalizer was stripped": {change: func(o *decide.VM) { o.Object.Finalizers = nil },
+			want: want{do: decide.AddFinalizer}},
+		"made again under its name, and the old one runs": {change: another(atA),
+			want: want{do: decide.None, waits: decide.ReasonRecordOfAnother, refused: true}},
+		"made again under its name, and the old one sleeps": {change: another(asleep),
+			want: want{do: decide.None, waits: decide.ReasonRecordOfAnother, refused: true}},
+		"made again under its name, and the old one has ended": {change: another(nil), want: want{do: decide.RemoveRecord}},
+		"made again under its name, and the old pod ends": {change: both(another(nil), func(o *decide.VM) {
+			o.Pods = []corev1.Pod{pod(before, "vm-g3-a0", 3, "a", corev1.PodRunning)}
+		}), want: want{do: decide.None, waits: decide.ReasonPodsAlive}},
+		"the record is gone, and the pod is not": {change: func(o *decide.VM) { o.Record = nil },
+			want: want{do: decide.None, waits: decide.ReasonRecordMissing, refused: true}},
+		"restored without status": {change: func(o *decide.VM) { o.Object.Status = v1alpha1.VirtualMachineStatus{} },
+			want: want{do: decide.None}},
+		"the status was edited": {change: func(o *decide.VM) {
+			o.Object.Status = v1alpha1.VirtualMachineStatus{Phase: v1alpha1.VMStopped, Generation: 99,
+				Owner: v1alpha1.VMOwner{Digest: digest}, Pod: &v1alpha1.PodRef{Name: "x", UID: "y"}}
+		}, want: want{do: decide.None}},
+	} {
+		t.Run(name, func(t *testing.T) { test.want.check(t, decide.NextVM(world(test.change))) })
+	}
+	o := world(another(asleep), deleted)
+	want{do: decide.DropFinalizer}.check(t, decide.NextVM(o)) // the record, which is another VM's, stays
+}
+
+// The status is a copy: what a hand wrote there is gone, and nothing is kept of it.
+func TestStatusIsACopy(t *testing.T) {
+	o := world()
+	good := decide.VMStatus(o, decide.NextVM(o))
+	if good.Phase != v1alpha1.VMRunning || good.Owner.Node != "a" || good.Pod.Name != "vm-g3-a0" ||
+		good.Generation != 3 || good.ObservedGeneration != 4 || good.RecordUID != "u1" {
+		t.Errorf("status %+v", good)
+	}
+	o.Object.Status = *good.DeepCopy()
+	o.Object.Status.Phase, o.Object.Status.Owner = v1alpha1.VMLost, v1alpha1.VMOwner{Digest: "sha256:forged"}
+	o.Object.Status.Pod, o.Object.Status.Addresses = nil, []string{"1.2.3.4"}
+	o.Object.Status.LastSnapshot = &v1alpha1.SnapshotStatus{Digest: "forged"}
+	o.Object.Status.Conditions = append(o.Object.Status.Conditions, metav1.Condition{Type: "Forged", Status: "True"})
+	if got := decide.VMStatus(o, decide.NextVM(o)); !equal(got, good) {
+		t.Errorf("status %+v, want %+v", got, good)
+	}
+}
+
+// A delete that the registry refuses is done all the same, and said: the order has succeeded, the VM goes.
+func TestDelete403(t *testing.T) {
+	o := operationWorld()
+	o.Found = &nodev1.Operation{Id: "o1", Kind: nodev1.Kind_KIND_HIBERNATE, Phase: nodev1.Phase_PHASE_SUCCEEDED,
+		CleanupPending: true, Reason: "403 Forbidden"}
+	s := decide.OperationStatus(o, decide.NextOperation(o), metav1.NewTime(now))
+	said := false
+	for _, c := range s.Conditions {
+		said = said || c.Type == decide.CondCleanupPending && c.Status == metav1.ConditionTrue &&
+			c.Reason == string(decide.ReasonDeleteRefused) && c.Message == "403 Forbidden"
+	}
+	if s.Phase != v1alpha1.MigrationSucceeded || !said {
+		t.Errorf("status %+v", s)
+	}
+	vm := world(owned(asleep), deleted) // what is owed stays in the tombstone, and holds nothing up
+	want{do: decide.RemoveRecord}.check(t, decide.NextVM(vm))
+	vm.Record = nil
+	want{do: decide.DropFinalizer}.check(t, decide.NextVM(vm))
+}
+
+// A member that is deleted while its set is suspended keeps its record: it is made again, asleep, and wakes with the
+// set.
+func TestMemberDeletedSuspended(t *testing.T) {
+	suspended := set()
+	suspended.Spec.Suspend = true
+	o := world(owned(asleep), deleted)
+	o.Object.Labels = map[string]string{pods.LabelMember: "worker"}
+	o.Object.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(suspended,
+		v1alpha1.GroupVersion.WithKind("VirtualMachineSet"))}
+	o.Record.Uid, o.SetLives = "s1.worker", true
+	want{do: decide.DropFinalizer}.check(t, decide.NextVM(o))
+	o.SetLives = false
+	want{do: decide.RemoveRecord}.check(t, decide.NextVM(o))
+
+	all := setWorld(asleep)
+	all.Object.Spec.Suspend = true
+	delete(all.VMs, "worker")
+	next := decide.NextSet(all)
+	want{do: decide.MakeVM, detail: "set-worker Hibernated"}.check(t, next)
+	again := next.VM
+	again.UID = types.UID("another")
+	if uid := pods.RecordUID(again); uid != "s1.worker" {
+		t.Errorf("the new object has record uid %s", uid)
+	}
+	all.Object.Spec.Suspend = false // while it is away
+	want{do: decide.MakeVM, detail: "set-worker Hibernated"}.check(t, decide.NextSet(all))
+
+	again.DeletionTimestamp = nil
+	woken := world(owned(asleep))
+	again.Finalizers, again.Namespace, again.Spec.OperatingMode = o.Object.Finalizers, "ns", v1alpha1.ModeRunning
+	woken.Object, woken.Record.Uid = again, "s1.worker"
+	want{do: decide.MakeOperation, detail: "Wake "}.check(t, decide.NextVM(woken))
+}

@@ -1,0 +1,188 @@
+package decide
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// under is a VM with an operation at work on it.
+func (o VM) under(op *nodev1.Operation) Action {
+	own, _ := o.own()
+	committed := transition.Committed(op.GetPhase())
+	if done := ended(own, op.GetGeneration()+1); done != nil && committed {
+		return o.deletePod(done) // of the source, which was released
+	}
+	for i := range own { // of attempts that are over: no destination has the VM
+		pod := &own[i]
+		over := pods.Attempt(pod) < op.GetAttempt() || undone(op)
+		if pod.Labels[pods.LabelOperation] == op.GetId() && over && pod.DeletionTimestamp == nil && !o.names(pod) {
+			return Action{Do: DeletePod, Pod: pod}
+		}
+	}
+	if abort := o.withdrawn(op); abort.Do != None {
+		return abort
+	}
+	if !pods.Arriving(op) {
+		return wait(ReasonOperation, op.GetReason())
+	}
+	for i := range own {
+		if pod := &own[i]; pod.Labels[pods.LabelOperation] == op.GetId() && pods.Attempt(pod) == op.GetAttempt() {
+			return wait(ReasonOperation, unscheduled(pod)) // also without a node: the scheduler has not chosen yet
+		}
+	}
+	return o.makePod()
+}
+
+// undone: the attempt is over, and its destination never runs. After a switch-over has begun that is not said.
+func undone(op *nodev1.Operation) bool {
+	switch op.GetPhase() {
+	case nodev1.Phase_PHASE_ABORTING, nodev1.Phase_PHASE_ABORTED, nodev1.Phase_PHASE_FAILED:
+		return true
+	}
+	return false
+}
+
+func (o VM) names(pod *corev1.Pod) bool { return pods.Names(o.Record, pod) }
+
+// withdrawn calls a move off that followed the VM's own wish, when the wish is another one by now.
+func (o VM) withdrawn(op *nodev1.Operation) Action {
+	order := o.orderOf(op.GetId())
+	if op.GetKind() != nodev1.Kind_KIND_MIGRATE || !pods.Arriving(op) || order == nil || order.Spec.Abort ||
+		order.Labels[LabelFor] == "" {
+		return Action{Do: None}
+	}
+	if wish := o.Object.Spec.NodeName; wish != order.Spec.NodeName || mode(o.Object) != v1alpha1.ModeRunning {
+		return Action{Do: AbortOperation, Operation: order.Name}
+	}
+	return Action{Do: None}
+}
+
+func (o VM) orderOf(id string) *v1alpha1.VMOperation {
+	for i := range o.Orders {
+		if string(o.Orders[i].UID) == id {
+			return &o.Orders[i]
+		}
+	}
+	return nil
+}
+
+// openOrder is one that the engine has not been told of, or has not ended.
+func (o VM) openOrder() *v1alpha1.VMOperation {
+	for i := range o.Orders {
+		if !Closed(&o.Orders[i]) && o.Orders[i].DeletionTimestamp == nil {
+			return &o.Orders[i]
+		}
+	}
+	return nil
+}
+
+// Closed reports whether nothing more comes of an order.
+func Closed(op *v1alpha1.VMOperation) bool {
+	return op.Status.Phase == v1alpha1.MigrationSucceeded || op.Status.Phase == v1alpha1.MigrationFailed
+}
+
+// order makes a VMOperation for what the VM itself asks for. After failures it waits.
+func (o VM) order(kind v1alpha1.OperationKind, node string) Action {
+	if !o.Engine {
+		return missing(string(kind))
+	}
+	generation, failures := strconv.FormatInt(o.Object.Generation, 10), 0
+	var last *v1alpha1.VMOperation
+	for i := range o.Orders {
+		op := &o.Orders[i]
+		if op.Labels[LabelFor] == string(o.Object.UID) && op.Annotations[AnnotationGeneration] == generation &&
+			op.Spec.Kind == kind && op.Status.Phase == v1alpha1.MigrationFailed {
+			failures++
+			if last == nil || last.Status.CompletionTime.Before(op.Status.CompletionTime) {
+				last = op
+			}
+		}
+	}
+	if last != nil && last.Status.CompletionTime != nil {
+		if left := backOff(failures) - o.Now.Sub(last.Status.CompletionTime.Time); left > 0 {
+			return Action{Do: None, Waits: ReasonBackOff, After: left,
+				Message: fmt.Sprintf("VMOperation %s has failed: %s", last.Name, last.Status.Reason)}
+		}
+	}
+	return Action{Do: MakeOperation, Kind: kind, Node: node}
+}
+
+// wanted is where a new pod has to go: by the order of a person, the main VM of the set, or the VM's own wish. A wish
+// that was taken back counts no more.
+func (o VM) wanted() string {
+	if order := o.orderOf(o.Record.GetOperation().GetId()); order != nil && order.Labels[LabelFor] == "" {
+		return order.Spec.NodeName
+	}
+	if o.MainNode != "" {
+		return o.MainNode
+	}
+	return o.Object.Spec.NodeName
+}
+
+// makePod is the only place that wants a pod.
+func (o VM) makePod() Action {
+	pod, err := pods.Make(pods.Input{VM: o.Object, Record: o.Record, Images: o.Images, Node: o.wanted(),
+		Holders: o.Holders, CPU: o.CPU, Movable: o.Engine, OnStop: o.OnStop})
+	if err != nil {
+		return refuse(ReasonInvalid, err.Error())
+	}
+	if slices.ContainsFunc(o.Pods, func(p corev1.Pod) bool { return p.Name == pod.Name }) {
+		return wait(ReasonPodsAlive, fmt.Sprintf("pod %s, which has the name of the next one, ends", pod.Name))
+	}
+	return Action{Do: MakePod, Pod: pod}
+}
+
+// gate says which pod the record names: services and budgets count that one as ready.
+func (o VM) gate() Action {
+	own, _ := o.own()
+	for i := range own {
+		pod := &own[i]
+		if o.Record == nil || pods.Ended(pod) {
+			continue
+		}
+		if named := o.names(pod); named != gateOf(pod) {
+			if !named && o.keepsGate(pod) {
+				continue
+			}
+			return Action{Do: SetGate, Pod: pod, On: named}
+		}
+	}
+	return Action{Do: None}
+}
+
+// keepsGate: the pod that a move left counts as ready until the new one is, so that no budget sees a gap.
+func (o VM) keepsGate(pod *corev1.Pod) bool {
+	if !gateOf(pod) || o.Record.GetOperation() == nil {
+		return false
+	}
+	own, _ := o.own()
+	for i := range own {
+		if o.names(&own[i]) && Ready(&own[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func gateOf(pod *corev1.Pod) bool { return isTrue(pod, pods.GateRunning) }
+
+// Ready reports whether a pod counts as ready.
+func Ready(pod *corev1.Pod) bool { return isTrue(pod, corev1.PodReady) }
+
+func isTrue(pod *corev1.Pod, which corev1.PodConditionType) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == which {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
