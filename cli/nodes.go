@@ -59,6 +59,9 @@ func nodeRow(n *nodev1.NodeInfo, store *nodev1.StoreState) []string {
 	if n.GetController() {
 		status += ", controller"
 	}
+	if n.GetControllerOnly() {
+		status += " without VMs"
+	}
 	if slices.Contains(store.GetMissing(), n.GetName()) {
 		status += ", not reported"
 	}

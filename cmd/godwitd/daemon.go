@@ -55,7 +55,6 @@ type daemon struct {
 	templates *templates
 	spans     *otlp.Exporter // nil: nothing is traced
 	undo      []func() error
-	doubles   controller.DuplicateNames // machines that share a name
 }
 
 // newDaemon makes the parts. It asks nothing of controller, containerd or registry: they
@@ -116,7 +115,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		if err != nil {
 			return nil, err
 		}
-		parts.Peers, parts.Events = d.moves.peers, engine.Sinks{parts.Events, d.moves.journal, moved}
+		parts.Peers, parts.Events = d.moves.Peers, engine.Sinks{parts.Events, d.moves.Journal, moved}
 	}
 	phases, err := engine.NewPhaseMetrics(d.metrics)
 	if err != nil {
@@ -207,7 +206,7 @@ func (d *daemon) checks() []node.Check {
 	}
 	if d.isController() {
 		all = append(all, node.Check{Name: "one machine a name", Remedy: "give the second machine another name: godwit " +
-			"node token NAME, and node in its configuration", Ask: node.NamesFinding(&d.doubles)})
+			"node token NAME, and node in its configuration", Ask: node.NamesFinding(&d.moves.Doubles)})
 		all = append(all, node.Check{Name: "who fetches VMs", Ask: node.PullFinding(d.config.Move.Pull)})
 	}
 	return all
@@ -253,9 +252,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { return d.servePeers(ctx) })
 	group.Go(func() error { return d.moves.serve(ctx) })
 	group.Go(func() error { d.moves.announce(ctx); return nil })
-	read := make(chan struct{}, 1)
-	group.Go(func() error { d.moves.watchNodes(ctx, read); return nil })
-	group.Go(func() error { d.moves.maintainCluster(ctx, read); return nil })
+	group.Go(func() error { d.moves.keep(ctx); return nil })
 	if d.spans != nil {
 		group.Go(func() error { tracing.Forward(ctx, d.spans, d.config.StateDir); return nil })
 	}

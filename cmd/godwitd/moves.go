@@ -3,23 +3,20 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/version"
 	"godwit.dev/godwit/daemon/placement"
 	"godwit.dev/godwit/migrate/channel"
-	"godwit.dev/godwit/migrate/cluster"
+	"godwit.dev/godwit/migrate/control"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/incarnation"
 	service "godwit.dev/godwit/migrate/moves"
 	"godwit.dev/godwit/migrate/peer"
-	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/shim/program"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -32,11 +29,7 @@ type mover struct {
 	peer    *peer.Server
 	service nodev1.MovesService
 
-	cluster *cluster.State           // of the controller; nil elsewhere
-	journal *service.Journal         // the controller's
-	peers   *peer.Peers              // the controller's
-	whole   *controller.Incarnations // the controller's
-	mark    *incarnation.Watermark   // the controller's
+	*control.Controller // nil elsewhere
 
 	service.Outbox // of the events that the controller has not heard of yet
 }
@@ -44,8 +37,8 @@ type mover struct {
 func (d *daemon) isController() bool { return len(d.config.Controller.Addresses()) == 0 }
 
 // newMover makes what the engine needs to drive moves. The engine itself comes later.
-func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
-	m := &mover{daemon: d, peer: &peer.Server{
+func (d *daemon) newMover(ctx context.Context, path string) (m *mover, err error) {
+	m = &mover{daemon: d, peer: &peer.Server{
 		Node: d.config.Node, Records: d.records, Address: d.config.Peer.Advertise, Machines: d.machines, Tasks: d.tasks,
 		Departed: d.tasks, Containers: d.tasks, Output: d.config.TaskOutput,
 		Placement: &placement.Node{Config: d.config, Tasks: d.tasks, Snapshots: d.snapshots,
@@ -57,28 +50,15 @@ func (d *daemon) newMover(ctx context.Context, path string) (*mover, error) {
 		m.service = moves.Over(d.remote)
 		return m, d.openReporter()
 	}
-	notes, ok := d.store.(store.Notes)
-	if !ok {
-		return nil, fmt.Errorf("the store of the records keeps no notes of nodes: %w", errdefs.ErrNotImplemented)
-	}
-	members, err := cluster.OpenFor(ctx, notes, len(d.config.Controller.Etcd.Endpoints) > 0, d.config.Node)
+	m.Controller, err = control.Open(ctx, control.Options{
+		Config: d.config, Store: d.store, Name: incarnation.StoreOf(d.config),
+		Shared: len(d.config.Controller.Etcd.Endpoints) > 0, Records: d.records, Policy: d.policy(), Local: m.peer,
+		TLS: d.reach,
+	})
 	if err != nil {
 		return nil, err
 	}
-	m.cluster, m.journal = members, service.NewJournal(members.Append)
-	m.whole = controller.NewIncarnations(d.store, notes, d.config.Node, members.Names, nil)
-	m.whole.Contradicts = func(node, reason string) { members.Contradicts(ctx, node, reason) }
-	m.whole.Unchecked = members.Unchecked
-	d.whole = m.whole
-	if err := incarnation.RestoreOrdered(ctx, d.config.StateDir, m.whole); err != nil {
-		return nil, err
-	}
-	if m.mark, err = incarnation.OpenWatermark(ctx, d.config, m.whole); err != nil {
-		return nil, err
-	}
-	d.undo = append(d.undo, m.mark.Close)
-	m.peers = &peer.Peers{Registry: members, Self: d.config.Node, Local: m.peer, TLS: d.reach}
-	d.undo = append(d.undo, m.peers.Close, m.journal.Close)
+	d.whole, d.undo = m.Whole, append(d.undo, m.Controller.Close)
 	return m, d.openReporter()
 }
 
@@ -100,9 +80,9 @@ func (d *daemon) reach(node string) (*tls.Config, error) {
 // drivenBy joins mover and engine, which need each other.
 func (m *mover) drivenBy(e *engine.Engine) {
 	m.peer.Waker = e
-	if m.cluster != nil {
-		m.service = &service.Service{Self: m.daemon.config.Node, Records: m.daemon.records, Engine: e, Cluster: m.cluster,
-			Peer: m.peers.Peer, Store: m.whole, Pull: m.daemon.policy().Pull}
+	if m.Controller != nil {
+		m.DrivenBy(e)
+		m.service = m.Moves
 	}
 }
 
@@ -140,20 +120,17 @@ func (m *mover) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error 
 	if r := m.daemon.reporter; r != nil {
 		err = r.Heard(ctx, resp)
 	}
-	if err == nil && m.whole != nil {
-		err = m.whole.Maintain(ctx)
+	if err == nil && m.Controller != nil {
+		err = m.Whole.Maintain(ctx)
 	}
 	return err
 }
 
-// maintainCluster has the controller keep what it knows of nodes, the index of the records and its watermark.
-func (m *mover) maintainCluster(ctx context.Context, read chan<- struct{}) {
-	if m.cluster == nil {
-		return
+// keep has the controller keep what it knows, where this is one.
+func (m *mover) keep(ctx context.Context) {
+	if m.Controller != nil {
+		m.Keep(ctx)
 	}
-	m.cluster.Keep(ctx, read, func(ctx context.Context) error {
-		return errors.Join(m.cluster.Index(ctx, m.daemon.store, m.daemon.config.Node), m.mark.Maintain(ctx))
-	})
 }
 
 // tell has the controller write the events that it has not written.

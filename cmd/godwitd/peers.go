@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/daemon/registry"
@@ -12,8 +10,6 @@ import (
 	"godwit.dev/godwit/migrate/pki"
 	"godwit.dev/godwit/migrate/socket"
 	"godwit.dev/godwit/migrate/store"
-
-	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // openRecords takes the records from the controller that the configuration names, or
@@ -67,7 +63,6 @@ func (d *daemon) identity() (*pki.Identity, error) {
 }
 
 // servePeers serves the records to the other nodes, where controller.listen says so.
-// Nodes may join here as long as the CA's key lies on this node.
 func (d *daemon) servePeers(ctx context.Context) error {
 	address := d.config.Controller.Listen
 	if address == "" {
@@ -77,27 +72,13 @@ func (d *daemon) servePeers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("certificate of the controller (godwit node init makes it): %w", err)
 	}
-	authority, err := pki.OpenAuthority(d.config.PKIDir())
-	if errors.Is(err, os.ErrNotExist) {
-		authority, err = nil, nil
-	}
-	if err != nil {
-		return err
-	}
-	if authority != nil {
-		authority.Taken = func(node string) error { return d.moves.cluster.Free(ctx, d.whole, node) }
-	}
-	d.doubles.Told = func(node, reason string) { d.moves.cluster.NameTwice(ctx, node, reason) }
 	server, err := controller.NewServer(d.traced())
 	if err != nil {
 		return err
 	}
-	nodev1.RegisterRecordsService(server, d.records)
-	nodev1.RegisterStoreService(server, d.whole)
-	nodev1.RegisterMovesService(server, d.moves.service)
 	listener, err := d.listenTCP("controller.listen", address)
 	if err != nil {
 		return err
 	}
-	return controller.ServeTLS(ctx, server, listener, identity, authority, &d.doubles)
+	return d.moves.Serve(ctx, server, listener, identity)
 }

@@ -39,12 +39,14 @@ func (c *Cluster) writeKeys(context.Context) error {
 	return err
 }
 
-// startControl starts the control plane on the wire.
-func (c *Cluster) startControl(ctx context.Context) error {
+// started answers that a program is up: nothing asks it.
+func started(context.Context) error { return nil }
+
+// startAPI starts etcd and the API server on the wire.
+func (c *Cluster) startAPI(ctx context.Context) error {
 	if _, err := c.wire.Run(ctx, "ip", "addr", "add", serviceIP+"/32", "dev", "br0"); err != nil {
 		return err
 	}
-	started := func(context.Context) error { return nil }
 	if _, err := c.wire.Daemon(ctx, "etcd", started, filepath.Join(filepath.Dir(c.programs), "etcd", "server"),
 		c.server.EtcdArgs()...); err != nil {
 		return fmt.Errorf("start etcd (make tools builds it): %w", err)
@@ -56,7 +58,13 @@ func (c *Cluster) startControl(ctx context.Context) error {
 		return err
 	}
 	ready := func(ctx context.Context) error { _, err := c.Kubectl(ctx, "get", "--raw", "/readyz"); return err }
-	if _, err := c.wire.Daemon(ctx, "apiserver", ready, c.program("kube-apiserver"), api...); err != nil {
+	_, err = c.wire.Daemon(ctx, "apiserver", ready, c.program("kube-apiserver"), api...)
+	return err
+}
+
+// startControl starts the control plane on the wire.
+func (c *Cluster) startControl(ctx context.Context) error {
+	if err := c.startAPI(ctx); err != nil {
 		return err
 	}
 	// A node that ends is noticed after seconds, not after the minute of the default.
@@ -66,7 +74,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	if _, err := c.wire.Daemon(ctx, "manager", started, c.program("kube-controller-manager"), manager...); err != nil {
 		return err
 	}
-	_, err = c.wire.Daemon(ctx, "scheduler", started, c.program("kube-scheduler"), c.as("scheduler")...)
+	_, err := c.wire.Daemon(ctx, "scheduler", started, c.program("kube-scheduler"), c.as("scheduler")...)
 	return err
 }
 

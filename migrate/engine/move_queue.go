@@ -167,6 +167,10 @@ func (p *placement) takes(node string) error {
 
 // Takes is the refusal of a node that no VM may come to now, else nil.
 func Takes(n *nodev1.NodeInfo) error {
+	if n.GetControllerOnly() {
+		return fmt.Errorf("%s is a controller without VMs; to see the nodes: godwit nodes: %w", n.GetName(),
+			errdefs.ErrFailedPrecondition)
+	}
 	if err := Cordoned(n); err != nil {
 		return err
 	}

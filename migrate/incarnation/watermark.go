@@ -32,17 +32,17 @@ type marked struct {
 	controller.Mark
 }
 
-// storeOf names the store of a configuration.
-func storeOf(cfg *config.Config) string {
+// StoreOf names the store of a configuration.
+func StoreOf(cfg *config.Config) string {
 	if len(cfg.Controller.Etcd.Endpoints) > 0 {
 		return "etcd " + cfg.Controller.Etcd.Prefix
 	}
 	return "file"
 }
 
-// OpenWatermark reads what is remembered, and compares the store with it.
-func OpenWatermark(ctx context.Context, cfg *config.Config, whole *controller.Incarnations) (*Watermark, error) {
-	m := &Watermark{path: filepath.Join(cfg.StateDir, "store-seen.json"), store: storeOf(cfg), whole: whole}
+// OpenWatermark reads what is remembered in a directory, and compares the store of that name with it.
+func OpenWatermark(ctx context.Context, dir, store string, whole *controller.Incarnations) (*Watermark, error) {
+	m := &Watermark{path: filepath.Join(dir, "store-seen.json"), store: store, whole: whole}
 	var known marked
 	data, err := os.ReadFile(m.path)
 	if err == nil {

@@ -31,9 +31,10 @@ func TestStartOnAnOldCopy(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		m, err := OpenWatermark(t.Context(), cfg, controller.NewIncarnations(st, st, "a", func() []string {
-			return nil
-		}, nil))
+		m, err := OpenWatermark(t.Context(), cfg.StateDir, StoreOf(cfg), controller.NewIncarnations(st, st, "a",
+			func() []string {
+				return nil
+			}, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +75,7 @@ func TestStartOnAnOldCopy(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "store-seen.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenWatermark(context.Background(), cfg, nil); err == nil {
+	if _, err := OpenWatermark(context.Background(), cfg.StateDir, StoreOf(cfg), nil); err == nil {
 		t.Error("what was seen cannot be read, and any store is new enough")
 	}
 }

@@ -31,8 +31,8 @@ type Registry interface {
 // Peers is the controller's way to the nodes. It implements engine.Peers.
 type Peers struct {
 	Registry
-	Self  string // served by Local, without the network
-	Local nodev1.PeerService
+	Self  string             // served by Local, without the network
+	Local nodev1.PeerService // nil: this controller has no VMs
 	// TLS is the config to reach a node with, which must prove to be that node; nil: there
 	// are no other nodes.
 	TLS func(node string) (*tls.Config, error)
@@ -62,13 +62,15 @@ var _ engine.Peers = (*Peers)(nil)
 
 // Peer implements engine.Peers. The connection is made with the first call.
 func (p *Peers) Peer(node string) (nodev1.PeerService, error) {
-	if node == p.Self {
+	if node == p.Self && p.Local != nil {
 		return p.Local, nil
 	}
 	info, err := p.Node(node)
 	switch {
 	case err != nil:
 		return nil, err
+	case info.GetControllerOnly() || node == p.Self:
+		return nil, fmt.Errorf("%s is a controller without VMs: %w", node, errdefs.ErrFailedPrecondition)
 	case info.GetAddress() == "":
 		return nil, fmt.Errorf("node %s has no peer listener (peer.listen): %w", node, errdefs.ErrFailedPrecondition)
 	case p.TLS == nil:

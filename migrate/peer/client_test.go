@@ -164,3 +164,20 @@ func TestCallRunsOutOfTime(t *testing.T) {
 		t.Errorf("another call on that connection: %v", err)
 	}
 }
+
+// A controller without VMs asks itself nothing, and no other one that has none.
+func TestControllerWithoutVMs(t *testing.T) {
+	alone := &Peers{Registry: alone{}, Self: "first", TLS: func(string) (*tls.Config, error) { return nil, nil }}
+	for _, node := range []string{"first", "second"} {
+		if _, err := alone.Peer(node); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("%s: %v", node, err)
+		}
+	}
+}
+
+// alone is a registry of controllers without VMs.
+type alone struct{ several }
+
+func (alone) Node(name string) (*nodev1.NodeInfo, error) {
+	return &nodev1.NodeInfo{Name: name, Address: "10.0.0.1:1", Controller: true, ControllerOnly: true}, nil
+}

@@ -848,11 +848,12 @@ type NodeInfo struct {
 	Execs        bool                   `protobuf:"varint,11,opt,name=execs,proto3" json:"execs,omitempty"` // its shims take up the execs of a VM that comes
 	// Between controllers: which one hears the node, that it heard nothing of it for too long, and,
 	// of a controller, what it keeps in the store beside the records. Builds before know none of them.
-	HeardBy       string `protobuf:"bytes,12,opt,name=heard_by,json=heardBy,proto3" json:"heard_by,omitempty"`
-	Silent        bool   `protobuf:"varint,13,opt,name=silent,proto3" json:"silent,omitempty"`
-	Keeps         uint32 `protobuf:"varint,14,opt,name=keeps,proto3" json:"keeps,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HeardBy        string `protobuf:"bytes,12,opt,name=heard_by,json=heardBy,proto3" json:"heard_by,omitempty"`
+	Silent         bool   `protobuf:"varint,13,opt,name=silent,proto3" json:"silent,omitempty"`
+	Keeps          uint32 `protobuf:"varint,14,opt,name=keeps,proto3" json:"keeps,omitempty"`
+	ControllerOnly bool   `protobuf:"varint,15,opt,name=controller_only,json=controllerOnly,proto3" json:"controller_only,omitempty"` // it has no VMs, and none comes to it. Builds before do not know it
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *NodeInfo) Reset() {
@@ -981,6 +982,13 @@ func (x *NodeInfo) GetKeeps() uint32 {
 		return x.Keeps
 	}
 	return 0
+}
+
+func (x *NodeInfo) GetControllerOnly() bool {
+	if x != nil {
+		return x.ControllerOnly
+	}
+	return false
 }
 
 type AnnounceRequest struct {
@@ -1491,7 +1499,7 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x06source\x18\x05 \x01(\tR\x06source\"L\n" +
 	"\tWakeOrder\x12/\n" +
 	"\x04wake\x18\x01 \x01(\v2\x1b.godwit.node.v1.WakeRequestR\x04wake\x12\x0e\n" +
-	"\x02on\x18\x02 \x01(\tR\x02on\"\xf1\x02\n" +
+	"\x02on\x18\x02 \x01(\tR\x02on\"\x9a\x03\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -1510,7 +1518,8 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x05execs\x18\v \x01(\bR\x05execs\x12\x19\n" +
 	"\bheard_by\x18\f \x01(\tR\aheardBy\x12\x16\n" +
 	"\x06silent\x18\r \x01(\bR\x06silent\x12\x14\n" +
-	"\x05keeps\x18\x0e \x01(\rR\x05keeps\"r\n" +
+	"\x05keeps\x18\x0e \x01(\rR\x05keeps\x12'\n" +
+	"\x0fcontroller_only\x18\x0f \x01(\bR\x0econtrollerOnly\"r\n" +
 	"\x0fAnnounceRequest\x12,\n" +
 	"\x04node\x18\x01 \x01(\v2\x18.godwit.node.v1.NodeInfoR\x04node\x121\n" +
 	"\x06events\x18\x02 \x03(\v2\x19.godwit.node.v1.MoveEventR\x06events\"\x9b\x01\n" +

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// smoke are the cases that CI runs, on one node.
-	smoke = "^TestPod$"
+	// smoke are the cases that CI runs, on one node each, or on nodes of their own.
+	smoke = "^(TestPod|TestOperatorServes)$"
 	// limit is far above what all cases need.
 	limit = 2 * time.Hour
 	// grace is what a run that is ended has to end its cluster.

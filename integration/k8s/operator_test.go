@@ -1,0 +1,189 @@
+//go:build integration
+
+package k8s
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/integration/controlplane"
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+)
+
+const sleeper = "sleeper" // the VM of this test
+
+// operated is a cluster of godwit whose controller is the operator, on the first node and without VMs. Its records are
+// in an API server on the wire.
+type operated struct {
+	*Cluster
+	t        *testing.T
+	program  string
+	operator *harness.Process
+}
+
+// operate replaces the first node's godwitd, which has made the certificates, by the operator.
+func operate(t *testing.T) *operated {
+	t.Helper()
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true})
+	tools := filepath.Join(root, "bin", "tools")
+	o := &operated{t: t, program: filepath.Join(h.Dir, "godwit-operator"), Cluster: &Cluster{Harness: h, wire: h.Wire(),
+		programs: filepath.Join(tools, "k8s"), server: &controlplane.Server{Dir: filepath.Join(h.Dir, "k8s"),
+			Address: harness.Gateway + ":443", Etcd: etcdClient, EtcdPeer: etcdPeer}}}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", o.program, "./cmd/godwit-operator")
+	build.Dir, build.Env = filepath.Join(root, "migrate", "kubernetes"), append(os.Environ(), "CGO_ENABLED=0",
+		"GOFLAGS=-trimpath")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the operator: %v: %s", err, out)
+	}
+	for _, step := range []func(context.Context) error{o.writeKeys, o.startAPI, func(context.Context) error {
+		return h.Node(0).Godwitd.Stop()
+	}} {
+		if err := step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.kubectl("apply", "-f", filepath.Join(root, "packaging", "kubernetes", "crd"))
+	o.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	o.kubectl("create", "namespace", "godwit-system")
+	o.start()
+	return o
+}
+
+func (o *operated) kubectl(args ...string) string {
+	o.t.Helper()
+	out, err := o.Kubectl(o.t.Context(), args...)
+	if err != nil {
+		o.t.Fatalf("kubectl %s: %v", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(out)
+}
+
+// start starts the operator, also again, and waits until the two other nodes are up.
+func (o *operated) start() {
+	o.t.Helper()
+	a, b := o.Node(0), o.Node(1)
+	up := func(ctx context.Context) error {
+		out, err := b.RunGodwit(ctx, "nodes", "-o", "json")
+		if err == nil && strings.Count(out, `"up": true`) < 3 {
+			err = fmt.Errorf("nodes: %s", out)
+		}
+		return err
+	}
+	var err error
+	if o.operator, err = a.Daemon(o.t.Context(), "operator", up, o.program, "--config", a.Config, "--kubeconfig",
+		o.config("admin")); err != nil {
+		o.t.Fatalf("start the operator: %v", err)
+	}
+}
+
+// owner is the node that has the VM, as its record in the API server says; empty: it sleeps.
+func (o *operated) owner() string {
+	o.t.Helper()
+	return o.kubectl("get", "vmrecords", "-o", "jsonpath={.items[*].summary.owner}")
+}
+
+// knows compares what the VM has in its memory.
+func (o *operated) knows(n *harness.Node, want string) {
+	o.t.Helper()
+	if got := strings.TrimSpace(n.Ctr(o.t, "task", "exec", "--exec-id", fmt.Sprint("x", time.Now().UnixNano()), sleeper,
+		"cat", "/dev/shm/nonce")); got != want {
+		o.t.Errorf("on %s the VM knows %q, not %q", n.Name, got, want)
+	}
+}
+
+// TestOperatorServes: the operator lets a VM sleep, wake on another node and move back live. It is killed and started
+// again in the midst of the move.
+func TestOperatorServes(t *testing.T) {
+	o := operate(t)
+	b, c := o.Node(1), o.Node(2)
+	o.importBusybox(b)
+	b.Ctr(t, "run", "-d", "--runtime", "io.containerd.godwit.v1", images.Busybox, sleeper, "sleep", "100000")
+	nonce := strings.TrimSpace(b.Ctr(t, "task", "exec", "--exec-id", "first", sleeper, "sh", "-c",
+		"cat /proc/sys/kernel/random/uuid | tee /dev/shm/nonce"))
+	if o.owner() != "b" {
+		t.Errorf("the record says that %q has the VM", o.owner())
+	}
+	b.Godwit(t, "hibernate", sleeper)
+	if vmms, err := b.VMMs(); err != nil || len(vmms) > 0 {
+		t.Errorf("VMMs of a VM that sleeps: %v, %v", vmms, err)
+	}
+	c.Godwit(t, "wake", "--on", "c", sleeper)
+	o.knows(c, nonce)
+	if out, err := c.RunGodwit(t.Context(), "migrate", "--to", "a", sleeper); err == nil ||
+		!strings.Contains(err.Error()+out, "controller without VMs") {
+		t.Errorf("move to the controller: %q, %v", out, err)
+	}
+	moved := make(chan error, 1)
+	go func() {
+		_, err := c.RunGodwit(t.Context(), "migrate", "--to", "b", "--mode", "live", "--bandwidth", "24MiB", sleeper)
+		moved <- err
+	}()
+	if err := harness.Poll(t.Context(), time.Minute, func(context.Context) error {
+		if phase := o.kubectl("get", "vmrecords", "-o", "jsonpath={.items[*].summary.operation}"); phase == "" {
+			return fmt.Errorf("no move is open")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.operator.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	o.start()
+	if err := <-moved; err != nil {
+		t.Errorf("move while its controller was killed: %v", err)
+	}
+	o.knows(b, nonce)
+	if o.owner() != "b" {
+		t.Errorf("after the move the record says that %q has the VM", o.owner())
+	}
+	o.removed(b)
+}
+
+func (o *operated) importBusybox(n *harness.Node) {
+	o.t.Helper()
+	probe, err := o.Build(o.t.Context(), "probe")
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	all, err := images.Standard(probe)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	file := o.path("images.tar")
+	if err := images.Write(file, all...); err != nil {
+		o.t.Fatal(err)
+	}
+	if err := n.Import(o.t.Context(), file, ""); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// removed ends the VM. Its record goes, and the nodes delete its snapshots.
+func (o *operated) removed(n *harness.Node) {
+	o.t.Helper()
+	n.Ctr(o.t, "task", "rm", "--force", sleeper)
+	n.Ctr(o.t, "container", "rm", sleeper)
+	if out, err := n.RunGodwit(o.t.Context(), "rm", "-f", sleeper); err != nil && !strings.Contains(err.Error(), "no VM") {
+		o.t.Errorf("%s: %v", out, err)
+	}
+	if err := harness.Poll(o.t.Context(), time.Minute, func(context.Context) error {
+		if left := o.kubectl("get", "vmrecords", "-o", "name"); left != "" {
+			return fmt.Errorf("left: %s", left)
+		}
+		return nil
+	}); err != nil {
+		o.t.Error(err)
+	}
+}

@@ -1,0 +1,81 @@
+// Package control runs the controller of a cluster whose records are objects in the API server. It serves the nodes as
+// a godwitd with controller.listen does.
+package control
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/migrate/control"
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+	"godwit.dev/godwit/migrate/pki"
+	"godwit.dev/godwit/snapshot"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Controller of a cluster.
+type Controller struct {
+	*control.Alone
+	identity *pki.Identity
+	config   *config.Config
+}
+
+// Open opens the records in an API server. The notes of nodes are in a namespace. cfg is the configuration of a node:
+// its node is the controller's name, and registry.repository is where cold moves put snapshots. Its certificate is a
+// controller's.
+func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace string) (*Controller, error) {
+	if cfg.Controller.Listen == "" {
+		return nil, missing("controller.listen", "the address where nodes reach this controller")
+	}
+	identity, err := pki.LoadOf(cfg.Node, pki.Files{CA: cfg.TLS.CA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key})
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the controller: %w", err)
+	}
+	st, err := store.Open(api, namespace)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
+		return nil, fmt.Errorf("state_dir: %w", err)
+	}
+	policy := controller.PolicyOf(cfg, cfg.Registry.Repository)
+	alone, err := control.OpenAlone(ctx, control.Options{
+		Config: cfg, Store: st, Name: "kubernetes " + namespace, Records: controller.New(st).Under(policy), Policy: policy,
+		TLS: func(node string) (*tls.Config, error) { return identity.ClientOf(node), nil },
+	}, snapshots{cfg}, engine.Options{
+		Node: cfg.Node, Repository: func(rec *nodev1.Record) string { return repository(cfg, rec) },
+		Limits:    engine.Limits{All: cfg.Move.Parallel, Out: cfg.Move.Outgoing, In: cfg.Move.Incoming},
+		Operation: time.Duration(cfg.Timeouts.Operation), Abort: time.Duration(cfg.Timeouts.Abort),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Controller{Alone: alone, identity: identity, config: cfg}, nil
+}
+
+// Run serves the nodes until ctx ends, and closes the controller.
+func (c *Controller) Run(ctx context.Context) error {
+	l, err := net.Listen("tcp", c.config.Controller.Listen)
+	if err != nil {
+		return fmt.Errorf("controller.listen: %w", err)
+	}
+	return c.Alone.Run(ctx, l, c.identity)
+}
+
+// repository is where the snapshots of a VM go; empty: nowhere.
+func repository(cfg *config.Config, rec *nodev1.Record) string {
+	if cfg.Registry.Repository == "" {
+		return ""
+	}
+	return snapshot.Repository(cfg.Registry.Repository, rec.GetUid())
+}
