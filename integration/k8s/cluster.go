@@ -32,6 +32,7 @@ type Cluster struct {
 	server   *controlplane.Server
 	programs string // directory
 	kubelets map[string]*harness.Process
+	api      *harness.Process // the API server
 }
 
 // containerdConfig is containerd's part for kubelet.

@@ -44,6 +44,13 @@ func started(context.Context) error { return nil }
 
 // startAPI starts etcd and the API server on the wire.
 func (c *Cluster) startAPI(ctx context.Context) error {
+	if err := c.startEtcd(ctx); err != nil {
+		return err
+	}
+	return c.startServer(ctx)
+}
+
+func (c *Cluster) startEtcd(ctx context.Context) error {
 	if _, err := c.wire.Run(ctx, "ip", "addr", "add", serviceIP+"/32", "dev", "br0"); err != nil {
 		return err
 	}
@@ -51,6 +58,11 @@ func (c *Cluster) startAPI(ctx context.Context) error {
 		c.server.EtcdArgs()...); err != nil {
 		return fmt.Errorf("start etcd (make tools builds it): %w", err)
 	}
+	return nil
+}
+
+// startServer starts the API server, also again.
+func (c *Cluster) startServer(ctx context.Context) error {
 	api, err := c.server.APIArgs("--bind-address=0.0.0.0", "--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction", "--service-cluster-ip-range="+services,
 		"--kubelet-preferred-address-types=InternalIP")
@@ -58,7 +70,7 @@ func (c *Cluster) startAPI(ctx context.Context) error {
 		return err
 	}
 	ready := func(ctx context.Context) error { _, err := c.Kubectl(ctx, "get", "--raw", "/readyz"); return err }
-	_, err = c.wire.Daemon(ctx, "apiserver", ready, c.program("kube-apiserver"), api...)
+	c.api, err = c.wire.Daemon(ctx, "apiserver", ready, c.program("kube-apiserver"), api...)
 	return err
 }
 

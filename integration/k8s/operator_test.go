@@ -17,7 +17,11 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-const sleeper = "sleeper" // the VM of this test
+const (
+	sleeper = "sleeper" // the VM of this test
+	// away is how long the API server is away in a move. The VM goes on, and so does the move afterwards.
+	away = 8 * time.Second
+)
 
 // operated is a cluster of godwit whose controller is the operator, on the first node and without VMs. Its records are
 // in an API server on the wire.
@@ -103,7 +107,7 @@ func (o *operated) knows(n *harness.Node, want string) {
 }
 
 // TestOperatorServes: the operator lets a VM sleep, wake on another node and move back live. It is killed and started
-// again in the midst of the move.
+// again in the midst of a move, and so is the API server in another.
 func TestOperatorServes(t *testing.T) {
 	o := operate(t)
 	b, c := o.Node(1), o.Node(2)
@@ -124,31 +128,55 @@ func TestOperatorServes(t *testing.T) {
 		!strings.Contains(err.Error()+out, "controller without VMs") {
 		t.Errorf("move to the controller: %q, %v", out, err)
 	}
+	o.moves(c, b, func() {
+		if err := o.operator.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		o.start()
+	})
+	o.knows(b, nonce)
+	o.moves(b, c, func() {
+		if err := o.api.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(away)
+		if err := o.startServer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	o.knows(c, nonce)
+	o.removed(c)
+}
+
+// moves moves the VM live, and lets a fault happen once the move is open. Afterwards the VM runs at the destination and
+// nowhere else.
+func (o *operated) moves(from, to *harness.Node, fault func()) {
+	o.t.Helper()
 	moved := make(chan error, 1)
 	go func() {
-		_, err := c.RunGodwit(t.Context(), "migrate", "--to", "b", "--mode", "live", "--bandwidth", "24MiB", sleeper)
+		_, err := from.RunGodwit(o.t.Context(), "migrate", "--to", to.Name, "--mode", "live", "--bandwidth", "24MiB", sleeper)
 		moved <- err
 	}()
-	if err := harness.Poll(t.Context(), time.Minute, func(context.Context) error {
-		if phase := o.kubectl("get", "vmrecords", "-o", "jsonpath={.items[*].summary.operation}"); phase == "" {
+	if err := harness.Poll(o.t.Context(), time.Minute, func(context.Context) error {
+		if o.kubectl("get", "vmrecords", "-o", "jsonpath={.items[*].summary.operation}") == "" {
 			return fmt.Errorf("no move is open")
 		}
 		return nil
 	}); err != nil {
-		t.Fatal(err)
+		o.t.Fatal(err)
 	}
-	if err := o.operator.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	o.start()
+	fault()
 	if err := <-moved; err != nil {
-		t.Errorf("move while its controller was killed: %v", err)
+		o.t.Errorf("move to %s: %v", to.Name, err)
 	}
-	o.knows(b, nonce)
-	if o.owner() != "b" {
-		t.Errorf("after the move the record says that %q has the VM", o.owner())
+	if got := o.owner(); got != to.Name {
+		o.t.Errorf("after the move the record says that %q has the VM", got)
 	}
-	o.removed(b)
+	for n, want := range map[*harness.Node]int{from: 0, to: 1} {
+		if vmms, err := n.VMMs(); err != nil || len(vmms) != want {
+			o.t.Errorf("after the move to %s, node %s has the VMMs %v: %v", to.Name, n.Name, vmms, err)
+		}
+	}
 }
 
 func (o *operated) importBusybox(n *harness.Node) {
