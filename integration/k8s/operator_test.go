@@ -4,6 +4,7 @@ package k8s
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -146,6 +147,10 @@ func TestOperatorServes(t *testing.T) {
 	})
 	o.knows(c, nonce)
 	o.removed(c)
+	// The operator ends soon, also while no API server answers.
+	if err := errors.Join(o.api.Kill(), o.operator.Stop()); err != nil {
+		t.Error(err)
+	}
 }
 
 // moves moves the VM live, and lets a fault happen once the move is open. Afterwards the VM runs at the destination and

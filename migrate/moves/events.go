@@ -19,6 +19,8 @@ type Journal struct {
 	queue  chan said
 	ends   chan struct{} // closed by Close: nothing waits any more
 	done   chan struct{}
+	life   context.Context // of what is being written
+	end    context.CancelFunc
 
 	mu   sync.Mutex
 	said map[string]string // the last reason of a retry, by operation
@@ -34,17 +36,25 @@ type said struct {
 func NewJournal(append func(context.Context, *nodev1.MoveEvent) error) *Journal {
 	j := &Journal{append: append, queue: make(chan said, 1024), ends: make(chan struct{}), done: make(chan struct{}),
 		said: map[string]string{}}
+	j.life, j.end = context.WithCancel(context.Background())
 	go j.write()
 	return j
 }
 
-// Close writes what is left. The engine must be closed.
+// Close writes what is left, within closeBound. The engine must be closed. An event that is not written then is missing
+// in the list of events, until a later one of its operation tells it too.
 func (j *Journal) Close() error {
 	close(j.ends)
 	close(j.queue)
+	late := time.AfterFunc(closeBound, j.end)
 	<-j.done
+	late.Stop()
+	j.end()
 	return nil
 }
+
+// closeBound is how long the end of a controller waits for its store. A variable for the tests.
+var closeBound = 2 * time.Second
 
 // writeTimeout bounds what a store that is out of reach is waited for: an etcd elects a new
 // leader within a second or two.
@@ -62,7 +72,7 @@ func (j *Journal) write() {
 		case <-time.After(time.Until(ev.from)):
 		case <-j.ends:
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+		ctx, cancel := context.WithTimeout(j.life, writeTimeout)
 		if err := j.append(ctx, ev.MoveEvent); err != nil {
 			slog.Warn("write event", "type", ev.GetType(), "operation", ev.GetOperation(), "error", err)
 		}

@@ -1,0 +1,37 @@
+package moves
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/migrate/engine"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// A controller whose store does not answer ends soon, however many events are left.
+func TestJournalEndsWithoutItsStore(t *testing.T) {
+	was := closeBound
+	closeBound = 50 * time.Millisecond
+	t.Cleanup(func() { closeBound = was })
+	j := NewJournal(func(ctx context.Context, _ *nodev1.MoveEvent) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	for i := range 20 {
+		j.Event(t.Context(), engine.Event{Type: engine.Opened, Kind: nodev1.Kind_KIND_MIGRATE,
+			VM: &nodev1.VM{Namespace: "default", Id: "web"}, Operation: fmt.Sprint(i)})
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- j.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(writeTimeout / 2):
+		t.Fatal("the journal waits for a store that does not answer")
+	}
+}
