@@ -181,9 +181,9 @@ func (s *Service) Announce(ctx context.Context, req *nodev1.AnnounceRequest) (*n
 		return nil, err
 	}
 	node := req.GetNode()
-	if _, remote := controller.Peer(ctx); remote && node.GetController() { // a controller has a list of its own
-		node = proto.CloneOf(node)
-		node.Controller = false
+	if _, remote := controller.Peer(ctx); remote && (node.GetController() || node.GetControllerOnly()) {
+		node = proto.CloneOf(node) // a controller has a list of its own
+		node.Controller, node.ControllerOnly = false, false
 	}
 	info, err := s.Cluster.Announce(ctx, node)
 	if err != nil {

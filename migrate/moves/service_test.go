@@ -104,13 +104,14 @@ func TestWhoMayOrder(t *testing.T) {
 		&nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "b"}}); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("a node speaks for another: %v", err)
 	}
-	if _, err := s.Announce(controller.WithPeer(ctx, "a"),
-		&nodev1.AnnounceRequest{Node: &nodev1.NodeInfo{Name: "a", Controller: true}}); err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range members.Nodes() {
-		if n.GetController() {
-			t.Errorf("a node makes itself a controller: %v", n)
+	for _, says := range []*nodev1.NodeInfo{{Name: "a", Controller: true}, {Name: "a", ControllerOnly: true}} {
+		if _, err := s.Announce(controller.WithPeer(ctx, "a"), &nodev1.AnnounceRequest{Node: says}); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range members.Nodes() {
+			if n.GetController() || n.GetControllerOnly() {
+				t.Errorf("a node makes itself a controller: %v", n)
+			}
 		}
 	}
 	if _, err := s.Drain(controller.WithPeer(ctx, "a"), &nodev1.DrainRequest{Node: "b"}); !errdefs.IsPermissionDenied(
