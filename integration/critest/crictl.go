@@ -7,20 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 )
-
-// CrictlArgs are crictl of the node's containerd, whose calls take so long at most, and then the arguments.
-func (g *Ground) CrictlArgs(limit time.Duration, args ...string) []string {
-	return append([]string{filepath.Join(g.tools, "crictl"), "--runtime-endpoint", "unix://" + g.Socket, "--timeout",
-		limit.String()}, args...)
-}
-
-// Crictl runs crictl on the node, and answers what it prints.
-func (g *Ground) Crictl(ctx context.Context, limit time.Duration, args ...string) (string, error) {
-	all := g.CrictlArgs(limit, args...)
-	return g.Run(ctx, all[0], all[1:]...)
-}
 
 // WriteConfig writes a configuration for crictl into a directory, and answers its path.
 func WriteConfig(dir, name string, content map[string]any) (string, error) {

@@ -26,8 +26,11 @@ type Journal struct {
 }
 
 // Journal reads that of a VM in the namespace default; none is the zero one.
-func (n *Node) Journal(vm string) (j Journal) {
-	data, err := os.ReadFile(filepath.Join(n.StateDir(), "vms", "default", vm, "node.json"))
+func (n *Node) Journal(vm string) (j Journal) { return n.JournalIn("default", vm) }
+
+// JournalIn is Journal of a VM in a namespace of containerd.
+func (n *Node) JournalIn(namespace, vm string) (j Journal) {
+	data, err := os.ReadFile(filepath.Join(n.StateDir(), "vms", namespace, vm, "node.json"))
 	if err == nil {
 		_ = json.Unmarshal(data, &j) // it is replaced whole: what is there parses
 	}

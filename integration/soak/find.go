@@ -56,7 +56,7 @@ func (w *world) ofVM(victim string, s Step) (met, error) {
 	var all []candidate
 	for _, g := range w.guests {
 		for _, n := range w.Nodes() {
-			j := n.Journal(g.name)
+			j := g.journal(n)
 			pid := map[string]int{"shim": j.Shim.PID, "VMM": j.Process.PID, "holder": j.SandboxProcess.PID}[victim]
 			if pid != 0 {
 				all = append(all, candidate{n, g, pid})

@@ -20,6 +20,7 @@ import (
 type guest struct {
 	name string
 	port string
+	pod  *pod // nil: it is a container of ctr or godwit
 
 	mu      sync.Mutex
 	nonce   string   // of the VM that there is; empty: none

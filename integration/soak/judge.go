@@ -135,6 +135,9 @@ func (w *world) checkGuest(ctx context.Context, g *guest) (gone bool, err error)
 		return false, err
 	}
 	rec := all[g.name]
+	if g.pod != nil {
+		w.attend(ctx, g, rec)
+	}
 	if op := rec.GetOperation(); op != nil {
 		return false, fmt.Errorf("operation %s is still open, in %s: %s", op.GetId(), op.GetPhase(), op.GetReason())
 	}
@@ -149,7 +152,9 @@ func (w *world) checkGuest(ctx context.Context, g *guest) (gone bool, err error)
 	case nonce == "": // a run of it may have failed halfway
 		return true, nil
 	case rec.GetOwner().GetNode() != "":
-		err = w.runs(ctx, g, rec)
+		if err = w.runs(ctx, g, rec); err == nil && g.pod != nil {
+			err = w.podStands(ctx, g, w.node(rec.GetOwner().GetNode()))
+		}
 	case rec.GetOwner().GetDigest() != "":
 		if err = w.sleeps(ctx, g); err == nil && why == putBack { // it may have slept, woken and ended since
 			return true, nil
@@ -191,7 +196,7 @@ func (w *world) runs(ctx context.Context, g *guest, rec *nodev1.Record) error {
 	if err != nil {
 		return err
 	}
-	if p := owner.Journal(g.name).Phase; p != "OWN" {
+	if p := g.journal(owner).Phase; p != "OWN" {
 		return fmt.Errorf("node %s owns it, and its journal says %q", owner.Name, p)
 	}
 	before := g.last()
@@ -241,8 +246,10 @@ func (w *world) unique() {
 
 func (w *world) blames() {
 	for _, g := range w.guests {
-		for _, wrong := range g.blames() {
-			w.violation("%s", wrong)
+		for _, one := range g.all() {
+			for _, wrong := range one.blames() {
+				w.violation("%s", wrong)
+			}
 		}
 	}
 }

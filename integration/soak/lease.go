@@ -14,12 +14,12 @@ import (
 const (
 	firstOwn = 10
 	lastOwn  = 250
-	stride   = 2
+	stride   = 3
 )
 
 // separateAddresses has the next VM that is run on a node get an address that no VM has had. host-local goes on after
 // the one that was reserved last, which may have come with a VM of another node. It knows nothing of those that have
-// left with a VM. Two runs at once are why there is a stride.
+// left with a VM. Runs at once are why there is a stride.
 func (w *world) separateAddresses(n *harness.Node) error {
 	i := slices.Index(w.Nodes(), n)
 	last := firstOwn - 1 + stride*int(w.ran[i].Add(1)-1)

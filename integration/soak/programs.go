@@ -15,11 +15,13 @@ import (
 type programs struct {
 	dir    string // Options.Programs of a harness
 	clocks string // the value of ClockEnv
+	runc   string // for the handler of CRI that no pod of the soak has
 }
 
 // build makes them in dir.
 func build(ctx context.Context, root, dir, mutation string) (*programs, error) {
-	p := &programs{dir: filepath.Join(dir, "bin"), clocks: filepath.Join(dir, "clocks")}
+	p := &programs{runc: filepath.Join(root, "bin", "tools", "runc"),
+		dir: filepath.Join(dir, "bin"), clocks: filepath.Join(dir, "clocks")}
 	changed := filepath.Join(dir, "changed")
 	for _, d := range []string{p.dir, p.clocks, changed} {
 		if err := os.MkdirAll(d, 0o755); err != nil {

@@ -141,7 +141,7 @@ const (
 func (w *world) shims() (most harness.Usage) {
 	for _, g := range w.guests {
 		for _, n := range w.Nodes() {
-			pid := n.Journal(g.name).Shim.PID
+			pid := g.journal(n).Shim.PID
 			if pid == 0 {
 				continue
 			}

@@ -17,6 +17,7 @@ type Result struct {
 	Versions   map[string]string                   `json:"versions"`
 	Mutation   string                              `json:"mutation,omitempty"` // the fault that was built in
 	VMs        int                                 `json:"vms"`
+	Pods       int                                 `json:"pods"`
 	Seconds    float64                             `json:"seconds"` // of the schedule, with its judgements
 	Rounds     int                                 `json:"rounds"`  // that ended with a judgement
 	Steps      int                                 `json:"steps"`
@@ -46,7 +47,7 @@ type Result struct {
 }
 
 func newResult(opts Options) *Result {
-	return &Result{Seed: opts.Seed, Mutation: opts.Mutation, VMs: opts.VMs, Verbs: map[string]int{},
+	return &Result{Seed: opts.Seed, Mutation: opts.Mutation, VMs: opts.VMs, Pods: opts.Pods, Verbs: map[string]int{},
 		Succeeded: map[string]int{}, Kinds: map[string]int{},
 		Before: map[string]map[string]harness.Usage{}, After: map[string]map[string]harness.Usage{}, Wrong: []string{},
 		Left: []string{}, Grown: []string{}, LastSteps: []string{}}

@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,10 +9,10 @@ import (
 
 // enough is the result of a run of half an hour with nothing wrong.
 func enough() *Result {
-	r := newResult(Options{Seed: 7})
+	r := newResult(Options{Seed: 7, Pods: 2})
 	r.Seconds, r.Operations, r.Faults, r.Checks = whole.Seconds(), leastPerMinute*int(whole/time.Minute), 100, 100
 	names, _ := verbNames()
-	for _, n := range append(names, beginsAnew...) {
+	for _, n := range slices.Concat(names, beginsAnew, podNames()) {
 		r.Verbs[n] = leastSeen
 	}
 	for _, n := range faultNames() {
@@ -30,6 +31,7 @@ func TestCheck(t *testing.T) {
 		"left behind: a tap":      func(r *Result) { r.Left = append(r.Left, "a tap") },
 		"grown: godwitd":          func(r *Result) { r.Grown = append(r.Grown, "godwitd") },
 		"drain was seen 2 times":  func(r *Result) { r.Verbs["drain"] = 2 },
+		"pod move was seen 2":     func(r *Result) { r.Verbs["pod move"] = 2 },
 		"restart was seen 1":      func(r *Result) { r.Verbs["restart"] = 1 },
 		"kill VMM was seen 0":     func(r *Result) { delete(r.Kinds, "kill VMM") },
 		"3.0 operations a minute": func(r *Result) { r.Operations = 90 },

@@ -25,6 +25,8 @@ type Options struct {
 	Seed      uint64
 	VMs       int
 	DayEach   int    // so many steps lie between two of dayVerbs; 0: dayEach
+	Pods      int    // that CRI makes; they come on top of VMs
+	PodEach   int    // so many steps lie between two of podVerbs; 0: podEach
 	Mutation  string // a fault to build back in; empty: none
 	KeepAll   bool   // the logs are kept although nothing was wrong
 	Keep      string // directory for the logs at a violation
@@ -78,7 +80,11 @@ func Run(ctx context.Context, opts Options) (result *Result, err error) {
 // Check says what is wrong with a run.
 func (r *Result) Check() error {
 	names, _ := verbNames()
-	return r.Err(append(names, beginsAnew...), faultNames())
+	names = append(names, beginsAnew...)
+	if r.Pods > 0 {
+		names = append(names, podNames()...)
+	}
+	return r.Err(names, faultNames())
 }
 
 // play runs rounds until the time is over.
@@ -86,9 +92,10 @@ func (w *world) play(ctx context.Context, begun time.Time) error {
 	_, drawn := verbNames()
 	schedule, sound := NewSchedule(w.opts.Seed, drawn, faultNames()), newSchedule(w.opts.Seed, soundStream, unfaulted, nil)
 	day := newSchedule(w.opts.Seed, dayStream, drawnOf(dayVerbs()), nil)
+	pods := newSchedule(w.opts.Seed, podStream, drawnOf(podVerbs()), nil)
 	for {
 		calls, cancel := context.WithCancel(ctx)
-		err := w.round(calls, schedule, day)
+		err := w.round(calls, schedule, day, pods)
 		if err == nil {
 			err = w.awaitHealthy(ctx, cancel)
 		}
@@ -109,9 +116,9 @@ func (w *world) play(ctx context.Context, begun time.Time) error {
 }
 
 // round plays steps up to the next Calm.
-func (w *world) round(ctx context.Context, schedule, day *Schedule) error {
+func (w *world) round(ctx context.Context, schedule, day, pods *Schedule) error {
 	named := map[string]verb{}
-	for _, v := range slices.Concat(verbs(), dayVerbs()) {
+	for _, v := range slices.Concat(verbs(), dayVerbs(), podVerbs()) {
 		named[v.name] = v
 	}
 	kinds := map[string]fault{}
@@ -136,6 +143,7 @@ func (w *world) round(ctx context.Context, schedule, day *Schedule) error {
 			err = w.order(ctx, named[step.Name], step)
 		}
 		w.orderDay(ctx, named, step, day)
+		w.orderPod(ctx, named, step, pods)
 		w.result.change(func() { w.result.Steps = step.N })
 		if err != nil {
 			w.log("%s: missed: %v", step, err)
@@ -153,7 +161,11 @@ func (w *world) bootAll(ctx context.Context) error {
 		group.Go(func() error {
 			a := &act{world: w, g: g, to: w.Node(i % len(w.Nodes()))}
 			begun := time.Now()
-			err := firstRun(i)(a, ctx)
+			first := firstRun(i)
+			if g.pod != nil {
+				first = (*act).podRun
+			}
+			err := first(a, ctx)
 			w.log("%s runs on %s after %.1f s: %v", g.name, a.to.Name, time.Since(begun).Seconds(), err)
 			return err
 		})

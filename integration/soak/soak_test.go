@@ -27,7 +27,7 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := Options{Time: 2 * time.Minute, Seed: seed, VMs: 4, DayEach: 15, Fast: true, Log: t.Logf}
+	opts := Options{Time: 2 * time.Minute, Seed: seed, VMs: 4, DayEach: 15, Pods: 1, PodEach: 7, Fast: true, Log: t.Logf}
 	if err := RunTo(t.Context(), opts, filepath.Join(root, "out", "soak-test.json")); err != nil {
 		t.Error(err)
 	}

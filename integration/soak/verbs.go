@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -85,7 +86,8 @@ func (w *world) order(ctx context.Context, v verb, s Step) error {
 			return fmt.Errorf("%w: %w", errNobody, err)
 		}
 		fit := slices.DeleteFunc(slices.Clone(w.guests), func(g *guest) bool {
-			return !fits(v.wants, g, all[g.name], w.old.Load()) || v.begins() && !g.stoppable()
+			return !fits(v.wants, g, all[g.name], w.old.Load()) || v.begins() && !g.stoppable() ||
+				v.ofPod() != (g.pod != nil)
 		})
 		g, ok := at(fit, s.VM)
 		if !ok || !g.claim() {
@@ -149,7 +151,8 @@ func (a *act) play(ctx context.Context, v verb) {
 	if a.g != nil {
 		a.g.set(func() {
 			a.g.busy = false
-			if err == nil && slices.Contains([]string{"run", "wake", "migrate live", "migrate cold"}, v.name) {
+			if err == nil && slices.Contains([]string{"run", "wake", "migrate live", "migrate cold", "pod run",
+				"pod wake", "pod wake, containerd killed", "pod move", "pod move, container ends"}, v.name) {
 				a.g.adopted = "" // a shim that containerd has started has it
 			}
 		})
@@ -252,7 +255,12 @@ func (a *act) drain(ctx context.Context) error {
 	defer a.draining.Add(-1)
 	ctx, cancel := context.WithTimeout(ctx, settleBound)
 	defer cancel()
+	follow, over := context.WithCancel(ctx)
+	var followed sync.WaitGroup
+	followed.Go(func() { a.followPods(follow) })
 	err := a.godwit(ctx, a.asked, "drain", a.to.Name)
+	over()
+	followed.Wait()
 	if ctx.Err() != nil { // who wakes VMs there keeps it from an end
 		err = ctx.Err()
 	}
@@ -261,6 +269,9 @@ func (a *act) drain(ctx context.Context) error {
 
 // remove ends a VM as a user of containerd does, on all nodes, and its record.
 func (w *world) remove(ctx context.Context, g *guest) error {
+	if g.pod != nil {
+		return w.removePod(ctx, g)
+	}
 	fresh := false
 	g.set(func() { fresh = g.fresh })
 	for _, n := range w.Nodes() {

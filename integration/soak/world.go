@@ -68,7 +68,7 @@ func newWorld(ctx context.Context, opts Options, result *Result, p *programs) (w
 		return nil, err
 	}
 	h, err := harness.Start(ctx, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Etcd: true,
-		Images: true, Debug: true,
+		Images: true, Debug: true, CRI: true, Containerd: fmt.Sprintf(criConfig, p.runc),
 		Programs: p.dir, Config: small, State: stateSize, Log: opts.Log})
 	if err != nil {
 		return nil, err
@@ -93,9 +93,17 @@ func newWorld(ctx context.Context, opts Options, result *Result, p *programs) (w
 				return w, err
 			}
 		}
+		if _, err := n.RunCtr(ctx, "-n", criNamespace, "images", "import", "--local", tar); err != nil {
+			return w, err
+		}
 	}
 	for i := range opts.VMs {
 		if err := w.addGuest(i); err != nil {
+			return w, err
+		}
+	}
+	for i := range opts.Pods {
+		if err := w.addPod(i); err != nil {
 			return w, err
 		}
 	}
@@ -103,15 +111,23 @@ func newWorld(ctx context.Context, opts Options, result *Result, p *programs) (w
 }
 
 func (w *world) addGuest(i int) error {
-	g := &guest{name: fmt.Sprintf("vm%02d", i), port: strconv.Itoa(firstPort + i), heard: map[string]sighting{},
-		retired: map[string]time.Time{}}
+	g := newGuest(fmt.Sprintf("vm%02d", i), firstPort+i)
+	w.guests = append(w.guests, g)
+	return w.hear(g)
+}
+
+func newGuest(name string, port int) *guest {
+	return &guest{name: name, port: strconv.Itoa(port), heard: map[string]sighting{}, retired: map[string]time.Time{}}
+}
+
+// hear listens for the beacons of a guest, until the world is closed.
+func (w *world) hear(g *guest) error {
 	conn, err := w.ListenPacket(net.JoinHostPort(harness.Gateway, g.port))
 	if err != nil {
 		return err
 	}
 	w.sockets = append(w.sockets, conn)
 	go g.listen(conn)
-	w.guests = append(w.guests, g)
 	return nil
 }
 

@@ -21,6 +21,7 @@ func main() {
 	flag.DurationVar(&opts.Time, "time", 30*time.Minute, "how long verbs and faults are drawn")
 	flag.Uint64Var(&opts.Seed, "seed", 0, "of the schedule; 0: a fresh one")
 	flag.IntVar(&opts.VMs, "vms", 12, "how many VMs there are")
+	flag.IntVar(&opts.Pods, "pods", 2, "how many pods of CRI there are beside them")
 	flag.StringVar(&opts.Mutation, "mutation", "", "a fault that was mended, to be built back in")
 	flag.BoolVar(&opts.Faultless, "faultless", false, "leave faults out")
 	flag.BoolVar(&opts.KeepAll, "keep", false, "keep the logs of all programs although nothing was wrong")
