@@ -183,10 +183,14 @@ else
 	tools/bench-vmm.sh ring
 endif
 
-bench-live: setup tools build guest ## figures of moves beside QEMU's own migration into out/bench-live.json, from BENCH_ROUNDS rounds, of the groups in BENCH_ONLY (root)
+bench-live: setup tools build guest ## figures of moves beside QEMU's own migration into out/bench-live.json, from BENCH_ROUNDS rounds, of the groups in BENCH_ONLY; with VMM=cloud-hypervisor in the KVM ring, beside its own (root)
+ifeq ($(origin VMM),file)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/bench ./integration/cmd/bench
 	bin/integration/bench -live -rounds $(BENCH_ROUNDS) -only '$(BENCH_ONLY)' -out out/bench-live.json
+else
+	tools/bench-live-ring.sh
+endif
 
 shimtest: setup tools build guest ## containerd's own conformance suites on the shim, COUNT times (root)
 	tools/shimtest.sh $(COUNT)

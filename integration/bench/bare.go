@@ -31,25 +31,29 @@ func bareInitramfs(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read busybox (Debian package busybox-static): %w", err)
 	}
-	var buf bytes.Buffer
-	entry := func(name string, mode uint32, data []byte, major, minor int) {
-		fmt.Fprintf(&buf, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
-			0, mode, 0, 0, 1, 0, len(data), 0, 0, major, minor, len(name)+1, 0, name)
-		pad(&buf)
-		buf.Write(data)
-		pad(&buf)
-	}
-	entry("bin", unix.S_IFDIR|0o755, nil, 0, 0)
-	entry("dev", unix.S_IFDIR|0o755, nil, 0, 0)
-	entry("dev/console", unix.S_IFCHR|0o600, nil, 5, 1)
-	entry("bin/busybox", unix.S_IFREG|0o755, busybox, 0, 0)
-	entry("init", unix.S_IFREG|0o755, []byte(bareInit), 0, 0)
-	entry("TRAILER!!!", 0, nil, 0, 0)
+	var c cpio
+	c.entry("bin", unix.S_IFDIR|0o755, nil, 0, 0)
+	c.entry("dev", unix.S_IFDIR|0o755, nil, 0, 0)
+	c.entry("dev/console", unix.S_IFCHR|0o600, nil, 5, 1)
+	c.entry("bin/busybox", unix.S_IFREG|0o755, busybox, 0, 0)
+	c.entry("init", unix.S_IFREG|0o755, []byte(bareInit), 0, 0)
+	c.entry("TRAILER!!!", 0, nil, 0, 0)
 	path := filepath.Join(dir, "bare.cpio")
-	return path, os.WriteFile(path, buf.Bytes(), 0o644)
+	return path, os.WriteFile(path, c.Bytes(), 0o644)
 }
 
-func pad(b *bytes.Buffer) { b.Write(make([]byte, -b.Len()&3)) }
+// cpio is an archive for a kernel to boot with; its last entry is called TRAILER!!!.
+type cpio struct{ bytes.Buffer }
+
+func (c *cpio) entry(name string, mode uint32, data []byte, major, minor int) {
+	fmt.Fprintf(c, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
+		0, mode, 0, 0, 1, 0, len(data), 0, 0, major, minor, len(name)+1, 0, name)
+	c.pad()
+	c.Write(data)
+	c.pad()
+}
+
+func (c *cpio) pad() { c.Write(make([]byte, -c.Len()&3)) }
 
 // bareBoot times bare QEMU with the kernel, machine, CPU and RAM that a container has by default, to its first
 // user-space line. After that it times programs started over its serial port.

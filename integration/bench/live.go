@@ -74,12 +74,22 @@ func RunLive(ctx context.Context, o Options) (_ *Result, err error) {
 	return b.result, nil
 }
 
-// configure writes a drop-in of each node's configuration: VMs boot, with all their RAM in
-// use by themselves.
+// configure writes a drop-in of each node's configuration.
 func (b *liveBench) configure(n *harness.Node) string {
-	text := "[guest]\ncmdline = '" + noBounce + "'\n[template]\nmode = 'off'\n"
-	b.config = errors.Join(b.config, dropIn(filepath.Dir(n.Config), text))
+	b.config = errors.Join(b.config, dropIn(filepath.Dir(n.Config), liveConfig()))
+	if harness.Nested() { // where boots have more time already
+		return ""
+	}
 	return "timeouts = {boot = '4m'}\n"
+}
+
+// liveConfig makes VMs boot, with all their RAM in use by themselves.
+func liveConfig() string {
+	line := noBounce
+	if harness.Nested() {
+		line += " " + harness.NestedCmdline
+	}
+	return "[guest]\ncmdline = '" + line + "'\n[template]\nmode = 'off'\n"
 }
 
 // twoNodes waits until the controller knows both.

@@ -71,7 +71,7 @@ const pageSize = 4096
 
 // reach waits until the open move is where ok says.
 func (b *liveBench) reach(ctx context.Context, ok func(phase string, sending bool) bool) error {
-	return harness.Poll(ctx, time.Minute, func(ctx context.Context) error {
+	return harness.Poll(ctx, harness.Slow(time.Minute), func(ctx context.Context) error {
 		w, err := b.moves(ctx, "migrations")
 		if err != nil {
 			return err

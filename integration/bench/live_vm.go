@@ -68,7 +68,7 @@ func (b *liveBench) boot(ctx context.Context, s shape, way string, flags ...stri
 	dir := filepath.Join(b.h.Dir, "way-"+way)
 	data, err := os.ReadFile(b.node.Config)
 	if err == nil {
-		err = dropIn(dir, "[guest]\ncmdline = '"+noBounce+"'\n[template]\nmode = 'off'\n[worker]\ntracking = '"+way+"'\n")
+		err = dropIn(dir, liveConfig()+"[worker]\ntracking = '"+way+"'\n")
 	}
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "config.toml"), data, 0o600)
