@@ -67,6 +67,12 @@ func decode(o *v1alpha1.VMRecord) (c content, err error) {
 	return c, nil
 }
 
+// Record reads what an object holds: the record, nil where it was removed, and its closed operations.
+func Record(o *v1alpha1.VMRecord) (*nodev1.Record, []*nodev1.Operation, error) {
+	c, err := decode(o)
+	return c.record, c.closed, err
+}
+
 // operation answers the one with this id, open or closed.
 func (c content) operation(id string) *nodev1.Operation {
 	if op := c.record.GetOperation(); op != nil && op.GetId() == id {

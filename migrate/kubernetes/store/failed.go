@@ -51,6 +51,10 @@ func absent(err error) bool {
 	})
 }
 
+// IsAbsent reports whether an error of the API server, or of a cache of it, says that there is no such object. No other
+// error does.
+func IsAbsent(err error) bool { return err != nil && absent(err) }
+
 // failed gives an error of the API server its class.
 func failed(err error) error {
 	if err == nil {

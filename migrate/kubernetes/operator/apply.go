@@ -1,0 +1,176 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/containerd/errdefs"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// again is how long something is waited for that no watch may tell of.
+const again = 2 * time.Second
+
+// result has a lost race looked at again: it is no error. What changed is told by the watches too.
+func result(next decide.Action, err error) (ctrl.Result, error) {
+	if apierrors.IsConflict(err) || errdefs.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return ctrl.Result{RequeueAfter: again}, nil
+	}
+	return ctrl.Result{RequeueAfter: next.After}, err
+}
+
+// store404 passes over that an object has gone meanwhile: there is nothing left to say of it.
+func store404(err error) error {
+	if store.IsAbsent(err) {
+		return nil
+	}
+	return err
+}
+
+// apply makes what was decided of a VM.
+func (b base) apply(ctx context.Context, o decide.VM, next decide.Action) error {
+	vm := o.Object
+	if next.Do == decide.None {
+		return nil
+	}
+	if err := b.do(ctx, o, next); err != nil {
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			b.events.Eventf(vm, nil, corev1.EventTypeWarning, string(next.Do)+"Failed", string(next.Do), "%s", err.Error())
+		}
+		return fmt.Errorf("%s of VM %s/%s: %w", next.Do, vm.Namespace, vm.Name, err)
+	}
+	b.events.Eventf(vm, nil, corev1.EventTypeNormal, string(next.Do), string(next.Do), "%s", done(next))
+	return nil
+}
+
+func done(next decide.Action) string {
+	switch {
+	case next.Pod != nil:
+		return "pod " + next.Pod.Name
+	case next.Kind != "":
+		return string(next.Kind) + " " + next.Node
+	}
+	return next.Operation
+}
+
+func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
+	vm, id := o.Object, pods.RecordID(o.Object)
+	switch next.Do {
+	case decide.AddFinalizer, decide.DropFinalizer, decide.SetMode:
+		return b.change(ctx, vm, next.Do)
+	case decide.EnsureRecord:
+		return b.records.ensure(ctx, id, pods.RecordUID(vm))
+	case decide.RemoveRecord:
+		return b.records.remove(ctx, id, o.Record.GetUid())
+	case decide.MakePod:
+		return b.makePod(ctx, next.Pod)
+	case decide.DeletePod:
+		return store404(b.client.Delete(ctx, next.Pod, client.Preconditions{UID: &next.Pod.UID}))
+	case decide.SetGate:
+		return store404(b.setGate(ctx, next.Pod, next.On))
+	case decide.MakeOperation:
+		return b.client.Create(ctx, order(vm, next, map[string]string{decide.LabelFor: string(vm.UID)}, vm.Generation))
+	case decide.AbortOperation:
+		for i := range o.Orders {
+			if op := &o.Orders[i]; op.Name == next.Operation {
+				was := client.MergeFromWithOptions(op.DeepCopy(), client.MergeFromWithOptimisticLock{})
+				op.Spec.Abort = true
+				return store404(b.client.Patch(ctx, op, was))
+			}
+		}
+	case decide.OrderAbort:
+		if b.engine != nil {
+			return b.engine.Abort(ctx, vmOf(id), next.Operation)
+		}
+	case decide.OrderRecover:
+		if b.engine != nil {
+			return b.engine.Recover(ctx, vmOf(id), next.Node)
+		}
+	}
+	return fmt.Errorf("%s: %w", next.Do, errdefs.ErrNotImplemented)
+}
+
+// change edits the object itself, as it was seen.
+func (b base) change(ctx context.Context, vm *v1alpha1.VirtualMachine, what decide.Do) error {
+	was := client.MergeFromWithOptions(vm.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	switch what {
+	case decide.AddFinalizer:
+		controllerutil.AddFinalizer(vm, decide.FinalizerVM)
+	case decide.DropFinalizer:
+		controllerutil.RemoveFinalizer(vm, decide.FinalizerVM)
+	case decide.SetMode:
+		vm.Spec.OperatingMode = v1alpha1.ModeHibernated
+	}
+	return store404(b.client.Patch(ctx, vm, was))
+}
+
+// makePod makes a pod. One that has its name is ours already, or is waited for.
+func (b base) makePod(ctx context.Context, pod *corev1.Pod) error {
+	err := b.client.Create(ctx, pod.DeepCopy())
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	old := &corev1.Pod{}
+	there, rerr := b.current.Get(ctx, client.ObjectKeyFromObject(pod), old)
+	if rerr != nil {
+		return rerr
+	}
+	mine := there && old.DeletionTimestamp == nil && metav1.GetControllerOf(old) != nil &&
+		metav1.GetControllerOf(old).UID == metav1.GetControllerOf(pod).UID &&
+		old.Labels[pods.LabelOperation] == pod.Labels[pods.LabelOperation]
+	if mine {
+		return nil
+	}
+	return err
+}
+
+func (b base) setGate(ctx context.Context, pod *corev1.Pod, on bool) error {
+	was := client.StrategicMergeFrom(pod.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	status := corev1.ConditionFalse
+	if on {
+		status = corev1.ConditionTrue
+	}
+	next := corev1.PodCondition{Type: pods.GateRunning, Status: status, LastTransitionTime: metav1.Now()}
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == pods.GateRunning {
+			pod.Status.Conditions[i] = next
+			return b.client.Status().Patch(ctx, pod, was)
+		}
+	}
+	pod.Status.Conditions = append(pod.Status.Conditions, next)
+	return b.client.Status().Patch(ctx, pod, was)
+}
+
+// order is a VMOperation for a VM. It goes with the VM.
+func order(vm *v1alpha1.VirtualMachine, next decide.Action, labels map[string]string, generation int64,
+) *v1alpha1.VMOperation {
+	return &v1alpha1.VMOperation{ObjectMeta: metav1.ObjectMeta{GenerateName: vm.Name + "-", Namespace: vm.Namespace,
+		Labels:      labels,
+		Annotations: map[string]string{decide.AnnotationGeneration: strconv.FormatInt(generation, 10)},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "VirtualMachine",
+			Name: vm.Name, UID: vm.UID}}},
+		Spec: v1alpha1.VMOperationSpec{VMRef: v1alpha1.VMRef{Name: vm.Name, UID: string(vm.UID)}, Kind: next.Kind,
+			NodeName: next.Node, MigrationPolicy: vm.Spec.Migration}}
+}
+
+// kinds are those of the records.
+var kinds = map[v1alpha1.OperationKind]nodev1.Kind{
+	v1alpha1.KindHibernate:  nodev1.Kind_KIND_HIBERNATE,
+	v1alpha1.KindWake:       nodev1.Kind_KIND_WAKE,
+	v1alpha1.KindMigrate:    nodev1.Kind_KIND_MIGRATE,
+	v1alpha1.KindCheckpoint: nodev1.Kind_KIND_CHECKPOINT,
+}

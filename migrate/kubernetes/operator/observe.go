@@ -1,0 +1,234 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// View reads from a cache, or from the API server itself.
+type View struct {
+	client.Reader
+	Engine, OnStop bool
+}
+
+// Get reads an object. It answers false only where there is none.
+func (v View) Get(ctx context.Context, key types.NamespacedName, o client.Object) (bool, error) {
+	err := v.Reader.Get(ctx, key, o)
+	if store.IsAbsent(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %T %s: %w", o, key, err)
+	}
+	return true, nil
+}
+
+// Record reads what the records have of a VM; nil: nothing.
+func (v View) Record(ctx context.Context, namespace, vm string) (*nodev1.Record, []*nodev1.Operation, error) {
+	o := &v1alpha1.VMRecord{}
+	there, err := v.Get(ctx, types.NamespacedName{Name: namespace + "." + vm}, o)
+	if err != nil || !there {
+		return nil, nil, err
+	}
+	return store.Record(o)
+}
+
+// Orders reads the orders of a VM.
+func (v View) Orders(ctx context.Context, namespace string, vms ...string) ([]v1alpha1.VMOperation, error) {
+	all := &v1alpha1.VMOperationList{}
+	if err := v.List(ctx, all, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("list orders of namespace %s: %w", namespace, err)
+	}
+	return slices.DeleteFunc(all.Items, func(op v1alpha1.VMOperation) bool {
+		return !slices.Contains(vms, op.Spec.VMRef.Name)
+	}), nil
+}
+
+// VM observes a VirtualMachine; false: there is none.
+func (v View) VM(ctx context.Context, key types.NamespacedName) (decide.VM, bool, error) {
+	o := decide.VM{Object: &v1alpha1.VirtualMachine{}, Engine: v.Engine, OnStop: v.OnStop, Now: time.Now()}
+	there, err := v.Get(ctx, key, o.Object)
+	if err != nil || !there {
+		return o, there, err
+	}
+	o.Unread = v.fill(ctx, &o)
+	return o, true, nil
+}
+
+func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
+	vm := o.Object
+	if o.Record, _, err = v.Record(ctx, vm.Namespace, vm.Name); err != nil {
+		return err
+	}
+	list := &corev1.PodList{}
+	if err := v.List(ctx, list, client.InNamespace(vm.Namespace),
+		client.MatchingLabels{pods.LabelVM: vm.Name}); err != nil {
+		return fmt.Errorf("list pods of VM %s/%s: %w", vm.Namespace, vm.Name, err)
+	}
+	o.Pods = list.Items
+	if o.Orders, err = v.Orders(ctx, vm.Namespace, vm.Name); err != nil {
+		return err
+	}
+	o.Images = images(o)
+	if node := o.Record.GetOwner().GetNode(); node != "" && vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
+		n := &corev1.Node{}
+		there, err := v.Get(ctx, types.NamespacedName{Name: node}, n)
+		if err != nil {
+			return err
+		}
+		o.Fenced = there && Fenced(n) // a Node that was deleted proves nothing
+	}
+	return v.ofSet(ctx, o)
+}
+
+// Fenced reports whether somebody vouches that a node runs nothing any more.
+func Fenced(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeOutOfService || t.Key == "godwit.dev/fenced"
+	})
+}
+
+// ofSet observes the set that a VM is a member of.
+func (v View) ofSet(ctx context.Context, o *decide.VM) error {
+	vm := o.Object
+	uid, member := pods.SetOf(vm)
+	if uid == "" {
+		return nil
+	}
+	set := &v1alpha1.VirtualMachineSet{}
+	for _, owner := range vm.OwnerReferences {
+		if owner.UID != uid {
+			continue
+		}
+		there, err := v.Get(ctx, types.NamespacedName{Namespace: vm.Namespace, Name: owner.Name}, set)
+		if err != nil || !there || set.UID != uid {
+			return err
+		}
+	}
+	o.SetLives = set.DeletionTimestamp == nil && slices.ContainsFunc(set.Spec.Members,
+		func(m v1alpha1.SetMember) bool { return m.Name == member })
+	if main := decide.Main(set); main != member {
+		rec, _, err := v.Record(ctx, vm.Namespace, decide.MemberVM(set, main))
+		if err != nil {
+			return err
+		}
+		if rec.GetUid() == string(uid)+"."+main {
+			o.MainNode = rec.GetOwner().GetNode()
+		}
+	}
+	return nil
+}
+
+// images are those that the pod runs which the VM leaves, each by its digest.
+func images(o *decide.VM) map[string]string {
+	all := map[string]string{}
+	for i := range o.Pods {
+		if !pods.Names(o.Record, &o.Pods[i]) {
+			continue
+		}
+		for _, c := range o.Pods[i].Status.ContainerStatuses {
+			if strings.Contains(c.ImageID, "@") {
+				all[c.Name] = c.ImageID
+			}
+		}
+	}
+	return all
+}
+
+// Set observes a VirtualMachineSet; false: there is none.
+func (v View) Set(ctx context.Context, key types.NamespacedName) (decide.Set, bool, error) {
+	o := decide.Set{Object: &v1alpha1.VirtualMachineSet{}, Engine: v.Engine,
+		VMs: map[string]*v1alpha1.VirtualMachine{}, Records: map[string]*nodev1.Record{}}
+	there, err := v.Get(ctx, key, o.Object)
+	if err != nil || !there {
+		return o, there, err
+	}
+	o.Unread = v.members(ctx, &o)
+	return o, true, nil
+}
+
+func (v View) members(ctx context.Context, o *decide.Set) error {
+	set := o.Object
+	list := &v1alpha1.VirtualMachineList{}
+	if err := v.List(ctx, list, client.InNamespace(set.Namespace), client.HasLabels{pods.LabelMember}); err != nil {
+		return fmt.Errorf("list VMs of namespace %s: %w", set.Namespace, err)
+	}
+	for i := range list.Items {
+		if uid, member := pods.SetOf(&list.Items[i]); uid == set.UID {
+			o.VMs[member] = &list.Items[i]
+		}
+	}
+	var names []string
+	for _, m := range set.Spec.Members {
+		name := decide.MemberVM(set, m.Name)
+		rec, _, err := v.Record(ctx, set.Namespace, name)
+		if err != nil {
+			return err
+		}
+		if rec.GetUid() == string(set.UID)+"."+m.Name {
+			o.Records[m.Name] = rec
+		}
+		names = append(names, name)
+	}
+	var err error
+	o.Orders, err = v.Orders(ctx, set.Namespace, names...)
+	return err
+}
+
+// Operation observes a VMOperation; false: there is none.
+func (v View) Operation(ctx context.Context, key types.NamespacedName) (decide.Operation, bool, error) {
+	o := decide.Operation{Object: &v1alpha1.VMOperation{}, Engine: v.Engine}
+	there, err := v.Get(ctx, key, o.Object)
+	if err != nil || !there {
+		return o, there, err
+	}
+	o.Unread = v.operation(ctx, &o)
+	return o, true, nil
+}
+
+func (v View) operation(ctx context.Context, o *decide.Operation) error {
+	vm, name := &v1alpha1.VirtualMachine{}, o.Object.Spec.VMRef.Name
+	there, err := v.Get(ctx, types.NamespacedName{Namespace: o.Object.Namespace, Name: name}, vm)
+	if err != nil {
+		return err
+	}
+	if there {
+		o.VM = vm
+	}
+	rec, closed, err := v.Record(ctx, o.Object.Namespace, name)
+	if err != nil {
+		return err
+	}
+	o.Record = rec
+	for _, op := range append(closed, rec.GetOperation()) {
+		if op.GetId() == string(o.Object.UID) {
+			o.Found = op
+		}
+	}
+	list := &corev1.PodList{}
+	if err := v.List(ctx, list, client.InNamespace(o.Object.Namespace),
+		client.MatchingLabels{pods.LabelOperation: string(o.Object.UID)}); err != nil {
+		return fmt.Errorf("list pods of order %s: %w", o.Object.Name, err)
+	}
+	for i := range list.Items {
+		if pods.Attempt(&list.Items[i]) == o.Found.GetAttempt() {
+			o.Pod = &list.Items[i]
+		}
+	}
+	o.Orders, err = v.Orders(ctx, o.Object.Namespace, name)
+	return err
+}

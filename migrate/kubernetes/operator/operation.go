@@ -1,0 +1,89 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+)
+
+type operations struct{ base }
+
+func addOperation(mgr ctrl.Manager, b base) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("vmoperation").For(&v1alpha1.VMOperation{}).
+		Watches(&v1alpha1.VMRecord{}, b.ordersOf(vmOfRecord)).
+		Watches(&v1alpha1.VirtualMachine{}, b.ordersOf(func(o client.Object) []types.NamespacedName {
+			return named(o.GetNamespace(), o.GetName())
+		})).
+		Watches(&v1alpha1.VMOperation{}, b.ordersOf(vmOfOrder)). // one that has ended lets the next one begin
+		Complete(reconcile.Func(operations{b}.reconcile))
+}
+
+func (b base) ordersOf(vmOf func(client.Object) []types.NamespacedName) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) (all []ctrl.Request) {
+		for _, vm := range vmOf(o) {
+			orders, err := b.cached.Orders(ctx, vm.Namespace, vm.Name)
+			if err != nil {
+				continue // the cache of orders is not there yet: it tells of each one when it is
+			}
+			for i := range orders {
+				all = append(all, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&orders[i])})
+			}
+		}
+		return all
+	})
+}
+
+func (r operations) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	o, there, err := r.cached.Operation(ctx, req.NamespacedName)
+	if err != nil || !there {
+		return ctrl.Result{}, err
+	}
+	next, now := decide.NextOperation(o), metav1.Now().Rfc3339Copy()
+	if next.Do == decide.None && equality.Semantic.DeepEqual(decide.OperationStatus(o, next, now), o.Object.Status) {
+		return ctrl.Result{RequeueAfter: next.After}, nil
+	}
+	if o, there, err = r.current.Operation(ctx, req.NamespacedName); err != nil || !there {
+		return ctrl.Result{}, err
+	}
+	next = decide.NextOperation(o)
+	if status := decide.OperationStatus(o, next, now); !equality.Semantic.DeepEqual(status, o.Object.Status) {
+		o.Object.Status = status
+		if err := r.client.Status().Update(ctx, o.Object); err != nil {
+			return result(next, store404(err))
+		}
+	}
+	if o.Unread != nil {
+		return ctrl.Result{}, o.Unread
+	}
+	return result(next, r.do(ctx, o, next))
+}
+
+func (r operations) do(ctx context.Context, o decide.Operation, next decide.Action) error {
+	vm := vmOf(o.Object.Namespace + "." + o.Object.Spec.VMRef.Name)
+	switch next.Do {
+	case decide.None:
+		return nil
+	case decide.DeleteOperation:
+		return store404(r.client.Delete(ctx, o.Object, client.Preconditions{UID: &o.Object.UID}))
+	case decide.Order:
+		if r.engine != nil {
+			return r.engine.Order(ctx, vm, kinds[next.Kind], next.Operation, next.Node)
+		}
+	case decide.OrderAbort:
+		if r.engine != nil {
+			return r.engine.Abort(ctx, vm, next.Operation)
+		}
+	}
+	return fmt.Errorf("%s of order %s/%s: %w", next.Do, o.Object.Namespace, o.Object.Name, errdefs.ErrNotImplemented)
+}

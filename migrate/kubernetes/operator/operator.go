@@ -1,0 +1,122 @@
+// Package operator makes VirtualMachines, sets and orders what they should be. Each controller observes, decides by
+// package decide, and makes one thing.
+package operator
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+)
+
+const lease = "godwit-operator"
+
+// Options of an operator.
+type Options struct {
+	Config    *rest.Config
+	Namespace string // of its lease, and of what the store keeps in addition to records
+	Log       *slog.Logger
+	Engine    Engine // nil: each order is refused
+	OnStop    bool   // the nodes' shims hibernate at a stop
+	// Resync is how often everything is looked at although nothing has changed. 0: the framework's, some ten hours.
+	Resync time.Duration
+	// Manager has more in it; it has a runnable of the caller's, as the server of webhooks.
+	Manager func(manager.Manager) error
+	// Metrics is an address; empty: they are not served.
+	Metrics string
+}
+
+// Scheme of all kinds that the operator uses.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("make scheme: %w", err)
+	}
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("make scheme: %w", err)
+	}
+	return scheme, nil
+}
+
+// base is what each controller has.
+type base struct {
+	client  client.Client // writes, and reads from the cache
+	cached  View
+	current View // reads from the API server
+	records records
+	engine  Engine
+	events  events.EventRecorder
+}
+
+// Run runs the operator until ctx ends. Of several, one leads and the others wait.
+func Run(ctx context.Context, o Options) error {
+	scheme, err := Scheme()
+	if err != nil {
+		return err
+	}
+	ours, err := labels.NewRequirement(pods.LabelVM, selection.Exists, nil)
+	if err != nil {
+		return fmt.Errorf("select pods: %w", err)
+	}
+	var resync *time.Duration
+	if o.Resync > 0 {
+		resync = &o.Resync
+	}
+	metrics := o.Metrics
+	if metrics == "" {
+		metrics = "0"
+	}
+	ctrl.SetLogger(Logger(o.Log)) // what the framework says outside of the manager
+	again := true                 // an operator that is started again in one process has controllers of the same names
+	mgr, err := ctrl.NewManager(o.Config, ctrl.Options{
+		Scheme: scheme, Logger: Logger(o.Log), Metrics: metricsserver.Options{BindAddress: metrics},
+		Cache: cache.Options{SyncPeriod: resync, ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ours)}}},
+		LeaderElection: true, LeaderElectionID: lease, LeaderElectionNamespace: o.Namespace,
+		LeaderElectionReleaseOnCancel: true, Controller: config.Controller{SkipNameValidation: &again},
+	})
+	if err != nil {
+		return fmt.Errorf("start operator: %w", err)
+	}
+	st, err := store.Open(o.Config, o.Namespace)
+	if err != nil {
+		return err
+	}
+	view := func(r client.Reader) View { return View{Reader: r, Engine: o.Engine != nil, OnStop: o.OnStop} }
+	b := base{client: mgr.GetClient(), cached: view(mgr.GetClient()), current: view(mgr.GetAPIReader()),
+		records: records{store: st, service: controller.New(st)}, engine: o.Engine,
+		events: mgr.GetEventRecorder(lease)}
+	for _, add := range []func(ctrl.Manager, base) error{addVM, addSet, addOperation} {
+		if err := add(mgr, b); err != nil {
+			return fmt.Errorf("start operator: %w", err)
+		}
+	}
+	if o.Manager != nil {
+		if err := o.Manager(mgr); err != nil {
+			return err
+		}
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run operator: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Engine drives what is ordered. It answers once an order is durable.
+type Engine interface {
+	Order(ctx context.Context, vm *nodev1.VM, kind nodev1.Kind, id, node string) error
+	Abort(ctx context.Context, vm *nodev1.VM, id string) error
+	Recover(ctx context.Context, vm *nodev1.VM, lost string) error
+}
+
+// records are what the operator itself changes of them: they begin and end with their objects.
+type records struct {
+	store   *store.Store
+	service *controller.Service
+}
+
+func vmOf(id string) *nodev1.VM { return &nodev1.VM{Namespace: store.Kubernetes, Id: id} }
+
+// ensure makes the record of a VM with its uid. One that is there under another uid is left, and refused.
+func (r records) ensure(ctx context.Context, id, uid string) error {
+	vm := vmOf(id)
+	state, err := r.store.Load(ctx, vm, transition.Asked{})
+	if err != nil {
+		return err
+	}
+	if err := transition.Closed(state.Store); err != nil {
+		return err
+	}
+	change, err := transition.Ensure(state, &nodev1.EnsureRequest{Vm: vm}, uid)
+	if err != nil {
+		return err
+	}
+	if change.Record == state.Record {
+		if got := state.Record.GetUid(); got != uid {
+			return fmt.Errorf("ensure the record of VM %s: it is of %s, not of %s: %w", id, got, uid, errdefs.ErrConflict)
+		}
+		return nil
+	}
+	change.Under = state.Store.GetVersion()
+	_, err = r.store.Apply(ctx, vm, 0, change)
+	return err
+}
+
+// remove ends a record. The snapshots that it lists are owed from then on.
+func (r records) remove(ctx context.Context, id, uid string) error {
+	_, err := r.service.Remove(ctx, &nodev1.RemoveRequest{Vm: vmOf(id), Uid: uid, Force: true, DropSnapshots: true})
+	return err
+}
