@@ -44,6 +44,11 @@ func (w *world) program(port uint32, serve func(*net.TCPConn)) {
 	w.t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		var kept []net.Conn // a connection that nothing refers to is closed by a garbage collection
+		defer func() {
+			for _, c := range kept {
+				_ = c.Close()
+			}
+		}()
 		for {
 			c, err := l.Accept()
 			if err != nil {

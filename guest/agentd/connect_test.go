@@ -24,6 +24,11 @@ func listen(t *testing.T, network, address string, serve func(*net.TCPConn)) (po
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		var kept []net.Conn // a connection that nothing refers to is closed by a garbage collection
+		defer func() {
+			for _, c := range kept {
+				_ = c.Close()
+			}
+		}()
 		for {
 			c, err := l.Accept()
 			if err != nil {

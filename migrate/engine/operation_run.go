@@ -122,7 +122,7 @@ func (e *Engine) drive(ctx context.Context, r *run) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.wait(err.Error())
+		r.wait(firstReason(err))
 		if waiting(err) {
 			pause = min(pause, queueInterval)
 		} else {
@@ -162,13 +162,31 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 		return false, err
 	}
 	if _, waited := r.look(); waited != "" && bound.Err() != nil && !waiting(err) {
-		err = fmt.Errorf("%w: its time was over: %s", err, waited)
+		err = &overError{err, waited}
 	}
 	err = &StepError{Step: s.name, VM: op.GetVm(), Operation: op.GetId(), Err: r.patience(e.opts.Node, op, err)}
 	if !abortable(op.GetPhase()) || bound.Err() == nil && retryable(s, err) {
 		return false, err
 	}
 	return false, e.giveUp(ctx, op, err)
+}
+
+// overError is a step whose time was over while it waited for something.
+type overError struct {
+	error
+	reason string
+}
+
+func (e *overError) Error() string { return e.error.Error() + ": its time was over: " + e.reason }
+func (e *overError) Unwrap() error { return e.error }
+
+// firstReason is why an operation waits. A step whose time is over again and again still waits for the same.
+func firstReason(err error) string {
+	var over *overError
+	if errors.As(err, &over) {
+		return over.reason
+	}
+	return err.Error()
 }
 
 // passed reports whether op is not what it was: another controller, which drives it for a
