@@ -154,6 +154,9 @@ func (c *creation) load(ctx context.Context, _ *steps.Undo) (err error) {
 // records there is nothing to ask.
 func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
 	c.intent.Left = c.bundle.Left
+	if pod := c.bundle.Spec.Pod; pod != nil {
+		c.intent.Place = pod.UID
+	}
 	if !c.host.asks() {
 		d, err := record.Decide(nil, c.host.Config.Node, c.intent)
 		c.decision = d

@@ -51,6 +51,11 @@ func (c *Client) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*node
 	return call(ctx, c, nodev1.RecordsService.Advance, req)
 }
 
+// Place implements nodev1.RecordsService.
+func (c *Client) Place(ctx context.Context, req *nodev1.PlaceRequest) (*nodev1.Record, error) {
+	return call(ctx, c, nodev1.RecordsService.Place, req)
+}
+
 // Commit implements nodev1.RecordsService.
 func (c *Client) Commit(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
 	return call(ctx, c, nodev1.RecordsService.Commit, req)

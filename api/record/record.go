@@ -36,6 +36,8 @@ type Intent struct {
 	// Left is what the container is marked with: the snapshot that its VM was put into when it left
 	// this node. A caller that knows of none leaves it empty.
 	Left string
+	// Place is what the VM would be in: the UID of the pod that the caller makes. Empty: nothing that has an id.
+	Place string
 }
 
 // Set reports whether the caller asked for a restore.
@@ -90,6 +92,9 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 			errdefs.ErrFailedPrecondition)
 	case IsLost(rec):
 		return Decision{}, fmt.Errorf("create VM %s: %s: %w", vm, LostText(rec), errdefs.ErrFailedPrecondition)
+	case owner.GetNode() == node && !fits(rec.GetPlace(), intent):
+		return Decision{}, fmt.Errorf("create VM %s: node %s has it in place %s, this is %q: %w", vm, node, rec.GetPlace(),
+			intent.Place, errdefs.ErrFailedPrecondition)
 	case owner.GetNode() == "" || owner.GetNode() == node:
 		return boot(rec, vm, intent)
 	default:
@@ -123,11 +128,20 @@ func knows(rec *nodev1.Record, digest string) bool {
 // StreamPrefix begins the digest of a VM that was sent to its destination and lies nowhere.
 const StreamPrefix = "stream:"
 
+// Unplaced reports whether an operation waits to be told where it goes.
+func Unplaced(op *nodev1.Operation) bool { return op.GetByPlace() && op.GetDestination() == "" }
+
+// fits reports whether a VM that is to be in a place may come into that of the caller; empty: into any.
+func fits(place string, intent Intent) bool { return place == "" || place == intent.Place }
+
 func decideOpen(vm string, rec *nodev1.Record, op *nodev1.Operation, node string, intent Intent) (Decision, error) {
 	mine := op.GetDestination() == node && intent.Operation == op.GetId() && intent.Attempt == op.GetAttempt() &&
 		op.GetPhase() < nodev1.Phase_PHASE_COMMITTED
 	move := op.GetKind() == nodev1.Kind_KIND_MIGRATE
 	switch {
+	case mine && !fits(op.GetPlace(), intent):
+		return Decision{}, fmt.Errorf("create VM %s: operation %s brings it to place %s, this is %q: %w", vm, op.GetId(),
+			op.GetPlace(), intent.Place, errdefs.ErrFailedPrecondition)
 	case mine && move && intent.Stream != nil:
 		if g := intent.Stream.GetGeneration(); g != rec.GetGeneration() {
 			return Decision{}, fmt.Errorf("receive VM %s of owner number %d: it has had %d: %w", vm, g, rec.GetGeneration(),

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -28,6 +29,16 @@ func TestDecide(t *testing.T) {
 	stream := func(generation uint64) Intent {
 		return Intent{Operation: "op", Attempt: 1, Stream: &machinev1.Stream{Generation: generation}}
 	}
+	placed := func(rec *nodev1.Record) *nodev1.Record {
+		rec.Operation.ByPlace, rec.Operation.Place = true, "pod"
+		return rec
+	}
+	in := func(i Intent, place string) Intent {
+		i.Place = place
+		return i
+	}
+	ordered := Intent{Operation: "op", Attempt: 1, Digest: a}
+	waking := placed(&nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: a}, Operation: proto.CloneOf(wake)})
 	for name, c := range map[string]struct {
 		rec    *nodev1.Record
 		intent Intent
@@ -40,6 +51,21 @@ func TestDecide(t *testing.T) {
 		"nobody":              {rec: &nodev1.Record{Vm: vm}, want: Decision{Action: Boot}},
 		"this node": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}},
 			want: Decision{Action: Boot}},
+		"this node, in its place": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}, Place: "pod"},
+			intent: Intent{Place: "pod"}, want: Decision{Action: Boot}},
+		"this node, in another place": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}, Place: "pod"},
+			intent: Intent{Place: "other"}, text: "place pod, this is \"other\""},
+		"this node, in no place": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}, Place: "pod"},
+			text: "place pod"},
+		"this node, nobody wrote the place down": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}},
+			intent: Intent{Place: "pod"}, want: Decision{Action: Boot}},
+		"woken in its place":     {rec: waking, intent: in(ordered, "pod"), want: Decision{Action: Restore, Digest: a}},
+		"woken in another place": {rec: waking, intent: in(ordered, "other"), text: "brings it to place pod"},
+		"woken in no place":      {rec: waking, intent: ordered, text: "brings it to place pod"},
+		"received in its place": {rec: placed(move(nodev1.Phase_PHASE_TRANSFERRING, "")), intent: in(stream(7), "pod"),
+			want: Decision{Action: Receive, Move: true}},
+		"received in another place": {rec: placed(move(nodev1.Phase_PHASE_TRANSFERRING, "")), intent: in(stream(7), "other"),
+			text: "brings it to place pod"},
 		"another node": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n2"}}, text: "n2"},
 		"a snapshot": {rec: &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Digest: a}},
 			want: Decision{Action: Restore, Digest: a, Lost: true}},

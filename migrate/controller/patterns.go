@@ -24,8 +24,9 @@ var (
 // patterns are by field, wherever it is; those of full names go first.
 var patterns = map[protoreflect.Name]*regexp.Regexp{
 	"node": nodePattern, "source": nodePattern, "destination": nodePattern, "retarget": nodePattern,
-	"lost_node": nodePattern,
-	"home":      nodePattern, "driver": nodePattern, "payer": nodePattern, "by": nodePattern, "on": nodePattern,
+	"lost_node": nodePattern, "wish": nodePattern,
+	"place": operationPattern, "source_place": operationPattern,
+	"home": nodePattern, "driver": nodePattern, "payer": nodePattern, "by": nodePattern, "on": nodePattern,
 	"retire":    nodePattern,
 	"operation": operationPattern, "deletion": operationPattern,
 	"digest": digestPattern, "force_digest": digestPattern, "spent": digestPattern,
@@ -50,8 +51,8 @@ var required = map[protoreflect.FullName][]protoreflect.Name{
 	"godwit.node.v1.OperationRequest": {"id"}, "godwit.node.v1.StatusRequest": {"operation"},
 	"godwit.node.v1.AbortRequest":   {"operation"},
 	"godwit.node.v1.AdvanceRequest": {"operation"}, "godwit.node.v1.CommitRequest": {"operation"},
-	"godwit.node.v1.FinishRequest": {"operation"},
-	"godwit.node.v1.RetryRequest":  {"operation"}, "godwit.node.v1.ReclaimRequest": {"operation"},
+	"godwit.node.v1.FinishRequest": {"operation"}, "godwit.node.v1.PlaceRequest": {"operation", "node", "place"},
+	"godwit.node.v1.RetryRequest": {"operation"}, "godwit.node.v1.ReclaimRequest": {"operation"},
 	"godwit.node.v1.ClearRequest": {"digest"}, "godwit.node.v1.DropRequest": {"digest"},
 	"godwit.node.v1.InspectRequest": {"digest"},
 	"godwit.node.v1.VerifyRequest":  {"digest"}, "godwit.node.v1.CopyRequest": {"digest", "to"},

@@ -232,10 +232,11 @@ func (s *Service) Disown(ctx context.Context, req *nodev1.DisownRequest) (*nodev
 		}})
 }
 
-// Open implements nodev1.RecordsService. To call a node lost is the controller's own.
+// Open implements nodev1.RecordsService. To call a node lost is the controller's own, and to have an operation placed.
 func (s *Service) Open(ctx context.Context, req *nodev1.OpenRequest) (*nodev1.Record, error) {
 	op, nodes := req.GetOperation(), only(drivers(req.GetOperation())...)
-	if req.GetLostNode() != "" { // it takes a VM from its node: godwit recover, which looks at that node first
+	// A lost node: it takes a VM from its node, by godwit recover, which looks at that node first.
+	if req.GetLostNode() != "" || op.GetByPlace() {
 		nodes = controllerOnly
 	}
 	return s.update(ctx,
@@ -251,6 +252,15 @@ func (s *Service) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nod
 	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()}, nodes: parties,
 		do: func(st transition.State) (transition.Change, error) {
 			return transition.Advance(st, req, s.now())
+		}})
+}
+
+// Place implements nodev1.RecordsService. It is the controller's own: who places a VM has it.
+func (s *Service) Place(ctx context.Context, req *nodev1.PlaceRequest) (*nodev1.Record, error) {
+	return s.update(ctx, call{vm: req.GetVm(), asked: transition.Asked{Operation: req.GetOperation()},
+		nodes: controllerOnly,
+		do: func(st transition.State) (transition.Change, error) {
+			return transition.Place(st, req, s.now())
 		}})
 }
 

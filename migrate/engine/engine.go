@@ -120,7 +120,8 @@ type Parts struct {
 	Snapshots Snapshots
 	Golden    Golden
 	Events    Events
-	Peers     Peers // nil: this node is not the controller, and drives no moves
+	Peers     Peers  // nil: this node is not the controller, and drives no moves
+	Places    Places // of the controller; nil: each operation is opened with its destination
 	Steps     []Steps
 	Store     Store // nil: it was never put back from a copy
 	// Elsewhere refuses a snapshot that lies where this node never reads it; nil: there is none.
@@ -223,6 +224,9 @@ func (e *Engine) drives(op *nodev1.Operation) bool {
 	if !op.GetManaged() {
 		return false
 	}
+	if record.Unplaced(op) {
+		return e.Peers != nil && e.Peers.Drives(op.GetDriver())
+	}
 	switch op.GetKind() {
 	case nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_CHECKPOINT:
 		return op.GetSource() == e.opts.Node
@@ -239,6 +243,9 @@ func (e *Engine) drives(op *nodev1.Operation) bool {
 // host: if that is later than now by this node's clock, it was just now.
 func (e *Engine) takeUp(op *nodev1.Operation) *run {
 	since, now := time.Unix(0, op.GetOpenedUnixNano()), time.Now()
+	if op.GetByPlace() && op.GetStartedUnixNano() != 0 { // its time counts from its place on
+		since = time.Unix(0, op.GetStartedUnixNano())
+	}
 	if since.After(now) {
 		since = now
 	}

@@ -117,6 +117,13 @@ var orders = []order{
 	{"live move", "c", liveWorld, (*world).moveLive},
 }
 
+// placedOrders are those without a destination. The wake has two engines, the controller's and its node's.
+var placedOrders = []order{
+	{"placed cold move", "c", placing(newWorld), (*world).movePlacedCold},
+	{"placed live move", "c", placing(liveWorld), (*world).movePlacedLive},
+	{"placed wake", "c", placing(asleep), (*world).wakePlaced},
+}
+
 func TestHibernateThenWake(t *testing.T) {
 	w := asleep(t)
 	e := w.engine("n2")
@@ -145,7 +152,7 @@ func TestHibernateThenWake(t *testing.T) {
 // TestFailAtEachCall fails every call of every part once, before and after its effect:
 // the VM is never doubled nor lost, and the operation settles (I1, I3, I4).
 func TestFailAtEachCall(t *testing.T) {
-	for _, o := range slices.Concat(orders, firstOrders) {
+	for _, o := range slices.Concat(orders, firstOrders, placedOrders) {
 		for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrInternal, errdefs.ErrFailedPrecondition,
 			errdefs.ErrNotFound} {
 			for _, after := range []bool{false, true} {
@@ -173,13 +180,20 @@ func TestFailAtEachCall(t *testing.T) {
 // nothing but the records. A decision that is taken once more destroys and makes
 // nothing a second time.
 func TestKillAtEachCall(t *testing.T) {
-	for _, o := range slices.Concat(orders, firstOrders) {
+	for _, o := range slices.Concat(orders, firstOrders, placedOrders) {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/after=%v", o.name, after), func(t *testing.T) {
 				t.Parallel()
 				eachCall(t, o.start, func(w *world, n int) {
 					first := w.engine(o.node)
-					w.strike(fault{call: n, after: after, kill: first.close})
+					w.strike(fault{call: n, after: after, kill: func() {
+						first.close()
+						w.mu.Lock()
+						defer w.mu.Unlock()
+						if w.wakes != nil { // the call may be of the other node's daemon
+							w.wakes.close()
+						}
+					}})
 					err := o.give(w, first, "op")
 					<-first.idle("op")
 					first.Close()
@@ -234,6 +248,9 @@ func eachCall(t *testing.T, start func(*testing.T) *world, try func(w *world, n 
 		w := start(t)
 		try(w, n)
 		w.check(fmt.Sprintf("call %d", n))
+		if w.pods != nil && w.wakes == nil { // the pod of a wake that failed at its node is not the engine's to end
+			w.checkPods(fmt.Sprintf("call %d", n))
+		}
 		if n > len(w.calls()) {
 			if n < 8 {
 				t.Fatalf("only %d calls: %v", n-1, w.calls())

@@ -36,8 +36,12 @@ func TestOrderOfSteps(t *testing.T) {
 		"cold move": "Open Advance Offer Accepts Check Advance Capture Advance Prepare Advance Vote Commit Run Advance " +
 			"Release Finish",
 		"live move": "Open Advance Offer Check Advance Offer Prepare Send Advance Vote Commit Run Advance Release Finish",
+		"placed cold move": "Open MakePod Place Advance Offer Accepts Check Advance Capture Advance Prepare Advance Vote " +
+			"Commit Run Advance PodReady Release EndPod Finish",
+		"placed live move": "Open MakePod Place Advance Offer Check Advance Offer Prepare Send Advance Vote Commit Run " +
+			"Advance PodReady Release EndPod Finish",
 	}
-	for _, o := range orders {
+	for _, o := range slices.Concat(orders, placedOrders[:2]) {
 		w := o.start(t)
 		e := w.start(o.node)
 		if err := o.give(w, e, "op"); err != nil {

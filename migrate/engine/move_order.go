@@ -54,6 +54,9 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 	if op.GetId() == "" {
 		op.Id = uuid.NewString()
 	}
+	if e.Places != nil {
+		op.ByPlace, op.Wish, op.Destination = true, op.GetDestination(), ""
+	}
 	if err := e.movable(ctx, rec, op); err != nil {
 		return nil, fmt.Errorf("move VM %s: %w", name(req.GetVm()), err)
 	}
@@ -73,18 +76,21 @@ func (e *Engine) movable(ctx context.Context, rec *nodev1.Record, op *nodev1.Ope
 	case op.GetMode() == moves.ModeCold && e.opts.Repository(rec) == "":
 		return record.NoStore(op.GetSource())
 	}
-	if op.GetDestination() == "" {
-		to, err := e.Choose(ctx, op.GetSource())
-		if err != nil {
+	to := cmp.Or(op.GetDestination(), op.GetWish())
+	switch {
+	case to == op.GetSource():
+		return fmt.Errorf("it is on node %s already. To move it, name another node: godwit nodes: "+
+			"%w", op.GetSource(), errdefs.ErrInvalidArgument)
+	case to == "" && op.GetByPlace():
+		return nil
+	case to == "":
+		var err error
+		if to, err = e.Choose(ctx, op.GetSource()); err != nil {
 			return err
 		}
 		op.Destination = to
 	}
-	if op.GetDestination() == op.GetSource() {
-		return fmt.Errorf("it is on node %s already. To move it, name another node: godwit nodes: "+
-			"%w", op.GetSource(), errdefs.ErrInvalidArgument)
-	}
-	return e.placement.takes(op.GetDestination())
+	return e.placement.takes(to)
 }
 
 // Choose answers the node that takes VMs and has the most room for each VM on its way there, this VM included. The
@@ -127,7 +133,7 @@ func arriving(all []*nodev1.Record) map[string]uint64 {
 // again is a second order under the id of the first.
 func (e *Engine) again(ctx context.Context, op *nodev1.Operation, req *nodev1.MigrateRequest) (*nodev1.StatusResponse,
 	error) {
-	heading := cmp.Or(op.GetRetarget(), op.GetDestination())
+	heading := cmp.Or(op.GetRetarget(), op.GetDestination(), op.GetWish())
 	switch {
 	case op.GetKind() != nodev1.Kind_KIND_MIGRATE || name(op.GetVm()) != name(req.GetVm()):
 		return nil, fmt.Errorf("move VM %s: operation %s is a %s of VM %s: %w", name(req.GetVm()), op.GetId(), op.GetKind(),

@@ -81,18 +81,26 @@ func (e *Engine) outcome(op *nodev1.Operation, begun time.Time, resp *nodev1.Pee
 // holds nothing up: it finds out when it is back.
 func releaseMoved(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
+	if err := e.seen(ctx, rec); err != nil {
+		return err
+	}
 	_, err := ask(ctx, e.core, op.GetSource(), nodev1.PeerService.Release, &nodev1.PeerReleaseRequest{
 		Vm: op.GetVm(), Ref: ref(op), Digest: op.GetDigest(), Owner: op.GetDestination(),
 	})
 	var link *LinkError
-	silent := errors.As(err, &link) && e.now().Sub(time.Unix(0, op.GetCommittedUnixNano())) > e.opts.Step
+	long := e.now().Sub(time.Unix(0, op.GetCommittedUnixNano())) > e.opts.Step
+	silent := errors.As(err, &link) && long
 	if err != nil && !silent && !errdefs.IsNotFound(err) {
 		return err
 	}
 	if !silent {
 		err = nil
 	}
-	return e.succeeded(ctx, rec, err)
+	kept := e.vacate(ctx, rec, 0)
+	if kept != nil && !long {
+		return kept
+	}
+	return e.succeeded(ctx, rec, errors.Join(err, kept))
 }
 
 // undoMove ends an attempt whose commit does not come. The destination cannot run the VM any
@@ -105,6 +113,9 @@ func undoMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		if silent, err = e.abortAttempt(ctx, op); err != nil {
 			return err
 		}
+	}
+	if err := e.vacate(ctx, rec, op.GetAttempt()); err != nil {
+		return err
 	}
 	if op.GetRetarget() != "" {
 		_, err := e.Records.Retry(ctx, &nodev1.RetryRequest{Vm: op.GetVm(), Operation: op.GetId(), Attempt: op.GetAttempt(),
@@ -173,6 +184,9 @@ func revertMove(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 		return err
 	}
 	silent, err := e.discard(ctx, op)
+	if err == nil {
+		err = e.vacate(ctx, rec, op.GetAttempt())
+	}
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func (l *lines) String() string {
 // is tried again and succeeds.
 func TestErrorsReachTheLog(t *testing.T) {
 	for _, class := range []error{errdefs.ErrUnavailable, errdefs.ErrInternal} {
-		for _, o := range orders {
+		for _, o := range slices.Concat(orders, placedOrders) {
 			t.Run(fmt.Sprint(o.name, " ", class), func(t *testing.T) {
 				t.Parallel()
 				for n := 1; logged(t, o.start(t), o.node, o.give, n, class); n++ {
@@ -48,10 +48,10 @@ func TestErrorsReachTheLog(t *testing.T) {
 
 // logged fails call n of an operation, and reports whether there is one.
 func logged(t *testing.T, w *world, node string, give func(*world, *Engine, string) error, n int, class error) bool {
+	log := &lines{}
+	w.told = Log{slog.New(slog.NewJSONHandler(log, nil))}
 	e := w.engine(node)
 	defer e.Close()
-	log := &lines{}
-	e.Events = Log{slog.New(slog.NewJSONHandler(log, nil))}
 	mark := fmt.Errorf("mark of call %d: %w", n, class)
 	w.strike(fault{call: n, err: mark})
 	if err := give(w, e, "op"); err != nil { // who ordered it was told

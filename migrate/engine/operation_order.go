@@ -30,27 +30,34 @@ func (e *Engine) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*
 // Wake opens the operation and answers once it is durable.
 func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
 	return e.order(ctx, req.GetVm(), req.GetOperation(), func(rec *nodev1.Record, open *nodev1.OpenRequest) error {
-		if err := e.checkLate(ctx, rec, req); err != nil {
+		if err := e.fillWake(ctx, rec, req, open); err != nil {
 			return err
 		}
-		op := open.GetOperation()
-		op.Kind, op.Destination, op.Digest = nodev1.Kind_KIND_WAKE, e.opts.Node, req.GetDigest()
-		op.Stdio, open.LostNode = req.GetStdio(), req.GetLostNode()
-		if req.GetLostNode() != "" && op.GetDigest() == "" {
-			if op.Digest = newest(rec); op.GetDigest() == "" {
-				return fmt.Errorf("wake VM %s without node %s: it has no snapshot: %w", name(rec.GetVm()), req.GetLostNode(),
-					errdefs.ErrFailedPrecondition)
-			}
-		}
-		if err := e.readable(ctx, rec, op.GetDigest()); err != nil {
-			return err
-		}
-		if req.GetForce() || req.GetLostNode() != "" {
-			open.ForceDigest = op.GetDigest()
-			op.Repository = e.opts.Repository(rec) // a digest that the record has forgotten lies where the VM's others do
-		}
-		return nil
+		open.Operation.Destination = e.opts.Node
+		return e.readable(ctx, rec, open.GetOperation().GetDigest())
 	})
+}
+
+// fillWake is what an order says of a wake, wherever it goes.
+func (e *Engine) fillWake(ctx context.Context, rec *nodev1.Record, req *nodev1.WakeRequest,
+	open *nodev1.OpenRequest) error {
+	if err := e.checkLate(ctx, rec, req); err != nil {
+		return err
+	}
+	op := open.GetOperation()
+	op.Kind, op.Digest, op.Stdio, open.LostNode = nodev1.Kind_KIND_WAKE, req.GetDigest(), req.GetStdio(),
+		req.GetLostNode()
+	if req.GetLostNode() != "" && op.GetDigest() == "" {
+		if op.Digest = newest(rec); op.GetDigest() == "" {
+			return fmt.Errorf("wake VM %s without node %s: it has no snapshot: %w", name(rec.GetVm()), req.GetLostNode(),
+				errdefs.ErrFailedPrecondition)
+		}
+	}
+	if req.GetForce() || req.GetLostNode() != "" {
+		open.ForceDigest = op.GetDigest()
+		op.Repository = e.opts.Repository(rec) // a digest that the record has forgotten lies where the VM's others do
+	}
+	return nil
 }
 
 // readable refuses a wake before anything is written if this node can never read its snapshot. Without

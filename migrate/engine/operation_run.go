@@ -87,6 +87,12 @@ type step struct {
 
 // next is the decision: the step that follows from the record.
 func next(op *nodev1.Operation) (step, error) {
+	switch {
+	case record.Unplaced(op) && op.GetPhase() == nodev1.Phase_PHASE_PENDING:
+		return placeStep, nil
+	case record.Unplaced(op) && op.GetKind() == nodev1.Kind_KIND_WAKE && op.GetPhase() == nodev1.Phase_PHASE_ABORTING:
+		return unplaceNow, nil
+	}
 	s, ok := map[nodev1.Kind]map[nodev1.Phase]step{
 		nodev1.Kind_KIND_HIBERNATE:  hibernate,
 		nodev1.Kind_KIND_WAKE:       wake,
@@ -153,6 +159,9 @@ func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if record.Unplaced(op) {
+		r.since = time.Now() // its time counts from its place on
+	}
 	bound, cancel := e.bound(ctx, r, op)
 	defer cancel()
 	r.enter(s.name, op, cancel)
@@ -195,7 +204,7 @@ func (e *Engine) passed(ctx context.Context, op *nodev1.Operation) (bool, error)
 	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: op.GetVm()})
 	now := rec.GetOperation()
 	return now.GetId() != op.GetId() || now.GetAttempt() != op.GetAttempt() || now.GetPhase() != op.GetPhase() ||
-		now.GetDigest() != op.GetDigest(), err
+		now.GetDigest() != op.GetDigest() || now.GetPlace() != op.GetPlace(), err
 }
 
 // bound is the deadline of a step: the operation's before the commit, its own
@@ -203,7 +212,7 @@ func (e *Engine) passed(ctx context.Context, op *nodev1.Operation) (bool, error)
 // the controller's.
 func (e *Engine) bound(ctx context.Context, r *run, op *nodev1.Operation) (context.Context, context.CancelFunc) {
 	switch {
-	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && op.GetPhase() == nodev1.Phase_PHASE_PENDING:
+	case op.GetPhase() == nodev1.Phase_PHASE_PENDING && (op.GetKind() == nodev1.Kind_KIND_MIGRATE || record.Unplaced(op)):
 		// it waits for a place for as long as it takes; for a node that is silent, silent bounds it
 		return context.WithCancel(ctx)
 	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && abortable(op.GetPhase()):

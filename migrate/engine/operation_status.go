@@ -33,7 +33,10 @@ func (e *Engine) Status(ctx context.Context, id string) (*nodev1.StatusResponse,
 			status.Step, status.Waiting = step, waiting
 		}
 	}
-	if resp.GetOperation().GetKind() == nodev1.Kind_KIND_MIGRATE {
+	switch op := resp.GetOperation(); {
+	case record.Unplaced(op): // no node has anything of it
+		return status, nil
+	case op.GetKind() == nodev1.Kind_KIND_MIGRATE:
 		return e.progress(ctx, status), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)

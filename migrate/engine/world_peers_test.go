@@ -182,8 +182,18 @@ func (s side) Query(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerState
 	return &nodev1.PeerState{Known: true, Machine: q}, err
 }
 
-func (s side) Wake(context.Context, *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
-	return nil, errdefs.ErrNotImplemented
+func (s side) Wake(ctx context.Context, req *nodev1.WakeRequest) (resp *nodev1.StatusResponse, err error) {
+	var node *Engine
+	err = s.n.do(ctx, "Wake", func() error {
+		if node = s.n.wakes; node == nil {
+			return errdefs.ErrNotImplemented
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return node.Wake(ctx, req)
 }
 
 func (s side) Log(context.Context, *nodev1.LogRequest) (*nodev1.LogResponse, error) {

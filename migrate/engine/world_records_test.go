@@ -35,6 +35,10 @@ func (f *flaky) Advance(ctx context.Context, req *nodev1.AdvanceRequest) (*nodev
 	return via(ctx, f, "Advance", f.RecordsService.Advance, req)
 }
 
+func (f *flaky) Place(ctx context.Context, req *nodev1.PlaceRequest) (*nodev1.Record, error) {
+	return via(ctx, f, "Place", f.RecordsService.Place, req)
+}
+
 func (f *flaky) Commit(ctx context.Context, req *nodev1.CommitRequest) (*nodev1.Record, error) {
 	return via(ctx, f, "Commit", f.RecordsService.Commit, req)
 }

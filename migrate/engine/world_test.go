@@ -91,6 +91,9 @@ type world struct {
 	thaws      int                      // Aborts that come before the VM runs: its host lacks descriptors
 	thawing    error                    // what they answer
 	early      bool                     // the VM's shim is of a build that takes no record later
+	pods       *pods                    // that the controller places VMs in; nil: each order names its node
+	wakes      *Engine                  // of the node that a wake is placed on
+	told       Events                   // of all engines; nil: no one listens
 }
 
 // unrecorded is a world whose VM was started on n1 while that kept no records.
@@ -178,13 +181,21 @@ func (w *world) do(ctx context.Context, name string, effect func() error) error 
 func (w *world) engine(node string) *Engine {
 	n := &machine{world: w, node: node}
 	var peers Peers
+	var places Places
+	var events Events = Sinks{}
+	if w.told != nil {
+		events = w.told
+	}
 	if node == "c" {
 		peers = sides{w}
+		if w.pods != nil {
+			places = w.pods
+		}
 	}
 	return New(Parts{
-		Peers:   peers,
+		Peers: peers, Places: places,
 		Records: &flaky{RecordsService: w.records, world: w}, Machines: n, Observer: n, Tasks: (*tasks)(n), Departed: n,
-		Snapshots: n, Events: Sinks{},
+		Snapshots: n, Events: events,
 	}, Options{
 		Node: node, Repository: func(rec *nodev1.Record) string { return "r/" + rec.Uid },
 		Operation: time.Minute, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, Patience: 50 * time.Millisecond,

@@ -117,6 +117,9 @@ func (a *arena) attacks() map[string][]proto.Message {
 			&nodev1.OpenRequest{Vm: sleeps, Operation: with(wake, func(op *nodev1.Operation) {
 				op.Generation, op.Destination = 2, "third"
 			})},
+			&nodev1.OpenRequest{Vm: sleeps, Operation: with(wake, func(op *nodev1.Operation) {
+				op.Generation, op.Destination, op.ByPlace, op.Wish = 2, "", true, "rogue"
+			})},
 		},
 		"Records.Advance": {
 			&nodev1.AdvanceRequest{Vm: busy, Operation: "h-busy", Attempt: 1, Generation: g, Phase: nodev1.Phase_PHASE_ABORTING},
@@ -125,6 +128,8 @@ func (a *arena) attacks() map[string][]proto.Message {
 		},
 		"Records.Commit": {&nodev1.CommitRequest{Vm: busy, Operation: "h-busy", Attempt: 1, Generation: g,
 			Owner: &nodev1.Owner{Digest: dig("busy")}}},
+		"Records.Place": {&nodev1.PlaceRequest{Vm: moving, Operation: "m", Attempt: 1, Generation: g, Node: "rogue",
+			Place: "pod"}},
 		"Records.Retry": {&nodev1.RetryRequest{Vm: moving, Operation: "m", Attempt: 1, Generation: g}},
 		"Records.Finish": {&nodev1.FinishRequest{Vm: busy, Operation: "h-busy", Attempt: 1, Generation: g,
 			Phase: nodev1.Phase_PHASE_FAILED}},

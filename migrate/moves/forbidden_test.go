@@ -109,6 +109,7 @@ func put(d protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor, 
 // vmIn names a VM that does not exist where m has a VM, and fills in what a call needs.
 func vmIn(m protoreflect.Message) {
 	for name, value := range map[protoreflect.Name]string{"operation": "nope", "node": "rogue", "uid": "u",
+		"place":  "p",
 		"digest": dig("none"), "to": "third", "from": dig("none"), "what": "w", "image": "i"} {
 		f := m.Descriptor().Fields().ByName(name)
 		if f != nil && f.Kind() == protoreflect.StringKind && !f.IsList() {

@@ -47,6 +47,8 @@ type Service struct {
 	Cluster Cluster
 	Peer    func(node string) (nodev1.PeerService, error)
 	Store   Store // nil: it is never put back from a copy
+	// Placed opens a wake that is placed later; nil: nodes are asked whether the VM fits them.
+	Placed func(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error)
 
 	Pull controller.Pull // empty: any
 

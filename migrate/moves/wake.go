@@ -62,6 +62,12 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 	wake := proto.CloneOf(order.GetWake())
 	wake.Operation = cmp.Or(wake.GetOperation(), uuid.NewString())
 	pulls := s.Pull.Allows(caller, rec, from)
+	if s.Placed != nil {
+		if err := mayPlace(order, from, remote, pulls); err != nil {
+			return nil, fmt.Errorf("%s: %w", call, err)
+		}
+		return s.Placed(ctx, &nodev1.WakeOrder{Wake: wake, On: order.GetOn()})
+	}
 	to, err := s.place(ctx, order.GetOn(), from, rec, wake, pulls)
 	if err == nil { // a cordon counts from the moment that it is answered, and nodes take their time to say what fits them
 		err = s.cordoned(to)
@@ -88,6 +94,17 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 		}
 	}
 	return status, err
+}
+
+// mayPlace refuses what a node may not order of a wake that is placed later.
+func mayPlace(order *nodev1.WakeOrder, from string, remote bool, pulls error) error {
+	if order.GetOn() == from && pulls != nil {
+		return pulls
+	}
+	if !remote {
+		return nil
+	}
+	return ownOutput(from, "", order.GetWake().GetStdio()) // where it goes is not known yet
 }
 
 // mayWakeOn refuses a node that names another one for a VM that it did not have last.

@@ -12,7 +12,7 @@ import (
 // Which says what records a list is of: those for which one of these holds.
 type Which struct {
 	Node  string   // it owns the VM, or has a part in the open operation
-	Moves bool     // the open operation is a move
+	Moves bool     // the open operation is a move, or has no place yet
 	UIDs  []string // of the VM
 
 	Deleter string // of none of these, but of Found.HasDeletions
@@ -90,7 +90,7 @@ func named(rec *nodev1.Record) []string {
 			all[ofNode+node+"\x00"] = true
 		}
 	}
-	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
+	if op.GetKind() == nodev1.Kind_KIND_MIGRATE || record.Unplaced(op) {
 		all[ofMoves] = true
 	}
 	return slices.Sorted(maps.Keys(all))

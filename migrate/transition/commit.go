@@ -54,6 +54,7 @@ func Commit(s State, req *nodev1.CommitRequest, now time.Time) (Change, error) {
 		spend(rec, op.GetDigest())
 	}
 	own(rec, req.GetOwner(), repository)
+	rec.Place = op.GetPlace()
 	if op.GetKind() == nodev1.Kind_KIND_WAKE {
 		goesOn(rec, op.GetDigest())
 	}

@@ -55,7 +55,12 @@ func Retry(s State, req *nodev1.RetryRequest, now time.Time) (Change, error) {
 	op.Attempts = append(op.Attempts, fmt.Sprintf("%d to %s: %s", op.GetAttempt(), op.GetDestination(), op.GetReason()))
 	op.Attempts = op.Attempts[max(0, len(op.Attempts)-maxAttempts):]
 	op.Attempt++
-	op.Destination, op.Retarget, op.Phase, op.Mode = op.GetRetarget(), "", pending, op.GetWantedMode()
+	if op.GetByPlace() {
+		op.Wish, op.Place, op.Destination = op.GetRetarget(), "", ""
+	} else {
+		op.Destination = op.GetRetarget()
+	}
+	op.Retarget, op.Phase, op.Mode = "", pending, op.GetWantedMode()
 	op.Digest, op.Repository, op.Tag, op.Receipt, op.Reason, op.Class = "", "", "", "", "", ""
 	op.OpenedUnixNano, op.StartedUnixNano = now.UnixNano(), 0
 	return Change{Record: rec}, nil

@@ -53,6 +53,7 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		SnapshotName: want.GetSnapshotName(), Pinned: want.GetPinned(), Manual: want.GetManual(),
 		Driver: want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(),
 		TimeoutMs: want.GetTimeoutMs(), AbortOn: want.GetAbortOn(),
+		ByPlace: want.GetByPlace(), Wish: want.GetWish(), SourcePlace: s.Record.GetPlace(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
 	}
 	if err := cmp.Or(disputed(s.Record, req.GetForceDigest() != "", call), ordered(s.Record, op, call),
@@ -121,16 +122,17 @@ func checkOpen(req *nodev1.OpenRequest) error {
 // misplaced says what is wrong with source, destination and digest of an operation that
 // opens; empty: nothing.
 func misplaced(op *nodev1.Operation) string {
-	wrong := ""
+	wrong := placedEarly(op)
 	switch {
+	case wrong != "":
 	case captures(op.GetKind()) && (op.GetSource() == "" || op.GetDestination() != ""):
 		wrong = "a hibernate or checkpoint has a source and no destination"
 	case captures(op.GetKind()) && op.GetDigest() != "":
 		wrong = "a hibernate or checkpoint has no digest before its capture" // R1: only this attempt's own counts
-	case op.GetKind() == nodev1.Kind_KIND_WAKE && (op.GetSource() != "" || op.GetDestination() == ""):
+	case op.GetKind() == nodev1.Kind_KIND_WAKE && (op.GetSource() != "" || op.GetDestination() == "" && !op.GetByPlace()):
 		wrong = "a wake has a destination and no source"
-	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && (op.GetSource() == "" || op.GetDestination() == "" ||
-		op.GetSource() == op.GetDestination()):
+	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && (op.GetSource() == "" ||
+		op.GetDestination() == "" && !op.GetByPlace() || op.GetSource() == op.GetDestination()):
 		wrong = "a migrate has a source and another destination"
 	}
 	return wrong
@@ -144,11 +146,16 @@ func captures(kind nodev1.Kind) bool {
 // sameOrder reports whether a known operation is what req asks for once more.
 func sameOrder(op *nodev1.Operation, req *nodev1.OpenRequest) bool {
 	want := req.GetOperation()
-	if op.GetKind() == nodev1.Kind_KIND_MIGRATE && op.GetRetarget() == want.GetDestination() && op.GetRetarget() != "" {
-		return proto.Equal(op.GetVm(), req.GetVm()) && op.GetKind() == want.GetKind() && op.GetSource() == want.GetSource()
+	if !proto.Equal(op.GetVm(), req.GetVm()) || op.GetKind() != want.GetKind() || op.GetSource() != want.GetSource() {
+		return false
 	}
-	return proto.Equal(op.GetVm(), req.GetVm()) && op.GetKind() == want.GetKind() &&
-		op.GetSource() == want.GetSource() && op.GetDestination() == want.GetDestination()
+	if op.GetKind() == nodev1.Kind_KIND_MIGRATE && op.GetRetarget() == heading(want) && op.GetRetarget() != "" {
+		return true
+	}
+	if want.GetByPlace() {
+		return op.GetByPlace() && op.GetWish() == want.GetWish()
+	}
+	return op.GetDestination() == want.GetDestination() // of one that was placed too: its node says so once more
 }
 
 // known reports whether digest is of a hibernate or checkpoint of this VM.
@@ -178,7 +185,8 @@ func Advance(s State, req *nodev1.AdvanceRequest, now time.Time) (Change, error)
 		return Change{}, err
 	}
 	turn := op.GetPhase() != req.GetPhase()
-	if Settled(op.GetPhase()) || turn && !may(advances, op, req.GetPhase()) {
+	placed := !record.Unplaced(op) || req.GetPhase() == pending || req.GetPhase() == aborting
+	if Settled(op.GetPhase()) || turn && !may(advances, op, req.GetPhase()) || !placed {
 		return Change{}, wrongPhase(call, op)
 	}
 	rec := edit(s)
@@ -211,6 +219,7 @@ func revert(rec *nodev1.Record) {
 	op := rec.Operation
 	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
 		own(rec, &nodev1.Owner{Node: op.GetSource()}, "")
+		rec.Place = op.GetSourcePlace()
 		rec.Spent = slices.DeleteFunc(rec.Spent, func(d string) bool { return d == op.GetDigest() })
 		return
 	}

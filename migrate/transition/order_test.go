@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"godwit.dev/godwit/migrate/transition"
@@ -15,6 +16,7 @@ import (
 var became = []protoreflect.Name{
 	"phase", "reason", "class", "opened_unix_nano", "closed_unix_nano", "committed_unix_nano", "started_unix_nano",
 	"receipt",
+	"place", "source_place",
 	"outcome", "cleanup_pending", "cancelled", "note", "retarget", "wanted_mode", "attempts",
 }
 
@@ -23,10 +25,17 @@ var became = []protoreflect.Name{
 func TestOrdersAreKept(t *testing.T) {
 	order := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_MIGRATE, Generation: gen, Source: "n1", Destination: "n2",
 		Repository: "r", Mode: "live", Attempt: 1}
+	t.Run("to a node", func(t *testing.T) { keepsOrder(t, order, "by_place", "wish") })
+	order = proto.CloneOf(order)
+	order.Destination = ""
+	t.Run("placed later", func(t *testing.T) { keepsOrder(t, order, "destination") })
+}
+
+func keepsOrder(t *testing.T, order *nodev1.Operation, without ...protoreflect.Name) {
 	m := order.ProtoReflect()
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
-		if f := fields.Get(i); !m.Has(f) && !slices.Contains(became, f.Name()) {
+		if f := fields.Get(i); !m.Has(f) && !slices.Contains(became, f.Name()) && !slices.Contains(without, f.Name()) {
 			set(m, f)
 		}
 	}

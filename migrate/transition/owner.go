@@ -55,8 +55,13 @@ func Own(s State, req *nodev1.OwnRequest) (Change, error) {
 	if err := fresh(rec, "own", req.GetUid(), req.GetGeneration()); err != nil {
 		return Change{}, err
 	}
+	place := ""
+	if rec.GetOwner().GetNode() == node { // another task in the same place
+		place = rec.GetPlace()
+	}
 	rec = edit(s)
 	own(rec, &nodev1.Owner{Node: node}, "")
+	rec.Place = place
 	rec.Deletion, rec.Base = nil, "" // they were of the task before
 	return Change{Record: rec}, nil
 }

@@ -35,6 +35,7 @@ func kept(op *nodev1.Operation) *nodev1.Kept {
 		Node: op.GetSource(), Destination: op.GetDestination(), Operation: op.GetId(), Attempt: op.GetAttempt(),
 		Generation: op.GetGeneration(),
 		Digest:     op.GetDigest(), StoppedUnixNano: cmp.Or(r.StopAt, op.GetCommittedUnixNano()),
+		Place: op.GetSourcePlace(),
 	}
 }
 
@@ -68,6 +69,7 @@ func Reclaim(s State, req *nodev1.ReclaimRequest, now time.Time) (Change, error)
 	}
 	rec.Operation = nil
 	own(rec, &nodev1.Owner{Node: k.GetNode()}, "")
+	rec.Place = k.GetPlace()
 	k = proto.CloneOf(k)
 	k.Reclaimed = true
 	rec.Lost, rec.Kept, rec.Conflict = "", k, ""

@@ -61,6 +61,9 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 		if d := rec.GetOwner().GetDigest(); d != "" {
 			spend(rec, d)
 		}
+		if winner.Node != rec.GetOwner().GetNode() || winner.GetGeneration() != rec.GetCopied() {
+			rec.Place = "" // what it is in now no node knows
+		}
 		rec.Owner, rec.Generation, rec.Repository, rec.Home = &nodev1.Owner{Node: winner.Node}, winner.GetGeneration(), "",
 			winner.Node
 		ran(rec, winner.Node)
@@ -175,7 +178,7 @@ func absent(rec *nodev1.Record, holders []Holder, retired bool) {
 		return
 	}
 	at := rec.GetGeneration()
-	rec.Home = node
+	rec.Home, rec.Place = node, ""
 	for _, h := range holders {
 		if h.Node != node || h.GetUid() != rec.GetUid() || h.GetPhase() != "RELEASED" ||
 			!strings.HasPrefix(h.GetDigest(), "sha256:") || !stores(rec, h.GetRepository()) {

@@ -213,6 +213,8 @@ func outcome(t *testing.T, s transition.State, c call) string {
 		return "NotFound"
 	case errdefs.IsFailedPrecondition(err):
 		return "-"
+	case errdefs.IsAborted(err):
+		return "over"
 	case err != nil:
 		return err.Error()
 	case change.Record == s.Record:
@@ -289,6 +291,8 @@ func tables(t *testing.T) map[string]string {
 		}
 		all[name] = table(t, rows, states, inside(kind, right))
 	}
+	rows, states = unplaced()
+	all["place"] = table(t, rows, states, placing)
 	return all
 }
 

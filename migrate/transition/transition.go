@@ -59,7 +59,7 @@ func own(rec *nodev1.Record, owner *nodev1.Owner, repository string) {
 	}
 	rec.Owner = proto.CloneOf(owner)
 	rec.Generation = record.After(rec.GetGeneration(), rec.GetIncarnation())
-	rec.Repository, rec.Missing = repository, false
+	rec.Repository, rec.Missing, rec.Place = repository, false, ""
 	if rec.GetKept().GetReclaimed() {
 		rec.Kept = nil // the VM has gone on since
 	}

@@ -408,9 +408,15 @@ type Operation struct {
 	Attempts          []string `protobuf:"bytes,68,rep,name=attempts,proto3" json:"attempts,omitempty"`                                         // that are over: "1 to n2: why it ended"
 	Deletion          string   `protobuf:"bytes,71,opt,name=deletion,proto3" json:"deletion,omitempty"`                                         // of a hibernate: the order to delete the VM that it is a try of
 	// What its snapshot will have (SnapshotRef).
-	SnapshotName  string `protobuf:"bytes,72,opt,name=snapshot_name,json=snapshotName,proto3" json:"snapshot_name,omitempty"`
-	Manual        bool   `protobuf:"varint,73,opt,name=manual,proto3" json:"manual,omitempty"`
-	Pinned        bool   `protobuf:"varint,74,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	SnapshotName string `protobuf:"bytes,72,opt,name=snapshot_name,json=snapshotName,proto3" json:"snapshot_name,omitempty"`
+	Manual       bool   `protobuf:"varint,73,opt,name=manual,proto3" json:"manual,omitempty"`
+	Pinned       bool   `protobuf:"varint,74,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	// Of a wake or move that opens without a destination: each attempt gets it, and a place, from Place.
+	ByPlace bool   `protobuf:"varint,75,opt,name=by_place,json=byPlace,proto3" json:"by_place,omitempty"`
+	Wish    string `protobuf:"bytes,76,opt,name=wish,proto3" json:"wish,omitempty"` // the node that was ordered; empty: any
+	// What the VM comes into at its destination, such as a pod's UID. Nothing else is received or restored there.
+	Place         string `protobuf:"bytes,77,opt,name=place,proto3" json:"place,omitempty"`
+	SourcePlace   string `protobuf:"bytes,78,opt,name=source_place,json=sourcePlace,proto3" json:"source_place,omitempty"` // of the record, when the operation was opened
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -732,6 +738,34 @@ func (x *Operation) GetPinned() bool {
 	return false
 }
 
+func (x *Operation) GetByPlace() bool {
+	if x != nil {
+		return x.ByPlace
+	}
+	return false
+}
+
+func (x *Operation) GetWish() string {
+	if x != nil {
+		return x.Wish
+	}
+	return ""
+}
+
+func (x *Operation) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
+func (x *Operation) GetSourcePlace() string {
+	if x != nil {
+		return x.SourcePlace
+	}
+	return ""
+}
+
 type Record struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Vm         *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -773,7 +807,9 @@ type Record struct {
 	RanOn []string `protobuf:"bytes,62,rep,name=ran_on,json=ranOn,proto3" json:"ran_on,omitempty"`
 	// What people call the VM, as its container's label nerdctl/name; empty: by its id. Two VMs may have one
 	// name: a node says what it likes of its own. Nothing is decided by it.
-	Name          string `protobuf:"bytes,61,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,61,opt,name=name,proto3" json:"name,omitempty"`
+	// What the VM is in at its node (Operation.place); empty: nobody wrote that down. Nothing else boots it there.
+	Place         string `protobuf:"bytes,63,opt,name=place,proto3" json:"place,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -990,6 +1026,13 @@ func (x *Record) GetName() string {
 	return ""
 }
 
+func (x *Record) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
 // Ended is what is known of the end of a VM that nobody owns since. It counts while the record
 // has that generation.
 type Ended struct {
@@ -1167,6 +1210,7 @@ type Kept struct {
 	Digest          string                 `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"` // stream:...
 	StoppedUnixNano int64                  `protobuf:"varint,7,opt,name=stopped_unix_nano,json=stoppedUnixNano,proto3" json:"stopped_unix_nano,omitempty"`
 	Reclaimed       bool                   `protobuf:"varint,8,opt,name=reclaimed,proto3" json:"reclaimed,omitempty"` // it is the VM again, under the record's generation
+	Place           string                 `protobuf:"bytes,9,opt,name=place,proto3" json:"place,omitempty"`          // of the record, before the move
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1255,6 +1299,13 @@ func (x *Kept) GetReclaimed() bool {
 		return x.Reclaimed
 	}
 	return false
+}
+
+func (x *Kept) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
 }
 
 // Schedule of checkpoints.
@@ -2192,6 +2243,90 @@ func (x *RetryRequest) GetGeneration() uint64 {
 	return 0
 }
 
+type PlaceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Operation     string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	Node          string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	Place         string                 `protobuf:"bytes,6,opt,name=place,proto3" json:"place,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaceRequest) Reset() {
+	*x = PlaceRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaceRequest) ProtoMessage() {}
+
+func (x *PlaceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaceRequest.ProtoReflect.Descriptor instead.
+func (*PlaceRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PlaceRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PlaceRequest) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *PlaceRequest) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *PlaceRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *PlaceRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PlaceRequest) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
 type CommitRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -2206,7 +2341,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2353,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2366,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CommitRequest) GetVm() *VM {
@@ -2291,7 +2426,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2303,7 +2438,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2316,7 +2451,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FinishRequest) GetVm() *VM {
@@ -2385,7 +2520,7 @@ type DisownRequest struct {
 
 func (x *DisownRequest) Reset() {
 	*x = DisownRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +2532,7 @@ func (x *DisownRequest) String() string {
 func (*DisownRequest) ProtoMessage() {}
 
 func (x *DisownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +2545,7 @@ func (x *DisownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisownRequest.ProtoReflect.Descriptor instead.
 func (*DisownRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DisownRequest) GetVm() *VM {
@@ -2469,7 +2604,7 @@ type ReclaimRequest struct {
 
 func (x *ReclaimRequest) Reset() {
 	*x = ReclaimRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2481,7 +2616,7 @@ func (x *ReclaimRequest) String() string {
 func (*ReclaimRequest) ProtoMessage() {}
 
 func (x *ReclaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2494,7 +2629,7 @@ func (x *ReclaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReclaimRequest.ProtoReflect.Descriptor instead.
 func (*ReclaimRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReclaimRequest) GetVm() *VM {
@@ -2544,7 +2679,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2691,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2704,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RemoveRequest) GetVm() *VM {
@@ -2629,7 +2764,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +2776,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +2789,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 type ScheduleRequest struct {
@@ -2668,7 +2803,7 @@ type ScheduleRequest struct {
 
 func (x *ScheduleRequest) Reset() {
 	*x = ScheduleRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2680,7 +2815,7 @@ func (x *ScheduleRequest) String() string {
 func (*ScheduleRequest) ProtoMessage() {}
 
 func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2693,7 +2828,7 @@ func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleRequest.ProtoReflect.Descriptor instead.
 func (*ScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ScheduleRequest) GetVm() *VM {
@@ -2731,7 +2866,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +2878,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +2891,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeleteRequest) GetVm() *VM {
@@ -2803,7 +2938,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2815,7 +2950,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2828,7 +2963,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TrimRequest) GetVm() *VM {
@@ -2887,7 +3022,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2899,7 +3034,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2912,7 +3047,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PinRequest) GetVm() *VM {
@@ -2962,7 +3097,7 @@ type NameRequest struct {
 
 func (x *NameRequest) Reset() {
 	*x = NameRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3109,7 @@ func (x *NameRequest) String() string {
 func (*NameRequest) ProtoMessage() {}
 
 func (x *NameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2987,7 +3122,7 @@ func (x *NameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NameRequest.ProtoReflect.Descriptor instead.
 func (*NameRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NameRequest) GetVm() *VM {
@@ -3031,7 +3166,7 @@ type OwedRequest struct {
 
 func (x *OwedRequest) Reset() {
 	*x = OwedRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3043,7 +3178,7 @@ func (x *OwedRequest) String() string {
 func (*OwedRequest) ProtoMessage() {}
 
 func (x *OwedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3056,7 +3191,7 @@ func (x *OwedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedRequest.ProtoReflect.Descriptor instead.
 func (*OwedRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *OwedRequest) GetParts() bool {
@@ -3097,7 +3232,7 @@ type OwedResponse struct {
 
 func (x *OwedResponse) Reset() {
 	*x = OwedResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3109,7 +3244,7 @@ func (x *OwedResponse) String() string {
 func (*OwedResponse) ProtoMessage() {}
 
 func (x *OwedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3122,7 +3257,7 @@ func (x *OwedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedResponse.ProtoReflect.Descriptor instead.
 func (*OwedResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *OwedResponse) GetOwed() []*Owed {
@@ -3150,7 +3285,7 @@ type ClearRequest struct {
 
 func (x *ClearRequest) Reset() {
 	*x = ClearRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3162,7 +3297,7 @@ func (x *ClearRequest) String() string {
 func (*ClearRequest) ProtoMessage() {}
 
 func (x *ClearRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3175,7 +3310,7 @@ func (x *ClearRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
 func (*ClearRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ClearRequest) GetVm() *VM {
@@ -3207,7 +3342,7 @@ type ClearResponse struct {
 
 func (x *ClearResponse) Reset() {
 	*x = ClearResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3219,7 +3354,7 @@ func (x *ClearResponse) String() string {
 func (*ClearResponse) ProtoMessage() {}
 
 func (x *ClearResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3232,7 +3367,7 @@ func (x *ClearResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearResponse.ProtoReflect.Descriptor instead.
 func (*ClearResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 type OperationRequest struct {
@@ -3244,7 +3379,7 @@ type OperationRequest struct {
 
 func (x *OperationRequest) Reset() {
 	*x = OperationRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3256,7 +3391,7 @@ func (x *OperationRequest) String() string {
 func (*OperationRequest) ProtoMessage() {}
 
 func (x *OperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3269,7 +3404,7 @@ func (x *OperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationRequest.ProtoReflect.Descriptor instead.
 func (*OperationRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *OperationRequest) GetId() string {
@@ -3288,7 +3423,7 @@ type OperationResponse struct {
 
 func (x *OperationResponse) Reset() {
 	*x = OperationResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3300,7 +3435,7 @@ func (x *OperationResponse) String() string {
 func (*OperationResponse) ProtoMessage() {}
 
 func (x *OperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3313,7 +3448,7 @@ func (x *OperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResponse.ProtoReflect.Descriptor instead.
 func (*OperationResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *OperationResponse) GetOperation() *Operation {
@@ -3333,7 +3468,7 @@ type ContainerImageRequest struct {
 
 func (x *ContainerImageRequest) Reset() {
 	*x = ContainerImageRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3345,7 +3480,7 @@ func (x *ContainerImageRequest) String() string {
 func (*ContainerImageRequest) ProtoMessage() {}
 
 func (x *ContainerImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3358,7 +3493,7 @@ func (x *ContainerImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImageRequest.ProtoReflect.Descriptor instead.
 func (*ContainerImageRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ContainerImageRequest) GetNamespace() string {
@@ -3384,7 +3519,7 @@ type ContainerImageResponse struct {
 
 func (x *ContainerImageResponse) Reset() {
 	*x = ContainerImageResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3396,7 +3531,7 @@ func (x *ContainerImageResponse) String() string {
 func (*ContainerImageResponse) ProtoMessage() {}
 
 func (x *ContainerImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3409,7 +3544,7 @@ func (x *ContainerImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImageResponse.ProtoReflect.Descriptor instead.
 func (*ContainerImageResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ContainerImageResponse) GetDigest() string {
@@ -3428,7 +3563,7 @@ type ExpectedRequest struct {
 
 func (x *ExpectedRequest) Reset() {
 	*x = ExpectedRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3440,7 +3575,7 @@ func (x *ExpectedRequest) String() string {
 func (*ExpectedRequest) ProtoMessage() {}
 
 func (x *ExpectedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3453,7 +3588,7 @@ func (x *ExpectedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectedRequest.ProtoReflect.Descriptor instead.
 func (*ExpectedRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ExpectedRequest) GetVm() *VM {
@@ -3474,7 +3609,7 @@ type ExpectedResponse struct {
 
 func (x *ExpectedResponse) Reset() {
 	*x = ExpectedResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3486,7 +3621,7 @@ func (x *ExpectedResponse) String() string {
 func (*ExpectedResponse) ProtoMessage() {}
 
 func (x *ExpectedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3499,7 +3634,7 @@ func (x *ExpectedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectedResponse.ProtoReflect.Descriptor instead.
 func (*ExpectedResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ExpectedResponse) GetOperation() string {
@@ -3537,7 +3672,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3549,7 +3684,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3562,7 +3697,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *HistoryRequest) GetAfter() uint64 {
@@ -3605,7 +3740,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3617,7 +3752,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3630,7 +3765,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *HistoryResponse) GetEvents() []*NodeEvent {
@@ -3688,7 +3823,7 @@ type NodeEvent struct {
 
 func (x *NodeEvent) Reset() {
 	*x = NodeEvent{}
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3700,7 +3835,7 @@ func (x *NodeEvent) String() string {
 func (*NodeEvent) ProtoMessage() {}
 
 func (x *NodeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3713,7 +3848,7 @@ func (x *NodeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeEvent.ProtoReflect.Descriptor instead.
 func (*NodeEvent) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *NodeEvent) GetId() uint64 {
@@ -3851,7 +3986,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3863,7 +3998,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3876,7 +4011,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -3902,7 +4037,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3914,7 +4049,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3927,7 +4062,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -3999,7 +4134,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4011,7 +4146,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4024,7 +4159,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Check) GetName() string {
@@ -4095,7 +4230,7 @@ type VMInfo struct {
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4107,7 +4242,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4120,7 +4255,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -4322,7 +4457,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4334,7 +4469,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4347,7 +4482,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -4374,7 +4509,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4386,7 +4521,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4399,7 +4534,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -4430,7 +4565,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4442,7 +4577,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4455,7 +4590,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -4518,7 +4653,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4530,7 +4665,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4543,7 +4678,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -4619,7 +4754,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4631,7 +4766,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4644,7 +4779,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *CheckpointRequest) GetVm() *VM {
@@ -4719,7 +4854,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4731,7 +4866,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4744,7 +4879,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -4770,7 +4905,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4782,7 +4917,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4795,7 +4930,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -4868,7 +5003,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4880,7 +5015,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4893,7 +5028,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Transfer) GetPass() uint32 {
@@ -4963,7 +5098,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4975,7 +5110,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4988,7 +5123,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -5165,7 +5300,7 @@ type Pass struct {
 
 func (x *Pass) Reset() {
 	*x = Pass{}
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5177,7 +5312,7 @@ func (x *Pass) String() string {
 func (*Pass) ProtoMessage() {}
 
 func (x *Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5190,7 +5325,7 @@ func (x *Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pass.ProtoReflect.Descriptor instead.
 func (*Pass) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Pass) GetLookedBytes() uint64 {
@@ -5233,7 +5368,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5245,7 +5380,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5258,7 +5393,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -5298,7 +5433,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5310,7 +5445,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5323,7 +5458,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -5363,7 +5498,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5375,7 +5510,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5388,7 +5523,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -5554,7 +5689,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5566,7 +5701,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5579,7 +5714,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -5599,7 +5734,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5611,7 +5746,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5624,7 +5759,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -5651,7 +5786,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5663,7 +5798,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5676,7 +5811,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -5702,7 +5837,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5714,7 +5849,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5727,7 +5862,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -5747,7 +5882,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5759,7 +5894,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5772,7 +5907,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -5802,7 +5937,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5814,7 +5949,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5827,7 +5962,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -5875,7 +6010,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5887,7 +6022,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5900,7 +6035,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *BadPart) GetPart() string {
@@ -5926,7 +6061,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5938,7 +6073,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5951,7 +6086,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *DropRequest) GetDigest() string {
@@ -5970,7 +6105,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5982,7 +6117,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5995,7 +6130,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *DropResponse) GetWarning() string {
@@ -6015,7 +6150,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6027,7 +6162,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6040,7 +6175,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *PruneRequest) GetVm() *VM {
@@ -6067,7 +6202,7 @@ type PruneResponse struct {
 
 func (x *PruneResponse) Reset() {
 	*x = PruneResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6079,7 +6214,7 @@ func (x *PruneResponse) String() string {
 func (*PruneResponse) ProtoMessage() {}
 
 func (x *PruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6092,7 +6227,7 @@ func (x *PruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
 func (*PruneResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *PruneResponse) GetPruned() []*Pruned {
@@ -6125,7 +6260,7 @@ type Pruned struct {
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6137,7 +6272,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6150,7 +6285,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Pruned) GetVm() *VM {
@@ -6214,7 +6349,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6226,7 +6361,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6239,7 +6374,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *DiffRequest) GetFrom() string {
@@ -6279,7 +6414,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6291,7 +6426,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6304,7 +6439,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *DiffResponse) GetSpaces() []*SpaceDiff {
@@ -6330,7 +6465,7 @@ type SpaceDiff struct {
 
 func (x *SpaceDiff) Reset() {
 	*x = SpaceDiff{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6342,7 +6477,7 @@ func (x *SpaceDiff) String() string {
 func (*SpaceDiff) ProtoMessage() {}
 
 func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6355,7 +6490,7 @@ func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
 func (*SpaceDiff) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *SpaceDiff) GetName() string {
@@ -6419,7 +6554,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6431,7 +6566,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6444,7 +6579,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *CopyRequest) GetRepository() string {
@@ -6486,7 +6621,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6498,7 +6633,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6511,7 +6646,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *CopyResponse) GetBytes() uint64 {
@@ -6548,7 +6683,7 @@ type LogRequest struct {
 
 func (x *LogRequest) Reset() {
 	*x = LogRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6560,7 +6695,7 @@ func (x *LogRequest) String() string {
 func (*LogRequest) ProtoMessage() {}
 
 func (x *LogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6573,7 +6708,7 @@ func (x *LogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogRequest.ProtoReflect.Descriptor instead.
 func (*LogRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *LogRequest) GetVm() *VM {
@@ -6622,7 +6757,7 @@ type LogPlace struct {
 
 func (x *LogPlace) Reset() {
 	*x = LogPlace{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6634,7 +6769,7 @@ func (x *LogPlace) String() string {
 func (*LogPlace) ProtoMessage() {}
 
 func (x *LogPlace) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6647,7 +6782,7 @@ func (x *LogPlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPlace.ProtoReflect.Descriptor instead.
 func (*LogPlace) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *LogPlace) GetFile() uint64 {
@@ -6675,7 +6810,7 @@ type LogPart struct {
 
 func (x *LogPart) Reset() {
 	*x = LogPart{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6687,7 +6822,7 @@ func (x *LogPart) String() string {
 func (*LogPart) ProtoMessage() {}
 
 func (x *LogPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6700,7 +6835,7 @@ func (x *LogPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPart.ProtoReflect.Descriptor instead.
 func (*LogPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *LogPart) GetUnixNano() int64 {
@@ -6729,7 +6864,7 @@ type LogResponse struct {
 
 func (x *LogResponse) Reset() {
 	*x = LogResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6741,7 +6876,7 @@ func (x *LogResponse) String() string {
 func (*LogResponse) ProtoMessage() {}
 
 func (x *LogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6754,7 +6889,7 @@ func (x *LogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogResponse.ProtoReflect.Descriptor instead.
 func (*LogResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *LogResponse) GetParts() []*LogPart {
@@ -6796,7 +6931,7 @@ type PeerRef struct {
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6808,7 +6943,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6821,7 +6956,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -6856,7 +6991,7 @@ type PeerState struct {
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6868,7 +7003,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6881,7 +7016,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -6919,7 +7054,7 @@ type PeerCheckRequest struct {
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6931,7 +7066,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6944,7 +7079,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -7000,7 +7135,7 @@ type PeerCheckResponse struct {
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7012,7 +7147,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7025,7 +7160,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -7064,7 +7199,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7076,7 +7211,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7089,7 +7224,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -7153,7 +7288,7 @@ type PeerPrepareResponse struct {
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7165,7 +7300,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7178,7 +7313,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -7221,7 +7356,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7233,7 +7368,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7246,7 +7381,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -7287,7 +7422,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7299,7 +7434,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7312,7 +7447,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -7339,7 +7474,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7351,7 +7486,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7364,7 +7499,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -7392,7 +7527,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7404,7 +7539,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7417,7 +7552,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -7452,7 +7587,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7464,7 +7599,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7477,7 +7612,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -7513,7 +7648,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7525,7 +7660,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7538,7 +7673,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -7584,7 +7719,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7596,7 +7731,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7609,7 +7744,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -7675,7 +7810,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7687,7 +7822,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7700,7 +7835,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -7753,7 +7888,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7765,7 +7900,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7778,7 +7913,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 type GoldenListResponse struct {
@@ -7790,7 +7925,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7802,7 +7937,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7815,7 +7950,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -7843,7 +7978,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7855,7 +7990,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7868,7 +8003,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -7950,7 +8085,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7962,7 +8097,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7975,7 +8110,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -7994,7 +8129,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8006,7 +8141,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8019,7 +8154,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -8051,7 +8186,7 @@ type TemplateInfo struct {
 
 func (x *TemplateInfo) Reset() {
 	*x = TemplateInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8063,7 +8198,7 @@ func (x *TemplateInfo) String() string {
 func (*TemplateInfo) ProtoMessage() {}
 
 func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8076,7 +8211,7 @@ func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateInfo.ProtoReflect.Descriptor instead.
 func (*TemplateInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *TemplateInfo) GetKind() TemplateKind {
@@ -8186,7 +8321,7 @@ type TemplatesRequest struct {
 
 func (x *TemplatesRequest) Reset() {
 	*x = TemplatesRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8198,7 +8333,7 @@ func (x *TemplatesRequest) String() string {
 func (*TemplatesRequest) ProtoMessage() {}
 
 func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8211,7 +8346,7 @@ func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesRequest.ProtoReflect.Descriptor instead.
 func (*TemplatesRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *TemplatesRequest) GetKind() TemplateKind {
@@ -8231,7 +8366,7 @@ type TemplatesResponse struct {
 
 func (x *TemplatesResponse) Reset() {
 	*x = TemplatesResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8243,7 +8378,7 @@ func (x *TemplatesResponse) String() string {
 func (*TemplatesResponse) ProtoMessage() {}
 
 func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8256,7 +8391,7 @@ func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesResponse.ProtoReflect.Descriptor instead.
 func (*TemplatesResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *TemplatesResponse) GetTemplates() []*TemplateInfo {
@@ -8284,7 +8419,7 @@ type TemplateMakeRequest struct {
 
 func (x *TemplateMakeRequest) Reset() {
 	*x = TemplateMakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[102]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8296,7 +8431,7 @@ func (x *TemplateMakeRequest) String() string {
 func (*TemplateMakeRequest) ProtoMessage() {}
 
 func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[102]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8309,7 +8444,7 @@ func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeRequest.ProtoReflect.Descriptor instead.
 func (*TemplateMakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *TemplateMakeRequest) GetKind() TemplateKind {
@@ -8349,7 +8484,7 @@ type TemplateShape struct {
 
 func (x *TemplateShape) Reset() {
 	*x = TemplateShape{}
-	mi := &file_node_v1_node_proto_msgTypes[103]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8361,7 +8496,7 @@ func (x *TemplateShape) String() string {
 func (*TemplateShape) ProtoMessage() {}
 
 func (x *TemplateShape) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[103]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8374,7 +8509,7 @@ func (x *TemplateShape) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateShape.ProtoReflect.Descriptor instead.
 func (*TemplateShape) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *TemplateShape) GetMemory() uint64 {
@@ -8434,7 +8569,7 @@ type TemplateMakeResponse struct {
 
 func (x *TemplateMakeResponse) Reset() {
 	*x = TemplateMakeResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[104]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8446,7 +8581,7 @@ func (x *TemplateMakeResponse) String() string {
 func (*TemplateMakeResponse) ProtoMessage() {}
 
 func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[104]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8459,7 +8594,7 @@ func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeResponse.ProtoReflect.Descriptor instead.
 func (*TemplateMakeResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *TemplateMakeResponse) GetTemplate() *TemplateInfo {
@@ -8521,7 +8656,7 @@ type TemplateRemoveRequest struct {
 
 func (x *TemplateRemoveRequest) Reset() {
 	*x = TemplateRemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[105]
+	mi := &file_node_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8533,7 +8668,7 @@ func (x *TemplateRemoveRequest) String() string {
 func (*TemplateRemoveRequest) ProtoMessage() {}
 
 func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[105]
+	mi := &file_node_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8546,7 +8681,7 @@ func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveRequest.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *TemplateRemoveRequest) GetKind() TemplateKind {
@@ -8572,7 +8707,7 @@ type TemplateRemoveResponse struct {
 
 func (x *TemplateRemoveResponse) Reset() {
 	*x = TemplateRemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[106]
+	mi := &file_node_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8584,7 +8719,7 @@ func (x *TemplateRemoveResponse) String() string {
 func (*TemplateRemoveResponse) ProtoMessage() {}
 
 func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[106]
+	mi := &file_node_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8597,7 +8732,7 @@ func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveResponse.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{106}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *TemplateRemoveResponse) GetRemoved() []*TemplateInfo {
@@ -8618,7 +8753,7 @@ type TemplatePushRequest struct {
 
 func (x *TemplatePushRequest) Reset() {
 	*x = TemplatePushRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[107]
+	mi := &file_node_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8630,7 +8765,7 @@ func (x *TemplatePushRequest) String() string {
 func (*TemplatePushRequest) ProtoMessage() {}
 
 func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[107]
+	mi := &file_node_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8643,7 +8778,7 @@ func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushRequest.ProtoReflect.Descriptor instead.
 func (*TemplatePushRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{107}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *TemplatePushRequest) GetKind() TemplateKind {
@@ -8676,7 +8811,7 @@ type TemplatePushResponse struct {
 
 func (x *TemplatePushResponse) Reset() {
 	*x = TemplatePushResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[108]
+	mi := &file_node_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8688,7 +8823,7 @@ func (x *TemplatePushResponse) String() string {
 func (*TemplatePushResponse) ProtoMessage() {}
 
 func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[108]
+	mi := &file_node_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8701,7 +8836,7 @@ func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushResponse.ProtoReflect.Descriptor instead.
 func (*TemplatePushResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{108}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *TemplatePushResponse) GetPushed() []*TemplatePushed {
@@ -8724,7 +8859,7 @@ type TemplatePushed struct {
 
 func (x *TemplatePushed) Reset() {
 	*x = TemplatePushed{}
-	mi := &file_node_v1_node_proto_msgTypes[109]
+	mi := &file_node_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8736,7 +8871,7 @@ func (x *TemplatePushed) String() string {
 func (*TemplatePushed) ProtoMessage() {}
 
 func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[109]
+	mi := &file_node_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8749,7 +8884,7 @@ func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushed.ProtoReflect.Descriptor instead.
 func (*TemplatePushed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{109}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *TemplatePushed) GetTemplate() *TemplateInfo {
@@ -8797,7 +8932,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"3\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xdf\t\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xc7\n" +
+	"\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.godwit.node.v1.KindR\x04kind\x12\x18\n" +
@@ -8847,7 +8983,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\bdeletion\x18G \x01(\tR\bdeletion\x12#\n" +
 	"\rsnapshot_name\x18H \x01(\tR\fsnapshotName\x12\x16\n" +
 	"\x06manual\x18I \x01(\bR\x06manual\x12\x16\n" +
-	"\x06pinned\x18J \x01(\bR\x06pinned\"\xca\x06\n" +
+	"\x06pinned\x18J \x01(\bR\x06pinned\x12\x19\n" +
+	"\bby_place\x18K \x01(\bR\abyPlace\x12\x12\n" +
+	"\x04wish\x18L \x01(\tR\x04wish\x12\x14\n" +
+	"\x05place\x18M \x01(\tR\x05place\x12!\n" +
+	"\fsource_place\x18N \x01(\tR\vsourcePlace\"\xe0\x06\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -8879,7 +9019,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\aremoved\x182 \x01(\bR\aremoved\x12\x12\n" +
 	"\x04base\x18< \x01(\tR\x04base\x12\x15\n" +
 	"\x06ran_on\x18> \x03(\tR\x05ranOn\x12\x12\n" +
-	"\x04name\x18= \x01(\tR\x04name\"c\n" +
+	"\x04name\x18= \x01(\tR\x04name\x12\x14\n" +
+	"\x05place\x18? \x01(\tR\x05place\"c\n" +
 	"\x05Ended\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -8894,7 +9035,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0ftried_unix_nano\x18\x05 \x01(\x03R\rtriedUnixNano\x12\x1c\n" +
 	"\toperation\x18\x06 \x01(\tR\toperation\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x14\n" +
-	"\x05class\x18\b \x01(\tR\x05class\"\xf6\x01\n" +
+	"\x05class\x18\b \x01(\tR\x05class\"\x8c\x02\n" +
 	"\x04Kept\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
 	"\vdestination\x18\x02 \x01(\tR\vdestination\x12\x1c\n" +
@@ -8905,7 +9046,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"generation\x12\x16\n" +
 	"\x06digest\x18\x06 \x01(\tR\x06digest\x12*\n" +
 	"\x11stopped_unix_nano\x18\a \x01(\x03R\x0fstoppedUnixNano\x12\x1c\n" +
-	"\treclaimed\x18\b \x01(\bR\treclaimed\"9\n" +
+	"\treclaimed\x18\b \x01(\bR\treclaimed\x12\x14\n" +
+	"\x05place\x18\t \x01(\tR\x05place\"9\n" +
 	"\bSchedule\x12\x19\n" +
 	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
 	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xb7\x03\n" +
@@ -9001,7 +9143,16 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
-	"generation\"\xd2\x01\n" +
+	"generation\"\xb4\x01\n" +
+	"\fPlaceRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
+	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x04R\n" +
+	"generation\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x12\x14\n" +
+	"\x05place\x18\x06 \x01(\tR\x05place\"\xd2\x01\n" +
 	"\rCommitRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
@@ -9612,7 +9763,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fTemplateKind\x12\x1d\n" +
 	"\x19TEMPLATE_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TEMPLATE_KIND_BOOT\x10\x01\x12\x17\n" +
-	"\x13TEMPLATE_KIND_IMAGE\x10\x022\xa7\n" +
+	"\x13TEMPLATE_KIND_IMAGE\x10\x022\xe6\n" +
 	"\n" +
 	"\aRecords\x129\n" +
 	"\x03Get\x12\x1a.godwit.node.v1.GetRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
@@ -9622,7 +9773,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04Open\x12\x1b.godwit.node.v1.OpenRequest\x1a\x16.godwit.node.v1.Record\x12A\n" +
 	"\aAdvance\x12\x1e.godwit.node.v1.AdvanceRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
 	"\x06Commit\x12\x1d.godwit.node.v1.CommitRequest\x1a\x16.godwit.node.v1.Record\x12=\n" +
-	"\x05Retry\x12\x1c.godwit.node.v1.RetryRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
+	"\x05Retry\x12\x1c.godwit.node.v1.RetryRequest\x1a\x16.godwit.node.v1.Record\x12=\n" +
+	"\x05Place\x12\x1c.godwit.node.v1.PlaceRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
 	"\x06Finish\x12\x1d.godwit.node.v1.FinishRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
 	"\x06Disown\x12\x1d.godwit.node.v1.DisownRequest\x1a\x16.godwit.node.v1.Record\x12C\n" +
 	"\bSchedule\x12\x1f.godwit.node.v1.ScheduleRequest\x1a\x16.godwit.node.v1.Record\x12?\n" +
@@ -9696,7 +9848,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 111)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                      // 0: godwit.node.v1.Kind
 	(Phase)(0),                     // 1: godwit.node.v1.Phase
@@ -9720,110 +9872,111 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*OpenRequest)(nil),            // 19: godwit.node.v1.OpenRequest
 	(*AdvanceRequest)(nil),         // 20: godwit.node.v1.AdvanceRequest
 	(*RetryRequest)(nil),           // 21: godwit.node.v1.RetryRequest
-	(*CommitRequest)(nil),          // 22: godwit.node.v1.CommitRequest
-	(*FinishRequest)(nil),          // 23: godwit.node.v1.FinishRequest
-	(*DisownRequest)(nil),          // 24: godwit.node.v1.DisownRequest
-	(*ReclaimRequest)(nil),         // 25: godwit.node.v1.ReclaimRequest
-	(*RemoveRequest)(nil),          // 26: godwit.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 27: godwit.node.v1.RemoveResponse
-	(*ScheduleRequest)(nil),        // 28: godwit.node.v1.ScheduleRequest
-	(*DeleteRequest)(nil),          // 29: godwit.node.v1.DeleteRequest
-	(*TrimRequest)(nil),            // 30: godwit.node.v1.TrimRequest
-	(*PinRequest)(nil),             // 31: godwit.node.v1.PinRequest
-	(*NameRequest)(nil),            // 32: godwit.node.v1.NameRequest
-	(*OwedRequest)(nil),            // 33: godwit.node.v1.OwedRequest
-	(*OwedResponse)(nil),           // 34: godwit.node.v1.OwedResponse
-	(*ClearRequest)(nil),           // 35: godwit.node.v1.ClearRequest
-	(*ClearResponse)(nil),          // 36: godwit.node.v1.ClearResponse
-	(*OperationRequest)(nil),       // 37: godwit.node.v1.OperationRequest
-	(*OperationResponse)(nil),      // 38: godwit.node.v1.OperationResponse
-	(*ContainerImageRequest)(nil),  // 39: godwit.node.v1.ContainerImageRequest
-	(*ContainerImageResponse)(nil), // 40: godwit.node.v1.ContainerImageResponse
-	(*ExpectedRequest)(nil),        // 41: godwit.node.v1.ExpectedRequest
-	(*ExpectedResponse)(nil),       // 42: godwit.node.v1.ExpectedResponse
-	(*HistoryRequest)(nil),         // 43: godwit.node.v1.HistoryRequest
-	(*HistoryResponse)(nil),        // 44: godwit.node.v1.HistoryResponse
-	(*NodeEvent)(nil),              // 45: godwit.node.v1.NodeEvent
-	(*InfoRequest)(nil),            // 46: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),           // 47: godwit.node.v1.InfoResponse
-	(*Check)(nil),                  // 48: godwit.node.v1.Check
-	(*VMInfo)(nil),                 // 49: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),             // 50: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),            // 51: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),       // 52: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),            // 53: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),      // 54: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),          // 55: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),         // 56: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),               // 57: godwit.node.v1.Transfer
-	(*Figures)(nil),                // 58: godwit.node.v1.Figures
-	(*Pass)(nil),                   // 59: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),          // 60: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),         // 61: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),           // 62: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),       // 63: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),      // 64: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),         // 65: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),        // 66: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),          // 67: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 68: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),                // 69: godwit.node.v1.BadPart
-	(*DropRequest)(nil),            // 70: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),           // 71: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),           // 72: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),          // 73: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),                 // 74: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),            // 75: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),           // 76: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),              // 77: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),            // 78: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),           // 79: godwit.node.v1.CopyResponse
-	(*LogRequest)(nil),             // 80: godwit.node.v1.LogRequest
-	(*LogPlace)(nil),               // 81: godwit.node.v1.LogPlace
-	(*LogPart)(nil),                // 82: godwit.node.v1.LogPart
-	(*LogResponse)(nil),            // 83: godwit.node.v1.LogResponse
-	(*PeerRef)(nil),                // 84: godwit.node.v1.PeerRef
-	(*PeerState)(nil),              // 85: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),       // 86: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),      // 87: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),     // 88: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil),    // 89: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),        // 90: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),        // 91: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),     // 92: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),       // 93: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),      // 94: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),     // 95: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),          // 96: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),         // 97: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),      // 98: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),     // 99: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),             // 100: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),      // 101: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),     // 102: godwit.node.v1.GoldenDropResponse
-	(*TemplateInfo)(nil),           // 103: godwit.node.v1.TemplateInfo
-	(*TemplatesRequest)(nil),       // 104: godwit.node.v1.TemplatesRequest
-	(*TemplatesResponse)(nil),      // 105: godwit.node.v1.TemplatesResponse
-	(*TemplateMakeRequest)(nil),    // 106: godwit.node.v1.TemplateMakeRequest
-	(*TemplateShape)(nil),          // 107: godwit.node.v1.TemplateShape
-	(*TemplateMakeResponse)(nil),   // 108: godwit.node.v1.TemplateMakeResponse
-	(*TemplateRemoveRequest)(nil),  // 109: godwit.node.v1.TemplateRemoveRequest
-	(*TemplateRemoveResponse)(nil), // 110: godwit.node.v1.TemplateRemoveResponse
-	(*TemplatePushRequest)(nil),    // 111: godwit.node.v1.TemplatePushRequest
-	(*TemplatePushResponse)(nil),   // 112: godwit.node.v1.TemplatePushResponse
-	(*TemplatePushed)(nil),         // 113: godwit.node.v1.TemplatePushed
-	nil,                            // 114: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Stream)(nil),              // 115: godwit.machine.v1.Stream
-	(*v1.Ref)(nil),                 // 116: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),       // 117: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),       // 118: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),         // 119: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),      // 120: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),        // 121: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),     // 122: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),        // 123: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),       // 124: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),      // 125: godwit.machine.v1.RevertResponse
+	(*PlaceRequest)(nil),           // 22: godwit.node.v1.PlaceRequest
+	(*CommitRequest)(nil),          // 23: godwit.node.v1.CommitRequest
+	(*FinishRequest)(nil),          // 24: godwit.node.v1.FinishRequest
+	(*DisownRequest)(nil),          // 25: godwit.node.v1.DisownRequest
+	(*ReclaimRequest)(nil),         // 26: godwit.node.v1.ReclaimRequest
+	(*RemoveRequest)(nil),          // 27: godwit.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 28: godwit.node.v1.RemoveResponse
+	(*ScheduleRequest)(nil),        // 29: godwit.node.v1.ScheduleRequest
+	(*DeleteRequest)(nil),          // 30: godwit.node.v1.DeleteRequest
+	(*TrimRequest)(nil),            // 31: godwit.node.v1.TrimRequest
+	(*PinRequest)(nil),             // 32: godwit.node.v1.PinRequest
+	(*NameRequest)(nil),            // 33: godwit.node.v1.NameRequest
+	(*OwedRequest)(nil),            // 34: godwit.node.v1.OwedRequest
+	(*OwedResponse)(nil),           // 35: godwit.node.v1.OwedResponse
+	(*ClearRequest)(nil),           // 36: godwit.node.v1.ClearRequest
+	(*ClearResponse)(nil),          // 37: godwit.node.v1.ClearResponse
+	(*OperationRequest)(nil),       // 38: godwit.node.v1.OperationRequest
+	(*OperationResponse)(nil),      // 39: godwit.node.v1.OperationResponse
+	(*ContainerImageRequest)(nil),  // 40: godwit.node.v1.ContainerImageRequest
+	(*ContainerImageResponse)(nil), // 41: godwit.node.v1.ContainerImageResponse
+	(*ExpectedRequest)(nil),        // 42: godwit.node.v1.ExpectedRequest
+	(*ExpectedResponse)(nil),       // 43: godwit.node.v1.ExpectedResponse
+	(*HistoryRequest)(nil),         // 44: godwit.node.v1.HistoryRequest
+	(*HistoryResponse)(nil),        // 45: godwit.node.v1.HistoryResponse
+	(*NodeEvent)(nil),              // 46: godwit.node.v1.NodeEvent
+	(*InfoRequest)(nil),            // 47: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),           // 48: godwit.node.v1.InfoResponse
+	(*Check)(nil),                  // 49: godwit.node.v1.Check
+	(*VMInfo)(nil),                 // 50: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),             // 51: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),            // 52: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),       // 53: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),            // 54: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),      // 55: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),          // 56: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),         // 57: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),               // 58: godwit.node.v1.Transfer
+	(*Figures)(nil),                // 59: godwit.node.v1.Figures
+	(*Pass)(nil),                   // 60: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),          // 61: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),         // 62: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),           // 63: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),       // 64: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),      // 65: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),         // 66: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),        // 67: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),          // 68: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 69: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),                // 70: godwit.node.v1.BadPart
+	(*DropRequest)(nil),            // 71: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),           // 72: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),           // 73: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),          // 74: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),                 // 75: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),            // 76: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),           // 77: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),              // 78: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),            // 79: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),           // 80: godwit.node.v1.CopyResponse
+	(*LogRequest)(nil),             // 81: godwit.node.v1.LogRequest
+	(*LogPlace)(nil),               // 82: godwit.node.v1.LogPlace
+	(*LogPart)(nil),                // 83: godwit.node.v1.LogPart
+	(*LogResponse)(nil),            // 84: godwit.node.v1.LogResponse
+	(*PeerRef)(nil),                // 85: godwit.node.v1.PeerRef
+	(*PeerState)(nil),              // 86: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),       // 87: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),      // 88: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),     // 89: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil),    // 90: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),        // 91: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),        // 92: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),     // 93: godwit.node.v1.PeerCaptureRequest
+	(*PeerAbortRequest)(nil),       // 94: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),      // 95: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),     // 96: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),          // 97: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),         // 98: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),      // 99: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),     // 100: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),             // 101: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),      // 102: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),     // 103: godwit.node.v1.GoldenDropResponse
+	(*TemplateInfo)(nil),           // 104: godwit.node.v1.TemplateInfo
+	(*TemplatesRequest)(nil),       // 105: godwit.node.v1.TemplatesRequest
+	(*TemplatesResponse)(nil),      // 106: godwit.node.v1.TemplatesResponse
+	(*TemplateMakeRequest)(nil),    // 107: godwit.node.v1.TemplateMakeRequest
+	(*TemplateShape)(nil),          // 108: godwit.node.v1.TemplateShape
+	(*TemplateMakeResponse)(nil),   // 109: godwit.node.v1.TemplateMakeResponse
+	(*TemplateRemoveRequest)(nil),  // 110: godwit.node.v1.TemplateRemoveRequest
+	(*TemplateRemoveResponse)(nil), // 111: godwit.node.v1.TemplateRemoveResponse
+	(*TemplatePushRequest)(nil),    // 112: godwit.node.v1.TemplatePushRequest
+	(*TemplatePushResponse)(nil),   // 113: godwit.node.v1.TemplatePushResponse
+	(*TemplatePushed)(nil),         // 114: godwit.node.v1.TemplatePushed
+	nil,                            // 115: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Stream)(nil),              // 116: godwit.machine.v1.Stream
+	(*v1.Ref)(nil),                 // 117: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),       // 118: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),       // 119: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),         // 120: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),      // 121: godwit.machine.v1.CaptureRequest
+	(*v1.SendResponse)(nil),        // 122: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),     // 123: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),        // 124: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),       // 125: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),      // 126: godwit.machine.v1.RevertResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -9848,219 +10001,222 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	4,   // 19: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
 	1,   // 20: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
 	4,   // 21: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 22: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
-	5,   // 23: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
-	4,   // 24: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
-	1,   // 25: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
-	4,   // 26: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 27: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 28: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 29: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
-	11,  // 30: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
-	4,   // 31: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
-	9,   // 32: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
-	4,   // 33: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 34: godwit.node.v1.PinRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 35: godwit.node.v1.NameRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 36: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
-	13,  // 37: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
-	4,   // 38: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 39: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	4,   // 40: godwit.node.v1.ExpectedRequest.vm:type_name -> godwit.node.v1.VM
-	115, // 41: godwit.node.v1.ExpectedResponse.stream:type_name -> godwit.machine.v1.Stream
-	45,  // 42: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
-	45,  // 43: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
-	45,  // 44: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
-	4,   // 45: godwit.node.v1.NodeEvent.vm:type_name -> godwit.node.v1.VM
-	48,  // 46: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	4,   // 47: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	5,   // 48: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	6,   // 49: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	9,   // 50: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
-	49,  // 51: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	4,   // 52: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 53: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 54: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 55: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	58,  // 56: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	57,  // 57: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	59,  // 58: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	4,   // 59: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 60: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	4,   // 61: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	62,  // 62: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	69,  // 63: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	4,   // 64: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	74,  // 65: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	4,   // 66: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	77,  // 67: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	4,   // 68: godwit.node.v1.LogRequest.vm:type_name -> godwit.node.v1.VM
-	81,  // 69: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
-	82,  // 70: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
-	81,  // 71: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
-	4,   // 72: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	116, // 73: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	117, // 74: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 75: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
-	4,   // 76: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	118, // 77: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 78: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	116, // 79: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	118, // 80: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 81: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	119, // 82: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	4,   // 83: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	120, // 84: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	4,   // 85: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	116, // 86: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 87: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	116, // 88: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 89: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	116, // 90: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	114, // 91: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	100, // 92: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	100, // 93: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	3,   // 94: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
-	3,   // 95: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	103, // 96: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 97: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	96,  // 98: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
-	107, // 99: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
-	103, // 100: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 101: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	103, // 102: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 103: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	113, // 104: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
-	103, // 105: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
-	14,  // 106: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	15,  // 107: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	17,  // 108: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	18,  // 109: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	19,  // 110: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	20,  // 111: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	22,  // 112: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	21,  // 113: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	23,  // 114: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	24,  // 115: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	28,  // 116: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 117: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	25,  // 118: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	26,  // 119: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	30,  // 120: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	31,  // 121: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
-	32,  // 122: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
-	33,  // 123: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	35,  // 124: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	37,  // 125: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	46,  // 126: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	50,  // 127: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	52,  // 128: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	53,  // 129: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	55,  // 130: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	54,  // 131: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	28,  // 132: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	29,  // 133: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	14,  // 134: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	60,  // 135: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	63,  // 136: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	65,  // 137: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	67,  // 138: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	70,  // 139: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	31,  // 140: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
-	72,  // 141: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	75,  // 142: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	78,  // 143: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	96,  // 144: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	98,  // 145: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	101, // 146: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	104, // 147: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
-	106, // 148: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
-	109, // 149: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
-	111, // 150: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
-	43,  // 151: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
-	41,  // 152: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
-	39,  // 153: godwit.node.v1.Node.ContainerImage:input_type -> godwit.node.v1.ContainerImageRequest
-	86,  // 154: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	88,  // 155: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	84,  // 156: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	84,  // 157: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	84,  // 158: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	84,  // 159: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	91,  // 160: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	92,  // 161: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	84,  // 162: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	93,  // 163: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	94,  // 164: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	95,  // 165: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	53,  // 166: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	80,  // 167: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
-	7,   // 168: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 169: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 170: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 171: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 172: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 173: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 174: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 175: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 176: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 177: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 178: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 179: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 180: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	27,  // 181: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 182: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	7,   // 183: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
-	7,   // 184: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
-	34,  // 185: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	36,  // 186: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	38,  // 187: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	47,  // 188: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	51,  // 189: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	56,  // 190: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	56,  // 191: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	56,  // 192: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	56,  // 193: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 194: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 195: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 196: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	61,  // 197: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	64,  // 198: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	66,  // 199: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	68,  // 200: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	71,  // 201: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	7,   // 202: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
-	73,  // 203: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	76,  // 204: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	79,  // 205: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	97,  // 206: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	99,  // 207: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	102, // 208: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	105, // 209: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	108, // 210: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	110, // 211: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	112, // 212: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	44,  // 213: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
-	42,  // 214: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
-	40,  // 215: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
-	87,  // 216: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	89,  // 217: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	90,  // 218: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	85,  // 219: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	85,  // 220: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	118, // 221: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	121, // 222: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	122, // 223: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	123, // 224: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	124, // 225: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	125, // 226: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	85,  // 227: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	56,  // 228: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	83,  // 229: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
-	168, // [168:230] is the sub-list for method output_type
-	106, // [106:168] is the sub-list for method input_type
-	106, // [106:106] is the sub-list for extension type_name
-	106, // [106:106] is the sub-list for extension extendee
-	0,   // [0:106] is the sub-list for field type_name
+	4,   // 22: godwit.node.v1.PlaceRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 23: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
+	5,   // 24: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
+	4,   // 25: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 26: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
+	4,   // 27: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 28: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 29: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 30: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
+	11,  // 31: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
+	4,   // 32: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
+	9,   // 33: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
+	4,   // 34: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 35: godwit.node.v1.PinRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 36: godwit.node.v1.NameRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 37: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
+	13,  // 38: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
+	4,   // 39: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 40: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	4,   // 41: godwit.node.v1.ExpectedRequest.vm:type_name -> godwit.node.v1.VM
+	116, // 42: godwit.node.v1.ExpectedResponse.stream:type_name -> godwit.machine.v1.Stream
+	46,  // 43: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
+	46,  // 44: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
+	46,  // 45: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
+	4,   // 46: godwit.node.v1.NodeEvent.vm:type_name -> godwit.node.v1.VM
+	49,  // 47: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	4,   // 48: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	5,   // 49: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	6,   // 50: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	9,   // 51: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
+	50,  // 52: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	4,   // 53: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 54: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 55: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 56: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	59,  // 57: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	58,  // 58: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	60,  // 59: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	4,   // 60: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 61: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	4,   // 62: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	63,  // 63: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	70,  // 64: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	4,   // 65: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	75,  // 66: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	4,   // 67: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	78,  // 68: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	4,   // 69: godwit.node.v1.LogRequest.vm:type_name -> godwit.node.v1.VM
+	82,  // 70: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
+	83,  // 71: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
+	82,  // 72: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
+	4,   // 73: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	117, // 74: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	118, // 75: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 76: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
+	4,   // 77: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	119, // 78: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 79: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	117, // 80: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	119, // 81: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 82: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	120, // 83: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	4,   // 84: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	121, // 85: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	4,   // 86: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	117, // 87: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 88: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	117, // 89: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 90: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	117, // 91: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	115, // 92: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	101, // 93: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	101, // 94: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	3,   // 95: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
+	3,   // 96: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	104, // 97: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 98: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	97,  // 99: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	108, // 100: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	104, // 101: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 102: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	104, // 103: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 104: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	114, // 105: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	104, // 106: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	14,  // 107: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	15,  // 108: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	17,  // 109: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	18,  // 110: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	19,  // 111: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	20,  // 112: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	23,  // 113: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	21,  // 114: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	22,  // 115: godwit.node.v1.Records.Place:input_type -> godwit.node.v1.PlaceRequest
+	24,  // 116: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	25,  // 117: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	29,  // 118: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	30,  // 119: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	26,  // 120: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	27,  // 121: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	31,  // 122: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	32,  // 123: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
+	33,  // 124: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
+	34,  // 125: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	36,  // 126: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	38,  // 127: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	47,  // 128: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	51,  // 129: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	53,  // 130: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	54,  // 131: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	56,  // 132: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	55,  // 133: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	29,  // 134: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	30,  // 135: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	14,  // 136: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	61,  // 137: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	64,  // 138: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	66,  // 139: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	68,  // 140: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	71,  // 141: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	32,  // 142: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
+	73,  // 143: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	76,  // 144: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	79,  // 145: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	97,  // 146: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	99,  // 147: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	102, // 148: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	105, // 149: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	107, // 150: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	110, // 151: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	112, // 152: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	44,  // 153: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
+	42,  // 154: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
+	40,  // 155: godwit.node.v1.Node.ContainerImage:input_type -> godwit.node.v1.ContainerImageRequest
+	87,  // 156: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	89,  // 157: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	85,  // 158: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	85,  // 159: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	85,  // 160: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	85,  // 161: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	92,  // 162: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	93,  // 163: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	85,  // 164: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	94,  // 165: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	95,  // 166: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	96,  // 167: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	54,  // 168: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	81,  // 169: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
+	7,   // 170: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 171: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 172: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 173: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 174: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 175: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 176: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 177: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 178: godwit.node.v1.Records.Place:output_type -> godwit.node.v1.Record
+	7,   // 179: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 180: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 181: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 182: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 183: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	28,  // 184: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 185: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 186: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	7,   // 187: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
+	35,  // 188: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	37,  // 189: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	39,  // 190: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	48,  // 191: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	52,  // 192: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	57,  // 193: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	57,  // 194: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	57,  // 195: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	57,  // 196: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 197: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 198: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 199: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	62,  // 200: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	65,  // 201: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	67,  // 202: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	69,  // 203: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	72,  // 204: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 205: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	74,  // 206: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	77,  // 207: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	80,  // 208: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	98,  // 209: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	100, // 210: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	103, // 211: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	106, // 212: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	109, // 213: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	111, // 214: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	113, // 215: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	45,  // 216: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
+	43,  // 217: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
+	41,  // 218: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
+	88,  // 219: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	90,  // 220: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	91,  // 221: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	86,  // 222: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	86,  // 223: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	119, // 224: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	122, // 225: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	123, // 226: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	124, // 227: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	125, // 228: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	126, // 229: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	86,  // 230: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	57,  // 231: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	84,  // 232: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
+	170, // [170:233] is the sub-list for method output_type
+	107, // [107:170] is the sub-list for method input_type
+	107, // [107:107] is the sub-list for extension type_name
+	107, // [107:107] is the sub-list for extension extendee
+	0,   // [0:107] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -10069,16 +10225,16 @@ func file_node_v1_node_proto_init() {
 		return
 	}
 	file_node_v1_node_proto_msgTypes[12].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[27].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[41].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[76].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[28].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[42].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[77].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   111,
+			NumMessages:   112,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

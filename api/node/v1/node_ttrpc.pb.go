@@ -17,6 +17,7 @@ type RecordsService interface {
 	Advance(context.Context, *AdvanceRequest) (*Record, error)
 	Commit(context.Context, *CommitRequest) (*Record, error)
 	Retry(context.Context, *RetryRequest) (*Record, error)
+	Place(context.Context, *PlaceRequest) (*Record, error)
 	Finish(context.Context, *FinishRequest) (*Record, error)
 	Disown(context.Context, *DisownRequest) (*Record, error)
 	Schedule(context.Context, *ScheduleRequest) (*Record, error)
@@ -89,6 +90,13 @@ func RegisterRecordsService(srv *ttrpc.Server, svc RecordsService) {
 					return nil, err
 				}
 				return svc.Retry(ctx, &req)
+			},
+			"Place": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PlaceRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Place(ctx, &req)
 			},
 			"Finish": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req FinishRequest
@@ -247,6 +255,14 @@ func (c *recordsClient) Commit(ctx context.Context, req *CommitRequest) (*Record
 func (c *recordsClient) Retry(ctx context.Context, req *RetryRequest) (*Record, error) {
 	var resp Record
 	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Retry", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *recordsClient) Place(ctx context.Context, req *PlaceRequest) (*Record, error) {
+	var resp Record
+	if err := c.client.Call(ctx, "godwit.node.v1.Records", "Place", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -65,6 +65,13 @@ func find(t *testing.T, st store.Store, reopen func() store.Store) {
 	}
 	check([]string{"a", "c", "d"}, []string{"d"}, []string{"d"})
 	Found(t, st, store.Which{Node: "n10", Moves: true}, "b", "d")
+	waits := apply(t, st, &nodev1.Record{Vm: vm("e"), Uid: "ue", Operation: &nodev1.Operation{Id: "wake", Vm: vm("e"),
+		Kind: nodev1.Kind_KIND_WAKE, Phase: nodev1.Phase_PHASE_PENDING, ByPlace: true}}, nil)
+	Found(t, st, store.Which{Moves: true}, "d", "e") // the controller drives it, until it has a node
+	waits.Operation.Destination = "n3"
+	apply(t, st, waits, nil)
+	Found(t, st, store.Which{Moves: true}, "d")
+	Found(t, st, store.Which{Node: "n3"}, "e")
 	closed := d.GetOperation()
 	closed.Phase = nodev1.Phase_PHASE_SUCCEEDED
 	apply(t, st, &nodev1.Record{Vm: vm("d"), Uid: "ud", Owner: node("n1"), Version: d.GetVersion()}, closed)
