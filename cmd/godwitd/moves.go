@@ -79,7 +79,7 @@ func (d *daemon) reach(node string) (*tls.Config, error) {
 
 // drivenBy joins mover and engine, which need each other.
 func (m *mover) drivenBy(e *engine.Engine) {
-	m.peer.Waker = e
+	m.peer.Engine = e
 	if m.Controller != nil {
 		m.DrivenBy(e)
 		m.service = m.Moves

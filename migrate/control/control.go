@@ -86,4 +86,7 @@ func (c *Controller) DrivenBy(e *engine.Engine) {
 	c.engine = e
 	c.Moves = &moves.Service{Self: c.Config.Node, Records: c.Records, Engine: e, Cluster: c.Cluster, Peer: c.Peers.Peer,
 		Store: c.Whole, Pull: c.Policy.Pull}
+	if e.Places != nil {
+		c.Moves.Placed = e.WakePlaced
+	}
 }

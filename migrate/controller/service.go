@@ -181,7 +181,10 @@ func (s *Service) Ensure(ctx context.Context, req *nodev1.EnsureRequest) (*nodev
 		if err := s.unused(ctx, req); err != nil {
 			return nil, err
 		}
-		c.nodes = only(req.GetNode())
+		c.nodes = controllerOnly
+		if req.GetNode() != "" {
+			c.nodes = only(req.GetNode())
+		}
 	}
 	return s.update(ctx, c)
 }

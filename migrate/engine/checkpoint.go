@@ -27,6 +27,9 @@ var checkpoint = map[nodev1.Phase]step{
 // Checkpoint opens the operation and answers once it is durable.
 func (e *Engine) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
 	return e.order(ctx, req.GetVm(), req.GetOperation(), func(rec *nodev1.Record, open *nodev1.OpenRequest) error {
+		if err := e.checkLate(ctx, rec, "checkpoint", req); err != nil {
+			return err
+		}
 		op := open.GetOperation()
 		op.SnapshotName, op.Pinned, op.Manual = req.GetName(), req.GetPinned(), !req.GetScheduled()
 		if op.GetSnapshotName() != "" || op.GetPinned() {

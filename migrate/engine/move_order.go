@@ -60,7 +60,7 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 	if err := e.movable(ctx, rec, op); err != nil {
 		return nil, fmt.Errorf("move VM %s: %w", name(req.GetVm()), err)
 	}
-	rec, err = e.Records.Open(ctx, &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op})
+	rec, err = e.Records.Open(ctx, &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op, Uid: rec.GetUid()})
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,9 @@ import (
 // Hibernate opens the operation and answers once it is durable.
 func (e *Engine) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
 	return e.order(ctx, req.GetVm(), req.GetOperation(), func(rec *nodev1.Record, open *nodev1.OpenRequest) error {
+		if err := e.checkLate(ctx, rec, "hibernate", req); err != nil {
+			return err
+		}
 		op := open.GetOperation()
 		op.Kind, op.Source, op.EndExecs = nodev1.Kind_KIND_HIBERNATE, e.opts.Node, req.GetEndExecs()
 		op.Concurrency, op.Bandwidth = req.GetConcurrency(), req.GetBandwidth()
@@ -41,7 +44,7 @@ func (e *Engine) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 // fillWake is what an order says of a wake, wherever it goes.
 func (e *Engine) fillWake(ctx context.Context, rec *nodev1.Record, req *nodev1.WakeRequest,
 	open *nodev1.OpenRequest) error {
-	if err := e.checkLate(ctx, rec, req); err != nil {
+	if err := e.checkLate(ctx, rec, "wake", req); err != nil {
 		return err
 	}
 	op := open.GetOperation()
@@ -74,10 +77,17 @@ func (e *Engine) readable(ctx context.Context, rec *nodev1.Record, digest string
 	return nil
 }
 
-// checkLate refuses an order that comes late, for an earlier life of the VM: what it was to wake
+// ofLife is an order that says for which life of a VM it was given.
+type ofLife interface {
+	GetOperation() string
+	GetUid() string
+	GetGeneration() uint64
+}
+
+// checkLate refuses an order that comes late, for an earlier life of the VM: what it is about
 // has run since, or is another VM of that name. One whose operation is known is said once more,
 // and Open answers it.
-func (e *Engine) checkLate(ctx context.Context, rec *nodev1.Record, req *nodev1.WakeRequest) error {
+func (e *Engine) checkLate(ctx context.Context, rec *nodev1.Record, verb string, req ofLife) error {
 	sameLife := req.GetUid() == "" || req.GetUid() == rec.GetUid()
 	if sameLife && (req.GetGeneration() == 0 || req.GetGeneration() == rec.GetGeneration()) {
 		return nil
@@ -88,7 +98,7 @@ func (e *Engine) checkLate(ctx context.Context, rec *nodev1.Record, req *nodev1.
 			return err
 		}
 	}
-	call := fmt.Sprintf("wake VM %s as it was at generation %d", name(rec.GetVm()), req.GetGeneration())
+	call := fmt.Sprintf("%s VM %s as it was at generation %d", verb, name(rec.GetVm()), req.GetGeneration())
 	if !sameLife {
 		call += ", under uid " + req.GetUid()
 	}
@@ -117,7 +127,7 @@ func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id string,
 			return nil, err
 		}
 		op := &nodev1.Operation{Id: id, Attempt: 1, Generation: rec.GetGeneration(), Managed: true}
-		open := &nodev1.OpenRequest{Vm: vm, Operation: op}
+		open := &nodev1.OpenRequest{Vm: vm, Operation: op, Uid: rec.GetUid()}
 		if err := fill(rec, open); err != nil {
 			return nil, err
 		}

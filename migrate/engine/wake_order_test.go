@@ -1,14 +1,60 @@
 package engine
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/api/record"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
+
+// R10 for the other orders that a controller gives a node: one that comes late is for another life of the VM, and is
+// refused by name. One whose operation is known is answered once more, whatever the VM is by now.
+func TestOrderThatComesLate(t *testing.T) {
+	give := func(e *Engine, kind, id string, rec *nodev1.Record) error {
+		var err error
+		if kind == "hibernate" {
+			_, err = e.Hibernate(t.Context(), &nodev1.HibernateRequest{Vm: vm, Operation: id, Uid: rec.GetUid(),
+				Generation: rec.GetGeneration()})
+		} else {
+			_, err = e.Checkpoint(t.Context(), &nodev1.CheckpointRequest{Vm: vm, Operation: id, Uid: rec.GetUid(),
+				Generation: rec.GetGeneration()})
+		}
+		return err
+	}
+	for _, kind := range []string{"hibernate", "checkpoint"} {
+		w := newWorld(t)
+		n1, now := w.start("n1"), w.record()
+		for name, then := range map[string]*nodev1.Record{
+			"another generation": {Uid: now.GetUid(), Generation: now.GetGeneration() + 6},
+			"another VM":         {Uid: "another", Generation: now.GetGeneration()},
+			"another VM by uid":  {Uid: "another"},
+		} {
+			var held *record.HeldError
+			if err := give(n1, kind, "late", then); !errors.As(err, &held) || !strings.Contains(err.Error(), kind) {
+				t.Errorf("%s, %s: %v", kind, name, err)
+			}
+			if rec := w.record(); !proto.Equal(rec, now) {
+				t.Errorf("%s, %s: record %v, was %v", kind, name, rec, now)
+			}
+		}
+		if err := give(n1, kind, "op", now); err != nil {
+			t.Fatal(err)
+		}
+		if op := w.settle("op"); op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED {
+			t.Fatalf("%v", op)
+		}
+		if err := give(n1, kind, "op", now); err != nil || w.count("Capture") != 1 {
+			t.Errorf("%s, once more: %v, calls %v", kind, err, w.calls())
+		}
+		w.check("op")
+	}
+}
 
 // R10: an order to wake is for the VM as it was when it was given. An order may come late, when the VM has run and
 // sleeps again, or when another VM has that name. It is refused by name and touches nothing. An order whose

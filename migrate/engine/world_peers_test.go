@@ -196,6 +196,14 @@ func (s side) Wake(ctx context.Context, req *nodev1.WakeRequest) (resp *nodev1.S
 	return node.Wake(ctx, req)
 }
 
+func (s side) Hibernate(context.Context, *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
+	return nil, errdefs.ErrNotImplemented
+}
+
+func (s side) Checkpoint(context.Context, *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
+	return nil, errdefs.ErrNotImplemented
+}
+
 func (s side) Log(context.Context, *nodev1.LogRequest) (*nodev1.LogResponse, error) {
 	return nil, errdefs.ErrNotImplemented
 }

@@ -58,6 +58,14 @@ func (d *driver) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 	return d.Engine.Wake(ctx, req)
 }
 
+func (d *driver) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
+	return d.Engine.Hibernate(ctx, req)
+}
+
+func (d *driver) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
+	return d.Engine.Checkpoint(ctx, req)
+}
+
 // driven is an arena under move.pull = "controller" whose controller reaches the rogue's engine.
 func driven(t *testing.T) (*arena, *driver, stand) {
 	t.Helper()

@@ -21,8 +21,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// hostile is a text that a node may answer: it steers a terminal, and is longer than any that is meant well.
-var hostile = "a\x1b[2J\x00" + strings.Repeat("z", 100<<10)
+// hostile is a text that a node may answer: it steers a terminal, and is longer than any that is meant well. An
+// operation has some 50 texts, and an answer 4 MiB.
+var hostile = "a\x1b[2J\x00" + strings.Repeat("z", 70<<10)
 
 // fill puts hostile into every field of m that holds text, and many entries into every list.
 func fill(m protoreflect.Message, depth int) {
@@ -127,7 +128,9 @@ func byName(p nodev1.PeerService) map[string]answer {
 		"Vote":  row(p.Vote, ref),
 		"Abort": row(p.Abort, &nodev1.PeerAbortRequest{}), "Revert": row(p.Revert, &nodev1.PeerRevertRequest{}),
 		"Release": row(p.Release, &nodev1.PeerReleaseRequest{}), "Wake": row(p.Wake, &nodev1.WakeRequest{}),
-		"Log": row(p.Log, &nodev1.LogRequest{}),
+		"Hibernate":  row(p.Hibernate, &nodev1.HibernateRequest{}),
+		"Checkpoint": row(p.Checkpoint, &nodev1.CheckpointRequest{}),
+		"Log":        row(p.Log, &nodev1.LogRequest{}),
 	}
 }
 

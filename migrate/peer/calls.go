@@ -81,6 +81,16 @@ func (r *remote) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.Sta
 	return on(ctx, r, nodev1.PeerService.Wake, req)
 }
 
+// Hibernate implements nodev1.PeerService.
+func (r *remote) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
+	return on(ctx, r, nodev1.PeerService.Hibernate, req)
+}
+
+// Checkpoint implements nodev1.PeerService.
+func (r *remote) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
+	return on(ctx, r, nodev1.PeerService.Checkpoint, req)
+}
+
 // Log implements nodev1.PeerService.
 func (r *remote) Log(ctx context.Context, req *nodev1.LogRequest) (*nodev1.LogResponse, error) {
 	return on(ctx, r, nodev1.PeerService.Log, req)

@@ -2,6 +2,9 @@ package peer
 
 import (
 	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -35,7 +38,37 @@ func (s *Server) Revert(ctx context.Context, req *nodev1.PeerRevertRequest) (*ma
 		OwnerGeneration: req.GetOwnerGeneration()})
 }
 
+// What follows is ordered of the node's own engine.
+
 // Wake implements nodev1.PeerService.
 func (s *Server) Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error) {
-	return s.Waker.Wake(ctx, req)
+	return s.Engine.Wake(ctx, req)
+}
+
+// Hibernate implements nodev1.PeerService.
+func (s *Server) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
+	if err := named("hibernate", req); err != nil {
+		return nil, err
+	}
+	return s.Engine.Hibernate(ctx, req)
+}
+
+// Checkpoint implements nodev1.PeerService.
+func (s *Server) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error) {
+	if err := named("checkpoint", req); err != nil {
+		return nil, err
+	}
+	return s.Engine.Checkpoint(ctx, req)
+}
+
+// named refuses an order without a name: given again, because its answer was lost, it would be another one.
+func named(verb string, req interface {
+	GetVm() *nodev1.VM
+	GetOperation() string
+}) error {
+	if req.GetOperation() != "" {
+		return nil
+	}
+	return fmt.Errorf("%s VM %s: operation: it is empty, and needed: %w", verb, key(req.GetVm()),
+		errdefs.ErrInvalidArgument)
 }

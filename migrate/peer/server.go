@@ -50,9 +50,11 @@ type Containers interface {
 	Has(ctx context.Context, vm *nodev1.VM) (bool, error)
 }
 
-// Waker runs wakes on this node.
-type Waker interface {
+// Engine is this node's own.
+type Engine interface {
 	Wake(ctx context.Context, req *nodev1.WakeRequest) (*nodev1.StatusResponse, error)
+	Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error)
+	Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error)
 }
 
 // Server implements nodev1.PeerService for one node. It answers errors of errdefs'
@@ -65,7 +67,7 @@ type Server struct {
 	Tasks     engine.Tasks
 	Departed  engine.Departed
 	Placement Placement
-	Waker     Waker
+	Engine    Engine
 
 	Containers Containers // nil: whether there is one is unknown
 

@@ -56,7 +56,9 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		ByPlace: want.GetByPlace(), Wish: want.GetWish(), SourcePlace: s.Record.GetPlace(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
 	}
-	if err := cmp.Or(disputed(s.Record, req.GetForceDigest() != "", call), ordered(s.Record, op, call),
+	verb := "open operation " + want.GetId() + " on"
+	if err := cmp.Or(fresh(s.Record, verb, req.GetUid(), want.GetGeneration()),
+		disputed(s.Record, req.GetForceDigest() != "", call), ordered(s.Record, op, call),
 		promised(s.Record, op, call)); err != nil {
 		return Change{}, err
 	}

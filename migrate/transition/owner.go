@@ -16,16 +16,20 @@ import (
 
 // Ensure makes the record with the given uid if there is none. It is answered under the store's
 // incarnation, as it is read from then on: its first claim names that generation. A VM that runs without
-// a record gets one that its node owns, in one write: no other node claims it in between.
+// a record gets one that its node owns, in one write: no other node claims it in between. Who names a uid alone means
+// that VM, and not another one that has its name.
 func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
 	if err := CheckVM(req.GetVm()); err != nil {
 		return Change{}, err
 	}
-	if (req.GetUid() == "") != (req.GetNode() == "") {
-		return Change{}, fmt.Errorf("ensure the record of VM %s: uid and node go together: %w", name(req.GetVm()),
-			errdefs.ErrInvalidArgument)
-	}
-	if s.Record != nil {
+	switch {
+	case req.GetUid() == "" && req.GetNode() != "":
+		return Change{}, fmt.Errorf("ensure the record of VM %s for node %s: uid is empty: %w", name(req.GetVm()),
+			req.GetNode(), errdefs.ErrInvalidArgument)
+	case req.GetNode() == "" && s.Record != nil && !sameUID(s.Record, req.GetUid()):
+		return Change{}, held(s.Record, fmt.Sprintf("ensure VM %s of uid %s, where the record is of uid %s",
+			name(req.GetVm()), req.GetUid(), s.Record.GetUid()))
+	case s.Record != nil:
 		return keep(s)
 	}
 	rec := Lift(&nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: cmp.Or(req.GetUid(), uid)}, s.Store.GetIncarnation())

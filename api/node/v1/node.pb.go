@@ -1823,7 +1823,8 @@ type EnsureRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Vm    *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	// Of a VM that runs on that node without a record: a new record has this uid, and the node owns it at once.
-	// Both are set, or none. A controller of a build before makes a record with a uid of its own.
+	// A controller of a build before makes a record with a uid of its own. With uid and no node the caller, who is the
+	// controller's host, says which VM it means: a record of another uid is another VM, and is refused (HeldError).
 	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1957,6 +1958,7 @@ type OpenRequest struct {
 	// With force_digest: the node that owns the VM is lost and runs nothing any more, on the
 	// word of whoever orders this.
 	LostNode      string `protobuf:"bytes,4,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"`
+	Uid           string `protobuf:"bytes,5,opt,name=uid,proto3" json:"uid,omitempty"` // as in OwnRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2015,6 +2017,13 @@ func (x *OpenRequest) GetForceDigest() string {
 func (x *OpenRequest) GetLostNode() string {
 	if x != nil {
 		return x.LostNode
+	}
+	return ""
+}
+
+func (x *OpenRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
 	}
 	return ""
 }
@@ -4559,6 +4568,8 @@ type HibernateRequest struct {
 	Concurrency   uint32                 `protobuf:"varint,10,opt,name=concurrency,proto3" json:"concurrency,omitempty"`                           // uploads at once; 0: as configured
 	Bandwidth     uint64                 `protobuf:"varint,11,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`                               // bytes a second; 0: as configured
 	PauseBudgetMs int64                  `protobuf:"varint,4,opt,name=pause_budget_ms,json=pauseBudgetMs,proto3" json:"pause_budget_ms,omitempty"` // 0: the node's; below: no passes before the pause
+	Generation    uint64                 `protobuf:"varint,12,opt,name=generation,proto3" json:"generation,omitempty"`                             // as in WakeRequest, as is the next one
+	Uid           string                 `protobuf:"bytes,13,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4633,6 +4644,20 @@ func (x *HibernateRequest) GetPauseBudgetMs() int64 {
 		return x.PauseBudgetMs
 	}
 	return 0
+}
+
+func (x *HibernateRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *HibernateRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
 }
 
 type WakeRequest struct {
@@ -4747,7 +4772,9 @@ type CheckpointRequest struct {
 	Paused        bool                   `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"` // the task is paused by containerd's client, and stays so
 	Name          string                 `protobuf:"bytes,7,opt,name=name,proto3" json:"name,omitempty"`      // of the snapshot, as in SnapshotRef
 	Pinned        bool                   `protobuf:"varint,8,opt,name=pinned,proto3" json:"pinned,omitempty"`
-	Scheduled     bool                   `protobuf:"varint,9,opt,name=scheduled,proto3" json:"scheduled,omitempty"` // the VM's schedule asks for it; else a person does
+	Scheduled     bool                   `protobuf:"varint,9,opt,name=scheduled,proto3" json:"scheduled,omitempty"`    // the VM's schedule asks for it; else a person does
+	Generation    uint64                 `protobuf:"varint,12,opt,name=generation,proto3" json:"generation,omitempty"` // as in WakeRequest, as is the next one
+	Uid           string                 `protobuf:"bytes,13,opt,name=uid,proto3" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4843,6 +4870,20 @@ func (x *CheckpointRequest) GetScheduled() bool {
 		return x.Scheduled
 	}
 	return false
+}
+
+func (x *CheckpointRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *CheckpointRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
 }
 
 type StatusRequest struct {
@@ -9110,12 +9151,13 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\tR\x03uid\"\xaa\x01\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"\xbc\x01\n" +
 	"\vOpenRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x127\n" +
 	"\toperation\x18\x02 \x01(\v2\x19.godwit.node.v1.OperationR\toperation\x12!\n" +
 	"\fforce_digest\x18\x03 \x01(\tR\vforceDigest\x12\x1b\n" +
-	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\xb3\x03\n" +
+	"\tlost_node\x18\x04 \x01(\tR\blostNode\x12\x10\n" +
+	"\x03uid\x18\x05 \x01(\tR\x03uid\"\xb3\x03\n" +
 	"\x0eAdvanceRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x18\n" +
@@ -9352,7 +9394,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\brecorded\x18\x02 \x01(\bR\brecorded\"Q\n" +
 	"\vVMsResponse\x12(\n" +
 	"\x03vms\x18\x01 \x03(\v2\x16.godwit.node.v1.VMInfoR\x03vms\x12\x18\n" +
-	"\awarning\x18\x02 \x01(\tR\awarning\"\xd9\x01\n" +
+	"\awarning\x18\x02 \x01(\tR\awarning\"\x8b\x02\n" +
 	"\x10HibernateRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x1b\n" +
@@ -9360,7 +9402,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\vconcurrency\x18\n" +
 	" \x01(\rR\vconcurrency\x12\x1c\n" +
 	"\tbandwidth\x18\v \x01(\x04R\tbandwidth\x12&\n" +
-	"\x0fpause_budget_ms\x18\x04 \x01(\x03R\rpauseBudgetMs\"\xe2\x01\n" +
+	"\x0fpause_budget_ms\x18\x04 \x01(\x03R\rpauseBudgetMs\x12\x1e\n" +
+	"\n" +
+	"generation\x18\f \x01(\x04R\n" +
+	"generation\x12\x10\n" +
+	"\x03uid\x18\r \x01(\tR\x03uid\"\xe2\x01\n" +
 	"\vWakeRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x16\n" +
@@ -9371,7 +9417,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\a \x01(\x04R\n" +
 	"generation\x12\x10\n" +
-	"\x03uid\x18\b \x01(\tR\x03uid\"\x9f\x02\n" +
+	"\x03uid\x18\b \x01(\tR\x03uid\"\xd1\x02\n" +
 	"\x11CheckpointRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12 \n" +
@@ -9382,7 +9428,11 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06paused\x18\x05 \x01(\bR\x06paused\x12\x12\n" +
 	"\x04name\x18\a \x01(\tR\x04name\x12\x16\n" +
 	"\x06pinned\x18\b \x01(\bR\x06pinned\x12\x1c\n" +
-	"\tscheduled\x18\t \x01(\bR\tscheduled\"-\n" +
+	"\tscheduled\x18\t \x01(\bR\tscheduled\x12\x1e\n" +
+	"\n" +
+	"generation\x18\f \x01(\x04R\n" +
+	"generation\x12\x10\n" +
+	"\x03uid\x18\r \x01(\tR\x03uid\"-\n" +
 	"\rStatusRequest\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\"\xa4\x02\n" +
 	"\x0eStatusResponse\x127\n" +
@@ -9818,7 +9868,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fTemplatePush\x12#.godwit.node.v1.TemplatePushRequest\x1a$.godwit.node.v1.TemplatePushResponse\x12J\n" +
 	"\aHistory\x12\x1e.godwit.node.v1.HistoryRequest\x1a\x1f.godwit.node.v1.HistoryResponse\x12M\n" +
 	"\bExpected\x12\x1f.godwit.node.v1.ExpectedRequest\x1a .godwit.node.v1.ExpectedResponse\x12_\n" +
-	"\x0eContainerImage\x12%.godwit.node.v1.ContainerImageRequest\x1a&.godwit.node.v1.ContainerImageResponse2\xf4\a\n" +
+	"\x0eContainerImage\x12%.godwit.node.v1.ContainerImageRequest\x1a&.godwit.node.v1.ContainerImageResponse2\x94\t\n" +
 	"\x04Peer\x12L\n" +
 	"\x05Check\x12 .godwit.node.v1.PeerCheckRequest\x1a!.godwit.node.v1.PeerCheckResponse\x12R\n" +
 	"\aPrepare\x12\".godwit.node.v1.PeerPrepareRequest\x1a#.godwit.node.v1.PeerPrepareResponse\x12?\n" +
@@ -9832,7 +9882,10 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05Abort\x12 .godwit.node.v1.PeerAbortRequest\x1a .godwit.machine.v1.AbortResponse\x12N\n" +
 	"\x06Revert\x12!.godwit.node.v1.PeerRevertRequest\x1a!.godwit.machine.v1.RevertResponse\x12H\n" +
 	"\aRelease\x12\".godwit.node.v1.PeerReleaseRequest\x1a\x19.godwit.node.v1.PeerState\x12C\n" +
-	"\x04Wake\x12\x1b.godwit.node.v1.WakeRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12>\n" +
+	"\x04Wake\x12\x1b.godwit.node.v1.WakeRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12M\n" +
+	"\tHibernate\x12 .godwit.node.v1.HibernateRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12O\n" +
+	"\n" +
+	"Checkpoint\x12!.godwit.node.v1.CheckpointRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12>\n" +
 	"\x03Log\x12\x1a.godwit.node.v1.LogRequest\x1a\x1b.godwit.node.v1.LogResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"
 
 var (
@@ -10148,72 +10201,76 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	95,  // 166: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
 	96,  // 167: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
 	54,  // 168: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	81,  // 169: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
-	7,   // 170: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 171: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 172: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 173: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 174: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 175: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 176: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 177: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 178: godwit.node.v1.Records.Place:output_type -> godwit.node.v1.Record
-	7,   // 179: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 180: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 181: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 182: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 183: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	28,  // 184: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 185: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	7,   // 186: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
-	7,   // 187: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
-	35,  // 188: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	37,  // 189: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	39,  // 190: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	48,  // 191: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	52,  // 192: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	57,  // 193: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	57,  // 194: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	57,  // 195: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	57,  // 196: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 197: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 198: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 199: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	62,  // 200: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	65,  // 201: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	67,  // 202: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	69,  // 203: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	72,  // 204: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	7,   // 205: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
-	74,  // 206: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	77,  // 207: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	80,  // 208: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	98,  // 209: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	100, // 210: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	103, // 211: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	106, // 212: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	109, // 213: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	111, // 214: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	113, // 215: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	45,  // 216: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
-	43,  // 217: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
-	41,  // 218: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
-	88,  // 219: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	90,  // 220: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	91,  // 221: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	86,  // 222: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	86,  // 223: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	119, // 224: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	122, // 225: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	123, // 226: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	124, // 227: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	125, // 228: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	126, // 229: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	86,  // 230: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	57,  // 231: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	84,  // 232: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
-	170, // [170:233] is the sub-list for method output_type
-	107, // [107:170] is the sub-list for method input_type
+	53,  // 169: godwit.node.v1.Peer.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	55,  // 170: godwit.node.v1.Peer.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	81,  // 171: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
+	7,   // 172: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 173: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 174: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 175: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 176: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 177: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 178: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 179: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 180: godwit.node.v1.Records.Place:output_type -> godwit.node.v1.Record
+	7,   // 181: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 182: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 183: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 184: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 185: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	28,  // 186: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 187: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 188: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	7,   // 189: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
+	35,  // 190: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	37,  // 191: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	39,  // 192: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	48,  // 193: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	52,  // 194: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	57,  // 195: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	57,  // 196: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	57,  // 197: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	57,  // 198: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 199: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 200: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 201: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	62,  // 202: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	65,  // 203: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	67,  // 204: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	69,  // 205: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	72,  // 206: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 207: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	74,  // 208: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	77,  // 209: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	80,  // 210: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	98,  // 211: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	100, // 212: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	103, // 213: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	106, // 214: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	109, // 215: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	111, // 216: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	113, // 217: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	45,  // 218: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
+	43,  // 219: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
+	41,  // 220: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
+	88,  // 221: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	90,  // 222: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	91,  // 223: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	86,  // 224: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	86,  // 225: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	119, // 226: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	122, // 227: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	123, // 228: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	124, // 229: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	125, // 230: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	126, // 231: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	86,  // 232: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	57,  // 233: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	57,  // 234: godwit.node.v1.Peer.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	57,  // 235: godwit.node.v1.Peer.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	84,  // 236: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
+	172, // [172:237] is the sub-list for method output_type
+	107, // [107:172] is the sub-list for method input_type
 	107, // [107:107] is the sub-list for extension type_name
 	107, // [107:107] is the sub-list for extension extendee
 	0,   // [0:107] is the sub-list for field type_name

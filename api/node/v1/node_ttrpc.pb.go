@@ -846,6 +846,8 @@ type PeerService interface {
 	Revert(context.Context, *PeerRevertRequest) (*v1.RevertResponse, error)
 	Release(context.Context, *PeerReleaseRequest) (*PeerState, error)
 	Wake(context.Context, *WakeRequest) (*StatusResponse, error)
+	Hibernate(context.Context, *HibernateRequest) (*StatusResponse, error)
+	Checkpoint(context.Context, *CheckpointRequest) (*StatusResponse, error)
 	Log(context.Context, *LogRequest) (*LogResponse, error)
 }
 
@@ -942,6 +944,20 @@ func RegisterPeerService(srv *ttrpc.Server, svc PeerService) {
 					return nil, err
 				}
 				return svc.Wake(ctx, &req)
+			},
+			"Hibernate": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req HibernateRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Hibernate(ctx, &req)
+			},
+			"Checkpoint": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req CheckpointRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Checkpoint(ctx, &req)
 			},
 			"Log": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req LogRequest
@@ -1063,6 +1079,22 @@ func (c *peerClient) Release(ctx context.Context, req *PeerReleaseRequest) (*Pee
 func (c *peerClient) Wake(ctx context.Context, req *WakeRequest) (*StatusResponse, error) {
 	var resp StatusResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Wake", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Hibernate(ctx context.Context, req *HibernateRequest) (*StatusResponse, error) {
+	var resp StatusResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Hibernate", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Checkpoint(ctx context.Context, req *CheckpointRequest) (*StatusResponse, error) {
+	var resp StatusResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Checkpoint", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil
