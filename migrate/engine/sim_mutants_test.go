@@ -73,6 +73,18 @@ var podMutants = map[string][]mutant{
 	},
 }
 
+// placeMutants are those of a pod that is placed later, which TestSimulatedPlaces finds.
+var placeMutants = map[string][]mutant{
+	// A Create on the right node may be in any pod.
+	"start in any pod": {
+		{"api/record/record.go", `return place == "" || place == intent.Place }`, "return true }"},
+	},
+	// A second place of an attempt takes the place of the first.
+	"placed twice": {
+		{"migrate/transition/place.go", "case !record.Unplaced(op):", "case !record.Unplaced(op) && false:"},
+	},
+}
+
 // overlay writes the sources with a fault, and what makes a build take them.
 func overlay(t *testing.T, dir string, all []mutant) string {
 	t.Helper()
@@ -124,6 +136,11 @@ func TestSimulatedPodMutations(t *testing.T) {
 		faults = map[string][]mutant{quickest: podMutants[quickest]}
 	}
 	breaks(t, faults, "TestSimulatedPods", "-sim.pods")
+}
+
+// TestSimulatedPlaceMutations is that for placeMutants and TestSimulatedPlaces.
+func TestSimulatedPlaceMutations(t *testing.T) {
+	breaks(t, placeMutants, "TestSimulatedPlaces", "-sim.places")
 }
 
 func breaks(t *testing.T, faults map[string][]mutant, test, histories string) {

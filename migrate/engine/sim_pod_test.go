@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -49,6 +50,7 @@ type simSandbox struct {
 	ref   *machinev1.Ref
 	move  bool
 	armed map[string]bool
+	place string // its pod
 }
 
 func (n *simNode) isPod() bool { return n.rounds != nil && n.rounds.pods }
@@ -119,7 +121,7 @@ func (k simTasks) byCRI(call string, work func() error) error {
 }
 
 // runp is CRI's RunPodSandbox: the shim's Create takes up the open wake or move, or opens a wake itself.
-func (k simTasks) runp() (made *simSandbox, err error) {
+func (k simTasks) runp(place string) (made *simSandbox, err error) {
 	err = k.byCRI("runp", func() error {
 		rec, err := k.get()
 		if err != nil {
@@ -127,7 +129,7 @@ func (k simTasks) runp() (made *simSandbox, err error) {
 		}
 		op, self := rec.GetOperation(), rec.GetOperation() == nil
 		if !self {
-			err = k.takesUp(op)
+			err = cmp.Or(k.takesUp(op), k.fits(rec, place))
 		}
 		if k.late(); err != nil || k.headless || !slices.Contains([]string{"", recordFenced, recordReleased}, k.record) ||
 			k.record == recordFenced && (k.pod.self || k.holds(ref(op))) {
@@ -139,7 +141,8 @@ func (k simTasks) runp() (made *simSandbox, err error) {
 		if err != nil || k.record != "" {
 			return errors.Join(err, refused(k.simNode, "runp"))
 		}
-		sb := &simSandbox{ref: ref(op), move: op.GetKind() == nodev1.Kind_KIND_MIGRATE, armed: map[string]bool{}}
+		sb := &simSandbox{ref: ref(op), move: op.GetKind() == nodev1.Kind_KIND_MIGRATE, armed: map[string]bool{},
+			place: place}
 		k.trace = append(k.trace, fmt.Sprintf("a sandbox at %s for %s", k.name, op.GetId()))
 		k.vmm, k.sent, k.task, k.pod.sandbox, k.pod.self = vmmOff, "", true, sb, self
 		if k.write(recordIncoming, sb.ref); !sb.move {
@@ -276,7 +279,11 @@ func (r *simRounds) kubelet(n *simNode) {
 				return
 			}
 			var err error
-			if sb, err = k.runp(); err != nil {
+			place := ""
+			if r.places != nil {
+				place = r.places.at(n.name, op)
+			}
+			if sb, err = k.runp(place); err != nil {
 				return
 			}
 		}

@@ -42,7 +42,8 @@ type simRounds struct {
 	tags    []Leftover // in the registry
 	dropped int
 	pins    simPins
-	pods    bool // the VM is a pod
+	pods    bool       // the VM is a pod
+	places  *simPlaces // nil: each operation is opened with its destination
 }
 
 // actors of the rounds: two a node.

@@ -89,6 +89,7 @@ func (s *simulation) violated(format string, args ...any) {
 func (s *simulation) ran(n *simNode, gen uint64) {
 	s.trace = append(s.trace, fmt.Sprintf("%s runs %d", n.name, gen))
 	n.allArmed()
+	n.inPlace(gen)
 	s.heardOf(n, gen)
 	for _, name := range simNodes {
 		if other := s.nodes[name]; other != n && other.vmm == vmmRuns {
@@ -129,8 +130,12 @@ func (s *simulation) tick() {
 
 // control is a controller: it drives what is open, and orders moves.
 func (s *simulation) control(place string) {
-	e := New(Parts{Records: simRecords{RecordsService: s.records, s: s}, Peers: simPeers{s}, Events: Sinks{},
-		Snapshots: simStore{}}, Options{
+	parts := Parts{Records: simRecords{RecordsService: s.records, s: s}, Peers: simPeers{s}, Events: Sinks{},
+		Snapshots: simStore{}}
+	if s.rounds != nil && s.rounds.places != nil {
+		parts.Places = s.rounds.places
+	}
+	e := New(parts, Options{
 		Node: place, Repository: func(*nodev1.Record) string {
 			return "r/x"
 		}, Operation: time.Hour, Patience: 1, Step: time.Hour, Abort: time.Hour,
@@ -164,16 +169,19 @@ func (s *simulation) control(place string) {
 // order opens a move, a few times in a life.
 func (s *simulation) order(ctx context.Context, rec *nodev1.Record) {
 	owner := rec.GetOwner().GetNode()
+	if owner == "" {
+		s.wakeSomewhere(ctx, rec)
+	}
 	if !s.faults || s.orders >= 4 || owner == "" || s.rng.IntN(3) > 0 {
 		return
 	}
 	s.orders++
 	to := pick(&s.schedule, simNodes)
-	_, err := s.records.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: &nodev1.Operation{
+	_, err := s.records.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: s.unplaced(&nodev1.Operation{
 		Id: fmt.Sprintf("op%d", s.orders), Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Generation: rec.GetGeneration(),
 		Managed: true,
 		Source:  owner, Destination: to, Mode: pick(&s.schedule, s.modes()),
-	}})
+	})})
 	if err == nil {
 		s.edges["phase idle preparing"] = true
 		s.trace = append(s.trace, fmt.Sprintf("op%d: %s to %s", s.orders, owner, to))
