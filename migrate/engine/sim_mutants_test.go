@@ -79,10 +79,6 @@ var placeMutants = map[string][]mutant{
 	"start in any pod": {
 		{"api/record/record.go", `return place == "" || place == intent.Place }`, "return true }"},
 	},
-	// A second place of an attempt takes the place of the first.
-	"placed twice": {
-		{"migrate/transition/place.go", "case !record.Unplaced(op):", "case !record.Unplaced(op) && false:"},
-	},
 }
 
 // overlay writes the sources with a fault, and what makes a build take them.
