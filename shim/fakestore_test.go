@@ -31,6 +31,8 @@ type fakeStore struct {
 	stranger   int             // so many connections are not the source's
 	early      chan struct{}   // if set, Push waits for it before the pause
 	block      chan struct{}   // and for this one in it
+	noting     bool            // the kernel notes on behind a checkpoint
+	untabled   string          // why that has no page table
 	late       chan struct{}   // and for this one after that of a checkpoint
 	failUpload bool
 	pages      chan struct{} // if set, LazyFill waits for it
@@ -76,7 +78,7 @@ func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, notify func(work
 		return snapshot.Receipt{}, err
 	}
 	if j.Next != nil {
-		notify(worker.Progress{Captured: time.Now()})
+		notify(worker.Progress{Captured: time.Now(), Noting: s.noting})
 		if err := s.wait(ctx, s.late); err != nil {
 			return snapshot.Receipt{}, err
 		}
@@ -89,8 +91,8 @@ func (s *fakeStore) Push(ctx context.Context, j worker.PushJob, notify func(work
 	}
 	s.pushed = j
 	s.config = &snapshot.Config{Ref: j.Ref, Facts: j.Facts, Spec: j.Spec, Resume: json.RawMessage(j.Resume)}
-	return snapshot.Receipt{Digest: "sha256:" + hexDigest, Captured: time.Now(), Durable: time.Now(), Disks: s.inPause},
-		nil
+	return snapshot.Receipt{Digest: "sha256:" + hexDigest, Captured: time.Now(), Durable: time.Now(), Disks: s.inPause,
+		Untabled: s.untabled}, nil
 }
 
 const hexDigest = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"

@@ -138,7 +138,9 @@ func (c *capture) resume(from State, ordered bool) error {
 // with the journal and the links.
 func (c *capture) finishResume(ctx context.Context, noted, up error) error {
 	vm := c.vm
-	vm.tracking.stop()
+	if c.noting == nil { // else keepTable decides on the notes
+		vm.tracking.stop()
+	}
 	met := vm.reconnect(ctx)
 	if err := vm.nic.restore(ctx); err != nil {
 		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)

@@ -15,6 +15,7 @@ import (
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/track"
+	"godwit.dev/godwit/vmm"
 )
 
 // capture is one operation's hold on the VM, from the freeze to Abort or Release.
@@ -38,11 +39,13 @@ type capture struct {
 	sent       *machinev1.SendResponse
 	endWorker  func(context.Context) error // ends the worker that has sent the VM; nil: there is none
 	err        error
-	linksDown  bool      // of its NICs: set after done, or by what closes it
-	gone       time.Time // a checkpoint's VM went on
-	armed      bool      // the kernel has noted what was written since the page table was made
-	saved      bool      // the device state is saved: the VMM is not needed any more; vm.mu guards it
-	stdioFixed bool      // what goes along of stdio is written down; vm.mu guards it
+	linksDown  bool         // of its NICs: set after done, or by what closes it
+	gone       time.Time    // a checkpoint's VM went on
+	armed      bool         // the kernel has noted what was written since the page table was made
+	untabled   bool         // of a checkpoint: it has no page table
+	noting     *vmm.Process // of a checkpoint: the kernel notes what that one writes since the pause; nil: it does not
+	saved      bool         // the device state is saved: the VMM is not needed any more; vm.mu guards it
+	stdioFixed bool         // what goes along of stdio is written down; vm.mu guards it
 }
 
 func sameRef(a, b *machinev1.Ref) bool {
@@ -253,6 +256,7 @@ func (c *capture) snapshot() (string, error) {
 		vm.log.Warn("the page table is not used: all pages are pushed", "reason", receipt.Orphaned)
 	}
 	if receipt.Untabled != "" {
+		c.untabled = true
 		vm.log.Warn("no page table could be kept: the next snapshot pushes all pages", "reason", receipt.Untabled)
 	}
 	if receipt.Ungolden != "" {

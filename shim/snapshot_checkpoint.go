@@ -70,6 +70,29 @@ func (c *capture) keepTable(stands bool) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		vm.log.Warn("keep the page table of a checkpoint", "error", err)
 	}
+	c.keepNotes(stands && err == nil && !c.untabled)
+}
+
+// keepNotes says that the kernel has noted what was written since the table of the checkpoint, once
+// that is the VM's: with an older table the notes would hide writes. Until then a shim that dies leaves
+// none that are believed. No other operation reads them meanwhile: one is refused until the checkpoint ends.
+func (c *capture) keepNotes(tabled bool) {
+	vm := c.vm
+	if c.noting == nil {
+		return
+	}
+	if tabled {
+		err := vm.write(func(j *journal.Journal) {
+			p := j.Process
+			j.Armed = j.Phase == journal.Own && j.Postcopy == nil && p != nil && p.PID == c.noting.PID &&
+				p.StartTime == c.noting.StartTime
+		})
+		if err == nil {
+			return
+		}
+		vm.log.Warn("keep the notes of a checkpoint: the next snapshot compares all pages", "error", err)
+	}
+	vm.tracking.stop()
 }
 
 // resumeVM ends the pause of a checkpoint: all that the snapshot needs has been read. What is

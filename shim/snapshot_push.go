@@ -90,6 +90,9 @@ func (p *pushing) push() (snapshot.Receipt, error) {
 	return vm.host.Snapshots(j.Cgroup).Push(ctx, job, func(now worker.Progress) {
 		vm.op.progress.note(now)
 		if !now.Captured.IsZero() && c.req.GetCheckpoint() {
+			if now.Noting {
+				c.noting = j.Process
+			}
 			c.resumeVM()
 		}
 	})

@@ -169,6 +169,8 @@ func (f *File) UnmarshalJSON(data []byte) error {
 type Progress struct {
 	snapshot.Progress
 	Captured time.Time `json:"captured,omitzero"`
+	// Noting, with Captured: the kernel notes what is written to RAM from then on. Next is what RAM was.
+	Noting bool `json:"noting,omitempty"`
 }
 
 // job is the line on stdin: one of them is set.

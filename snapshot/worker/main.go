@@ -152,13 +152,17 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 		Memory: j.Memory, Concurrency: j.Concurrency, Spare: spare, Live: j.Live, Budget: j.Budget, Still: j.Next == nil,
 		Next: osFile(j.Next), Finished: j.finished(), Repository: j.Store.Repository,
 		Progress: func(p snapshot.Progress) { notify(Progress{Progress: p}) },
-		Captured: func() { debug.SetGCPercent(gcPercent); notify(Progress{Captured: time.Now()}) },
+	}
+	var going *track.Going // nil: no notes are kept
+	o.Captured = func() {
+		debug.SetGCPercent(gcPercent)
+		notify(Progress{Captured: time.Now(), Noting: going.Noting()})
 	}
 	if kept != nil {
 		o.Keeper = kept
 	}
 	var untracked, orphaned string
-	o.Tracker, untracked = j.Tracking.tracker(j.Spaces)
+	o.Tracker, going, untracked = j.tracker()
 	if j.Table != nil {
 		// A table that a crash left unfinished costs a full push, no more; one that is broken
 		// would fail each push of the VM.
@@ -204,19 +208,42 @@ func source(state *File, spaces []Space, disks []Disk) snapshot.Source {
 // tracker is of the first space, RAM, and nil where there is none; the text says why, and costs a longer pause, no
 // more.
 func (t *Tracking) tracker(spaces []Space) (snapshot.Tracker, string) {
-	if t == nil || len(spaces) == 0 {
+	tracker, err := t.open(spaces)
+	if err != nil {
+		return nil, err.Error()
+	}
+	if tracker == nil {
 		return nil, ""
+	}
+	return tracker, ""
+}
+
+// open answers nil where RAM is not tracked.
+func (t *Tracking) open(spaces []Space) (track.Tracker, error) {
+	if t == nil || len(spaces) == 0 {
+		return nil, nil
 	}
 	open := track.New
 	if t.Armed {
 		open = track.Continue
 	}
-	tracker, err := open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault),
+	return open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault),
 		Clear: osFile(t.Clear), Vmstat: osFile(t.Vmstat), RAM: osFile(spaces[0].File)})
+}
+
+// tracker is Tracking's. Where the VM goes on with a page table, its notes go on, too: going, or nil.
+func (j *PushJob) tracker() (_ snapshot.Tracker, going *track.Going, untracked string) {
+	tracker, err := j.Tracking.open(j.Spaces)
 	if err != nil {
-		return nil, err.Error()
+		return nil, nil, err.Error()
 	}
-	return tracker, ""
+	if tracker == nil {
+		return nil, nil, ""
+	}
+	if going = track.GoOn(j.Tracking.Way, tracker); j.Next != nil && going != nil {
+		return going, going, ""
+	}
+	return tracker, nil, ""
 }
 
 func (j *OpenJob) run(ctx context.Context, kept *cache.Dir) (line, error) {
