@@ -31,7 +31,7 @@ type fakeStore struct {
 	stranger   int             // so many connections are not the source's
 	early      chan struct{}   // if set, Push waits for it before the pause
 	block      chan struct{}   // and for this one in it
-	noting     bool            // the kernel notes on behind a checkpoint
+	noting     bool            // the kernel notes on after a checkpoint
 	untabled   string          // why that has no page table
 	late       chan struct{}   // and for this one after that of a checkpoint
 	failUpload bool

@@ -54,7 +54,7 @@ func TestNotesAreOfOneVMM(t *testing.T) {
 	}
 }
 
-// The kernel's notes behind a checkpoint are believed once its page table is the VM's, and not before: a shim that dies
+// The kernel's notes after a checkpoint are believed once its page table is the VM's, and not before: a shim that dies
 // up to there leaves none. With any other table, or of another VMM, all pages are read.
 func TestNotesBehindACheckpoint(t *testing.T) {
 	for name, tt := range map[string]struct {

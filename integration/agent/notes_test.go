@@ -30,7 +30,7 @@ type checkpoints struct {
 	paused pages // what RAM was in the last pause
 }
 
-// TestNotesGoOn: behind a checkpoint the kernel notes what a real VM writes on, so that the next one looks at nothing
+// TestNotesGoOn: after a checkpoint the kernel notes what a real VM writes on, so that the next one looks at nothing
 // else. Each page of each of them is what RAM was in its pause, under a guest that writes all the time. So it is where
 // a worker died in between, whose notes nobody believes.
 func TestNotesGoOn(t *testing.T) {
