@@ -32,7 +32,7 @@ type checkpoints struct {
 
 // TestNotesGoOn: after a checkpoint the kernel notes what a real VM writes on, so that the next one looks at nothing
 // else. Each page of each of them is what RAM was in its pause, under a guest that writes all the time. So it is where
-// a worker died in between, whose notes nobody believes.
+// a worker died in between, whose notes no one believes.
 func TestNotesGoOn(t *testing.T) {
 	m := newTracked(t)
 	layout, err := store.NewLayout(filepath.Join(m.dir, "layout", "uid1"))
