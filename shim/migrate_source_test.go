@@ -222,7 +222,13 @@ func (w *world) connect() {
 	w.t.Helper()
 	in, err := w.machineService().Incoming(w.t.Context(), &machinev1.IncomingRequest{Ref: w.ref()})
 	w.must("incoming", err)
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: in.GetSocket()})
+	w.pass(in.GetSocket())
+}
+
+// pass passes the source's connection to an arrival.
+func (w *world) pass(socket string) {
+	w.t.Helper()
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket})
 	if err != nil {
 		return // the arrival has ended
 	}

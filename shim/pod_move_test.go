@@ -78,11 +78,14 @@ func (w *world) missing(offered []byte) ([]string, error) {
 	return in.GetMissing(), errgrpc.ToNative(err)
 }
 
-// connectPod is connect, once all containers are armed.
+// connectPod is connect, once all containers are armed. One answer says that, and where to connect: the arrival may end
+// at any time.
 func (w *world) connectPod() {
 	w.t.Helper()
-	if left, err := w.missing(w.stream.GetSpec()); err == nil && len(left) == 0 {
-		w.connect()
+	in, err := w.machineService().Incoming(w.t.Context(),
+		&machinev1.IncomingRequest{Ref: w.ref(), Spec: w.stream.GetSpec()})
+	if err == nil && len(in.GetMissing()) == 0 {
+		w.pass(in.GetSocket())
 	}
 }
 
