@@ -208,12 +208,26 @@ func (s *site) detached(t *testing.T, name string, args ...string) {
 	r := s.nerdctl(t, run...)
 	for try := 1; r.code != 0 && try < 3 && ended(r.errs); try++ {
 		t.Logf("the restart monitor was faster than nerdctl run: %s", r.errs)
+		s.awaitRunning(t, name)
 		s.ok(t, "rm", "-f", name)
 		r = s.nerdctl(t, run...)
 	}
 	if r.code != 0 {
 		t.Fatalf("nerdctl %s: exit code %d, stderr %q", strings.Join(run, " "), r.code, r.errs)
 	}
+}
+
+// awaitRunning waits until the monitor has started a container again. "nerdctl rm -f" before that removes the container
+// while the monitor makes a task of it.
+func (s *site) awaitRunning(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, "the monitor starts "+name, func(ctx context.Context) error {
+		out, err := s.Run(ctx, "nerdctl", "inspect", "--format", "{{.State.Running}}", name)
+		if err == nil && strings.TrimSpace(out) != "true" {
+			err = fmt.Errorf("running: %s", out)
+		}
+		return err
+	})
 }
 
 // ended recognizes the start of a task that containerd's restart monitor has ended, of whatever
