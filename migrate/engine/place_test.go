@@ -184,10 +184,11 @@ func TestUnplacedIsCalledOff(t *testing.T) {
 		"move": {liveWorld, (*world).movePlacedLive, cancel, nodev1.Phase_PHASE_ABORTED, "n1"},
 		"wake": {asleep, (*world).wakePlaced, cancel, nodev1.Phase_PHASE_ABORTED, ""},
 		"turned": {liveWorld, (*world).movePlacedLive, func(w *world, e *Engine) error {
+			err := w.moveTo(e, "op", "n3", "live")
 			w.mu.Lock()
-			w.pods.unbound = 0
+			w.pods.unbound = 0 // not before: the move would have its place, and go on
 			w.mu.Unlock()
-			return w.moveTo(e, "op", "n3", "live")
+			return err
 		}, nodev1.Phase_PHASE_SUCCEEDED, "n3"},
 		"turned back": {liveWorld, (*world).movePlacedLive, func(w *world, e *Engine) error {
 			return w.moveTo(e, "op", "n1", "live")
@@ -239,9 +240,7 @@ func TestLatePlace(t *testing.T) {
 	if err := w.moveTo(e, "op", "n3", "live"); err != nil {
 		t.Fatal(err)
 	}
-	for w.record().GetOperation().GetAttempt() != 2 {
-		time.Sleep(time.Millisecond)
-	}
+	w.until("the second attempt begins", func() bool { return w.record().GetOperation().GetAttempt() == 2 })
 	for what, err := range map[string]error{"of the attempt before": place(1, "n2", "pod-op-1"),
 		"on another node": place(2, "n2", "pod-op-2")} {
 		if err == nil || !record.Unplaced(w.record().GetOperation()) {
