@@ -16,6 +16,7 @@ import (
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -75,7 +76,7 @@ func (c *creation) open(ctx context.Context, _ *steps.Undo) error {
 		return nil
 	}
 	opened, err := c.host.Snapshots(nil).Open(ctx, worker.OpenJob{
-		Store: storeConfig(c.host.Config, c.decision.Repository), Keys: worker.KeysOf(c.host.Config),
+		Store: store.ConfigOf(c.host.Config, c.decision.Repository), Keys: worker.KeysOf(c.host.Config),
 		Digest: digest.Digest(c.decision.Digest),
 	})
 	if err != nil {

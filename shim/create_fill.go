@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
-	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/journal"
@@ -20,15 +19,6 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/worker"
 )
-
-// storeConfig says how to reach a repository with the node's own keys.
-func storeConfig(cfg *config.Config, repository string) store.Config {
-	return store.Config{
-		Repository: repository, PlainHTTP: cfg.Registry.PlainHTTP,
-		CAFile: cfg.Registry.CAFile, DockerConfig: cfg.Registry.DockerConfig, HostsDir: cfg.Registry.HostsDir,
-		Bandwidth: int64(cfg.Worker.Bandwidth),
-	}
-}
 
 // ramSpace and diskSpace name the address spaces of a snapshot.
 const ramSpace = "ram0"
@@ -73,7 +63,7 @@ func (c *creation) fillJob(ctx context.Context, j *journal.Journal, files *openF
 	fetched *fetchedDisks) (*worker.FillJob, error) {
 	cfg := c.host.Config
 	job := &worker.FillJob{
-		Store: storeConfig(cfg, j.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(j.Digest),
+		Store: store.ConfigOf(cfg, j.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(j.Digest),
 		Want:   &c.snapshot.Ref,
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
 	}

@@ -11,6 +11,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -49,7 +50,7 @@ func (p *pushing) push() (snapshot.Receipt, error) {
 		return none, err
 	}
 	job := worker.PushJob{
-		Store: storeConfig(cfg, c.req.GetRepository()), Keys: worker.KeysOf(cfg), Tag: c.req.GetTag(), Spec: j.Spec,
+		Store: store.ConfigOf(cfg, c.req.GetRepository()), Keys: worker.KeysOf(cfg), Tag: c.req.GetTag(), Spec: j.Spec,
 		Facts: factsOf(facts, vm.host.HostKernel),
 		Ref: snapshot.Ref{
 			VM: vm.namespace + "/" + vm.id, UID: j.Spec.UID,

@@ -19,6 +19,7 @@ import (
 	"godwit.dev/godwit/daemon/registry"
 	"godwit.dev/godwit/daemon/tracing"
 	"godwit.dev/godwit/migrate/connlimit"
+	"godwit.dev/godwit/migrate/control"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/history"
@@ -171,16 +172,13 @@ func (d *daemon) measure(started *metrics.Starts) (err error) {
 }
 
 func engineOptions(cfg *config.Config, repository func(*nodev1.Record) string) engine.Options {
-	return engine.Options{
-		Node: cfg.Node, Repository: repository,
-		Limits:    engine.Limits{All: cfg.Move.Parallel, Out: cfg.Move.Outgoing, In: cfg.Move.Incoming},
-		Operation: time.Duration(cfg.Timeouts.Operation), Abort: time.Duration(cfg.Timeouts.Abort),
-		Retention: engine.Retention{
-			Keep: cfg.Retention.Keep, For: time.Duration(cfg.Retention.KeepFor),
-			Ended: time.Duration(cfg.Retention.Ended), Grace: time.Duration(cfg.Retention.Grace),
-			Scans: cfg.Controller.Address == "",
-		},
+	opts := control.EngineOptions(cfg, repository)
+	opts.Retention = engine.Retention{
+		Keep: cfg.Retention.Keep, For: time.Duration(cfg.Retention.KeepFor),
+		Ended: time.Duration(cfg.Retention.Ended), Grace: time.Duration(cfg.Retention.Grace),
+		Scans: cfg.Controller.Address == "",
 	}
+	return opts
 }
 
 // checks are what godwit doctor asks a daemon.

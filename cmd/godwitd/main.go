@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -60,9 +59,9 @@ func run(ctx context.Context, path string) error {
 	if err := cfg.VMM.CheckUser(); err != nil {
 		return err
 	}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
-		return fmt.Errorf("log.level: %w", err)
+	level, err := cfg.Log.Slog()
+	if err != nil {
+		return err
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("node", cfg.Node))
 	for _, r := range cfg.Renamed {

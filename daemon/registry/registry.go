@@ -78,12 +78,7 @@ func (r *Registry) Open(repository string) (store.Store, error) {
 }
 
 func (r *Registry) StoreConfig(repository string) store.Config {
-	cfg := r.Config.Registry
-	return store.Config{
-		Repository: repository, PlainHTTP: cfg.PlainHTTP, CAFile: cfg.CAFile, DockerConfig: cfg.DockerConfig,
-		HostsDir:  cfg.HostsDir,
-		Bandwidth: int64(r.Config.Worker.Bandwidth),
-	}
+	return store.ConfigOf(r.Config, repository)
 }
 
 // opened answers what a snapshot says of itself. A worker reads it, with this node's keys:

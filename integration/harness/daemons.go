@@ -98,6 +98,12 @@ func (h *Harness) importImages(ctx context.Context) error {
 	if !h.opts.Images {
 		return nil
 	}
+	return h.nodes[0].ImportStandard(ctx)
+}
+
+// ImportStandard imports the images that most tests need.
+func (n *Node) ImportStandard(ctx context.Context) error {
+	h := n.harness
 	probe, err := h.Build(ctx, "probe")
 	if err != nil {
 		return err
@@ -111,7 +117,7 @@ func (h *Harness) importImages(ctx context.Context) error {
 		return err
 	}
 	defer os.Remove(file)
-	return h.nodes[0].Import(ctx, file, "")
+	return n.Import(ctx, file, "")
 }
 
 // Import imports an image archive; an empty snapshotter is containerd's default.

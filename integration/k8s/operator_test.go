@@ -112,7 +112,9 @@ func (o *operated) knows(n *harness.Node, want string) {
 func TestOperatorServes(t *testing.T) {
 	o := operate(t)
 	b, c := o.Node(1), o.Node(2)
-	o.importBusybox(b)
+	if err := b.ImportStandard(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	b.Ctr(t, "run", "-d", "--runtime", "io.containerd.godwit.v1", images.Busybox, sleeper, "sleep", "100000")
 	nonce := strings.TrimSpace(b.Ctr(t, "task", "exec", "--exec-id", "first", sleeper, "sh", "-c",
 		"cat /proc/sys/kernel/random/uuid | tee /dev/shm/nonce"))
@@ -181,25 +183,6 @@ func (o *operated) moves(from, to *harness.Node, fault func()) {
 		if vmms, err := n.VMMs(); err != nil || len(vmms) != want {
 			o.t.Errorf("after the move to %s, node %s has the VMMs %v: %v", to.Name, n.Name, vmms, err)
 		}
-	}
-}
-
-func (o *operated) importBusybox(n *harness.Node) {
-	o.t.Helper()
-	probe, err := o.Build(o.t.Context(), "probe")
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	all, err := images.Standard(probe)
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	file := o.path("images.tar")
-	if err := images.Write(file, all...); err != nil {
-		o.t.Fatal(err)
-	}
-	if err := n.Import(o.t.Context(), file, ""); err != nil {
-		o.t.Fatal(err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
 	"slices"
 	"strings"
 )
@@ -33,6 +34,23 @@ type line struct {
 	Test    string
 	Elapsed float64
 	Output  string
+}
+
+// Run runs go test -json, and shows its output as text while it comes. The first error says that the result could not
+// be read, ended how the command itself ended.
+func Run(cmd *exec.Cmd, show io.Writer) (r Result, err, ended error) {
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return r, err, nil
+	}
+	if err := cmd.Start(); err != nil {
+		return r, fmt.Errorf("start go test: %w", err), nil
+	}
+	r, err = Read(output, show)
+	if err != nil {
+		_, _ = io.Copy(io.Discard, output)
+	}
+	return r, err, cmd.Wait()
 }
 
 // Read reads the output of go test -json, and shows it as text while it comes.

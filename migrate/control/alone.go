@@ -20,7 +20,6 @@ import (
 // Alone is a controller without VMs of its own. It serves the nodes, and drives moves between them.
 type Alone struct {
 	*Controller
-	engine   *engine.Engine
 	reporter *incarnation.Reporter
 }
 
@@ -39,7 +38,7 @@ func OpenAlone(ctx context.Context, o Options, snapshots engine.Snapshots, opts 
 	e := engine.New(engine.Parts{Records: o.Records, Peers: c.Peers, Snapshots: snapshots, Store: reporter,
 		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, c.Journal}}, opts)
 	c.DrivenBy(e)
-	return &Alone{Controller: c, engine: e, reporter: reporter}, nil
+	return &Alone{Controller: c, reporter: reporter}, nil
 }
 
 // Run serves the nodes until ctx ends or the listener fails, and closes the controller.

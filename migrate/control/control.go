@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -88,5 +89,14 @@ func (c *Controller) DrivenBy(e *engine.Engine) {
 		Store: c.Whole, Pull: c.Policy.Pull}
 	if e.Places != nil {
 		c.Moves.Placed = e.WakePlaced
+	}
+}
+
+// EngineOptions are those of an engine by a configuration, without what it retains.
+func EngineOptions(cfg *config.Config, repository func(*nodev1.Record) string) engine.Options {
+	return engine.Options{
+		Node: cfg.Node, Repository: repository,
+		Limits:    engine.Limits{All: cfg.Move.Parallel, Out: cfg.Move.Outgoing, In: cfg.Move.Incoming},
+		Operation: time.Duration(cfg.Timeouts.Operation), Abort: time.Duration(cfg.Timeouts.Abort),
 	}
 }

@@ -51,21 +51,29 @@ func queue(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, anew := range []bool{false, true} { // a place is given by what is true now
-		now, err := p.look(ctx, anew)
-		if err != nil {
+		if err := p.turn(ctx, op, anew); err != nil {
 			return err
-		}
-		if err := p.silent(now.nodes, op); err != nil {
-			return err
-		}
-		if why := p.full(now.records, now.nodes, op); why != "" {
-			return &waitError{why}
 		}
 	}
 	if err := p.takes(op.GetDestination()); err != nil {
 		return err
 	}
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_PREPARING})
+}
+
+// turn answers nil if it is a move's turn, by what its nodes are and by the moves before it. p.mu is held.
+func (p *placement) turn(ctx context.Context, op *nodev1.Operation, anew bool) error {
+	now, err := p.look(ctx, anew)
+	if err != nil {
+		return err
+	}
+	if err := p.silent(now.nodes, op); err != nil {
+		return err
+	}
+	if why := p.full(now.records, now.nodes, op); why != "" {
+		return &waitError{why}
+	}
+	return nil
 }
 
 // look is one for all that wait: a drain has hundreds of moves wait, and each of them asks twice a

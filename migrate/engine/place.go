@@ -141,15 +141,5 @@ func (e *Engine) seen(ctx context.Context, rec *nodev1.Record) error {
 func (p *placement) mayBegin(ctx context.Context, op *nodev1.Operation) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now, err := p.look(ctx, false)
-	if err != nil {
-		return err
-	}
-	if err := p.silent(now.nodes, op); err != nil {
-		return err
-	}
-	if why := p.full(now.records, now.nodes, op); why != "" {
-		return &waitError{why}
-	}
-	return nil
+	return p.turn(ctx, op, false)
 }

@@ -19,19 +19,7 @@ func TestPlaces(t *testing.T) {
 	} {
 		t.Run("mutation="+string(tt.mutation), func(t *testing.T) {
 			t.Parallel()
-			got := ExplorePlaces(tt.mutation)
-			if got.States != tt.states || got.Stuck != tt.stuck {
-				t.Errorf("%d states, %d stuck; want %d, %d", got.States, got.Stuck, tt.states, tt.stuck)
-			}
-			for name, labels := range got.Violations {
-				t.Logf("%s: %s", name, Trace(labels))
-				if name != tt.broken {
-					t.Errorf("broken: %s", name)
-				}
-			}
-			if tt.broken != "" && got.Violations[tt.broken] == nil {
-				t.Errorf("not caught: %s", tt.broken)
-			}
+			wants(t, ExplorePlaces(tt.mutation), tt.states, tt.stuck, tt.broken)
 		})
 	}
 }

@@ -18,19 +18,25 @@ func TestPodWake(t *testing.T) {
 	} {
 		t.Run("mutation="+string(tt.mutation), func(t *testing.T) {
 			t.Parallel()
-			got := ExplorePod(tt.mutation)
-			if got.States != tt.states || got.Stuck != 0 {
-				t.Errorf("%d states, %d stuck; want %d, none", got.States, got.Stuck, tt.states)
-			}
-			for name, labels := range got.Violations {
-				t.Logf("%s: %s", name, Trace(labels))
-				if name != tt.broken {
-					t.Errorf("broken: %s", name)
-				}
-			}
-			if tt.broken != "" && got.Violations[tt.broken] == nil {
-				t.Errorf("not caught: %s", tt.broken)
-			}
+			wants(t, ExplorePod(tt.mutation), tt.states, 0, tt.broken)
 		})
+	}
+}
+
+// wants compares what a search has found: how many states, how many of them stuck, and the one rule that is broken;
+// empty: none.
+func wants(t *testing.T, got Result, states, stuck int, broken string) {
+	t.Helper()
+	if got.States != states || got.Stuck != stuck {
+		t.Errorf("%d states, %d stuck; want %d, %d", got.States, got.Stuck, states, stuck)
+	}
+	for name, labels := range got.Violations {
+		t.Logf("%s: %s", name, Trace(labels))
+		if name != broken {
+			t.Errorf("broken: %s", name)
+		}
+	}
+	if broken != "" && got.Violations[broken] == nil {
+		t.Errorf("not caught: %s", broken)
 	}
 }

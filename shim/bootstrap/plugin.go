@@ -10,7 +10,6 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"github.com/containerd/containerd/v2/plugins"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
 	"golang.org/x/sys/unix"
@@ -68,9 +67,11 @@ func inherited() (paths []string) {
 // hostAt makes the log as talkative as the configuration says, once that is read.
 func hostAt(level *slog.LevelVar) func(*config.Config) (*shim.Host, error) {
 	return func(cfg *config.Config) (*shim.Host, error) {
-		if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
-			return nil, fmt.Errorf("log.level: %w: %w", err, errdefs.ErrInvalidArgument)
+		said, err := cfg.Log.Slog()
+		if err != nil {
+			return nil, err
 		}
+		level.Set(said)
 		return join.Host(cfg)
 	}
 }

@@ -184,8 +184,8 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	return line{Receipt: &receipt}, err
 }
 
-// finished is what a push before this one has left. Where the tracker's notes are of the wake there was no push
-// since. A page that is not in the notes is what the page table says, no other.
+// finished is what a push before this one has left. Where the notes go on from a wake or a checkpoint there was no
+// other push since. A page that is not in the notes is what the page table says, no other.
 func (j *PushJob) finished() *os.File {
 	if f := osFile(j.Finished); f == nil || j.Tracking == nil || !j.Tracking.Armed || f.Truncate(0) == nil {
 		return f
@@ -207,43 +207,32 @@ func source(state *File, spaces []Space, disks []Disk) snapshot.Source {
 
 // tracker is of the first space, RAM, and nil where there is none; the text says why, and costs a longer pause, no
 // more.
-func (t *Tracking) tracker(spaces []Space) (snapshot.Tracker, string) {
-	tracker, err := t.open(spaces)
-	if err != nil {
-		return nil, err.Error()
-	}
-	if tracker == nil {
-		return nil, ""
-	}
-	return tracker, ""
-}
-
-// open answers nil where RAM is not tracked.
-func (t *Tracking) open(spaces []Space) (track.Tracker, error) {
+func (t *Tracking) tracker(spaces []Space) (track.Tracker, string) {
 	if t == nil || len(spaces) == 0 {
-		return nil, nil
+		return nil, ""
 	}
 	open := track.New
 	if t.Armed {
 		open = track.Continue
 	}
-	return open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault),
+	tracker, err := open(t.Way, t.Regions, track.Files{Pagemap: osFile(t.Pagemap), Fault: osFile(t.Fault),
 		Clear: osFile(t.Clear), Vmstat: osFile(t.Vmstat), RAM: osFile(spaces[0].File)})
+	if err != nil {
+		return nil, err.Error()
+	}
+	return tracker, ""
 }
 
 // tracker is Tracking's. Where the VM goes on with a page table, its notes go on, too: going, or nil.
 func (j *PushJob) tracker() (_ snapshot.Tracker, going *track.Going, untracked string) {
-	tracker, err := j.Tracking.open(j.Spaces)
-	if err != nil {
-		return nil, nil, err.Error()
+	tracker, untracked := j.Tracking.tracker(j.Spaces)
+	if tracker != nil && j.Next != nil {
+		going = track.GoOn(j.Tracking.Way, tracker)
 	}
-	if tracker == nil {
-		return nil, nil, ""
+	if going != nil {
+		return going, going, untracked
 	}
-	if going = track.GoOn(j.Tracking.Way, tracker); j.Next != nil && going != nil {
-		return going, going, ""
-	}
-	return tracker, nil, ""
+	return tracker, nil, untracked
 }
 
 func (j *OpenJob) run(ctx context.Context, kept *cache.Dir) (line, error) {

@@ -808,7 +808,7 @@ type Record struct {
 	// What people call the VM, as its container's label nerdctl/name; empty: by its id. Two VMs may have one
 	// name: a node says what it likes of its own. Nothing is decided by it.
 	Name string `protobuf:"bytes,61,opt,name=name,proto3" json:"name,omitempty"`
-	// What the VM is in at its node (Operation.place); empty: nobody wrote that down. Nothing else boots it there.
+	// What the VM is in at its node (Operation.place); empty: it was not written down. Nothing else boots it there.
 	Place         string `protobuf:"bytes,63,opt,name=place,proto3" json:"place,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -56,18 +55,7 @@ func run(ctx context.Context, cases, handler, out string) error {
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = grace
 	cmd.Stderr = os.Stderr
-	output, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start go test: %w", err)
-	}
-	r, err := k8s.Read(output, os.Stdout)
-	if err != nil {
-		_, _ = io.Copy(io.Discard, output)
-	}
-	werr := cmd.Wait()
+	r, err, ended := k8s.Run(cmd, os.Stdout)
 	if err := errors.Join(err, harness.WriteResult(out, r)); err != nil {
 		return err
 	}
@@ -75,5 +63,5 @@ func run(ctx context.Context, cases, handler, out string) error {
 	if err := r.Err(); err != nil {
 		return err
 	}
-	return werr // all passed, and something else did not end well
+	return ended // all passed, and something else did not end well
 }

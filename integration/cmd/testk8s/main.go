@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -62,19 +61,8 @@ func run(ctx context.Context, focus, out string) error {
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.Stderr = os.Stderr
-	output, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start go test: %w", err)
-	}
-	r := result{Kinds: len(kinds)}
-	r.Result, err = k8s.Read(output, os.Stdout)
-	if err != nil {
-		_, _ = io.Copy(io.Discard, output)
-	}
-	werr := cmd.Wait()
+	tests, err, ended := k8s.Run(cmd, os.Stdout)
+	r := result{Result: tests, Kinds: len(kinds)}
 	r.Unexplained = unexplained(string(promises), r.Cases)
 	if err := errors.Join(err, harness.WriteResult(out, r)); err != nil {
 		return err
@@ -84,7 +72,7 @@ func run(ctx context.Context, focus, out string) error {
 	if err := r.Err(); err != nil {
 		return err
 	}
-	return werr // all passed, and something else did not end well
+	return ended // all passed, and something else did not end well
 }
 
 // unexplained counts the promises whose test is none of those that passed. A line is the name of a test and the

@@ -8,14 +8,12 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"time"
 
 	"k8s.io/client-go/rest"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/control"
 	"godwit.dev/godwit/migrate/controller"
-	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/pki"
 	"godwit.dev/godwit/snapshot"
@@ -27,7 +25,6 @@ import (
 type Controller struct {
 	*control.Alone
 	identity *pki.Identity
-	config   *config.Config
 }
 
 // Open opens the records in an API server. The notes of nodes are in a namespace. cfg is the configuration of a node:
@@ -52,20 +49,16 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 	alone, err := control.OpenAlone(ctx, control.Options{
 		Config: cfg, Store: st, Name: "kubernetes " + namespace, Records: controller.New(st).Under(policy), Policy: policy,
 		TLS: func(node string) (*tls.Config, error) { return identity.ClientOf(node), nil },
-	}, snapshots{cfg}, engine.Options{
-		Node: cfg.Node, Repository: func(rec *nodev1.Record) string { return repository(cfg, rec) },
-		Limits:    engine.Limits{All: cfg.Move.Parallel, Out: cfg.Move.Outgoing, In: cfg.Move.Incoming},
-		Operation: time.Duration(cfg.Timeouts.Operation), Abort: time.Duration(cfg.Timeouts.Abort),
-	})
+	}, snapshots{cfg}, control.EngineOptions(cfg, func(rec *nodev1.Record) string { return repository(cfg, rec) }))
 	if err != nil {
 		return nil, err
 	}
-	return &Controller{Alone: alone, identity: identity, config: cfg}, nil
+	return &Controller{Alone: alone, identity: identity}, nil
 }
 
 // Run serves the nodes until ctx ends, and closes the controller.
 func (c *Controller) Run(ctx context.Context) error {
-	l, err := net.Listen("tcp", c.config.Controller.Listen)
+	l, err := net.Listen("tcp", c.Config.Controller.Listen)
 	if err != nil {
 		return fmt.Errorf("controller.listen: %w", err)
 	}

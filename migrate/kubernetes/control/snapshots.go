@@ -23,9 +23,7 @@ var _ engine.Snapshots = snapshots{}
 
 // Accepts implements engine.Snapshots.
 func (s snapshots) Accepts(ctx context.Context, repository string) error {
-	cfg := s.config.Registry
-	st, err := store.Open(store.Config{Repository: repository, PlainHTTP: cfg.PlainHTTP, CAFile: cfg.CAFile,
-		DockerConfig: cfg.DockerConfig, HostsDir: cfg.HostsDir})
+	st, err := store.Open(store.ConfigOf(s.config, repository))
 	if err != nil {
 		return err
 	}

@@ -71,25 +71,12 @@ func serve(t *testing.T) *httptest.Server {
 	}
 	t.Cleanup(func() { _ = api.Delete(context.Background(), config) })
 	vm := running(t, "probe-"+strings.ToLower(t.Name()), v1alpha1.EvictionLive)
-	eventually(t, "the webhook is asked", func() (bool, error) { // a new configuration counts a moment later
+	apitest.Eventually(t, "the webhook is asked", func() (bool, error) { // a new configuration counts a moment later
 		err := evict(t, vm.pod)
 		return apierrors.IsTooManyRequests(err) && strings.Contains(err.Error(), "operation"), err
 	})
 	vm.forget(t)
 	return hook
-}
-
-func eventually(t *testing.T, what string, so func() (bool, error)) {
-	t.Helper()
-	const patience, between = 30 * time.Second, 20 * time.Millisecond
-	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(between) {
-		var done bool
-		if done, err = so(); done {
-			return
-		}
-	}
-	t.Fatalf("%s: not within %s: %v", what, patience, err)
 }
 
 // machine is a VM that runs on node a, and a budget of it.
@@ -225,7 +212,7 @@ func TestDrainMovesLive(t *testing.T) {
 	}
 	drained := make(chan error, 1)
 	go func() { drained <- helper.DeleteOrEvictPods(list.Pods()) }()
-	eventually(t, "a move is ordered", func() (bool, error) { return len(orders(t, "live")) > 0, nil })
+	apitest.Eventually(t, "a move is ordered", func() (bool, error) { return len(orders(t, "live")) > 0, nil })
 	for range 20 {
 		if err := evict(t, m.pod); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "operation") {
 			t.Fatalf("an eviction while it moves: %v", err)

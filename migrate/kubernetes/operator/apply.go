@@ -33,6 +33,17 @@ func result(next decide.Action, err error) (ctrl.Result, error) {
 	return ctrl.Result{RequeueAfter: next.After}, err
 }
 
+// tell writes the status of an object, and has an event for what is refused.
+func (b base) tell(ctx context.Context, o client.Object, next decide.Action) error {
+	if err := b.client.Status().Update(ctx, o); err != nil {
+		return err
+	}
+	if next.Refused {
+		b.events.Eventf(o, nil, corev1.EventTypeWarning, string(next.Waits), "Refuse", "%s", next.Message)
+	}
+	return nil
+}
+
 // store404 passes over that an object has gone meanwhile: there is nothing left to say of it.
 func store404(err error) error {
 	if store.IsAbsent(err) {

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	nodek8s "k8s.io/api/node/v1"
@@ -120,24 +119,6 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.to.Write(p)
 }
 
-const (
-	patience = 30 * time.Second
-	between  = 20 * time.Millisecond
-)
-
-// eventually waits until something is so.
-func eventually(t *testing.T, what string, so func() (bool, error)) {
-	t.Helper()
-	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(between) {
-		var done bool
-		if done, err = so(); done {
-			return
-		}
-	}
-	t.Fatalf("%s: not within %s: %v", what, patience, err)
-}
-
 func newVM(name string) *v1alpha1.VirtualMachine {
 	vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
 	vm.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "m:1"}}
@@ -163,7 +144,7 @@ func get[T client.Object](t *testing.T, name string, o T) (T, bool) {
 func inPhase(t *testing.T, name string, phase v1alpha1.VMPhase) *v1alpha1.VirtualMachine {
 	t.Helper()
 	var vm *v1alpha1.VirtualMachine
-	eventually(t, fmt.Sprintf("VM %s is %s", name, phase), func() (bool, error) {
+	apitest.Eventually(t, fmt.Sprintf("VM %s is %s", name, phase), func() (bool, error) {
 		vm, _ = get(t, name, &v1alpha1.VirtualMachine{})
 		return vm.Status.Phase == phase, fmt.Errorf("it is %+v", vm.Status)
 	})
@@ -173,7 +154,7 @@ func inPhase(t *testing.T, name string, phase v1alpha1.VMPhase) *v1alpha1.Virtua
 func podIs(t *testing.T, name string, there bool) *corev1.Pod {
 	t.Helper()
 	var pod *corev1.Pod
-	eventually(t, fmt.Sprintf("pod %s is there: %t", name, there), func() (bool, error) {
+	apitest.Eventually(t, fmt.Sprintf("pod %s is there: %t", name, there), func() (bool, error) {
 		var is bool
 		pod, is = get(t, name, &corev1.Pod{})
 		return is == there, nil
@@ -206,7 +187,7 @@ func (n node) boot(t *testing.T, pod *corev1.Pod, on string) {
 		Uid: pod.Labels[pods.LabelRecordUID]}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the status of the pod is written", func() (bool, error) {
+	apitest.Eventually(t, "the status of the pod is written", func() (bool, error) {
 		pod, _ = get(t, pod.Name, &corev1.Pod{})
 		pod.Status.Phase = corev1.PodRunning
 		for _, c := range pod.Status.Conditions {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -60,11 +59,8 @@ func (r sets) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, err
 	next = decide.NextSet(o)
 	if status := decide.SetStatus(o, next); !equality.Semantic.DeepEqual(status, o.Object.Status) {
 		o.Object.Status = status
-		if err := r.client.Status().Update(ctx, o.Object); err != nil {
+		if err := r.tell(ctx, o.Object, next); err != nil {
 			return result(next, store404(err))
-		}
-		if next.Refused {
-			r.events.Eventf(o.Object, nil, corev1.EventTypeWarning, string(next.Waits), "Refuse", "%s", next.Message)
 		}
 	}
 	if o.Unread != nil {

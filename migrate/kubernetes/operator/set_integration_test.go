@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/apitest"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -29,7 +30,7 @@ func TestSetOnAServer(t *testing.T) {
 	create(t, set)
 	n.boot(t, podIs(t, "s-main-g1-a0", true), "a")
 	worker := podIs(t, "s-worker-g1-a0", true)
-	eventually(t, "the member's record hangs on the set", func() (bool, error) {
+	apitest.Eventually(t, "the member's record hangs on the set", func() (bool, error) {
 		rec, err := n.service.Get(t.Context(), &nodev1.GetRequest{Vm: vmOf("default.s-worker")})
 		return rec.GetUid() == string(set.UID)+".worker", err
 	})
@@ -38,7 +39,7 @@ func TestSetOnAServer(t *testing.T) {
 	if err := api().Delete(t.Context(), newVM("s-worker")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its pod is deleted", func() (bool, error) {
+	apitest.Eventually(t, "its pod is deleted", func() (bool, error) {
 		p, _ := get(t, worker.Name, &corev1.Pod{})
 		return p.DeletionTimestamp != nil, nil
 	})

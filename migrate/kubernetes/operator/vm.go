@@ -103,13 +103,10 @@ func (r vms) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, erro
 	if status := decide.VMStatus(o, next); !equality.Semantic.DeepEqual(status, o.Object.Status) {
 		said := o.Object.DeepCopy()
 		said.Status = status
-		if err := r.client.Status().Update(ctx, said); err != nil {
+		if err := r.tell(ctx, said, next); err != nil {
 			return result(next, store404(err))
 		}
 		o.Object.ResourceVersion = said.ResourceVersion
-		if next.Refused {
-			r.events.Eventf(o.Object, nil, corev1.EventTypeWarning, string(next.Waits), "Refuse", "%s", next.Message)
-		}
 	}
 	if o.Unread != nil {
 		return ctrl.Result{}, o.Unread

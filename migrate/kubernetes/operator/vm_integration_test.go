@@ -23,6 +23,7 @@ import (
 
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/apitest"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 )
@@ -34,7 +35,7 @@ func remove(t *testing.T, n node, name, on, pod string) {
 		t.Fatal(err)
 	}
 	if on != "" {
-		eventually(t, "the pod of "+name+" is deleted", func() (bool, error) {
+		apitest.Eventually(t, "the pod of "+name+" is deleted", func() (bool, error) {
 			p, there := get(t, pod, &corev1.Pod{})
 			return !there || p.DeletionTimestamp != nil, nil
 		})
@@ -42,7 +43,7 @@ func remove(t *testing.T, n node, name, on, pod string) {
 	} else {
 		n.forget(t, pod)
 	}
-	eventually(t, "VM "+name+" is gone", func() (bool, error) {
+	apitest.Eventually(t, "VM "+name+" is gone", func() (bool, error) {
 		vm, there := get(t, name, &v1alpha1.VirtualMachine{})
 		return !there, fmt.Errorf("it is %+v", vm.Status)
 	})
@@ -59,14 +60,14 @@ func TestBootStopDelete(t *testing.T) {
 		t.Errorf("finalizers %v, status %+v", vm.Finalizers, vm.Status)
 	}
 	n.boot(t, pod, "a")
-	eventually(t, "VM life is ready", func() (bool, error) {
+	apitest.Eventually(t, "VM life is ready", func() (bool, error) {
 		vm, _ = get(t, "life", &v1alpha1.VirtualMachine{})
 		return meta.IsStatusConditionTrue(vm.Status.Conditions, decide.CondReady), fmt.Errorf("status %+v", vm.Status)
 	})
 	if vm.Status.Phase != v1alpha1.VMRunning || vm.Status.Owner.Node != "a" || vm.Status.Pod.Name != "life-g1-a0" {
 		t.Errorf("status %+v", vm.Status)
 	}
-	eventually(t, "the gate is open", func() (bool, error) {
+	apitest.Eventually(t, "the gate is open", func() (bool, error) {
 		pod, _ = get(t, "life-g1-a0", &corev1.Pod{})
 		for _, c := range pod.Status.Conditions {
 			if c.Type == "godwit.dev/running" && c.Status == corev1.ConditionTrue {
@@ -77,7 +78,7 @@ func TestBootStopDelete(t *testing.T) {
 	})
 
 	mode(t, "life", v1alpha1.ModeStopped)
-	eventually(t, "the pod is deleted", func() (bool, error) {
+	apitest.Eventually(t, "the pod is deleted", func() (bool, error) {
 		pod, _ = get(t, "life-g1-a0", &corev1.Pod{})
 		return pod.DeletionTimestamp != nil, nil
 	})
@@ -136,7 +137,7 @@ func TestRestAsksNothing(t *testing.T) {
 		}
 	}
 	for i := range vms {
-		eventually(t, "each VM is ready", ready(fmt.Sprint("rest-", i)))
+		apitest.Eventually(t, "each VM is ready", ready(fmt.Sprint("rest-", i)))
 	}
 	asked := func() (all []string) {
 		for _, req := range count.seen() {
@@ -148,14 +149,14 @@ func TestRestAsksNothing(t *testing.T) {
 	}
 	// Events are written a moment later than what they are about.
 	quiet, since := len(asked()), reconciles(t)
-	eventually(t, "it rests", func() (bool, error) {
+	apitest.Eventually(t, "it rests", func() (bool, error) {
 		if now := len(asked()); now != quiet {
 			quiet, since = now, reconciles(t)
 		}
 		return reconciles(t) >= since+rounds*vms, nil
 	})
 	from := reconciles(t)
-	eventually(t, "everything is looked at again", func() (bool, error) {
+	apitest.Eventually(t, "everything is looked at again", func() (bool, error) {
 		return reconciles(t) >= from+rounds*vms, nil
 	})
 	if all := asked(); len(all) > quiet {
@@ -184,7 +185,7 @@ func TestFaultsInTheWild(t *testing.T) {
 	vm.Status.Phase, vm.Status.Generation, vm.Status.Pod = v1alpha1.VMHibernated, 77, nil
 	vm.Status.Owner = v1alpha1.VMOwner{Digest: "sha256:forged"}
 	write(t, "a status edited by hand", vm)
-	eventually(t, "the status is healed", func() (bool, error) {
+	apitest.Eventually(t, "the status is healed", func() (bool, error) {
 		vm, _ = get(t, "wild", &v1alpha1.VirtualMachine{})
 		return vm.Status.Generation == 1 && vm.Status.Phase == v1alpha1.VMRunning && vm.Status.Pod != nil &&
 			vm.Status.Owner == good.Status.Owner, fmt.Errorf("%+v", vm.Status)
@@ -197,7 +198,7 @@ func TestFaultsInTheWild(t *testing.T) {
 	if err := api().Patch(t.Context(), newVM("wild"), patch); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the finalizer is there again", func() (bool, error) {
+	apitest.Eventually(t, "the finalizer is there again", func() (bool, error) {
 		vm, _ = get(t, "wild", &v1alpha1.VirtualMachine{})
 		return len(vm.Finalizers) == 1, nil
 	})
@@ -209,12 +210,12 @@ func TestFaultsInTheWild(t *testing.T) {
 	if err := api().Patch(t.Context(), newVM("wild"), patch); err != nil && !store.IsAbsent(err) {
 		t.Fatal(err)
 	}
-	eventually(t, "the object is gone", func() (bool, error) {
+	apitest.Eventually(t, "the object is gone", func() (bool, error) {
 		_, there := get(t, "wild", &v1alpha1.VirtualMachine{})
 		return !there, nil
 	})
 	create(t, newVM("wild"))
-	eventually(t, "it is refused", func() (bool, error) {
+	apitest.Eventually(t, "it is refused", func() (bool, error) {
 		vm, _ = get(t, "wild", &v1alpha1.VirtualMachine{})
 		c := meta.FindStatusCondition(vm.Status.Conditions, decide.CondProgressing)
 		return c != nil && (c.Reason == string(decide.ReasonRecordOfAnother) || c.Reason == string(decide.ReasonPodsAlive)),
@@ -233,7 +234,7 @@ func TestFaultsInTheWild(t *testing.T) {
 
 func write(t *testing.T, what string, vm *v1alpha1.VirtualMachine) {
 	t.Helper()
-	eventually(t, what, func() (bool, error) {
+	apitest.Eventually(t, what, func() (bool, error) {
 		now, _ := get(t, vm.Name, &v1alpha1.VirtualMachine{})
 		now.Status = vm.Status
 		err := api().Status().Update(t.Context(), now)
@@ -350,7 +351,7 @@ func TestNameTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	create(t, newVM("taken"))
-	eventually(t, "its record is there", func() (bool, error) {
+	apitest.Eventually(t, "its record is there", func() (bool, error) {
 		_, there := get(t, "default.taken", &v1alpha1.VMRecord{})
 		return there, nil
 	})
@@ -362,7 +363,7 @@ func TestNameTaken(t *testing.T) {
 	if err := api().Patch(t.Context(), other, patch); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the VM's own pod is made", func() (bool, error) {
+	apitest.Eventually(t, "the VM's own pod is made", func() (bool, error) {
 		pod, there := get(t, other.Name, &corev1.Pod{})
 		return there && pod.UID != other.UID, nil
 	})
@@ -378,13 +379,13 @@ func TestOrdersEndWithoutAnEngine(t *testing.T) {
 	inPhase(t, "order", v1alpha1.VMRunning)
 	create(t, &v1alpha1.VMOperation{ObjectMeta: metav1.ObjectMeta{Name: "go", Namespace: "default"},
 		Spec: v1alpha1.VMOperationSpec{VMRef: v1alpha1.VMRef{Name: "order"}, Kind: v1alpha1.KindMigrate, NodeName: "b"}})
-	eventually(t, "the order has failed", func() (bool, error) {
+	apitest.Eventually(t, "the order has failed", func() (bool, error) {
 		op, _ := get(t, "go", &v1alpha1.VMOperation{})
 		return op.Status.Phase == v1alpha1.MigrationFailed && op.Status.Class == "not implemented" &&
 			strings.Contains(op.Status.Reason, "Migrate"), fmt.Errorf("%+v", op.Status)
 	})
 	mode(t, "order", v1alpha1.ModeHibernated)
-	eventually(t, "the VM says why it does not sleep", func() (bool, error) {
+	apitest.Eventually(t, "the VM says why it does not sleep", func() (bool, error) {
 		vm, _ := get(t, "order", &v1alpha1.VirtualMachine{})
 		c := meta.FindStatusCondition(vm.Status.Conditions, decide.CondProgressing)
 		return c != nil && c.Reason == string(decide.ReasonEngineMissing) && strings.Contains(c.Message, "Hibernate") &&

@@ -37,9 +37,9 @@ func run(ctx context.Context, path, kubeconfig, namespace string) error {
 	if err != nil {
 		return err
 	}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
-		return fmt.Errorf("log.level: %w", err)
+	level, err := cfg.Log.Slog()
+	if err != nil {
+		return err
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
 	api, err := server(kubeconfig)

@@ -1,0 +1,24 @@
+package apitest
+
+import (
+	"testing"
+	"time"
+)
+
+// Patience is how long Eventually waits.
+const Patience = 30 * time.Second
+
+const between = 20 * time.Millisecond
+
+// Eventually waits until something is so.
+func Eventually(t *testing.T, what string, so func() (bool, error)) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(between) {
+		var done bool
+		if done, err = so(); done {
+			return
+		}
+	}
+	t.Fatalf("%s: not within %s: %v", what, Patience, err)
+}
