@@ -56,10 +56,21 @@ func run(ctx context.Context, path, kubeconfig, namespace string) error {
 // server is the API server of a kubeconfig, or that of the pod. What this program asks is bounded by the API server's
 // own fairness, and by no pace of the client.
 func server(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		api, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("%w. Outside a pod of Kubernetes, name the file of the way there: --kubeconfig FILE", err)
+		}
+		return unpaced(api), nil
+	}
 	api, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
+	return unpaced(api), nil
+}
+
+func unpaced(api *rest.Config) *rest.Config {
 	api.QPS = -1
-	return api, nil
+	return api
 }
