@@ -120,7 +120,7 @@ func (r vmRecord) commitWake(ctx context.Context, j *journal.Journal) (uint64, e
 // committed is commitWake of a move, which the controller alone commits: the record is
 // asked whether it has.
 func (r vmRecord) committed(ctx context.Context, j *journal.Journal) (uint64, error) {
-	rec, err := r.records.Get(ctx, &nodev1.GetRequest{Vm: r.vm})
+	rec, err := r.records.Get(ctx, &nodev1.GetRequest{Vm: r.vm, Recent: true})
 	if err != nil {
 		return 0, unavailable(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -17,6 +18,9 @@ import (
 
 // Get implements nodev1.RecordsService.
 func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
+	if rec := s.recent.look(req, time.Now()); rec != nil {
+		return rec, nil
+	}
 	state, err := s.load(ctx, req.GetVm(), transition.Asked{})
 	if err == nil {
 		err = transition.CheckNamed(req.GetVm(), state.Record)

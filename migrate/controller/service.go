@@ -30,6 +30,7 @@ type Service struct {
 	tally        usage
 	prefixes     prefixes
 	removedNotes atomic.Uint64 // notes of removals that this controller has made
+	recent       recent
 }
 
 var _ nodev1.RecordsService = (*Service)(nil)
@@ -53,6 +54,11 @@ type call struct {
 }
 
 func (s *Service) update(ctx context.Context, c call) (*nodev1.Record, error) {
+	if state, ok := s.recent.take(c); ok {
+		if rec, wrote, err := s.decide(ctx, c, state); wrote && err == nil {
+			return rec, nil
+		}
+	}
 	for range conflictRetries {
 		rec, err := s.try(ctx, c)
 		if !errdefs.IsConflict(err) {
@@ -72,32 +78,38 @@ func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	rec, _, err := s.decide(ctx, c, state)
+	return rec, err
+}
+
+// decide makes the transition from a state, and writes what it changes.
+func (s *Service) decide(ctx context.Context, c call, state transition.State) (_ *nodev1.Record, wrote bool, _ error) {
 	if err := transition.CheckNamed(c.vm, state.Record); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if c.nodes != nil {
 		if err := authorize(ctx, c.nodes(state)); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	// what it answered would be the copy's word
 	if err := cmp.Or(transition.Closed(state.Store), transition.Doubted(state.Store, c.vm, state.Record)); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	change, err := c.do(state)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	change.Under = state.Store.GetVersion()
 	if change.Record == state.Record {
-		return state.Record, nil
+		return state.Record, false, nil
 	}
 	if err := s.judge(ctx, state.Record, change); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if c.first != nil {
 		if err := c.first(state); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	var rec *nodev1.Record
@@ -105,7 +117,10 @@ func (s *Service) try(ctx context.Context, c call) (*nodev1.Record, error) {
 		rec, err = s.store.Apply(ctx, c.vm, state.Record.GetVersion(), change)
 		return err
 	})
-	return rec, err
+	if err == nil {
+		s.recent.note(state, rec)
+	}
+	return rec, true, err
 }
 
 // leadsTo names a change by the phase of the operation that it is about.

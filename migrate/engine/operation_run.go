@@ -23,7 +23,8 @@ type run struct {
 
 	since time.Time // it was opened, by this host's clock
 
-	killed int // tries whose worker was killed; of drive alone
+	killed int  // tries whose worker was killed; of drive alone
+	onward bool // the step before has just ended well; of drive alone
 
 	mu        sync.Mutex
 	step      string
@@ -120,6 +121,7 @@ func (e *Engine) drive(ctx context.Context, r *run) {
 		if settled {
 			return
 		}
+		r.onward = err == nil
 		if err == nil {
 			r.wait("")
 			pause = e.opts.RetryMin
@@ -144,7 +146,7 @@ func (e *Engine) drive(ctx context.Context, r *run) {
 
 // turn reads the record and takes the step that it asks for.
 func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
-	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: r.vm})
+	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: r.vm, Recent: r.onward})
 	if err != nil { // NotFound too: a record under an operation cannot be removed
 		return false, err
 	}

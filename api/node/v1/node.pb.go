@@ -1619,7 +1619,10 @@ type GetRequest struct {
 	Vm    *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
 	// A VM whose record was removed is answered as well, where that is remembered: as a record with
 	// this uid and removed. Empty: it is not found.
-	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The VM may stand still until the answer comes: what the controller itself has just written is enough. No more
+	// follows from it than to go on with what was begun.
+	Recent        bool `protobuf:"varint,3,opt,name=recent,proto3" json:"recent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1666,6 +1669,13 @@ func (x *GetRequest) GetUid() string {
 		return x.Uid
 	}
 	return ""
+}
+
+func (x *GetRequest) GetRecent() bool {
+	if x != nil {
+		return x.Recent
+	}
+	return false
 }
 
 // A list may be longer than a message (4 MiB). Who sets parts is answered as much as fits, in
@@ -9123,11 +9133,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0fsince_unix_nano\x18\x04 \x01(\x03R\rsinceUnixNano\x12\x14\n" +
 	"\x05payer\x18\x05 \x01(\tR\x05payer\x12\x0e\n" +
 	"\x02by\x18\n" +
-	" \x01(\tR\x02by\"B\n" +
+	" \x01(\tR\x02by\"Z\n" +
 	"\n" +
 	"GetRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\tR\x03uid\"\x8d\x01\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
+	"\x06recent\x18\x03 \x01(\bR\x06recent\"\x8d\x01\n" +
 	"\vListRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x12\n" +

@@ -27,7 +27,7 @@ func (s *Store) Apply(ctx context.Context, vm *nodev1.VM, version uint64, change
 
 func (s *Store) apply(ctx context.Context, vm *nodev1.VM, expected uint64, change transition.Change) (*nodev1.Record,
 	error) {
-	o, now, err := s.content(ctx, vm)
+	o, now, mine, err := s.last(ctx, vm, expected, change.Under)
 	if err != nil {
 		return nil, err
 	}
@@ -46,9 +46,10 @@ func (s *Store) apply(ctx context.Context, vm *nodev1.VM, expected uint64, chang
 			return nil, err
 		}
 	}
-	// The object was read before the state is: see SetState.
-	if err := s.under(ctx, change.Under); err != nil {
-		return nil, err
+	if !mine { // the object was read before the state is: see SetState
+		if err := s.under(ctx, change.Under); err != nil {
+			return nil, err
+		}
 	}
 	if change.Record != nil {
 		// No other write is made from this version of the object, and later ones are larger.
@@ -69,7 +70,28 @@ func (s *Store) apply(ctx context.Context, vm *nodev1.VM, expected uint64, chang
 		s.discard(ctx, made)
 		return nil, nil
 	}
+	if next.record.GetOperation() != nil {
+		s.recent.keep(made)
+	}
 	return next.record, nil
+}
+
+// last answers the object that a change is made from. It is mine if this process has written it with this version, and
+// under this state of the store. Then nothing is read: a later state would have touched it, so that the write is a
+// conflict.
+func (s *Store) last(ctx context.Context, vm *nodev1.VM, expected, under uint64) (_ *v1alpha1.VMRecord, now content,
+	mine bool, _ error) {
+	name, err := objectName(vm)
+	if err != nil {
+		return nil, now, false, err
+	}
+	if o := s.recent.take(name); o != nil && o.Under == int64(under) {
+		if now, err = decode(o); err == nil && now.record.GetVersion() == expected {
+			return o, now, true, nil
+		}
+	}
+	o, now, err := s.content(ctx, vm)
+	return o, now, false, err
 }
 
 // make makes an object without a record. A change of a state of the store that comes later finds it: see SetState.

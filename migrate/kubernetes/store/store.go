@@ -27,6 +27,7 @@ import (
 type Store struct {
 	records resource[*v1alpha1.VMRecord]
 	maps    resource[*corev1.ConfigMap]
+	recent  *recent
 }
 
 var (
@@ -68,7 +69,7 @@ func Open(config *rest.Config, namespace string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store in %s: %w: %w", config.Host, errdefs.ErrInvalidArgument, err)
 	}
-	return &Store{
+	return &Store{recent: &recent{},
 		records: resource[*v1alpha1.VMRecord]{client: records, name: "vmrecords", empty: newRecord},
 		maps: resource[*corev1.ConfigMap]{client: maps, name: "configmaps", namespace: namespace,
 			empty: func() *corev1.ConfigMap { return &corev1.ConfigMap{} }},
