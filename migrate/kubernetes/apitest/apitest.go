@@ -82,10 +82,18 @@ func (s *Server) REST() *rest.Config {
 		CAFile: s.CA()}, QPS: -1}
 }
 
+// Kubeconfig is the file by which the administrator finds the server.
+func (s *Server) Kubeconfig() string { return s.Config(controlplane.Admin) }
+
+// KubectlProgram is the path of kubectl.
+func (s *Server) KubectlProgram() string {
+	return filepath.Join(s.root, "bin", "tools", "k8s", "kubectl")
+}
+
 // Kubectl runs kubectl as the administrator, with a manifest as its input.
 func (s *Server) Kubectl(ctx context.Context, manifest string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(s.root, "bin", "tools", "k8s", "kubectl"),
-		append([]string{"--kubeconfig", s.Config(controlplane.Admin), "--cache-dir", s.Path("cache")}, args...)...)
+	cmd := exec.CommandContext(ctx, s.KubectlProgram(),
+		append([]string{"--kubeconfig", s.Kubeconfig(), "--cache-dir", s.Path("cache")}, args...)...)
 	cmd.Stdin = strings.NewReader(manifest)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
