@@ -15,7 +15,7 @@ rm -rf $hypervisor/client $hypervisor/models
 swagger -q generate client -f $hypervisor/api.yaml -t $hypervisor -A cloud-hypervisor
 go run ./api/agent/lean/gen
 
-crd=$PWD/packaging/kubernetes/crd
+crd=$PWD/packaging/kubernetes/crd/bases
 command -v controller-gen >/dev/null
 rm -rf "$crd"
 cd migrate/kubernetes

@@ -47,6 +47,11 @@ func (s *Server) Path(name string) string { return filepath.Join(s.Dir, name) }
 // Config is the kubeconfig of a user, by its file.
 func (s *Server) Config(file string) string { return s.Path(file + ".kubeconfig") }
 
+// WriteConfig writes the kubeconfig of a user that has a token.
+func (s *Server) WriteConfig(file, token string) error {
+	return os.WriteFile(s.Config(file), fmt.Appendf(nil, kubeconfig, s.Address, s.CA(), token), 0o600)
+}
+
 // CA is the certificate that the API server makes for itself, and so the one that clients trust.
 func (s *Server) CA() string { return s.Path("certs/apiserver.crt") }
 

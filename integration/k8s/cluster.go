@@ -21,7 +21,9 @@ const Godwit = "godwit"
 type Options struct {
 	Nodes   int    // 1 or 2
 	Handler string // of RuntimeClass godwit
-	Log     func(format string, args ...any)
+	// Operator has godwit-operator keep the records and run VirtualMachines, on a node of its own without a kubelet.
+	Operator bool
+	Log      func(format string, args ...any)
 }
 
 // Cluster is a running Kubernetes.
@@ -33,6 +35,9 @@ type Cluster struct {
 	programs string // directory
 	kubelets map[string]*harness.Process
 	api      *harness.Process // the API server
+
+	operator        *harness.Process
+	operatorProgram string
 }
 
 // containerdConfig is containerd's part for kubelet.
@@ -53,28 +58,39 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 	if _, err := os.Stat(filepath.Join(tools, ".k8s")); err != nil {
 		return nil, fmt.Errorf("find the programs of Kubernetes (make bin/tools/.k8s): %w", err)
 	}
-	h, err := harness.Start(ctx, harness.Options{Nodes: opts.Nodes, CRI: true, Godwitd: true, Log: opts.Log,
+	count := opts.Nodes
+	if opts.Operator {
+		count++
+	}
+	h, err := harness.Start(ctx, harness.Options{Nodes: count, CRI: true, Godwitd: true, Log: opts.Log,
 		Registry: harness.PlainHTTP, Containerd: fmt.Sprintf(containerdConfig, filepath.Join(tools, "runc"))})
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Harness: h, opts: opts, wire: h.Wire(),
-		server: &controlplane.Server{Dir: filepath.Join(h.Dir, "k8s"), Address: harness.Gateway + ":443",
-			Etcd: etcdClient, EtcdPeer: etcdPeer},
-		programs: filepath.Join(tools, "k8s"), kubelets: map[string]*harness.Process{}}
+	c := cluster(h, tools, opts)
 	defer func() {
 		if err != nil {
 			h.Keep("start")
 			err = errors.Join(err, h.Close())
 		}
 	}()
-	for _, step := range []func(context.Context) error{c.writeKeys, c.startControl, c.importImages, c.startKubelets,
-		c.prepare} {
+	install := func(context.Context) error { return nil }
+	if opts.Operator {
+		install = c.install
+	}
+	for _, step := range []func(context.Context) error{c.writeKeys, c.startControl, install, c.importImages,
+		c.startKubelets, c.prepare} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
 	}
 	return c, nil
+}
+
+func cluster(h *harness.Harness, tools string, opts Options) *Cluster {
+	return &Cluster{Harness: h, opts: opts, wire: h.Wire(), programs: filepath.Join(tools, "k8s"),
+		kubelets: map[string]*harness.Process{}, server: &controlplane.Server{Dir: filepath.Join(h.Dir, "k8s"),
+			Address: harness.Gateway + ":443", Etcd: etcdClient, EtcdPeer: etcdPeer}}
 }
 
 // importImages puts the images of containerd's own suite on each node, under names of no registry.
@@ -90,12 +106,19 @@ func (c *Cluster) importImages(ctx context.Context) error {
 	for i := range all {
 		all[i].Name = "localhost/" + all[i].Name
 	}
+	if c.opts.Operator {
+		more, err := c.machines(ctx)
+		if err != nil {
+			return err
+		}
+		all = append(all, more...)
+	}
 	file := c.path("images.tar")
 	if err := images.Write(file, all...); err != nil {
 		return err
 	}
 	defer os.Remove(file)
-	for _, n := range c.Nodes() {
+	for _, n := range c.Workers() {
 		if _, err := n.RunCtr(ctx, "--namespace", "k8s.io", "images", "import", "--local", file); err != nil {
 			return fmt.Errorf("import images on node %s: %w", n.Name, err)
 		}

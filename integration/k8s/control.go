@@ -64,7 +64,8 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 // startServer starts the API server, also again.
 func (c *Cluster) startServer(ctx context.Context) error {
 	api, err := c.server.APIArgs("--bind-address=0.0.0.0", "--authorization-mode=Node,RBAC",
-		"--enable-admission-plugins=NodeRestriction", "--service-cluster-ip-range="+services,
+		"--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
+		"--service-cluster-ip-range="+services,
 		"--kubelet-preferred-address-types=InternalIP")
 	if err != nil {
 		return err

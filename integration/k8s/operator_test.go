@@ -6,14 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"godwit.dev/godwit/integration/controlplane"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
 )
@@ -25,15 +22,12 @@ const (
 )
 
 // operated is a cluster of godwit whose controller is the operator, on the first node and without VMs. Its records are
-// in an API server on the wire.
+// in an API server on the wire. No node has a kubelet.
 type operated struct {
 	*Cluster
-	t        *testing.T
-	program  string
-	operator *harness.Process
+	t *testing.T
 }
 
-// operate replaces the first node's godwitd, which has made the certificates, by the operator.
 func operate(t *testing.T) *operated {
 	t.Helper()
 	root, err := harness.Root()
@@ -41,27 +35,12 @@ func operate(t *testing.T) *operated {
 		t.Fatal(err)
 	}
 	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true})
-	tools := filepath.Join(root, "bin", "tools")
-	o := &operated{t: t, program: filepath.Join(h.Dir, "godwit-operator"), Cluster: &Cluster{Harness: h, wire: h.Wire(),
-		programs: filepath.Join(tools, "k8s"), server: &controlplane.Server{Dir: filepath.Join(h.Dir, "k8s"),
-			Address: harness.Gateway + ":443", Etcd: etcdClient, EtcdPeer: etcdPeer}}}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", o.program, "./cmd/godwit-operator")
-	build.Dir, build.Env = filepath.Join(root, "migrate", "kubernetes"), append(os.Environ(), "CGO_ENABLED=0",
-		"GOFLAGS=-trimpath")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the operator: %v: %s", err, out)
-	}
-	for _, step := range []func(context.Context) error{o.writeKeys, o.startAPI, func(context.Context) error {
-		return h.Node(0).Godwitd.Stop()
-	}} {
+	o := &operated{t: t, Cluster: cluster(h, filepath.Join(root, "bin", "tools"), Options{Operator: true})}
+	for _, step := range []func(context.Context) error{o.writeKeys, o.startAPI, o.install} {
 		if err := step(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	o.kubectl("apply", "-f", filepath.Join(root, "packaging", "kubernetes", "crd"))
-	o.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
-	o.kubectl("create", "namespace", "godwit-system")
-	o.start()
 	return o
 }
 
@@ -74,21 +53,11 @@ func (o *operated) kubectl(args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// start starts the operator, also again, and waits until the two other nodes are up.
+// start starts the operator again.
 func (o *operated) start() {
 	o.t.Helper()
-	a, b := o.Node(0), o.Node(1)
-	up := func(ctx context.Context) error {
-		out, err := b.RunGodwit(ctx, "nodes", "-o", "json")
-		if err == nil && strings.Count(out, `"up": true`) < 3 {
-			err = fmt.Errorf("nodes: %s", out)
-		}
-		return err
-	}
-	var err error
-	if o.operator, err = a.Daemon(o.t.Context(), "operator", up, o.program, "--config", a.Config, "--kubeconfig",
-		o.config("admin")); err != nil {
-		o.t.Fatalf("start the operator: %v", err)
+	if err := o.StartOperator(o.t.Context()); err != nil {
+		o.t.Fatal(err)
 	}
 }
 

@@ -28,17 +28,21 @@ var ground = sync.OnceValues(func() (*Cluster, error) {
 	start := time.Now()
 	c, err := Open(context.Background(), Options{Nodes: *nodes, Handler: *handler})
 	fmt.Printf("k8s: %d nodes after %.0f s\n", *nodes, time.Since(start).Seconds())
-	opened = c
+	opened = append(opened, c)
 	return c, err
 })
 
-var opened *Cluster
+// opened are the clusters that the cases share.
+var opened []*Cluster
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
-	if opened != nil {
-		if err := opened.Close(); err != nil {
+	for _, c := range opened {
+		if c == nil {
+			continue
+		}
+		if err := c.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, "close the cluster:", err)
 			code = 1
 		}

@@ -20,7 +20,7 @@ import (
 
 const (
 	// smoke are the cases that CI runs, on one node each, or on nodes of their own.
-	smoke = "^(TestPod|TestOperatorServes)$"
+	smoke = "^(TestPod|TestMachine|TestOperatorServes)$"
 	// limit is far above what all cases need.
 	limit = 2 * time.Hour
 	// grace is what a run that is ended has to end its cluster.

@@ -51,7 +51,7 @@ func run(ctx context.Context, focus, out string) error {
 	if err != nil {
 		return err
 	}
-	kinds, err := os.ReadDir("packaging/kubernetes/crd")
+	kinds, err := os.ReadDir("packaging/kubernetes/crd/bases")
 	if err != nil {
 		return err
 	}

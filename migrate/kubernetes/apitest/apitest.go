@@ -49,7 +49,7 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 	}
 	s := &Server{Local: local, root: root}
 	for _, args := range [][]string{
-		{"apply", "-f", filepath.Join(root, "packaging", "kubernetes", "crd")},
+		{"apply", "-k", filepath.Join(root, "packaging", "kubernetes", "crd")},
 		{"wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"},
 	} {
 		if _, err := s.Kubectl(ctx, "", args...); err != nil {

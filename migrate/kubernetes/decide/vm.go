@@ -170,7 +170,7 @@ func (o VM) new() Action {
 func (o VM) runs() Action {
 	vm, rec, node := o.Object, o.Record, o.Record.GetOwner().GetNode()
 	own, _ := o.own()
-	current := slices.IndexFunc(own, func(p corev1.Pod) bool { return pods.Generation(&p) == rec.GetGeneration() })
+	current := slices.IndexFunc(own, func(p corev1.Pod) bool { return o.names(&p) })
 	if done := ended(own, rec.GetGeneration()); done != nil {
 		return o.deletePod(done)
 	}

@@ -116,7 +116,7 @@ func annotations(template map[string]string, in Input) map[string]string {
 		all = map[string]string{}
 	}
 	delete(all, AnnotationOnStop)
-	all[AnnotationVM] = RecordID(in.VM)
+	all[AnnotationVM] = in.VM.Name // the shim puts the pod's namespace before it
 	if in.OnStop && in.VM.Spec.Eviction.Strategy != v1alpha1.EvictionNone {
 		all[AnnotationOnStop] = onStopHibernate
 	}

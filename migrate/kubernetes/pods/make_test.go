@@ -15,6 +15,8 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	apirecord "godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/api/spec"
 )
 
 const digest = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
@@ -127,7 +129,9 @@ func TestIntentOnEveryCreate(t *testing.T) {
 			if pod.Labels[pods.LabelRecordUID] != test.rec.GetUid() || !metav1.IsControlledBy(pod, vm) {
 				t.Errorf("labels %v, owners %v", pod.Labels, pod.OwnerReferences)
 			}
-			if pod.Labels[pods.LabelVM] != "vm" || pod.Annotations[pods.AnnotationVM] != "ns.vm" {
+			named := apirecord.PodVM(map[string]string{apirecord.PodNamespace: pod.Namespace,
+				spec.AnnotationVM: pod.Annotations[pods.AnnotationVM]}) // as a shim does
+			if pod.Labels[pods.LabelVM] != "vm" || named != pods.RecordID(vm) {
 				t.Errorf("the template names the VM: %v, %v", pod.Labels, pod.Annotations)
 			}
 		})

@@ -136,10 +136,18 @@ func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// Names reports whether a record names a pod as the one that the VM runs in.
+// Names reports whether a record names a pod as the one that the VM runs in. A boot that was tried again has claimed
+// more than one generation, and is of the same pod: no other one is made while it is there.
 func Names(rec *nodev1.Record, pod *corev1.Pod) bool {
-	return rec.GetOwner().GetNode() != "" && rec.GetOwner().GetNode() == pod.Spec.NodeName &&
-		rec.GetUid() == pod.Labels[LabelRecordUID] && rec.GetGeneration() == Generation(pod)
+	if node := rec.GetOwner().GetNode(); node == "" || node != pod.Spec.NodeName ||
+		rec.GetUid() != pod.Labels[LabelRecordUID] {
+		return false
+	}
+	if place := rec.GetPlace(); place != "" {
+		return place == string(pod.UID)
+	}
+	booted := pod.Labels[LabelOperation] == ""
+	return rec.GetGeneration() == Generation(pod) || booted && rec.GetGeneration() > Generation(pod)
 }
 
 // checkName refuses a VM whose name does not fit where it is needed.

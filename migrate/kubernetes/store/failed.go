@@ -28,10 +28,12 @@ func refused(err error) bool {
 		said.Code != http.StatusRequestTimeout
 }
 
-// busy reports whether it has said that it did not do it yet.
+// busy reports whether it has said that it did not do it yet. One that has just started refuses everybody, until it has
+// read who may do what.
 func busy(err error) bool {
 	said, ok := status(err)
-	return ok && said.Code == http.StatusTooManyRequests
+	return ok && (said.Code == http.StatusTooManyRequests || said.Code == http.StatusForbidden ||
+		said.Code == http.StatusUnauthorized)
 }
 
 func retryAfter(err error) (time.Duration, bool) {

@@ -29,6 +29,7 @@ type fault int
 const (
 	none     fault = iota // the request is as it should be
 	busy                  // 429, not done
+	starting              // 403, not done: the API server has just started
 	failed                // 500, not done
 	lost                  // done, and no answer
 	badGate               // done, and the answer is a 504
@@ -57,6 +58,8 @@ func (f *faults) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch kind {
 	case busy:
 		return answer(req, http.StatusTooManyRequests), nil
+	case starting:
+		return answer(req, http.StatusForbidden), nil
 	case failed:
 		return answer(req, http.StatusInternalServerError), nil
 	case expired:

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	schemas = "../../../../packaging/kubernetes/crd"
+	schemas = "../../../../packaging/kubernetes/crd/bases"
 	// most bytes of a schema. kubectl apply keeps its JSON in an annotation, and an object has 256 KiB of those.
 	most = 100 << 10
 )

@@ -1,0 +1,133 @@
+package k8s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+)
+
+// system is the namespace of godwit's own objects, and operatorAccount is who the operator is for the API server.
+const (
+	system          = "godwit-system"
+	operatorAccount = "godwit-operator"
+)
+
+// install replaces the first node's godwitd, which has made the certificates, by the operator. All that it is on
+// Kubernetes comes from packaging/kubernetes/default.
+func (c *Cluster) install(ctx context.Context) error {
+	root, err := harness.Root()
+	if err != nil {
+		return err
+	}
+	if err := c.buildOperator(ctx, root); err != nil {
+		return err
+	}
+	if err := c.Node(0).Godwitd.Stop(); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"apply", "-k", filepath.Join(root, "packaging", "kubernetes", "default")},
+		{"wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"},
+	} {
+		if _, err := c.Kubectl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	// It has the rights of its account, and no others.
+	token, err := c.Kubectl(ctx, "create", "token", "--namespace", system, "--duration", "24h", operatorAccount)
+	if err != nil {
+		return err
+	}
+	if err := c.server.WriteConfig(operatorAccount, strings.TrimSpace(token)); err != nil {
+		return err
+	}
+	return c.StartOperator(ctx)
+}
+
+func (c *Cluster) buildOperator(ctx context.Context, root string) error {
+	c.operatorProgram = filepath.Join(c.Dir, "godwit-operator")
+	build := exec.CommandContext(ctx, "go", "build", "-o", c.operatorProgram, "./cmd/godwit-operator")
+	build.Dir = filepath.Join(root, "migrate", "kubernetes")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the operator: %w: %s", err, out)
+	}
+	return nil
+}
+
+// StartOperator starts the operator, also again, and waits until it and all other nodes are up.
+func (c *Cluster) StartOperator(ctx context.Context) error {
+	if len(c.Nodes()) < 2 {
+		return errors.New("start the operator: it needs a node of its own, and there is one node alone")
+	}
+	a, b := c.Node(0), c.Node(1)
+	up := func(ctx context.Context) error {
+		out, err := b.RunGodwit(ctx, "nodes", "-o", "json")
+		if err == nil && strings.Count(out, `"up": true`) < len(c.Nodes()) {
+			err = fmt.Errorf("nodes: %s", out)
+		}
+		return err
+	}
+	var err error
+	c.operator, err = a.Daemon(ctx, "operator", up, c.operatorProgram, "--config", a.Config, "--kubeconfig",
+		c.config(operatorAccount))
+	if err != nil {
+		return fmt.Errorf("start the operator: %w", err)
+	}
+	return nil
+}
+
+// Operator is its process.
+func (c *Cluster) Operator() *harness.Process { return c.operator }
+
+// OperatorLog is what it has said, also before it was started again.
+func (c *Cluster) OperatorLog() (string, error) {
+	log, err := os.ReadFile(filepath.Join(c.Dir, "log", c.Node(0).Name+"-operator.log"))
+	return string(log), err
+}
+
+// Workers are the nodes of Kubernetes.
+func (c *Cluster) Workers() []*harness.Node {
+	if c.opts.Operator {
+		return c.Nodes()[1:]
+	}
+	return c.Nodes()
+}
+
+// The images of VirtualMachines.
+const (
+	RedisImage = "localhost/godwit/redis:7"
+	ProbeImage = "localhost/godwit/probe:1"
+)
+
+// machines are the images that the VMs of the cases and of the demo run.
+func (c *Cluster) machines(ctx context.Context) ([]images.Image, error) {
+	root, err := harness.Root()
+	if err != nil {
+		return nil, err
+	}
+	probe, err := c.Build(ctx, "probe")
+	if err != nil {
+		return nil, err
+	}
+	all, err := images.Real(ctx, filepath.Join(root, "bin", "debs"), probe)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]string{images.Redis: RedisImage, images.Scratch: ProbeImage}
+	var chosen []images.Image
+	for _, i := range all {
+		if name := names[i.Name]; name != "" {
+			i.Name = name
+			chosen = append(chosen, i)
+		}
+	}
+	return chosen, nil
+}
