@@ -28,6 +28,7 @@ type Task struct {
 	oom        bool               // the container has met its memory limit
 	abortStart context.CancelFunc // while starting
 	startOver  chan struct{}      // closed when the Start that has begun is over
+	deletes    chan struct{}      // has an element while a Delete is at work
 	stats      statsCache         // has a lock of its own
 	member     *member            // nil: the task owns the VM
 }
@@ -35,7 +36,7 @@ type Task struct {
 // newTask makes a task of the VM; vm.mu is held, or the VM is new.
 func (vm *VM) newTask(id string) *Task {
 	t := &Task{vm: vm, id: id, state: TaskNew, created: make(chan struct{}),
-		processTable: processTable{execs: map[string]*process{}}}
+		deletes: make(chan struct{}, 1), processTable: processTable{execs: map[string]*process{}}}
 	vm.tasks[id] = t
 	return t
 }

@@ -18,13 +18,18 @@ import (
 	"godwit.dev/godwit/shim/journal"
 )
 
-// Delete forgets an exec, or frees all that the task has.
+// Delete forgets an exec, or frees all that the task has. A Start or a Delete that has begun ends first, as with runc's
+// shim: of two clients that remove one container, the second one finds none, which is no failure for it.
 func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskapi.DeleteResponse, error) {
 	s.abandonCreate(ctx, r)
 	return on(s, r.GetID(), func(t *Task) (*taskapi.DeleteResponse, error) {
 		vm := t.vm
+		over, err := beginDelete(ctx, t, r.GetExecID())
+		if err != nil {
+			return nil, err
+		}
+		defer over()
 		var p *process
-		var err error
 		switch {
 		case r.GetExecID() != "":
 			p, err = t.removeExec(ctx, r.GetExecID())
@@ -45,6 +50,50 @@ func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskap
 		vm.events.Send(&events.TaskDelete{ContainerID: t.id, ID: p.id, Pid: t.pid(), ExitStatus: p.status, ExitedAt: at})
 		return &taskapi.DeleteResponse{Pid: t.pid(), ExitStatus: p.status, ExitedAt: at}, nil
 	})
+}
+
+// beginDelete waits for the Start of the process that has begun. A Delete of the task waits for those that came before.
+func beginDelete(ctx context.Context, t *Task, execID string) (over func(), err error) {
+	if execID != "" {
+		t.vm.mu.Lock()
+		p := t.execs[execID]
+		t.vm.mu.Unlock()
+		if p == nil {
+			return func() {}, nil
+		}
+		return func() {}, awaitStart(ctx, t, &p.starting)
+	}
+	select {
+	case t.deletes <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("delete task %s: another Delete is not over: %w", t.id, ctx.Err())
+	}
+	over = func() { <-t.deletes }
+	err = awaitStart(ctx, t, &t.startOver)
+	if err == nil && t.gone() {
+		err = fmt.Errorf("task %s is deleted: %w", t.id, errdefs.ErrNotFound)
+	}
+	if err != nil {
+		over()
+		return nil, err
+	}
+	return over, nil
+}
+
+// awaitStart returns when the Start is over that closes the channel at begun; nil there: none has begun.
+func awaitStart(ctx context.Context, t *Task, begun *chan struct{}) error {
+	t.vm.mu.Lock()
+	over := *begun
+	t.vm.mu.Unlock()
+	if over == nil {
+		return nil
+	}
+	select {
+	case <-over:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("delete in task %s: a Start is not over: %w", t.id, ctx.Err())
+	}
 }
 
 // delete frees what is left of a task that has ended or never ran. What cannot be

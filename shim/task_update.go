@@ -18,9 +18,8 @@ import (
 // stays as it is: what is beyond it is refused by name.
 func (s *Service) Update(ctx context.Context, r *taskapi.UpdateTaskRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
-		vm := t.vm
 		if err := t.updateLimits(ctx, r); err != nil {
-			return nil, fmt.Errorf("update task %s: %w", vm.id, err)
+			return nil, fmt.Errorf("update task %s: %w", t.id, err)
 		}
 		return &emptyResponse{}, nil
 	})
@@ -30,6 +29,9 @@ func (t *Task) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) e
 	vm := t.vm
 	vm.mu.Lock()
 	err, state, agent, j, restored := vm.mutable(), vm.state, vm.agent, vm.journal.Load(), vm.origin.restored
+	if err == nil && t.state.over() { // of a pod, whose VM runs on
+		err = fmt.Errorf("it is %s: %w", t.state, errdefs.ErrFailedPrecondition)
+	}
 	over := vm.call()
 	vm.mu.Unlock()
 	defer over()
