@@ -36,7 +36,7 @@ func OpenAlone(ctx context.Context, o Options, snapshots engine.Snapshots, opts 
 		return nil, err
 	}
 	e := engine.New(engine.Parts{Records: o.Records, Peers: c.Peers, Snapshots: snapshots, Store: reporter,
-		Events: engine.Sinks{engine.Log{Logger: slog.Default()}, c.Journal}}, opts)
+		Places: o.Places, Events: engine.Sinks{engine.Log{Logger: slog.Default()}, c.Journal}}, opts)
 	c.DrivenBy(e)
 	return &Alone{Controller: c, reporter: reporter}, nil
 }

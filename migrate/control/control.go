@@ -33,6 +33,7 @@ type Options struct {
 	Records nodev1.RecordsService
 	Policy  controller.Policy
 	Local   nodev1.PeerService // the controller's own node; nil: it has no VMs
+	Places  engine.Places      // of VMs that are placed later; nil: there are none
 	// TLS answers the config to reach a node with.
 	TLS func(node string) (*tls.Config, error)
 }
@@ -88,9 +89,12 @@ func (c *Controller) DrivenBy(e *engine.Engine) {
 	c.Moves = &moves.Service{Self: c.Config.Node, Records: c.Records, Engine: e, Cluster: c.Cluster, Peer: c.Peers.Peer,
 		Store: c.Whole, Pull: c.Policy.Pull}
 	if e.Places != nil {
-		c.Moves.Placed = e.WakePlaced
+		c.Moves.Placer = e
 	}
 }
+
+// Driver is the engine that drives moves here.
+func (c *Controller) Driver() *engine.Engine { return c.engine }
 
 // EngineOptions are those of an engine by a configuration, without what it retains.
 func EngineOptions(cfg *config.Config, repository func(*nodev1.Record) string) engine.Options {

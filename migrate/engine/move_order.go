@@ -54,8 +54,11 @@ func (e *Engine) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*node
 	if op.GetId() == "" {
 		op.Id = uuid.NewString()
 	}
-	if e.Places != nil {
-		op.ByPlace, op.Wish, op.Destination = true, op.GetDestination(), ""
+	if op.ByPlace, err = e.ByPlace(ctx, rec); err != nil {
+		return nil, err
+	}
+	if op.GetByPlace() {
+		op.Wish, op.Destination = op.GetDestination(), ""
 	}
 	if err := e.movable(ctx, rec, op); err != nil {
 		return nil, fmt.Errorf("move VM %s: %w", name(req.GetVm()), err)

@@ -13,6 +13,8 @@ import (
 // Places says where operations go that were opened without a destination, and makes what the VM comes into there: a
 // pod. It is the controller's. Each call may come again at any time, from another controller too.
 type Places interface {
+	// Makes reports whether it makes the places of a VM. An operation on any other VM is opened with its destination.
+	Makes(ctx context.Context, rec *nodev1.Record) (bool, error)
 	// Place answers the node and the place of the attempt that the record has. It is the same answer for as long as
 	// that attempt lasts. While there is none, the error is that of NotYet.
 	Place(ctx context.Context, rec *nodev1.Record) (node, place string, err error)
@@ -34,6 +36,18 @@ var (
 	placeStep  = step{name: "find a place", do: findPlace, patient: true}
 	unplaceNow = step{name: "give up the place", do: undoUnplaced}
 )
+
+// ByPlace reports whether operations on a VM are placed later.
+func (e *Engine) ByPlace(ctx context.Context, rec *nodev1.Record) (bool, error) {
+	if e.Places == nil {
+		return false, nil
+	}
+	makes, err := e.Places.Makes(ctx, rec)
+	if err != nil {
+		return false, fmt.Errorf("ask for the places of VM %s: %w", name(rec.GetVm()), err)
+	}
+	return makes, nil
+}
 
 // WakePlaced opens a wake that Places brings to a node: to the one that the order names, if it names one.
 func (e *Engine) WakePlaced(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {

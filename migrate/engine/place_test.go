@@ -21,6 +21,9 @@ type pods struct {
 	made    map[string]string
 	unbound int // times that the scheduler has not chosen yet
 	unready int // times that a pod which runs is not seen
+
+	foreign string // VM whose places others make
+	unasked error  // no answer which VMs these are
 }
 
 const sourcePod = "pod-source"
@@ -30,6 +33,11 @@ func podOf(op *nodev1.Operation, attempt uint32) string {
 		return sourcePod
 	}
 	return fmt.Sprintf("pod-%s-%d", op.GetId(), attempt)
+}
+
+// Makes is of each VM but those that others named.
+func (p *pods) Makes(_ context.Context, rec *nodev1.Record) (bool, error) {
+	return rec.GetVm().GetId() != p.foreign, p.unasked
 }
 
 // Place makes the pod at once. A scheduler binds it later.
@@ -283,4 +291,23 @@ func TestPlacesAreGone(t *testing.T) {
 		t.Errorf("%v", op)
 	}
 	w.check("op")
+}
+
+// A VM whose places others make moves as it does without places. No answer is no such VM: nothing is opened.
+func TestMoveOfAForeignVM(t *testing.T) {
+	w := placing(func(t *testing.T) *world { return newWorld(t) })(t)
+	w.pods.foreign = vm.GetId()
+	e := w.start("c")
+	resp, err := e.Migrate(t.Context(), &nodev1.MigrateRequest{Vm: vm, To: "n2", Operation: "op"})
+	if err != nil || resp.GetOperation().GetByPlace() || resp.GetOperation().GetDestination() != "n2" {
+		t.Fatalf("%v, %v", resp.GetOperation(), err)
+	}
+	w.settle("op")
+	w.pods.unasked = errdefs.ErrUnavailable
+	if err := w.moveTo(e, "back", "n1", ""); !errdefs.IsUnavailable(err) {
+		t.Errorf("without an answer: %v", err)
+	}
+	if op := w.record().GetOperation(); op != nil {
+		t.Errorf("%v was opened", op)
+	}
 }

@@ -49,6 +49,8 @@ func (p *simPlaces) find(op *nodev1.Operation) *placedPod {
 	return nil
 }
 
+func (p *simPlaces) Makes(context.Context, *nodev1.Record) (bool, error) { return true, nil }
+
 func (p *simPlaces) Place(_ context.Context, rec *nodev1.Record) (node, place string, err error) {
 	p.s.yield()
 	if p.s.chance(5) {

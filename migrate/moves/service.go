@@ -39,6 +39,13 @@ type Cluster interface {
 	Append(ctx context.Context, ev *nodev1.MoveEvent) error
 }
 
+// Placer opens wakes that are placed later.
+type Placer interface {
+	// ByPlace reports whether operations on a VM are placed later.
+	ByPlace(ctx context.Context, rec *nodev1.Record) (bool, error)
+	WakePlaced(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error)
+}
+
 // Service implements nodev1.MovesService at the controller.
 type Service struct {
 	Self    string // the controller's own node
@@ -46,9 +53,8 @@ type Service struct {
 	Engine  Engine
 	Cluster Cluster
 	Peer    func(node string) (nodev1.PeerService, error)
-	Store   Store // nil: it is never put back from a copy
-	// Placed opens a wake that is placed later; nil: nodes are asked whether the VM fits them.
-	Placed func(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error)
+	Store   Store  // nil: it is never put back from a copy
+	Placer  Placer // nil: nodes are asked whether a VM fits them
 
 	Pull controller.Pull // empty: any
 

@@ -62,13 +62,31 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 	wake := proto.CloneOf(order.GetWake())
 	wake.Operation = cmp.Or(wake.GetOperation(), uuid.NewString())
 	pulls := s.Pull.Allows(caller, rec, from)
-	if s.Placed != nil {
-		if err := mayPlace(order, from, remote, pulls); err != nil {
-			return nil, fmt.Errorf("%s: %w", call, err)
-		}
-		return s.Placed(ctx, &nodev1.WakeOrder{Wake: wake, On: order.GetOn()})
+	placed, err := s.placed(ctx, rec)
+	if err == nil && placed {
+		err = mayPlace(order, from, remote, pulls)
 	}
-	to, err := s.place(ctx, order.GetOn(), from, rec, wake, pulls)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", call, err)
+	case placed:
+		return s.Placer.WakePlaced(ctx, &nodev1.WakeOrder{Wake: wake, On: order.GetOn()})
+	}
+	return s.wakeAsked(ctx, call, order.GetOn(), from, remote, rec, wake, pulls)
+}
+
+// placed reports whether a wake is placed later.
+func (s *Service) placed(ctx context.Context, rec *nodev1.Record) (bool, error) {
+	if s.Placer == nil {
+		return false, nil
+	}
+	return s.Placer.ByPlace(ctx, rec)
+}
+
+// wakeAsked wakes on the node that is named, or on one of those that are asked whether the VM fits them.
+func (s *Service) wakeAsked(ctx context.Context, call, on, from string, remote bool, rec *nodev1.Record,
+	wake *nodev1.WakeRequest, pulls error) (*nodev1.StatusResponse, error) {
+	to, err := s.place(ctx, on, from, rec, wake, pulls)
 	if err == nil { // a cordon counts from the moment that it is answered, and nodes take their time to say what fits them
 		err = s.cordoned(to)
 	}

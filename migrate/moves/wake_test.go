@@ -348,34 +348,3 @@ func TestWakeGivenUp(t *testing.T) {
 		t.Errorf("%v, told %v, woken on %q", err, s.events, s.woke())
 	}
 }
-
-// Where VMs are placed later, no node is asked: the wake is opened with the node that was ordered as a wish. A node
-// says nothing of where output goes, since it does not know which node that is.
-func TestWakeIsPlacedLater(t *testing.T) {
-	s, svc := newSleeper()
-	var got *nodev1.WakeOrder
-	svc.Placed = func(_ context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
-		got = order
-		return &nodev1.StatusResponse{}, nil
-	}
-	order := &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: s.rec.GetVm(), Operation: "w"}, On: "b"}
-	if _, err := svc.Wake(t.Context(), order); err != nil || got.GetOn() != "b" || got.GetWake().GetOperation() != "w" {
-		t.Errorf("%v, %v", got, err)
-	}
-	for name, p := range s.all {
-		if p.checked.Load() != nil || p.woken != nil {
-			t.Errorf("node %s was asked", name)
-		}
-	}
-	got = nil
-	order.On, order.Wake.Stdio = "", "file:///etc/passwd"
-	if _, err := svc.Wake(controller.WithPeer(t.Context(), "c"), order); !errdefs.IsPermissionDenied(err) || got != nil {
-		t.Errorf("output of a node: %v, %v", got, err)
-	}
-	svc.Pull = controller.PullController
-	order.On, order.Wake.Stdio = "c", ""
-	s.rec.Home = "b"
-	if _, err := svc.Wake(controller.WithPeer(t.Context(), "c"), order); !errdefs.IsPermissionDenied(err) || got != nil {
-		t.Errorf("a node pulls: %v, %v", got, err)
-	}
-}

@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/control"
 	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/pki"
 	"godwit.dev/godwit/snapshot"
@@ -30,13 +31,11 @@ type Controller struct {
 // Open opens the records in an API server. The notes of nodes are in a namespace. cfg is the configuration of a node:
 // its node is the controller's name, and registry.repository is where cold moves put snapshots. Its certificate is a
 // controller's.
-func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace string) (*Controller, error) {
-	if cfg.Controller.Listen == "" {
-		return nil, missing("controller.listen", "the address where nodes reach this controller")
-	}
-	identity, err := pki.LoadOf(cfg.Node, pki.Files{CA: cfg.TLS.CA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key})
+func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace string,
+	places engine.Places) (*Controller, error) {
+	identity, err := identityOf(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("certificate of the controller: %w", err)
+		return nil, err
 	}
 	st, err := store.Open(api, namespace)
 	if err != nil {
@@ -48,12 +47,24 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 	policy := controller.PolicyOf(cfg, cfg.Registry.Repository)
 	alone, err := control.OpenAlone(ctx, control.Options{
 		Config: cfg, Store: st, Name: "kubernetes " + namespace, Records: controller.New(st).Under(policy), Policy: policy,
-		TLS: func(node string) (*tls.Config, error) { return identity.ClientOf(node), nil },
+		Places: places, TLS: func(node string) (*tls.Config, error) { return identity.ClientOf(node), nil },
 	}, snapshots{cfg}, control.EngineOptions(cfg, func(rec *nodev1.Record) string { return repository(cfg, rec) }))
 	if err != nil {
 		return nil, err
 	}
 	return &Controller{Alone: alone, identity: identity}, nil
+}
+
+// identityOf checks what a controller needs of its configuration, without which it would never lead.
+func identityOf(cfg *config.Config) (*pki.Identity, error) {
+	if cfg.Controller.Listen == "" {
+		return nil, missing("controller.listen", "the address where nodes reach this controller")
+	}
+	identity, err := pki.LoadOf(cfg.Node, pki.Files{CA: cfg.TLS.CA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key})
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the controller: %w", err)
+	}
+	return identity, nil
 }
 
 // Run serves the nodes until ctx ends, and closes the controller.

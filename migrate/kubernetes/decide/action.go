@@ -32,6 +32,7 @@ const (
 	Order           Do = "Order" // to the engine, by a VMOperation
 	OrderAbort      Do = "OrderAbort"
 	OrderRecover    Do = "OrderRecover"
+	NoteImages      Do = "NoteImages"
 	MakeVM          Do = "MakeVM"
 	UpdateVM        Do = "UpdateVM"
 	DeleteVM        Do = "DeleteVM"
@@ -47,6 +48,7 @@ type Action struct {
 	Node      string                 // MakeOperation, Order: the destination; empty: the scheduler's choice
 	Operation string                 // AbortOperation, DeleteOperation: its name. OrderAbort: its id
 	VM        *v1alpha1.VirtualMachine
+	Images    map[string]string // NoteImages: by container
 
 	// Waits is why nothing is done although something is wanted. Refused: nothing will be until somebody changes
 	// something.

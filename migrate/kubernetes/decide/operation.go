@@ -73,7 +73,9 @@ func (o Operation) refused() Action {
 	case op.Spec.VMRef.UID != "" && op.Spec.VMRef.UID != string(o.VM.UID):
 		return refuse(ReasonInvalid, fmt.Sprintf("VirtualMachine %s is another one by now: its uid is %s",
 			op.Spec.VMRef.Name, o.VM.UID))
-	case o.Record != nil && o.Record.GetUid() != pods.RecordUID(o.VM):
+	case o.Record == nil:
+		return refuse(ReasonRecordMissing, "VM "+op.Spec.VMRef.Name+" never ran")
+	case o.Record.GetUid() != pods.RecordUID(o.VM):
 		return refuse(ReasonRecordOfAnother, "the record of this name is of another VM")
 	case op.Spec.Abort:
 		return refuse(ReasonEnded, "it was called off before it began")

@@ -38,7 +38,8 @@ type VM struct {
 	MainNode string // of a member that is not the main one: where the record of the main one is; empty: nowhere yet
 	Fenced   bool   // somebody vouches that the owner's node runs nothing any more
 
-	Images  map[string]string // as in pods.Input
+	Images  map[string]string // as in pods.Input; as they were written down while the VM ran
+	Running map[string]string // images of the pod that the record names; empty: it does not tell all of them
 	Holders []string
 	CPU     string
 	Engine  bool // orders can be driven
@@ -62,7 +63,7 @@ func NextVM(o VM) Action {
 	case deleting:
 		return o.end()
 	}
-	for _, first := range []Action{o.evicted(), o.gate()} {
+	for _, first := range []Action{o.evicted(), o.gate(), o.leftover(), o.noteImages()} {
 		if first.Do != None {
 			return first
 		}
@@ -171,7 +172,7 @@ func (o VM) runs() Action {
 	vm, rec, node := o.Object, o.Record, o.Record.GetOwner().GetNode()
 	own, _ := o.own()
 	current := slices.IndexFunc(own, func(p corev1.Pod) bool { return o.names(&p) })
-	if done := ended(own, rec.GetGeneration()); done != nil {
+	if done := ended(own, rec.GetGeneration()); done != nil && !o.names(done) {
 		return o.deletePod(done)
 	}
 	if o.Fenced && vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
@@ -208,7 +209,7 @@ func (o VM) sleeps() Action {
 	case v1alpha1.ModeStopped:
 		return wait(ReasonStateKept, "it sleeps: Stopped ends a VM that runs")
 	}
-	return o.order(v1alpha1.KindWake, o.wanted())
+	return o.order(v1alpha1.KindWake, o.wish())
 }
 
 // free is a VM without an owner: it boots, boots again, or has ended.
@@ -228,7 +229,7 @@ func (o VM) free() Action {
 		case pods.Generation(pod) <= rec.GetGeneration():
 			return wait(ReasonPodsAlive, fmt.Sprintf("pod %s, whose VM has ended, is there", pod.Name))
 		}
-		return wait(ReasonStarting, unscheduled(pod))
+		return wait(ReasonStarting, Unscheduled(pod))
 	}
 	if mode(vm) != v1alpha1.ModeRunning {
 		return Action{Do: None}
@@ -312,7 +313,8 @@ func missing(what string) Action {
 	return refuse(ReasonEngineMissing, what+": this operator has no engine for operations yet")
 }
 
-func unscheduled(pod *corev1.Pod) string {
+// Unscheduled is why a pod has no node; empty: the scheduler has not said.
+func Unscheduled(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			return fmt.Sprintf("pod %s: %s", pod.Name, c.Message)

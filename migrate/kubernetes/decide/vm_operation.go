@@ -1,12 +1,15 @@
 package decide
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/transition"
@@ -36,10 +39,51 @@ func (o VM) under(op *nodev1.Operation) Action {
 	}
 	for i := range own {
 		if pod := &own[i]; pod.Labels[pods.LabelOperation] == op.GetId() && pods.Attempt(pod) == op.GetAttempt() {
-			return wait(ReasonOperation, unscheduled(pod)) // also without a node: the scheduler has not chosen yet
+			return wait(ReasonOperation, Unscheduled(pod)) // also without a node: the scheduler has not chosen yet
 		}
 	}
+	if op.GetByPlace() { // the engine asks for the pod
+		return wait(ReasonOperation, op.GetReason())
+	}
 	return o.makePod()
+}
+
+// Arrival is the pod that an operation without a destination waits for.
+func Arrival(o VM) Action {
+	switch {
+	case o.Unread != nil:
+		return wait(ReasonRecordsUnavailable, o.Unread.Error())
+	case o.Object.DeletionTimestamp != nil:
+		return wait(ReasonOperation, "the VM is deleted")
+	case o.Record.GetUid() != pods.RecordUID(o.Object):
+		return refuse(ReasonRecordOfAnother, "the record of this name is of another VM")
+	case !record.Unplaced(o.Record.GetOperation()):
+		return wait(ReasonOperation, "no operation waits for a place")
+	}
+	return o.makePod()
+}
+
+// leftover ends a pod whose operation is closed, and that the VM never came into: of a wake that has failed at its
+// node, or one whose making came late. The pods were read before the record, which knows each operation that has a pod.
+func (o VM) leftover() Action {
+	own, _ := o.own()
+	for i := range own {
+		pod := &own[i]
+		id := pod.Labels[pods.LabelOperation]
+		if o.Record != nil && id != "" && id != o.Record.GetOperation().GetId() && !o.names(pod) &&
+			pods.Generation(pod) > o.Record.GetGeneration() && pod.DeletionTimestamp == nil {
+			return Action{Do: DeletePod, Pod: pod}
+		}
+	}
+	return Action{Do: None}
+}
+
+// noteImages writes down what the containers of a VM run, by digest: its next pod must have the same.
+func (o VM) noteImages() Action {
+	if o.Record.GetOperation() != nil || len(o.Running) == 0 || maps.Equal(o.Running, o.Images) {
+		return Action{Do: None}
+	}
+	return Action{Do: NoteImages, Images: o.Running}
 }
 
 // undone: the attempt is over, and its destination never runs. After a switch-over has begun that is not said.
@@ -53,14 +97,20 @@ func undone(op *nodev1.Operation) bool {
 
 func (o VM) names(pod *corev1.Pod) bool { return pods.Names(o.Record, pod) }
 
-// withdrawn calls a move off that followed the VM's own wish, when the wish is another one by now.
+// withdrawn calls off what followed the VM's own wish, when the wish is another one by now: a move, or a wake that
+// waits for a node.
 func (o VM) withdrawn(op *nodev1.Operation) Action {
 	order := o.orderOf(op.GetId())
-	if op.GetKind() != nodev1.Kind_KIND_MIGRATE || !pods.Arriving(op) || order == nil || order.Spec.Abort ||
+	waits := op.GetKind() == nodev1.Kind_KIND_WAKE && record.Unplaced(op)
+	if op.GetKind() != nodev1.Kind_KIND_MIGRATE && !waits || !pods.Arriving(op) || order == nil || order.Spec.Abort ||
 		order.Labels[LabelFor] == "" {
 		return Action{Do: None}
 	}
-	if wish := o.Object.Spec.NodeName; wish != order.Spec.NodeName || mode(o.Object) != v1alpha1.ModeRunning {
+	wish := o.Object.Spec.NodeName
+	if waits {
+		wish = o.wish()
+	}
+	if wish != order.Spec.NodeName || mode(o.Object) != v1alpha1.ModeRunning {
 		return Action{Do: AbortOperation, Operation: order.Name}
 	}
 	return Action{Do: None}
@@ -116,12 +166,17 @@ func (o VM) order(kind v1alpha1.OperationKind, node string) Action {
 	return Action{Do: MakeOperation, Kind: kind, Node: node}
 }
 
-// wanted is where a new pod has to go: by the order of a person, the main VM of the set, or the VM's own wish. A wish
-// that was taken back counts no more.
+// wanted is where a new pod has to go. An operation says it: each node but its destination refuses the VM, and a wish
+// for another one is another order.
 func (o VM) wanted() string {
-	if order := o.orderOf(o.Record.GetOperation().GetId()); order != nil && order.Labels[LabelFor] == "" {
-		return order.Spec.NodeName
+	if op := o.Record.GetOperation(); op != nil {
+		return cmp.Or(op.GetDestination(), op.GetWish())
 	}
+	return o.wish()
+}
+
+// wish is where the VM is wanted: where the main VM of the set is, or by its own nodeName.
+func (o VM) wish() string {
 	if o.MainNode != "" {
 		return o.MainNode
 	}

@@ -173,8 +173,8 @@ func (o VM) capacity(s *v1alpha1.VirtualMachineStatus, pod *corev1.Pod) {
 	switch {
 	case pod != nil && pod.Spec.NodeName != "":
 		set(s, CondCapacity, metav1.ConditionTrue, "Placed", "")
-	case pod != nil && !pods.Ended(pod) && unscheduled(pod) != "":
-		set(s, CondCapacity, metav1.ConditionFalse, ReasonUnschedulable, unscheduled(pod))
+	case pod != nil && !pods.Ended(pod) && Unscheduled(pod) != "":
+		set(s, CondCapacity, metav1.ConditionFalse, ReasonUnschedulable, Unscheduled(pod))
 	default:
 		meta.RemoveStatusCondition(&s.Conditions, CondCapacity)
 	}

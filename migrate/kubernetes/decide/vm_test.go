@@ -290,24 +290,6 @@ func TestRetargetBack(t *testing.T) {
 	want{do: decide.None}.check(t, decide.NextVM(o)) // it runs, where it is wanted
 }
 
-// nodeName is taken back in the moment in which the source is gone and no pod is there: the next pod has the intent,
-// and no affinity.
-func TestClearNodeNameNoPod(t *testing.T) {
-	o := world(moving(nodev1.Phase_PHASE_PENDING))
-	o.Record.Owner, o.Record.Operation.Kind, o.Pods = asleep, nodev1.Kind_KIND_WAKE, nil
-	next := decide.NextVM(o)
-	want{do: decide.MakePod, detail: "vm-g4-a1"}.check(t, next)
-	if next.Pod.Spec.Affinity == nil {
-		t.Error("the wanted node is not asked for")
-	}
-	o.Object.Spec.NodeName = ""
-	next = decide.NextVM(o)
-	want{do: decide.MakePod, detail: "vm-g4-a1"}.check(t, next)
-	if next.Pod.Spec.Affinity != nil || next.Pod.Labels[pods.LabelOperation] != "op1" {
-		t.Errorf("affinity %v, labels %v", next.Pod.Spec.Affinity, next.Pod.Labels)
-	}
-}
-
 // What could not be read is never absent, whatever else was seen.
 func TestUnreadIsNeverAbsence(t *testing.T) {
 	for _, change := range []func(*decide.VM){func(*decide.VM) {}, deleted, mode(v1alpha1.ModeStopped),

@@ -89,6 +89,8 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 		return b.records.remove(ctx, id, o.Record.GetUid())
 	case decide.MakePod:
 		return b.makePod(ctx, next.Pod)
+	case decide.NoteImages:
+		return b.noteImages(ctx, o.Record, next.Images)
 	case decide.DeletePod:
 		return store404(b.client.Delete(ctx, next.Pod, client.Preconditions{UID: &next.Pod.UID}))
 	case decide.SetGate:
@@ -109,7 +111,7 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 		}
 	case decide.OrderRecover:
 		if b.engine != nil {
-			return b.engine.Recover(ctx, vmOf(id), next.Node)
+			return b.engine.Recover(ctx, o.Record)
 		}
 	}
 	return fmt.Errorf("%s: %w", next.Do, errdefs.ErrNotImplemented)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,21 +68,35 @@ func (v View) VM(ctx context.Context, key types.NamespacedName) (decide.VM, bool
 	return o, true, nil
 }
 
+// fill reads the pods before the record. A pod is made of an operation that is open: so the record knows it.
 func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 	vm := o.Object
-	if o.Record, _, err = v.Record(ctx, vm.Namespace, vm.Name); err != nil {
-		return err
-	}
 	list := &corev1.PodList{}
 	if err := v.List(ctx, list, client.InNamespace(vm.Namespace),
 		client.MatchingLabels{pods.LabelVM: vm.Name}); err != nil {
 		return fmt.Errorf("list pods of VM %s/%s: %w", vm.Namespace, vm.Name, err)
 	}
 	o.Pods = list.Items
+	rec := &v1alpha1.VMRecord{}
+	there, err := v.Get(ctx, types.NamespacedName{Name: pods.RecordID(vm)}, rec)
+	if err != nil {
+		return err
+	}
+	if there {
+		if o.Record, _, err = store.Record(rec); err != nil {
+			return err
+		}
+		if o.Images, err = notedImages(rec, o.Record); err != nil {
+			return err
+		}
+	}
 	if o.Orders, err = v.Orders(ctx, vm.Namespace, vm.Name); err != nil {
 		return err
 	}
-	o.Images = images(o)
+	o.Running = running(o)
+	if o.Images == nil {
+		o.Images = o.Running
+	}
 	if node := o.Record.GetOwner().GetNode(); node != "" && vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
 		n := &corev1.Node{}
 		there, err := v.Get(ctx, types.NamespacedName{Name: node}, n)
@@ -131,22 +144,6 @@ func (v View) ofSet(ctx context.Context, o *decide.VM) error {
 		}
 	}
 	return nil
-}
-
-// images are those that the pod runs which the VM leaves, each by its digest.
-func images(o *decide.VM) map[string]string {
-	all := map[string]string{}
-	for i := range o.Pods {
-		if !pods.Names(o.Record, &o.Pods[i]) {
-			continue
-		}
-		for _, c := range o.Pods[i].Status.ContainerStatuses {
-			if strings.Contains(c.ImageID, "@") {
-				all[c.Name] = c.ImageID
-			}
-		}
-	}
-	return all
 }
 
 // Set observes a VirtualMachineSet; false: there is none.

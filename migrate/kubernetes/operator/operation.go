@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 )
@@ -57,16 +59,37 @@ func (r operations) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 		return ctrl.Result{}, err
 	}
 	next = decide.NextOperation(o)
-	if status := decide.OperationStatus(o, next, now); !equality.Semantic.DeepEqual(status, o.Object.Status) {
-		o.Object.Status = status
-		if err := r.client.Status().Update(ctx, o.Object); err != nil {
-			return result(next, store404(err))
-		}
+	if err := r.tell(ctx, o, next, now); err != nil {
+		return result(next, store404(err))
 	}
 	if o.Unread != nil {
 		return ctrl.Result{}, o.Unread
 	}
-	return result(next, r.do(ctx, o, next))
+	err = r.do(ctx, o, next)
+	if next.Do == decide.Order && refused(err) {
+		next = decide.Action{Do: decide.None, Refused: true, Waits: decide.ReasonInvalid, Message: err.Error()}
+		return result(next, store404(r.tell(ctx, o, next, now)))
+	}
+	return result(next, err)
+}
+
+func (r operations) tell(ctx context.Context, o decide.Operation, next decide.Action, now metav1.Time) error {
+	status := decide.OperationStatus(o, next, now)
+	if equality.Semantic.DeepEqual(status, o.Object.Status) {
+		return nil
+	}
+	o.Object.Status = status
+	return r.client.Status().Update(ctx, o.Object)
+}
+
+// refused reports whether an engine will not take an order. An operation of somebody else is waited for: it ends.
+func refused(err error) bool {
+	var held *record.HeldError
+	if errors.As(err, &held) && held.Record.GetOperation() != nil {
+		return false
+	}
+	return errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) || errdefs.IsNotFound(err) ||
+		errdefs.IsNotImplemented(err) || errdefs.IsPermissionDenied(err) || errdefs.IsAlreadyExists(err)
 }
 
 func (r operations) do(ctx context.Context, o decide.Operation, next decide.Action) error {
@@ -78,7 +101,8 @@ func (r operations) do(ctx context.Context, o decide.Operation, next decide.Acti
 		return store404(r.client.Delete(ctx, o.Object, client.Preconditions{UID: &o.Object.UID}))
 	case decide.Order:
 		if r.engine != nil {
-			return r.engine.Order(ctx, vm, kinds[next.Kind], next.Operation, next.Node)
+			return r.engine.Order(ctx, Order{Record: o.Record, Kind: kinds[next.Kind], ID: next.Operation, Node: next.Node,
+				Policy: o.Object.Spec.MigrationPolicy})
 		}
 	case decide.OrderAbort:
 		if r.engine != nil {

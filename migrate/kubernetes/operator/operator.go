@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -29,6 +30,17 @@ import (
 )
 
 const lease = "godwit-operator"
+
+const (
+	// leaseRenewed is how long the API server may be away before the program ends, as it leads no more.
+	leaseRenewed = 25 * time.Second
+	// leaseLasts is how long a program that was killed keeps the next one from leading.
+	leaseLasts = 30 * time.Second
+	// endBound is how long the program waits for its parts when it is told to end.
+	endBound = 7 * time.Second
+)
+
+func ptr[T any](v T) *T { return &v }
 
 // Options of an operator.
 type Options struct {
@@ -43,6 +55,8 @@ type Options struct {
 	Manager func(manager.Manager) error
 	// Metrics is an address; empty: they are not served.
 	Metrics string
+	// Health is an address that answers whether the program lives (/healthz), and whether it leads (/readyz).
+	Health string
 }
 
 // Scheme of all kinds that the operator uses.
@@ -92,7 +106,9 @@ func Run(ctx context.Context, o Options) error {
 		Cache: cache.Options{SyncPeriod: resync, ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ours)}}},
 		LeaderElection: true, LeaderElectionID: lease, LeaderElectionNamespace: o.Namespace,
-		LeaderElectionReleaseOnCancel: true, Controller: config.Controller{SkipNameValidation: &again},
+		LeaderElectionReleaseOnCancel: true, LeaseDuration: ptr(leaseLasts), RenewDeadline: ptr(leaseRenewed),
+		GracefulShutdownTimeout: ptr(endBound), HealthProbeBindAddress: o.Health,
+		Controller: config.Controller{SkipNameValidation: &again},
 	})
 	if err != nil {
 		return fmt.Errorf("start operator: %w", err)
@@ -110,12 +126,18 @@ func Run(ctx context.Context, o Options) error {
 			return fmt.Errorf("start operator: %w", err)
 		}
 	}
+	if err := mgr.AddHealthzCheck("lives", healthz.Ping); err != nil {
+		return fmt.Errorf("start operator: %w", err)
+	}
 	if o.Manager != nil {
 		if err := o.Manager(mgr); err != nil {
 			return err
 		}
 	}
-	if err := mgr.Start(ctx); err != nil {
+	switch err := mgr.Start(ctx); {
+	case err != nil && ctx.Err() != nil: // it was told to end, and did. Caches end late while the API server is away
+		o.Log.WarnContext(ctx, "operator ended before all of it did", "error", err)
+	case err != nil:
 		return fmt.Errorf("run operator: %w", err)
 	}
 	return nil

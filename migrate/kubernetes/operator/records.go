@@ -7,17 +7,29 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Engine drives what is ordered. It answers once an order is durable.
+// Engine drives what is ordered. It answers once an order is durable. Given again, an order is answered as it stands.
+// An error of class Unavailable says nothing of whether it was taken.
 type Engine interface {
-	Order(ctx context.Context, vm *nodev1.VM, kind nodev1.Kind, id, node string) error
+	Order(ctx context.Context, order Order) error
 	Abort(ctx context.Context, vm *nodev1.VM, id string) error
-	Recover(ctx context.Context, vm *nodev1.VM, lost string) error
+	// Recover wakes a VM from its newest snapshot. Its node is lost, and somebody vouches that nothing runs there.
+	Recover(ctx context.Context, rec *nodev1.Record) error
+}
+
+// Order is one to an engine.
+type Order struct {
+	Record *nodev1.Record // as it was when the order was given
+	Kind   nodev1.Kind
+	ID     string // of the operation
+	Node   string // a wish; empty: the scheduler's choice
+	Policy v1alpha1.MigrationPolicy
 }
 
 // records are what the operator itself changes of them: they begin and end with their objects.

@@ -148,9 +148,15 @@ func affinity(template *corev1.Affinity, in Input, intent Intent) *corev1.Affini
 	if in.Node != "" {
 		must = append(must, need(corev1.LabelHostname, corev1.NodeSelectorOpIn, in.Node))
 	}
-	if intent == Receive {
-		must = append(must, need(corev1.LabelHostname, corev1.NodeSelectorOpNotIn,
-			in.Record.GetOperation().GetSource()))
+	left := "" // the node that the VM leaves, or that is lost with it
+	switch intent {
+	case Receive:
+		left = in.Record.GetOperation().GetSource()
+	case Restore:
+		left = in.Record.GetOwner().GetNode()
+	}
+	if left != "" {
+		must = append(must, need(corev1.LabelHostname, corev1.NodeSelectorOpNotIn, left))
 	}
 	if intent != Boot && in.CPU != "" {
 		must = append(must, need(cpuLabel+in.CPU, corev1.NodeSelectorOpExists))

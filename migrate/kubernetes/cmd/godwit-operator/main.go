@@ -1,5 +1,6 @@
-// Command godwit-operator keeps the records of a cluster as objects in the API server of Kubernetes, serves them to the
-// nodes, and drives moves. It may be killed and started again at any time; no VM notices.
+// Command godwit-operator makes VirtualMachines and their sets what they should be. It keeps the records of the cluster
+// as objects in the API server of Kubernetes, serves them to the nodes, and drives moves. Of several, one leads. It may
+// be killed and started again at any time; no VM notices.
 package main
 
 import (
@@ -22,21 +23,18 @@ import (
 )
 
 func main() {
-	flag := flag.NewFlagSet(os.Args[0], flag.ExitOnError) // a package has flags of its own in the common one
-	path := flag.String("config", "", "configuration (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
-	kubeconfig := flag.String("kubeconfig", "", "way to the API server (default: that of the pod)")
-	namespace := flag.String("namespace", "godwit-system", "where what is known of nodes is kept")
-	_ = flag.Parse(os.Args[1:]) // it exits
+	var s settings
+	_ = s.flags().Parse(os.Args[1:]) // an error ends the program
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *path, *kubeconfig, *namespace); err != nil && !errors.Is(err, context.Canceled) {
+	if err := run(ctx, s); err != nil && !errors.Is(err, context.Canceled) {
 		slog.ErrorContext(ctx, "godwit-operator ends", "error", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, path, kubeconfig, namespace string) error {
-	cfg, err := config.Load(path)
+func run(ctx context.Context, s settings) error {
+	cfg, err := config.Load(s.config)
 	if err != nil {
 		return err
 	}
@@ -45,37 +43,47 @@ func run(ctx context.Context, path, kubeconfig, namespace string) error {
 		return err
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
-	api, err := server(kubeconfig)
+	api, err := server(s.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("way to the API server: %w", err)
 	}
-	c, err := control.Open(ctx, cfg, api, namespace)
+	leader, err := control.NewLeader(cfg, api, s.Namespace, s.OnStop)
 	if err != nil {
 		return err
 	}
-	defer wait(ctx, func(ctx context.Context) {
-		objects(ctx, operator.Options{Config: api, Namespace: namespace, Log: slog.Default()})
-	})()
-	return c.Run(ctx)
+	s.Config, s.Log, s.Engine, s.Manager = api, slog.Default(), leader, leader.Join
+	lead(ctx, s.Options)
+	return nil
 }
 
-// wait begins f, and answers what ends it and waits for its end.
-func wait(ctx context.Context, f func(context.Context)) func() {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { defer close(done); f(ctx) }()
-	return func() { cancel(); <-done }
+// settings are what flags say.
+type settings struct {
+	config, kubeconfig string
+	operator.Options
 }
 
-// pause is between two runs of the controllers of objects.
+// flags has a set of its own: the framework puts flags into that of the program.
+func (s *settings) flags() *flag.FlagSet {
+	f := flag.NewFlagSet("godwit-operator", flag.ExitOnError)
+	f.StringVar(&s.config, "config", "", "configuration (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
+	f.StringVar(&s.kubeconfig, "kubeconfig", "", "way to the API server (default: that of the pod)")
+	f.StringVar(&s.Namespace, "namespace", "godwit-system", "where the lease is, and what is known of nodes")
+	f.BoolVar(&s.OnStop, "on-stop", false, "the nodes' shims hibernate a VM whose pod is stopped")
+	f.StringVar(&s.Metrics, "metrics", "", "address of metrics (default: none)")
+	f.StringVar(&s.Health, "health", "", "address of /healthz, and of /readyz, which is true of the one that leads "+
+		"(default: none)")
+	return f
+}
+
+// pause is between two times that this program tries to lead.
 const pause = 2 * time.Second
 
-// objects runs the controllers of objects until ctx ends. They end when the API server is away for longer than their
-// lease lasts. The records are served meanwhile.
-func objects(ctx context.Context, o operator.Options) {
+// lead leads, and waits to lead again, until ctx ends. It leads no more when the API server is away for longer than its
+// lease lasts.
+func lead(ctx context.Context, o operator.Options) {
 	for ctx.Err() == nil {
 		if err := operator.Run(ctx, o); err != nil && ctx.Err() == nil {
-			slog.WarnContext(ctx, "the controllers of objects ended, and begin again", "error", err)
+			slog.WarnContext(ctx, "operator leads no more, and begins again", "error", err)
 		}
 		select {
 		case <-ctx.Done():

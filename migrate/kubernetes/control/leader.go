@@ -1,0 +1,128 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/kubernetes/places"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Leader is the controller of the one operator that leads. It is opened when its process begins to lead: what is known
+// of nodes is read then, since another one has written it before. Until then each order is Unavailable.
+type Leader struct {
+	open   func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error)
+	onStop bool
+	places *places.Places
+
+	mu     sync.Mutex
+	orders operator.Engine // nil: it does not lead
+}
+
+var (
+	_ operator.Engine                = (*Leader)(nil)
+	_ manager.Runnable               = (*Leader)(nil)
+	_ manager.LeaderElectionRunnable = (*Leader)(nil)
+)
+
+// NewLeader takes what Open takes. onStop: the nodes' shims hibernate at a stop. A configuration that is no
+// controller's is refused, before this process waits to lead.
+func NewLeader(cfg *config.Config, api *rest.Config, namespace string, onStop bool) (*Leader, error) {
+	if _, err := identityOf(cfg); err != nil {
+		return nil, err
+	}
+	return &Leader{onStop: onStop, open: func(ctx context.Context, places engine.Places) (operator.Engine,
+		func(context.Context) error, error) {
+		c, err := Open(ctx, cfg, api, namespace, places)
+		if err != nil {
+			return nil, nil, err
+		}
+		return Orders{Engine: c.Driver(), Peers: c.Peers, Restores: c.Moves.Recover}, c.Run, nil
+	}}, nil
+}
+
+// Join has a manager run the controller while it leads.
+func (l *Leader) Join(mgr manager.Manager) error {
+	l.places = &places.Places{Cached: mgr.GetClient(), Writer: mgr.GetClient(),
+		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop}}
+	err := mgr.Add(l)
+	if err == nil {
+		err = mgr.AddReadyzCheck("leads", func(*http.Request) error { return l.Ready() })
+	}
+	if err != nil {
+		return fmt.Errorf("add the controller: %w", err)
+	}
+	return nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*Leader) NeedLeaderElection() bool { return true }
+
+// Start implements manager.Runnable: it serves the nodes, and drives, until ctx ends.
+func (l *Leader) Start(ctx context.Context) error {
+	orders, run, err := l.open(ctx, l.places)
+	if err != nil {
+		return err
+	}
+	l.set(orders)
+	defer l.set(nil)
+	return run(ctx)
+}
+
+func (l *Leader) set(orders operator.Engine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.orders = orders
+}
+
+func (l *Leader) leads() (operator.Engine, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.orders == nil {
+		return nil, fmt.Errorf("the controller is not open yet: %w", errdefs.ErrUnavailable)
+	}
+	return l.orders, nil
+}
+
+// Ready is nil while this process leads, and serves the nodes.
+func (l *Leader) Ready() error {
+	_, err := l.leads()
+	return err
+}
+
+// Order implements operator.Engine.
+func (l *Leader) Order(ctx context.Context, order operator.Order) error {
+	orders, err := l.leads()
+	if err != nil {
+		return err
+	}
+	return orders.Order(ctx, order)
+}
+
+// Abort implements operator.Engine.
+func (l *Leader) Abort(ctx context.Context, vm *nodev1.VM, id string) error {
+	orders, err := l.leads()
+	if err != nil {
+		return err
+	}
+	return orders.Abort(ctx, vm, id)
+}
+
+// Recover implements operator.Engine.
+func (l *Leader) Recover(ctx context.Context, rec *nodev1.Record) error {
+	orders, err := l.leads()
+	if err != nil {
+		return err
+	}
+	return orders.Recover(ctx, rec)
+}

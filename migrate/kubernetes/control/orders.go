@@ -1,0 +1,139 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+
+	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/operator"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Engine is what drives moves and wakes without a destination.
+type Engine interface {
+	Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*nodev1.StatusResponse, error)
+	WakePlaced(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error)
+	Cancel(ctx context.Context, id, reason string) (*nodev1.StatusResponse, error)
+}
+
+// Peers reaches the nodes, which drive what they do with their own VMs.
+type Peers interface {
+	Peer(node string) (nodev1.PeerService, error)
+	Node(name string) (*nodev1.NodeInfo, error)
+}
+
+// Orders gives the orders of VMOperations to who drives them. The uid of a VMOperation is the operation's id: so an
+// order whose answer was lost is the same order when it is given again.
+type Orders struct {
+	Engine Engine
+	Peers  Peers
+	// Restores answers the snapshot that a VM of a lost node is woken from.
+	Restores func(ctx context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error)
+}
+
+var _ operator.Engine = Orders{}
+
+// orderBound of one order. It has to be durable by then.
+const orderBound = 20 * time.Second
+
+// Order implements operator.Engine.
+func (o Orders) Order(ctx context.Context, order operator.Order) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, orderBound)
+	defer cancel()
+	vm, uid, generation := order.Record.GetVm(), order.Record.GetUid(), order.Record.GetGeneration()
+	bandwidth := uint64(deref(order.Policy.BandwidthPerSecond))
+	switch order.Kind {
+	case nodev1.Kind_KIND_WAKE:
+		_, err = o.Engine.WakePlaced(ctx, &nodev1.WakeOrder{On: order.Node, Wake: &nodev1.WakeRequest{Vm: vm,
+			Operation: order.ID, Uid: uid, Generation: generation}})
+	case nodev1.Kind_KIND_MIGRATE:
+		_, err = o.Engine.Migrate(ctx, migrate(vm, order))
+	case nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_CHECKPOINT:
+		node := order.Record.GetOwner().GetNode()
+		if node == "" {
+			return fmt.Errorf("%s of VM %s: no node has it: %w", order.Kind, vm.GetId(), errdefs.ErrFailedPrecondition)
+		}
+		var peer nodev1.PeerService
+		if peer, err = o.Peers.Peer(node); err != nil {
+			break
+		}
+		if order.Kind == nodev1.Kind_KIND_HIBERNATE {
+			_, err = peer.Hibernate(ctx, &nodev1.HibernateRequest{Vm: vm, Operation: order.ID, Uid: uid,
+				Generation: generation, Bandwidth: bandwidth})
+			break
+		}
+		_, err = peer.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: vm, Operation: order.ID, Uid: uid,
+			Generation: generation, Bandwidth: bandwidth})
+	default:
+		err = fmt.Errorf("%s: %w", order.Kind, errdefs.ErrNotImplemented)
+	}
+	if err != nil {
+		return fmt.Errorf("order %s of VM %s: %w", order.ID, vm.GetId(), err)
+	}
+	return nil
+}
+
+func migrate(vm *nodev1.VM, order operator.Order) *nodev1.MigrateRequest {
+	const thousand = 1000
+	p := order.Policy
+	req := &nodev1.MigrateRequest{Vm: vm, To: order.Node, Operation: order.ID,
+		DowntimeMs: int64(deref(p.MaxDowntimeMs)), TimeoutMs: thousand * int64(deref(p.TimeoutSeconds)),
+		Bandwidth: uint64(deref(p.BandwidthPerSecond)), Mode: map[v1alpha1.Lane]string{v1alpha1.LaneLive: moves.ModeLive,
+			v1alpha1.LaneCold: moves.ModeCold}[p.Lane]}
+	for _, why := range p.AbortOn {
+		req.AbortOn = append(req.AbortOn, strings.ToLower(string(why)))
+	}
+	return req
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// Abort implements operator.Engine.
+func (o Orders) Abort(ctx context.Context, vm *nodev1.VM, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, orderBound)
+	defer cancel()
+	if _, err := o.Engine.Cancel(ctx, id, "it was called off"); err != nil {
+		return fmt.Errorf("abort operation %s of VM %s: %w", id, vm.GetId(), err)
+	}
+	return nil
+}
+
+// Recover implements operator.Engine. The id follows from the record: of two orders for one loss, one is opened.
+func (o Orders) Recover(ctx context.Context, rec *nodev1.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, orderBound)
+	defer cancel()
+	lost := rec.GetOwner().GetNode()
+	fail := func(err error) error {
+		return fmt.Errorf("restore VM %s of the lost node %s: %w", rec.GetVm().GetId(), lost, err)
+	}
+	node, err := o.Peers.Node(lost)
+	switch {
+	case err != nil && !errdefs.IsNotFound(err):
+		return fail(err)
+	case node.GetUp():
+		return fail(fmt.Errorf("the node answers: stop it, or take its taint away: %w", errdefs.ErrFailedPrecondition))
+	}
+	from, err := o.Restores(ctx, &nodev1.RecoverRequest{Vm: rec.GetVm(), LostNode: lost, Generation: rec.GetGeneration()})
+	if err != nil {
+		return fail(err)
+	}
+	id := uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "godwit.dev/recover/%s/%d", rec.GetUid(), rec.GetVersion()))
+	if _, err = o.Engine.WakePlaced(ctx, &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: rec.GetVm(),
+		Operation: id.String(), Digest: from.GetDigest(), LostNode: lost, Uid: rec.GetUid(),
+		Generation: rec.GetGeneration()}}); err != nil {
+		return fail(err)
+	}
+	return nil
+}
