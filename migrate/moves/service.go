@@ -146,8 +146,8 @@ func (s *Service) Get(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.S
 	return s.Engine.Status(ctx, req.GetOperation())
 }
 
-// Abort implements nodev1.MovesService. What is committed is not called off, but moved
-// back.
+// Abort implements nodev1.MovesService. A checkpoint can be called off as a move can. What is committed is not called
+// off: a VM is moved back, and a snapshot is deleted.
 func (s *Service) Abort(ctx context.Context, req *nodev1.AbortRequest) (*nodev1.StatusResponse, error) {
 	status, err := s.Engine.Status(ctx, req.GetOperation())
 	if err != nil {
@@ -158,13 +158,13 @@ func (s *Service) Abort(ctx context.Context, req *nodev1.AbortRequest) (*nodev1.
 		return nil, err
 	}
 	switch p := op.GetPhase(); {
-	case op.GetKind() != nodev1.Kind_KIND_MIGRATE:
+	case op.GetKind() != nodev1.Kind_KIND_MIGRATE && op.GetKind() != nodev1.Kind_KIND_CHECKPOINT:
 		return nil, fmt.Errorf("abort operation %s: it is a %s: %w", op.GetId(), op.GetKind(), errdefs.ErrInvalidArgument)
 	case p == nodev1.Phase_PHASE_ABORTED:
 		return status, nil
 	case status.GetSettled() || p >= nodev1.Phase_PHASE_COMMITTED && p != nodev1.Phase_PHASE_ABORTING:
-		return nil, fmt.Errorf("abort operation %s: too late, it is %s; move the VM back: %w", op.GetId(), p,
-			errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("abort operation %s: too late, it is %s; move the VM back, or delete the snapshot: %w",
+			op.GetId(), p, errdefs.ErrFailedPrecondition)
 	}
 	reason := req.GetReason()
 	if reason == "" {

@@ -49,6 +49,8 @@ type Action struct {
 	Operation string                 // AbortOperation, DeleteOperation: its name. OrderAbort: its id
 	VM        *v1alpha1.VirtualMachine
 	Images    map[string]string // NoteImages: by container
+	Content   *v1alpha1.VMSnapshotContent
+	Digest    string // TrimSnapshot
 
 	// Waits is why nothing is done although something is wanted. Refused: nothing will be until somebody changes
 	// something.

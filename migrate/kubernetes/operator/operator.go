@@ -121,7 +121,8 @@ func Run(ctx context.Context, o Options) error {
 	b := base{client: mgr.GetClient(), cached: view(mgr.GetClient()), current: view(mgr.GetAPIReader()),
 		records: records{store: st, service: controller.New(st)}, engine: o.Engine,
 		events: mgr.GetEventRecorder(lease)}
-	for _, add := range []func(ctrl.Manager, base) error{addVM, addSet, addOperation} {
+	for _, add := range []func(ctrl.Manager, base) error{addVM, addSet, addOperation,
+		addSnapshot(o.Namespace)} {
 		if err := add(mgr, b); err != nil {
 			return fmt.Errorf("start operator: %w", err)
 		}

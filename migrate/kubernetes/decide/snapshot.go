@@ -1,0 +1,231 @@
+package decide
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// lookAgain is for what no watch tells of.
+const lookAgain = 5 * time.Second
+
+// Snapshot is what was observed of a VMSnapshot.
+type Snapshot struct {
+	Object *v1alpha1.VMSnapshot
+	VM     *v1alpha1.VirtualMachine // that vmRef names; nil: there is none
+	Pod    *corev1.Pod              // that podRef names, or that the record names; nil: there is none
+	Record *nodev1.Record           // of the VM; nil: there is none
+	Named  *v1alpha1.VMSnapshotContent
+	// Labelled are the work orders that have the snapshot's uid as a label.
+	Labelled []v1alpha1.VMSnapshotContent
+	Claimed  bool // a node has the claim of its capture
+	Unread   error
+}
+
+// orders are those of this snapshot: by label and by what they say of themselves, never by a name alone.
+func (o Snapshot) orders() (all []*v1alpha1.VMSnapshotContent) {
+	for i := range o.Labelled {
+		if o.Labelled[i].Spec.SnapshotRef.UID == string(o.Object.UID) {
+			all = append(all, &o.Labelled[i])
+		}
+	}
+	if o.Named != nil && o.Named.Spec.SnapshotRef.UID == string(o.Object.UID) &&
+		!slices.ContainsFunc(all, func(c *v1alpha1.VMSnapshotContent) bool { return c.UID == o.Named.UID }) {
+		all = append(all, o.Named)
+	}
+	return all
+}
+
+// listed is the snapshot of this object in the record; nil: it is in none.
+func (o Snapshot) listed() *nodev1.SnapshotRef {
+	for _, ref := range o.Record.GetSnapshots() {
+		if ref.GetOperation() == string(o.Object.UID) {
+			return ref
+		}
+	}
+	return nil
+}
+
+// capturing reports whether the records have an operation of this snapshot that is open.
+func (o Snapshot) capturing() bool { return o.Record.GetOperation().GetId() == string(o.Object.UID) }
+
+// NextSnapshot decides what is done next of a VMSnapshot.
+func NextSnapshot(o Snapshot) Action {
+	snap := o.Object
+	if o.Unread != nil {
+		return wait(ReasonRecordsUnavailable, o.Unread.Error())
+	}
+	all := o.orders()
+	switch {
+	case snap.DeletionTimestamp != nil:
+		return o.end(all)
+	case !slices.Contains(snap.Finalizers, FinalizerSnapshot):
+		return Action{Do: AddFinalizer}
+	case meta.IsStatusConditionTrue(snap.Status.Conditions, CondFailed):
+		return Action{Do: None}
+	case o.Named != nil && o.Named.Spec.SnapshotRef.UID != string(snap.UID):
+		return refuse(ReasonContentConflict, "VMSnapshotContent "+o.Named.Name+" is another snapshot's")
+	case len(all) > 1:
+		next := wait(ReasonAmbiguous, fmt.Sprintf("it has %d work orders, %s and %s: delete those that are not its own",
+			len(all), all[0].Name, all[1].Name))
+		next.After = lookAgain
+		return next
+	case len(all) == 1:
+		return o.follow(all[0])
+	case o.listed() != nil: // there is nothing left to order
+		return Action{Do: None}
+	}
+	return o.order()
+}
+
+// follow decides by the work order. What it says counts once the record says so too.
+func (o Snapshot) follow(c *v1alpha1.VMSnapshotContent) Action {
+	if c.DeletionTimestamp != nil { // by somebody else: it is ordered again
+		if !o.capturing() && !o.Claimed && slices.Contains(c.Finalizers, FinalizerSnapshot) {
+			return Action{Do: ReleaseContent, Content: c}
+		}
+		next := wait(ReasonClaimed, "its work order is being deleted")
+		next.After = lookAgain
+		return next
+	}
+	if c.Labels[LabelSnapshotUID] != string(o.Object.UID) || c.Labels[LabelNode] != NodeLabel(c.Spec.Source.NodeName) {
+		return Action{Do: AdoptContent, Content: c}
+	}
+	if f := meta.FindStatusCondition(c.Status.Conditions, CondFailed); f != nil && f.Status == metav1.ConditionTrue {
+		return refuse(Reason(f.Reason), f.Message)
+	}
+	switch ref := o.listed(); {
+	case ref == nil && meta.IsStatusConditionTrue(c.Status.Conditions, CondReady):
+		return wait(ReasonNotListed, "the record of its VM does not list snapshot "+c.Status.Digest)
+	case ref == nil:
+		why, message := ReasonOperation, "node "+c.Spec.Source.NodeName+" has the order"
+		if said := meta.FindStatusCondition(c.Status.Conditions, CondReady); said != nil {
+			why, message = Reason(said.Reason), said.Message
+		}
+		return wait(why, message)
+	case meta.IsStatusConditionTrue(c.Status.Conditions, CondReady) && ref.GetDigest() != c.Status.Digest:
+		return wait(ReasonNotListed, fmt.Sprintf("the record lists snapshot %s, and node %s says %s", ref.GetDigest(),
+			c.Spec.Source.NodeName, c.Status.Digest))
+	case !meta.IsStatusConditionTrue(c.Status.Conditions, CondReady):
+		return wait(ReasonOperation, "node "+c.Spec.Source.NodeName+" has not said so yet")
+	}
+	return Action{Do: None}
+}
+
+// order makes the work order, once the pod of the source has a node. Until then it waits, and nothing has failed.
+func (o Snapshot) order() Action {
+	snap, from := o.Object, o.Object.Spec.Source
+	if snap.Spec.ClassName != "" {
+		return refuse(ReasonUnsupported, "className: snapshots go to the repository of their node. Leave it away")
+	}
+	switch {
+	case from.VMRef != nil && o.VM == nil:
+		return wait(ReasonSourceNotFound, "there is no VirtualMachine "+from.VMRef.Name)
+	case from.VMRef != nil && from.VMRef.UID != "" && from.VMRef.UID != string(o.VM.UID):
+		return refuse(ReasonStaleSource, fmt.Sprintf("VirtualMachine %s is another one by now: its uid is %s",
+			from.VMRef.Name, o.VM.UID))
+	case from.VMRef != nil && o.Pod == nil:
+		return wait(ReasonNoNode, "VirtualMachine "+from.VMRef.Name+" runs in no pod")
+	case from.PodRef != nil:
+		if why, message := source(o.Pod, snap.Namespace, from.PodRef.Name, from.PodRef.UID); why != "" {
+			return refuse(why, message)
+		}
+		if o.Pod.Labels[pods.LabelVM] == "" {
+			return refuse(ReasonInvalid, "pod "+o.Pod.Name+" is not that of a VirtualMachine")
+		}
+	}
+	switch {
+	case o.Pod.Spec.NodeName == "":
+		return wait(ReasonNoNode, "pod "+o.Pod.Name+" has no node yet")
+	case !pods.Names(o.Record, o.Pod):
+		return wait(ReasonNoNode, "the record does not name pod "+o.Pod.Name)
+	}
+	return Action{Do: MakeContent, Content: content(snap, o.Pod)}
+}
+
+// content is the work order. Its labels are the operator's word of which VM is meant; its spec is what the node checks.
+func content(snap *v1alpha1.VMSnapshot, pod *corev1.Pod) *v1alpha1.VMSnapshotContent {
+	return &v1alpha1.VMSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: OrderName(snap.UID), Finalizers: []string{FinalizerSnapshot},
+			Labels: map[string]string{LabelNode: NodeLabel(pod.Spec.NodeName), LabelSnapshotUID: string(snap.UID),
+				pods.LabelVM: pod.Labels[pods.LabelVM], pods.LabelRecordUID: pod.Labels[pods.LabelRecordUID]}},
+		Spec: v1alpha1.VMSnapshotContentSpec{
+			SnapshotRef: v1alpha1.NamespacedRef{Namespace: snap.Namespace, Name: snap.Name, UID: string(snap.UID)},
+			Source: v1alpha1.ContentSource{NodeName: pod.Spec.NodeName, PodRef: v1alpha1.NamespacedRef{
+				Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}},
+		},
+	}
+}
+
+// end removes the work order, has the record owe the snapshot, and lets the object go, in this order.
+func (o Snapshot) end(all []*v1alpha1.VMSnapshotContent) Action {
+	for _, c := range all {
+		if c.DeletionTimestamp == nil {
+			return Action{Do: DeleteContent, Content: c}
+		}
+	}
+	if o.capturing() || o.Claimed {
+		next := wait(ReasonClaimed, "its node ends the capture first")
+		next.After = lookAgain
+		return next
+	}
+	if ref := o.listed(); ref != nil && o.Object.Spec.DeletionPolicy != v1alpha1.DeletionRetain {
+		if use := transition.InUse(o.Record, ref.GetDigest()); use != "" {
+			return wait(ReasonInUse, use)
+		}
+		return Action{Do: TrimSnapshot, Digest: ref.GetDigest()}
+	}
+	for _, c := range all {
+		if slices.Contains(c.Finalizers, FinalizerSnapshot) {
+			return Action{Do: ReleaseContent, Content: c}
+		}
+	}
+	if slices.Contains(o.Object.Finalizers, FinalizerSnapshot) {
+		return Action{Do: DropFinalizer}
+	}
+	return Action{Do: None}
+}
+
+// SnapshotStatus is what the status says. Ready is the record's word. Failed stays.
+func SnapshotStatus(o Snapshot, next Action) v1alpha1.VMSnapshotStatus {
+	old := o.Object.Status
+	settles := next.Waits == "" && (next.Do == AddFinalizer || o.Object.DeletionTimestamp != nil)
+	if o.Unread != nil || settles || meta.IsStatusConditionTrue(old.Conditions, CondFailed) {
+		return old
+	}
+	s := v1alpha1.VMSnapshotStatus{ObservedGeneration: o.Object.Generation,
+		BoundSnapshotContentName: old.BoundSnapshotContentName}
+	for _, c := range old.Conditions {
+		if c.Type == CondReady {
+			s.Conditions = append(s.Conditions, c)
+		}
+	}
+	if all := o.orders(); len(all) == 1 {
+		s.BoundSnapshotContentName = all[0].Name
+	}
+	switch ref := o.listed(); {
+	case next.Refused:
+		failed(&s.Conditions, s.ObservedGeneration, next.Waits, next.Message)
+	case ref != nil && next.Waits == "" && next.Do == None:
+		if s.BoundSnapshotContentName == "" {
+			s.BoundSnapshotContentName = OrderName(o.Object.UID)
+		}
+		s.Digest, s.Bytes, s.CompletionTime = ref.GetDigest(), int64(ref.GetBytes()), unix(ref.GetCreatedUnixNano())
+		setCondition(&s.Conditions, s.ObservedGeneration, CondReady, metav1.ConditionTrue, ReasonSnapshotReady, "")
+	case next.Waits != "":
+		setCondition(&s.Conditions, s.ObservedGeneration, CondReady, metav1.ConditionFalse, next.Waits, next.Message)
+	default:
+		setCondition(&s.Conditions, s.ObservedGeneration, CondReady, metav1.ConditionFalse, ReasonOperation, "")
+	}
+	return s
+}

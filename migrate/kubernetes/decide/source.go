@@ -1,0 +1,125 @@
+package decide
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+)
+
+// What work orders are known by.
+const (
+	// FinalizerSnapshot is on a VMSnapshot, and on its work order.
+	FinalizerSnapshot = "godwit.dev/snapshot"
+	// LabelNode of a work order is the node that it is for. A node reads those alone.
+	LabelNode = "godwit.dev/node"
+	// LabelSnapshotUID of a work order is the uid of its VMSnapshot.
+	LabelSnapshotUID = "godwit.dev/snapshot-uid"
+	// LabelEligible of a pod says that a work order for it was found valid.
+	LabelEligible = "godwit.dev/capture-eligible"
+)
+
+// What is done for snapshots.
+const (
+	MakeContent    Do = "MakeContent"
+	AdoptContent   Do = "AdoptContent" // it gets the labels that it should have
+	DeleteContent  Do = "DeleteContent"
+	ReleaseContent Do = "ReleaseContent" // from its finalizer
+	TrimSnapshot   Do = "TrimSnapshot"   // it becomes a debt of the record
+	Promote        Do = "Promote"        // a pod: it may be captured
+	Demote         Do = "Demote"
+	Capture        Do = "Capture" // as the order says; one that has begun is followed
+	TellReady      Do = "TellReady"
+	TellFailed     Do = "TellFailed"
+)
+
+// The reasons of snapshots and of work orders.
+const (
+	ReasonSnapshotReady   Reason = "SnapshotReady"
+	ReasonSourceNotFound  Reason = "SourceNotFound"
+	ReasonStaleSource     Reason = "StaleSource"
+	ReasonSourceGone      Reason = "SourceGone"
+	ReasonNoNode          Reason = "SourceHasNoNode"
+	ReasonContentConflict Reason = "ContentConflict"
+	ReasonAmbiguous       Reason = "SnapshotLookupAmbiguous"
+	ReasonNotListed       Reason = "NotListed"
+	ReasonInUse           Reason = "SnapshotInUse"
+	ReasonClaimed         Reason = "Claimed"
+	ReasonUnsupported     Reason = "Unsupported"
+	ReasonCaptureFailed   Reason = "CaptureFailed"
+	ReasonCancelled       Reason = "CaptureCancelled"
+)
+
+// CondFailed of a snapshot or a work order is final.
+const CondFailed = "Failed"
+
+// OrderName is the name of a snapshot's work order, and of its claim. It is the snapshot's name in the record too.
+func OrderName(snapshot types.UID) string { return "vmsnap-" + string(snapshot) }
+
+// NodeLabel is a node's name as a label. One that is too long for a label is hashed; the spec has the name itself.
+func NodeLabel(node string) string {
+	if len(node) <= validation.LabelValueMaxLength {
+		return node
+	}
+	sum := sha256.Sum256([]byte(node))
+	return hex.EncodeToString(sum[:20])
+}
+
+// SnapshotOf is the VMSnapshot that a work order is for. The order itself says so: one that has gone says it too.
+func SnapshotOf(c *v1alpha1.VMSnapshotContent) types.NamespacedName {
+	return types.NamespacedName{Namespace: c.Spec.SnapshotRef.Namespace, Name: c.Spec.SnapshotRef.Name}
+}
+
+// PodOf is the pod that a work order names.
+func PodOf(c *v1alpha1.VMSnapshotContent) types.NamespacedName {
+	return types.NamespacedName{Namespace: c.Spec.Source.PodRef.Namespace, Name: c.Spec.Source.PodRef.Name}
+}
+
+// Final reports whether a work order is Ready or has Failed. Its node writes it no more.
+func Final(c *v1alpha1.VMSnapshotContent) bool {
+	return meta.IsStatusConditionTrue(c.Status.Conditions, CondReady) ||
+		meta.IsStatusConditionTrue(c.Status.Conditions, CondFailed)
+}
+
+// source says why a pod is not the one that is meant, or can be captured no more. Empty: it can.
+func source(pod *corev1.Pod, namespace, name, uid string) (Reason, string) {
+	switch {
+	case pod == nil:
+		return ReasonSourceNotFound, fmt.Sprintf("there is no pod %s/%s", namespace, name)
+	case string(pod.UID) != uid:
+		return ReasonStaleSource, fmt.Sprintf("pod %s/%s is another one by now: its uid is %s", namespace, name, pod.UID)
+	case pod.DeletionTimestamp != nil || pods.Ended(pod):
+		return ReasonSourceGone, fmt.Sprintf("pod %s/%s ends, or has ended", namespace, name)
+	}
+	return "", ""
+}
+
+// olderOrder compares by the time of creation, then by name.
+func olderOrder(a, b *v1alpha1.VMSnapshotContent) int {
+	if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Name, b.Name)
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// failed sets both conditions of something that will never be ready.
+func failed(all *[]metav1.Condition, generation int64, why Reason, message string) {
+	setCondition(all, generation, CondReady, metav1.ConditionFalse, why, message)
+	setCondition(all, generation, CondFailed, metav1.ConditionTrue, why, message)
+}

@@ -1,0 +1,119 @@
+// Package nodeagent carries out the work orders of one node: it captures VMs for VMSnapshots, by the node's godwitd.
+//
+// It may be killed at any time. godwitd drives a capture on its own, and an order that is looked at again finds it.
+package nodeagent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// ClaimDuration is how long a claim lasts that is not renewed.
+const ClaimDuration = 15 * time.Second
+
+// atOnce is how many pods are captured at a time. godwitd has bounds of its own.
+const atOnce = 16
+
+// Daemon is the node's godwitd, as far as work orders need it.
+type Daemon interface {
+	// Checkpoint answers once the operation is durable. One whose id is known begins nothing, and is answered as it is.
+	Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (*nodev1.StatusResponse, error)
+	// Status of an operation, open or closed. NotFound: the records know none of that id.
+	Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
+	Abort(ctx context.Context, req *nodev1.AbortRequest) (*nodev1.StatusResponse, error)
+}
+
+// Options of a node's agent.
+type Options struct {
+	Config    *rest.Config
+	Node      string // as the API server calls it
+	Namespace string // of the claims
+	Daemon    Daemon
+	Log       *slog.Logger
+	Claim     time.Duration // 0: ClaimDuration
+}
+
+// agent is what both controllers have.
+type agent struct {
+	client  client.Client // writes, and reads from the cache
+	current client.Reader // reads from the API server
+	node    string
+	daemon  Daemon
+	claims  claims
+	running running
+}
+
+// Run carries out work orders until ctx ends. Captures that are under way go on in godwitd.
+func Run(ctx context.Context, o Options) error {
+	mgr, err := manager(o)
+	if err != nil {
+		return fmt.Errorf("start the agent of node %s: %w", o.Node, err)
+	}
+	claim := o.Claim
+	if claim == 0 {
+		claim = ClaimDuration
+	}
+	a := &agent{client: mgr.GetClient(), current: mgr.GetAPIReader(), node: o.Node, daemon: o.Daemon}
+	if a.claims, err = newClaims(o.Config, o.Namespace, claim); err != nil {
+		return err
+	}
+	if err := addOrders(mgr, a); err != nil {
+		return fmt.Errorf("start the agent of node %s: %w", o.Node, err)
+	}
+	if err := addCaptures(mgr, a); err != nil {
+		return fmt.Errorf("start the agent of node %s: %w", o.Node, err)
+	}
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the agent of node %s: %w", o.Node, err)
+	}
+	return nil
+}
+
+// manager watches this node's orders, and the pods of VMs at this node. It sees no others.
+func manager(o Options) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	ofVMs, err := labels.NewRequirement(pods.LabelVM, selection.Exists, nil)
+	if err != nil {
+		return nil, err
+	}
+	log := operator.Logger(o.Log)
+	ctrl.SetLogger(log)
+	again := true // an agent that is started again in one process has controllers of the same names
+	return ctrl.NewManager(o.Config, ctrl.Options{
+		Scheme: scheme, Logger: log, Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ofVMs),
+				Field: fields.OneTermEqualSelector("spec.nodeName", o.Node)},
+			&v1alpha1.VMSnapshotContent{}: {Label: labels.SelectorFromSet(labels.Set{
+				decide.LabelNode: decide.NodeLabel(o.Node)})},
+		}},
+		Controller: config.Controller{SkipNameValidation: &again},
+	})
+}
