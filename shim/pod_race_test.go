@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -252,4 +253,41 @@ func TestPodWakesWhileOneIsMade(t *testing.T) {
 	w.must("begin a Create", err)
 	vm.pod.settle(vm.life)
 	w.service.leavePod(made)
+}
+
+// TestStopBeforeTheHold: StopPodSandbox comes after a hibernate was ordered and before the shim holds the VM. A
+// container that was stopped has ended, and its pod sleeps. The sandbox is refused then by the operation's name.
+func TestStopBeforeTheHold(t *testing.T) {
+	w := newWorld(t)
+	w.podNotes = map[string]string{"godwit.dev/vm": "web"}
+	w.runningPod("web", "log")
+	ref := w.ref()
+	w.must("stop web", w.killTask("web"))
+	w.waitFor("web")
+	_, err := w.capture()
+	w.must("capture", err)
+	if err := errgrpc.ToNative(w.killTask("vm")); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), ref.GetOperation()) {
+		t.Errorf("stop of a pod that is held: %v", err)
+	}
+	if n := w.ends(); n != 1 {
+		t.Errorf("containerd was told of %d ends, not of that of web alone", n)
+	}
+}
+
+// TestHibernateAfterTheStop: the whole pod was stopped before the shim holds the VM. The order fails, and says so.
+func TestHibernateAfterTheStop(t *testing.T) {
+	w := newWorld(t)
+	w.podNotes = map[string]string{"godwit.dev/vm": "web"}
+	w.runningPod("web")
+	w.must("stop web", w.killTask("web"))
+	w.must("stop pod", w.kill("", 9))
+	w.waitFor("vm")
+	_, err := w.capture()
+	if err := errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "stopped") {
+		t.Errorf("capture of a pod that was stopped: %v", err)
+	}
+	w.must("delete web", w.deleteTask("web"))
+	w.must("delete pod", w.delete())
+	w.nothingLeft()
 }

@@ -231,6 +231,42 @@ func steady(text string) string {
 	return strings.Join(all, "")
 }
 
+// A process may have an address space that is smaller than what Go's runtime reserves: the stage that starts it has
+// no such limit while it works.
+func TestSmallAddressSpace(t *testing.T) {
+	if !inGuest(t) {
+		return
+	}
+	s := newContainerGuest(t)
+	spec := program(func(p *specs.Process) {
+		p.Rlimits = append(p.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_AS", Soft: 16 << 20, Hard: 32 << 20},
+			specs.POSIXRlimit{Type: "RLIMIT_DATA", Soft: 8 << 20, Hard: 8 << 20})
+	}, "sh", "-c", "ulimit -v; ulimit -d")
+	for _, container := range []string{"c1", "filtered"} {
+		for i, way := range []string{"stage", "fork server"} {
+			c, first := s.containers[container], s.processOf(container)
+			r := request(t, fmt.Sprint("small", i), container, spec)
+			p := newProcess(r.Id, c, spec, s.opts.Poke)
+			start := func() error { return s.startExec(t.Context(), c, p, r) }
+			if way == "fork server" {
+				start = func() error { return s.fork(t.Context(), p, first, r) }
+			} else {
+				s.forks.traced.Store(true)
+			}
+			err := start()
+			s.forks.traced.Store(false)
+			if err != nil {
+				t.Errorf("%s in %s: %v", way, container, err)
+				continue
+			}
+			p.stdin.stop()
+			if got := ran(t, p); !strings.HasPrefix(got, "16384\n8192\n") {
+				t.Errorf("%s in %s: %s", way, container, got)
+			}
+		}
+	}
+}
+
 // Where the fork server starts nothing, the error is that of a stage.
 func TestForkRefuses(t *testing.T) {
 	if !inGuest(t) {
