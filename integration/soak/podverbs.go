@@ -135,11 +135,19 @@ func (a *act) wakes(ctx context.Context, m *making) error {
 	})
 }
 
+// incomplete is how long a pod lacks a container that it needs: a pod that runs without it has run by then.
+const incomplete = 5 * time.Second
+
 // podWakeRemoved begins a wake, and removes the sandbox before all containers are started. The pod sleeps on.
 func (a *act) podWakeRemoved(ctx context.Context) error {
 	m := a.making(a.g, a.to)
 	m.names = []string{sideContainer}
 	err := m.make(ctx)
+	select {
+	case <-time.After(incomplete):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	a.log("  %s: the sandbox is removed now: %v", a, err)
 	return harness.Poll(ctx, podBound, func(ctx context.Context) error { return a.g.drop(ctx, a.to) })
 }

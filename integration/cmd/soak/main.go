@@ -22,6 +22,7 @@ func main() {
 	flag.Uint64Var(&opts.Seed, "seed", 0, "of the schedule; 0: a fresh one")
 	flag.IntVar(&opts.VMs, "vms", 12, "how many VMs there are")
 	flag.IntVar(&opts.Pods, "pods", 2, "how many pods of CRI there are beside them")
+	flag.IntVar(&opts.PodEach, "pod-each", 0, "how many steps lie between two verbs of pods; 0: 3")
 	flag.StringVar(&opts.Mutation, "mutation", "", "a fault that was mended, to be built back in")
 	flag.BoolVar(&opts.Faultless, "faultless", false, "leave faults out")
 	flag.BoolVar(&opts.KeepAll, "keep", false, "keep the logs of all programs although nothing was wrong")
