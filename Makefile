@@ -41,7 +41,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: image usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod bench bench-live \
+.PHONY: image usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod demo-k8s bench bench-live \
 	shimtest critest cri-suite k8s test-k8s crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
@@ -156,6 +156,11 @@ demo-pod: setup $(demo_tools) $(tools)/.critest build guest ## two nodes: a pod 
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
 	GODWIT_VMM=$(VMM) bin/integration/demo -pod -out out/demo-pod.json
+
+demo-k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(tools)/runc build guest ## Kubernetes with two nodes: a VirtualMachine sleeps, wakes on the other node, and moves back while it runs, by kubectl (root)
+	@mkdir -p out bin/integration
+	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
+	bin/integration/demo -k8s -out out/demo-k8s.json
 
 lint: setup $(tools)/.lint $(tools)/.generate $(tools)/.swagger $(tools)/.crd ## formatting, vet, linters, generated code, portability, go.mod
 	tools/lint.sh $(portable)

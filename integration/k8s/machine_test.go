@@ -4,10 +4,13 @@ package k8s
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"godwit.dev/godwit/integration/harness"
 )
@@ -113,3 +116,60 @@ const impostor = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q, "
 	"annotations": {"godwit.dev/vm": %q, "io.kubernetes.cri.sandbox-namespace": "default"}},
 	"spec": {"runtimeClassName": "godwit", "nodeName": %q, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
 	"containers": [{"name": "main", "image": "localhost/godwit/busybox:1", "command": ["sleep", "10000"]}]}}`
+
+// travels has the VM do something, and afterwards it is the same one, on that node and on no other.
+func (s site) travels(what, node, nonce string, count int, wish string) {
+	s.t.Helper()
+	begun := time.Now()
+	s.kubectl("patch", "gvm", "shop", "--type=merge", "-p", wish)
+	s.kubectl("wait", "gvm/shop", "--for=jsonpath={.status.owner.node}="+node, "--timeout="+limit.String())
+	s.kubectl("wait", "gvm/shop", "--for=jsonpath={.status.phase}=Running", "--timeout="+limit.String())
+	s.wait("condition=Ready", "gvm/shop")
+	s.t.Logf("%s: Ready on node %s after %.1f s", what, node, time.Since(begun).Seconds())
+	for command, want := range map[string]string{"GET nonce": nonce, "INCR count": strconv.Itoa(count)} {
+		if got, err := s.AskRedis(s.t.Context(), "shop", command); err != nil || got != want {
+			s.t.Errorf("%s: %s answers %q, want %q: %v", what, command, got, want, err)
+		}
+	}
+	for _, n := range s.Nodes() {
+		want := 0
+		if n.Name == node {
+			want = 1
+		}
+		if err := harness.Poll(s.t.Context(), time.Minute, func(context.Context) error {
+			pids, err := n.VMMs()
+			if err == nil && len(pids) != want {
+				err = fmt.Errorf("node %s has the VMMs %v", n.Name, pids)
+			}
+			return err
+		}); err != nil {
+			s.t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestMachineTravels: by patches of its object, a VM sleeps, wakes on the other node, and moves back while it runs.
+// What its redis has in memory is asked from outside.
+func TestMachineTravels(t *testing.T) {
+	s := openMachines(t)
+	s.apply("shop")
+	s.wait("condition=Ready", "gvm/shop")
+	home := s.kubectl("get", "gvm", "shop", "-o", "jsonpath={.status.owner.node}")
+	away := s.Workers()[0].Name
+	if away == home {
+		away = s.Workers()[1].Name
+	}
+	nonce := rand.Text()
+	if got, err := s.AskRedis(t.Context(), "shop", "SET", "nonce", nonce); err != nil || got != "OK" {
+		t.Fatalf("redis says %q: %v", got, err)
+	}
+	s.travels("nothing", home, nonce, 1, `{}`)
+	s.kubectl("patch", "gvm", "shop", "--type=merge", "-p", `{"spec": {"operatingMode": "Hibernated"}}`)
+	s.wait("condition=Hibernated", "gvm/shop")
+	if err := harness.Poll(t.Context(), limit, s.empty); err != nil {
+		t.Error(err)
+	}
+	s.eventually("the end of its pod", func(out string) bool { return out == "" }, "get", "pods", "-o", "name")
+	s.travels("wake", away, nonce, 2, fmt.Sprintf(`{"spec": {"operatingMode": "Running", "nodeName": %q}}`, away))
+	s.travels("live move", home, nonce, 3, fmt.Sprintf(`{"spec": {"nodeName": %q}}`, home))
+}

@@ -1,6 +1,6 @@
 // Command demo shows godwit's main job, and writes what it measured. With -live it shows a VM that moves while it runs,
-// with -pod a pod that does both. It ends with 1 if any check fails, and with 2 if the VMM that GODWIT_VMM
-// names does not run here. It cleans up also when interrupted.
+// with -pod a pod that does both, and with -k8s a VirtualMachine of Kubernetes that does both. It ends with 1 if any
+// check fails, and with 2 if the VMM that GODWIT_VMM names does not run here. It cleans up also when interrupted.
 package main
 
 import (
@@ -25,8 +25,9 @@ func main() {
 	out := flag.String("out", "out/demo.json", "file for the measurements")
 	live := flag.Bool("live", false, "show a live move")
 	pod := flag.Bool("pod", false, "show a pod")
+	kubernetes := flag.Bool("k8s", false, "show a VirtualMachine of Kubernetes")
 	flag.Parse()
-	os.Exit(run(*out, func(ctx context.Context) (result, error) { return show(ctx, *live, *pod) }))
+	os.Exit(run(*out, func(ctx context.Context) (result, error) { return show(ctx, *live, *pod, *kubernetes) }))
 }
 
 // result is what a demo has measured.
@@ -35,8 +36,10 @@ type result interface {
 	Write(path string) error
 }
 
-func show(ctx context.Context, live, pod bool) (result, error) {
+func show(ctx context.Context, live, pod, kubernetes bool) (result, error) {
 	switch {
+	case kubernetes:
+		return demo.RunKubernetes(ctx, os.Stdout)
 	case pod:
 		return demo.RunPod(ctx, os.Stdout)
 	case live:

@@ -185,7 +185,11 @@ func (o VM) wish() string {
 
 // makePod is the only place that wants a pod.
 func (o VM) makePod() Action {
-	pod, err := pods.Make(pods.Input{VM: o.Object, Record: o.Record, Images: o.Images, Node: o.wanted(),
+	images := o.Images
+	if len(images) == 0 {
+		images = o.Running
+	}
+	pod, err := pods.Make(pods.Input{VM: o.Object, Record: o.Record, Images: images, Node: o.wanted(),
 		Holders: o.Holders, CPU: o.CPU, Movable: o.Engine, OnStop: o.OnStop})
 	if err != nil {
 		return refuse(ReasonInvalid, err.Error())

@@ -94,9 +94,6 @@ func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 		return err
 	}
 	o.Running = running(o)
-	if o.Images == nil {
-		o.Images = o.Running
-	}
 	if node := o.Record.GetOwner().GetNode(); node != "" && vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
 		n := &corev1.Node{}
 		there, err := v.Get(ctx, types.NamespacedName{Name: node}, n)
