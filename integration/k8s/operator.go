@@ -48,6 +48,9 @@ func (c *Cluster) install(ctx context.Context) error {
 	if err := c.server.WriteConfig(operatorAccount, strings.TrimSpace(token)); err != nil {
 		return err
 	}
+	if err := c.writeWebhook(ctx, root); err != nil {
+		return err
+	}
 	return c.StartOperator(ctx)
 }
 
@@ -77,7 +80,7 @@ func (c *Cluster) StartOperator(ctx context.Context) error {
 	}
 	var err error
 	c.operator, err = a.Daemon(ctx, "operator", up, c.operatorProgram, "--config", a.Config, "--kubeconfig",
-		c.config(operatorAccount))
+		c.config(operatorAccount), "--webhook", c.webhookAt(), "--webhook-certs", c.path("webhook"))
 	if err != nil {
 		return fmt.Errorf("start the operator: %w", err)
 	}

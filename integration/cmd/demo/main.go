@@ -1,6 +1,6 @@
-// Command demo shows godwit's main job, and writes what it measured. With -live it shows a VM that moves while it runs,
-// with -pod a pod that does both, and with -k8s a VirtualMachine of Kubernetes that does both. It ends with 1 if any
-// check fails, and with 2 if the VMM that GODWIT_VMM names does not run here. It cleans up also when interrupted.
+// Command demo shows godwit's main job, and writes what it measured. With -live it shows a VM that moves while it runs.
+// With -pod a pod does both, and with -k8s a VirtualMachine of Kubernetes. It ends with 1 if any check fails, and with
+// 2 if the VMM that GODWIT_VMM names does not run here. It cleans up also when interrupted.
 package main
 
 import (

@@ -16,9 +16,11 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/kubernetes/control"
+	"godwit.dev/godwit/migrate/kubernetes/eviction"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 )
 
@@ -51,7 +53,13 @@ func run(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	s.Config, s.Log, s.Engine, s.Manager = api, slog.Default(), leader, leader.Join
+	s.Config, s.Log, s.Engine = api, slog.Default(), leader
+	s.Manager = func(mgr manager.Manager) error {
+		if err := leader.Join(mgr); err != nil || s.webhook == "" {
+			return err
+		}
+		return eviction.Join(mgr, s.webhook, s.certs, s.OnStop)
+	}
 	lead(ctx, s.Options)
 	return nil
 }
@@ -59,6 +67,7 @@ func run(ctx context.Context, s settings) error {
 // settings are what flags say.
 type settings struct {
 	config, kubeconfig string
+	webhook, certs     string
 	operator.Options
 }
 
@@ -69,6 +78,8 @@ func (s *settings) flags() *flag.FlagSet {
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "way to the API server (default: that of the pod)")
 	f.StringVar(&s.Namespace, "namespace", "godwit-system", "where the lease is, and what is known of nodes")
 	f.BoolVar(&s.OnStop, "on-stop", false, "the nodes' shims hibernate a VM whose pod is stopped")
+	f.StringVar(&s.webhook, "webhook", "", "address of the webhook of evictions (default: none)")
+	f.StringVar(&s.certs, "webhook-certs", "", "directory with its tls.crt and tls.key")
 	f.StringVar(&s.Metrics, "metrics", "", "address of metrics (default: none)")
 	f.StringVar(&s.Health, "health", "", "address of /healthz, and of /readyz, which is true of the one that leads "+
 		"(default: none)")
