@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -32,6 +33,7 @@ type fakeStore struct {
 	early      chan struct{}   // if set, Push waits for it before the pause
 	block      chan struct{}   // and for this one in it
 	noting     bool            // the kernel notes on after a checkpoint
+	written    *stream.Written // of a live move
 	untabled   string          // why that has no page table
 	late       chan struct{}   // and for this one after that of a checkpoint
 	failUpload bool
@@ -214,7 +216,7 @@ func (s *fakeStore) Receive(ctx context.Context, j worker.ReceiveJob, _ func(wor
 	if err := s.wait(ctx, s.early); err != nil {
 		return err
 	}
-	if err := j.Arrival.Load(ctx, streamDigest, s.resume); err != nil {
+	if err := j.Arrival.Load(ctx, streamDigest, s.resume, s.written); err != nil {
 		return err
 	}
 	return s.call("tell ready")

@@ -12,6 +12,7 @@ import (
 	"godwit.dev/godwit/internal/gcpause"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
+	"godwit.dev/godwit/snapshot/stream"
 )
 
 // admit refuses a Start of a moved VM that is not this node's yet, and leaves the task as
@@ -39,7 +40,7 @@ func (s *starting) takeUndo() *steps.Undo {
 	}
 	a.cancel()
 	<-a.done
-	s.readdress, s.plugs = a.start.readdress, a.start.plugs
+	s.readdress, s.plugs, s.armed = a.start.readdress, a.start.plugs, a.start.armed
 	return a.made
 }
 
@@ -70,7 +71,7 @@ func (a *arrival) Complete(ctx context.Context) error {
 
 // Load gives the VMM its device state. The VM is complete then, and has not executed an
 // instruction.
-func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage) error {
+func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage, written *stream.Written) error {
 	go gcpause.Defer(gcDelay) // which waits for a collection that is under way
 	var resume journal.Resume
 	if err := json.Unmarshal(data, &resume); err != nil {
@@ -95,6 +96,7 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage)
 		j.Stdio = a.vm.owner.configuredOutput(j.Stdio, resume)
 		a.vm.pod.arrived(j, &resume)
 	}
+	a.start.written = written
 	var drafting sync.WaitGroup
 	drafting.Go(func() { a.vm.prewrite(ready) })
 	err := a.vm.machine.LoadState(ctx, a.state)

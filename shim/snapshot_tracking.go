@@ -8,6 +8,7 @@ import (
 
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/tracking"
+	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/snapshot/worker"
 )
@@ -90,18 +91,30 @@ func (s *starting) startTracking(ctx context.Context) error {
 	if j.Postcopy != nil {
 		return s.registerRAM()
 	}
-	if vm.tracking.currentChoice(ctx).Way != track.UFFD {
+	moves := vm.origin.arrival != nil
+	if moves && s.written == nil || vm.tracking.currentChoice(ctx).Way != track.UFFD {
 		return nil
 	}
 	ram, err := os.Open(j.RAM)
 	if err == nil {
 		defer ram.Close()
-		err = track.Arm(j.Process.PID, j.Process.Userfault, ram)
+		if moves {
+			err = track.ArmBut(j.Process.PID, j.Process.Userfault, ram, spansOf(s.written))
+		} else {
+			err = track.Arm(j.Process.PID, j.Process.Userfault, ram)
+		}
 	}
 	if s.armed = err == nil; err != nil {
 		vm.log.Info("RAM is not tracked from the wake on: the next snapshot compares all pages", "reason", err)
 	}
 	return nil
+}
+
+func spansOf(w *stream.Written) (all []track.Span) {
+	for _, p := range w.Parts {
+		all = append(all, track.Span(p))
+	}
+	return all
 }
 
 // stop has the VMM run on untracked. It may never have been tracked.

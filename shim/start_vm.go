@@ -18,6 +18,7 @@ import (
 	"godwit.dev/godwit/shim/starts"
 	"godwit.dev/godwit/shim/stdio"
 	"godwit.dev/godwit/shim/steps"
+	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -85,11 +86,12 @@ type starting struct {
 	streams   *stdio.Streams
 	execs     []*process // that came along, until the task runs
 	members   []resumedMember
-	flows     func()   // says that the streams of a task that runs flow too; nil: it does not run
-	readdress bool     // the guest had other addresses
-	plugs     bool     // NICs are plugged in after the restore
-	filling   *filling // of a lazy wake
-	armed     bool     // what the VM writes is noted from its first instruction on
+	flows     func()          // says that the streams of a task that runs flow too; nil: it does not run
+	readdress bool            // the guest had other addresses
+	plugs     bool            // NICs are plugged in after the restore
+	filling   *filling        // of a lazy wake
+	written   *stream.Written // of a live move: since the snapshot of the page table; nil: that is not known
+	armed     bool            // what the VM writes is noted from its first instruction on
 	address   starts.Address
 	announced bool   // where the VM is
 	ran       bool   // the guest may have executed something

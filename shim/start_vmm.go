@@ -23,7 +23,7 @@ func (s *starting) launch(ctx context.Context, u *steps.Undo) (err error) {
 	}
 	cfg.Template = s.cloning.loading()
 	cfg.Track, cfg.Ahead = userfaultOf(ctx, vm), vm.origin.arrival != nil
-	if vm.origin.restored && !cfg.Ahead {
+	if vm.origin.restored {
 		cfg.Mapped = s.startTracking
 	}
 	before, err := cgroup.CostOf(vm.journal.Load().Private)

@@ -26,6 +26,7 @@ type arrival struct {
 	base             *os.File // nil: the node has it
 	complete, loaded int
 	end              stream.End
+	written          *stream.Written
 	digest           string
 	fail             error // of Load
 }
@@ -52,9 +53,9 @@ func newArrival(t *testing.T, w *world, lacks bool) *arrival {
 		Disks: []stream.TargetDisk{
 			{Blob: stream.Blob{ID: "layer0", Digest: w.src.Disks[0].Digest, Size: size(w.src.Disks[0].File)}, File: a.base}},
 		Complete: func(context.Context) error { a.complete++; return nil },
-		Load: func(_ context.Context, digest string, end stream.End) error {
+		Load: func(_ context.Context, digest string, end stream.End, written *stream.Written) error {
 			a.loaded++
-			a.digest, a.end = digest, end
+			a.digest, a.end, a.written = digest, end, written
 			return a.fail
 		},
 	}
@@ -183,12 +184,20 @@ func TestSendTakesTheTable(t *testing.T) {
 	a.target.Table = emptyFile(t, "table")
 	o := w.sending(g, nil)
 	o.Table, o.Budget = table, 0
+	a.target.Base = func(f *os.File) stream.Base {
+		b, err := OpenBase(f, "ram0", ramSize)
+		if err != nil {
+			t.Error(err)
+		}
+		return b
+	}
 	from, to := secure(t)
 	sent, err, rerr := move(t, w, a, o, from, to)
 	if err != nil || rerr != nil {
 		t.Fatal(err, rerr)
 	}
 	a.check(t, w, g, sent)
+	a.checkWritten(t, table)
 	pushed := func(table *os.File) Figures {
 		o := w.opts
 		var err error
@@ -217,6 +226,33 @@ func TestSendTakesTheTable(t *testing.T) {
 	if pagetable.Whole(table) == 0 || pagetable.Whole(nil) != 0 || pagetable.Whole(unfinished) != 0 ||
 		pagetable.Whole(emptyFile(t, "empty")) != 0 {
 		t.Error("a table counts as whole that is not, or the other way round")
+	}
+}
+
+// checkWritten wants each page of the table to be written whose content is another, and no other page to be.
+func (a *arrival) checkWritten(t *testing.T, table *os.File) {
+	t.Helper()
+	b, err := OpenBase(table, "ram0", ramSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, page := map[int64]bool{}, make([]byte, format.PageSize)
+	for _, p := range a.written.Parts {
+		for ; p.Offset < p.End; p.Offset += format.PageSize {
+			written[p.Offset] = true
+		}
+	}
+	for at := int64(0); at < ramSize; at += format.PageSize {
+		if _, err := a.ram.ReadAt(page, at); err != nil {
+			t.Fatal(err)
+		}
+		n := uint64(at / format.PageSize)
+		if want := b.Has(n) && !b.Same(n, page); written[at] != want {
+			t.Errorf("page %d is written: %v, want %v", n, written[at], want)
+		}
+	}
+	if n := len(written); n == 0 || n > ramPages*3/4 {
+		t.Errorf("%d of %d pages are written", n, ramPages)
 	}
 }
 

@@ -41,6 +41,7 @@ type machine struct {
 	memory uint64
 	track  vmm.Tracking
 	hot    bool // disks can be plugged in
+	mapped func(context.Context) error
 
 	hotSlot int // the first
 	plugged int // disks that were plugged in
@@ -161,8 +162,8 @@ func (m *machine) incarnation(incoming bool) {
 	}
 	vm, err := m.driver.Start(m.t.Context(), vmm.Config{
 		Name: m.t.Name(), Dir: dir, Memory: m.memory, Track: m.track, VCPUs: 1, RAM: m.ram, Disks: m.disks, NICs: m.nics,
-		HotDisks: m.hot,
-		Kernel:   filepath.Join(boot, "vmlinuz"), Initrd: filepath.Join(boot, "initramfs"),
+		HotDisks: m.hot, Mapped: m.mapped,
+		Kernel: filepath.Join(boot, "vmlinuz"), Initrd: filepath.Join(boot, "initramfs"),
 		Cmdline: cmdline, Agent: m.socket(), Console: console, Incoming: incoming,
 	})
 	if err != nil {

@@ -110,23 +110,28 @@ func (c *checkpoints) compare(operation string, r snapshot.Receipt, ram *os.File
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	got, differ, zero := sums(c.t, ram), 0, xxh3.Hash128(make([]byte, pageSize))
-	for page, want := range c.paused {
-		if has, ok := got[page]; has != want && (ok || want != zero) {
-			differ++
-		}
-	}
-	for page := range got {
-		if _, has := c.paused[page]; !has && got[page] != zero {
-			differ++
-		}
-	}
-	if differ > 0 {
-		c.t.Errorf("%s: %d of %d pages differ", operation, differ, len(c.paused))
+	if n := differ(sums(c.t, ram), c.paused); n > 0 {
+		c.t.Errorf("%s: %d of %d pages differ", operation, n, len(c.paused))
 	}
 	if err := os.Truncate(ram.Name(), 0); err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// differ counts the pages that are not the wanted ones.
+func differ(got, want pages) (n int) {
+	zero := xxh3.Hash128(make([]byte, pageSize))
+	for page, sum := range want {
+		if has, ok := got[page]; has != sum && (ok || sum != zero) {
+			n++
+		}
+	}
+	for page, sum := range got {
+		if _, ok := want[page]; !ok && sum != zero {
+			n++
+		}
+	}
+	return n
 }
 
 func create(t *testing.T, dir, name string) *os.File {

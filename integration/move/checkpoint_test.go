@@ -34,6 +34,9 @@ type taken struct {
 		PushedBytes uint64  `json:"pushedBytes"`
 		Tracking    string  `json:"tracking"`
 		Notes       []string
+		Passes      []struct {
+			Looked json.Number `json:"lookedBytes"`
+		}
 	}
 }
 
@@ -46,6 +49,19 @@ func take(t *testing.T, n *harness.Node, args ...string) (r taken, pushed uint64
 	pushed = r.Figures.PushedBytes
 	t.Logf("%v: paused %.1f ms (%s), pushed %d", args, r.Figures.PauseMs, r.Figures.Tracking, pushed)
 	return r, pushed
+}
+
+// looked is how many bytes of RAM the first pass looked at.
+func (r *taken) looked(t *testing.T) int64 {
+	t.Helper()
+	if len(r.Figures.Passes) == 0 {
+		t.Fatal("the figures have no passes")
+	}
+	n, err := r.Figures.Passes[0].Looked.Int64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // clones reports whether the file system of the nodes clones files.

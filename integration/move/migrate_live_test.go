@@ -23,7 +23,7 @@ func TestMigrateLive(t *testing.T) {
 	at := boot(t, a, watch, mapped(false)...).From
 	before := ask(t, h, at)
 	heard(t, a, "a", "b")
-	_, full := take(t, a, "checkpoint", vm)
+	whole, full := take(t, a, "checkpoint", vm)
 	seen := tellTransfer(t, b)
 	u := newUDP(t, h, at)
 	arps := sniffARP(t, h, a, b)
@@ -53,8 +53,12 @@ func TestMigrateLive(t *testing.T) {
 		}
 		hasUsers(t, h.Node(1-i), "at-"+to)
 		if to == "b" {
-			if _, pushed := take(t, b, "checkpoint", vm); pushed*4 > full {
+			r, pushed := take(t, b, "checkpoint", vm)
+			if pushed*4 > full {
 				t.Errorf("a checkpoint after a move pushed %d bytes, the one before it %d", pushed, full)
+			}
+			if first, before := r.looked(t), whole.looked(t); first*2 > before {
+				t.Errorf("the checkpoint after a move looked at %d bytes first, the one before it at %d", first, before)
 			}
 		}
 	}

@@ -26,6 +26,9 @@ func NewEntry(page []byte, seed uint64, h Hasher) Entry {
 	return Entry{Sum: sum.Lo, More: sum.Hi, Hash: h.Sum(page)}
 }
 
+// Whole is the sum of the same page of the same VM.
+func (e *Entry) Whole() xxh3.Uint128 { return xxh3.Uint128{Lo: e.Sum, Hi: e.More} }
+
 // Proved reports whether an entry stands for its page wherever that is found.
 func (e *Entry) Proved() bool { return e.Hash != [16]byte{} }
 

@@ -40,7 +40,7 @@ func FuzzReceive(f *testing.F) {
 			t.Fatal(err)
 		}
 		loaded := 0
-		to.Load = func(context.Context, string, End) error { loaded++; return nil }
+		to.Load = func(context.Context, string, End, *Written) error { loaded++; return nil }
 		err = Receive(t.Context(), &wire{Reader: &all}, to)
 		if err == nil != (loaded == 1) {
 			t.Errorf("loaded %d times, %v", loaded, err)

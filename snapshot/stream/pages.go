@@ -38,8 +38,12 @@ func (r *receiver) pages(coder *format.Coder, f *Frame) error {
 		for to < count && number(to) == number(to-1)+1 {
 			to++
 		}
-		if err := s.write(number(from), raw[from*format.PageSize:to*format.PageSize]); err != nil {
+		data := raw[from*format.PageSize : to*format.PageSize]
+		if err := s.write(number(from), data); err != nil {
 			return err
+		}
+		if f.Space == 0 {
+			r.since.came(number(from), data)
 		}
 		from = to
 	}
@@ -85,12 +89,16 @@ func (r *receiver) zeros(f *Frame) error {
 		return broken("frame of zeros with %d bytes", len(f.Body))
 	}
 	for at := 0; at < len(f.Body); at += 16 {
-		offset, size, err := s.within(binary.LittleEndian.Uint64(f.Body[at:]), binary.LittleEndian.Uint64(f.Body[at+8:]))
+		page, count := binary.LittleEndian.Uint64(f.Body[at:]), binary.LittleEndian.Uint64(f.Body[at+8:])
+		offset, size, err := s.within(page, count)
 		if err == nil && size > 0 {
 			err = punch(s.File, offset, size)
 		}
 		if err != nil {
 			return err
+		}
+		if f.Space == 0 {
+			r.since.zeros(page, count)
 		}
 	}
 	return nil

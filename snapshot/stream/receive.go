@@ -26,10 +26,13 @@ type Target struct {
 	State  *os.File
 	Table  *os.File // for the page table; nil: none is taken
 
+	// Base opens the page table when it is whole; nil: it is not known what RAM was. It may be nil.
+	Base func(table *os.File) Base
+
 	// Complete is called when all read-only disks are here, Load when everything is: what
-	// it answers decides whether the source hears READY.
+	// it answers decides whether the source hears READY. Without a Base, written is nil.
 	Complete func(ctx context.Context) error
-	Load     func(ctx context.Context, digest string, end End) error
+	Load     func(ctx context.Context, digest string, end End, written *Written) error
 	// Progress hears after each frame how many bytes have come so far, as they lay on the wire. It
 	// may be nil.
 	Progress func(moved uint64)
@@ -91,6 +94,7 @@ type receiver struct {
 	out    *Writer
 	disks  *disks
 	table  table
+	since  since
 	state  int64 // bytes that came
 
 	answers  bool   // the source wants to hear of barriers
@@ -205,7 +209,11 @@ func (r *receiver) inline(f *Frame) (over bool, err error) {
 		}
 		return false, err
 	case KindTable:
-		return false, r.table.take(f)
+		err := r.table.take(f)
+		if err == nil && r.table.whole() {
+			r.since.begin(&r.t, r.table.f)
+		}
+		return false, err
 	case KindState:
 		return false, r.saved(f)
 	case KindEnd:
@@ -276,7 +284,7 @@ func (r *receiver) end(f *Frame) error {
 		return broken("it ended before its page table")
 	}
 	digest := DigestPrefix + r.in.all.text()
-	if err := r.t.Load(r.ctx, digest, e); err != nil {
+	if err := r.t.Load(r.ctx, digest, e, r.since.written()); err != nil {
 		return err
 	}
 	if err := r.out.JSON(r.ctx, KindReady, Ready{Digest: digest}); err != nil {

@@ -43,7 +43,7 @@ func target(t testing.TB) Target {
 			File: emptyFile(t, "disk")}},
 		Table:    emptyFile(t, "table"),
 		Complete: func(context.Context) error { return nil },
-		Load:     func(context.Context, string, End) error { return nil },
+		Load:     func(context.Context, string, End, *Written) error { return nil },
 	}
 }
 
@@ -265,7 +265,7 @@ func TestReceiveRefuses(t *testing.T) {
 				}
 			}
 			to := target(t)
-			to.Load = func(context.Context, string, End) error { t.Error("loaded"); return nil }
+			to.Load = func(context.Context, string, End, *Written) error { t.Error("loaded"); return nil }
 			if err := Receive(t.Context(), &wire{Reader: &all}, to); !c.want(err) {
 				t.Errorf("got %v", err)
 			}

@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"runtime"
-	"slices"
 	"unsafe"
 
 	"github.com/containerd/errdefs"
@@ -250,7 +249,7 @@ func Whole(pid, userfault int, ram *os.File) error {
 	defer f.Close()
 	u := &uffd{regions: regions, files: f}
 	var written spans
-	err = u.look(func(offset, end int64) { written = append(written, span{offset, end}) })
+	err = u.look(func(offset, end int64) { written = append(written, Span{offset, end}) })
 	// A range keeps the modes that it has: it has to be left, which forgets the notes.
 	if err := errors.Join(err, u.Stop()); err != nil {
 		return err
@@ -258,7 +257,7 @@ func Whole(pid, userfault int, ram *os.File) error {
 	if err := u.register(registerWP); err != nil {
 		return err
 	}
-	if err := u.protect(ram, written.sorted()); err != nil {
+	if err := u.protect(ram, written.sorted(), pageSize); err != nil {
 		return errors.Join(err, u.Stop())
 	}
 	return nil
@@ -273,46 +272,4 @@ func (u *uffd) look(written func(offset, end int64)) error {
 		err = w.walk(0, math.MaxInt64, written, taken)
 	}
 	return err
-}
-
-// protect arms what the file has data in, but for what was written: that stays noted.
-func (u *uffd) protect(ram *os.File, written spans) error {
-	return dataOf(ram, 0, func(data, hole int64) (next int64, err error) {
-		for at := data; at < hole; {
-			for len(written) > 0 && written[0].end <= at {
-				written = written[1:]
-			}
-			end := hole
-			if len(written) > 0 {
-				end = min(hole, max(at, written[0].offset))
-			}
-			if at < end {
-				if err := u.arm(at, end); err != nil {
-					return 0, err
-				}
-			}
-			if at = end; at < hole {
-				at = written[0].end
-			}
-		}
-		return hole, nil
-	})
-}
-
-// span is a part of the RAM file.
-type span struct{ offset, end int64 }
-
-type spans []span
-
-// sorted joins those that touch.
-func (s spans) sorted() (out spans) {
-	slices.SortFunc(s, func(a, b span) int { return int(min(1, max(-1, a.offset-b.offset))) })
-	for _, p := range s {
-		if n := len(out); n > 0 && p.offset <= out[n-1].end {
-			out[n-1].end = max(out[n-1].end, p.end)
-			continue
-		}
-		out = append(out, p)
-	}
-	return out
 }

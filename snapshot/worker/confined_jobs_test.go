@@ -76,9 +76,9 @@ func (m meets) Pause(ctx context.Context) error { m.w.look("pause"); return m.bo
 
 func (m meets) Complete(ctx context.Context) error { m.w.look("complete"); return m.both.Complete(ctx) }
 
-func (m meets) Load(ctx context.Context, d string, resume json.RawMessage) error {
+func (m meets) Load(ctx context.Context, d string, resume json.RawMessage, written *stream.Written) error {
 	m.w.look("load")
-	return m.both.Load(ctx, d, resume)
+	return m.both.Load(ctx, d, resume, written)
 }
 
 // Each job is done by a process that has no rights left when it hears from a registry or

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime/debug"
 	"time"
 
@@ -70,15 +71,17 @@ type SizedDisk struct {
 // Arrival is what a receiving worker asks for.
 type Arrival interface {
 	// Complete is called when all read-only disks are there, Load when everything is:
-	// what it answers decides whether the source hears READY.
+	// what it answers decides whether the source hears READY. Written is nil where nothing is known of it.
 	Complete(ctx context.Context) error
-	Load(ctx context.Context, digest string, resume json.RawMessage) error
+	Load(ctx context.Context, digest string, resume json.RawMessage, written *stream.Written) error
 }
 
 // arrived is what Load is told.
 type arrived struct {
 	Digest string          `json:"digest"`
 	Resume json.RawMessage `json:"resume,omitempty"`
+
+	Written *stream.Written `json:"written,omitempty"`
 }
 
 // Send returns when the destination is READY: the VM stands still, so Send does not wait for the worker to let go
@@ -134,7 +137,7 @@ func (t conversation) arrive(ctx context.Context, l line, stdin io.Writer) error
 	if l.Complete {
 		err = t.arrival.Complete(ctx)
 	} else {
-		err = t.arrival.Load(ctx, l.Arrived.Digest, l.Arrived.Resume)
+		err = t.arrival.Load(ctx, l.Arrived.Digest, l.Arrived.Resume, l.Arrived.Written)
 	}
 	return respond(stdin, reply{}, err)
 }
@@ -146,8 +149,8 @@ func (r *remote) Complete(ctx context.Context) error {
 }
 
 // Load implements Arrival for the one at the other end.
-func (r *remote) Load(ctx context.Context, digest string, resume json.RawMessage) error {
-	r.out.write(line{Arrived: &arrived{Digest: digest, Resume: resume}})
+func (r *remote) Load(ctx context.Context, digest string, resume json.RawMessage, written *stream.Written) error {
+	r.out.write(line{Arrived: &arrived{Digest: digest, Resume: resume, Written: written}})
 	return r.done(ctx)
 }
 
@@ -232,8 +235,9 @@ func (j *ReceiveJob) run(ctx context.Context, notify func(Progress)) (line, erro
 	defer conn.Close()
 	t := stream.Target{
 		Ref: stream.Ref(j.Ref), State: osFile(j.State), Table: osFile(j.Table), Complete: j.Arrival.Complete,
-		Load: func(ctx context.Context, digest string, e stream.End) error {
-			return j.Arrival.Load(ctx, digest, e.Resume)
+		Base: j.base,
+		Load: func(ctx context.Context, digest string, e stream.End, written *stream.Written) error {
+			return j.Arrival.Load(ctx, digest, e.Resume, written)
 		},
 		Progress: func(moved uint64) { notify(Progress{Progress: snapshot.Progress{Step: "receive", Moved: moved}}) },
 	}
@@ -244,6 +248,15 @@ func (j *ReceiveJob) run(ctx context.Context, notify func(Progress)) (line, erro
 		t.Disks = append(t.Disks, stream.TargetDisk{Blob: d.Blob, File: osFile(d.File)})
 	}
 	return line{Received: &struct{}{}}, stream.Receive(ctx, conn, t)
+}
+
+// base of RAM, the first space. A table that is broken is told where the next snapshot reads it.
+func (j *ReceiveJob) base(table *os.File) stream.Base {
+	b, err := snapshot.OpenBase(table, j.Spaces[0].Name, j.Spaces[0].Size)
+	if err != nil {
+		return nil
+	}
+	return b
 }
 
 // addTo adds what there is.

@@ -40,7 +40,7 @@ func (b *both) Save(context.Context) (json.RawMessage, error) {
 
 func (b *both) Complete(context.Context) error { b.complete++; return nil }
 
-func (b *both) Load(_ context.Context, digest string, resume json.RawMessage) error {
+func (b *both) Load(_ context.Context, digest string, resume json.RawMessage, written *stream.Written) error {
 	b.digest, b.resume = digest, string(resume)
 	return b.fail
 }
