@@ -98,7 +98,16 @@ func volumeIDs(p *spec.Pod) (all []string) {
 
 // checkArrived refuses a pod that is not the one which was offered when its sandbox was made here: j has what was told.
 func (a *arrival) checkArrived(j *journal.Journal, r *journal.Resume) error {
-	if err := errors.Join(r.Check(), checkResume(j, r)); err != nil || j.Spec.Pod == nil {
+	if j.Spec.Pod == nil {
+		return r.Check()
+	}
+	for _, m := range j.Spec.Pod.Containers {
+		if r.Member(m.Guest) == nil { // CRI removed it there
+			return fmt.Errorf("container %s was removed since the pod was offered: order the move again: %w", m.Name,
+				errdefs.ErrFailedPrecondition)
+		}
+	}
+	if err := errors.Join(r.Check(), checkResume(j, r)); err != nil {
 		return err
 	}
 	for _, m := range j.Resume.Members {

@@ -15,6 +15,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/journal"
 )
 
@@ -280,5 +281,17 @@ func TestVMIsOfTheNewPod(t *testing.T) {
 	w.must("find VM", err)
 	if got := vm.spec().Pod.UID; got != "u2" {
 		t.Errorf("the VM is pod %s's, its sandbox is of pod u2", got)
+	}
+}
+
+// TestContainerRemovedOnTheWay: CRI removed a container at the source since the pod was offered. That is a change of
+// the pod, and no damage of what was sent.
+func TestContainerRemovedOnTheWay(t *testing.T) {
+	pod := &spec.Pod{Issued: 2, Containers: []spec.Member{{Guest: "c1", Name: "one"}, {Guest: "c2", Name: "two"}}}
+	j := &journal.Journal{Resources: journal.Resources{Spec: &spec.Spec{Pod: pod}}}
+	r := &journal.Resume{Issued: 2, Members: []journal.ResumedMember{{Guest: "c1"}}}
+	err := (&arrival{announced: pod}).checkArrived(j, r)
+	if !errdefs.IsFailedPrecondition(err) || errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "two") {
+		t.Errorf("a pod without a container that was offered: %v", err)
 	}
 }
