@@ -60,13 +60,23 @@ func (a *arrival) Complete(ctx context.Context) error {
 		return err
 	}
 	a.launching.Go(func() {
-		err := steps.Run(ctx, a.made, undoBound, []steps.Step{steps.New("start VMM", a.start.launch)})
-		a.launched <- err
-		if err != nil {
-			a.fail(err)
+		a.launchErr = steps.Run(ctx, a.made, undoBound, []steps.Step{steps.New("start VMM", a.start.launch)})
+		close(a.launched)
+		if a.launchErr != nil {
+			a.fail(a.launchErr)
 		}
 	})
 	return nil
+}
+
+// Launched waits for the VMM. A source that paused its VM earlier would have it stand still for the start of this one.
+func (a *arrival) Launched(ctx context.Context) error {
+	select {
+	case <-a.launched:
+		return a.launchErr
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Load gives the VMM its device state. The VM is complete then, and has not executed an
@@ -80,13 +90,8 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage,
 	if err := a.checkArrived(a.vm.journal.Load(), &resume); err != nil {
 		return err
 	}
-	select {
-	case err := <-a.launched:
-		if err != nil {
-			return err
-		}
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := a.Launched(ctx); err != nil {
+		return err
 	}
 	if _, err := a.state.Seek(0, 0); err != nil {
 		return err

@@ -42,8 +42,9 @@ type arrival struct {
 	disks     []worker.Disk // that come along
 	announced *spec.Pod     // as it was offered; nil: the VM is no pod
 	state     *os.File
-	launching sync.WaitGroup          // of the VMM; and of drafts of the journal
-	launched  chan error              // of the VMM's start
+	launching sync.WaitGroup // of the VMM; and of drafts of the journal
+	launched  chan struct{}  // closed when the VMM has started, or has not: launchErr
+	launchErr error
 	fail      context.CancelCauseFunc // ends what comes
 }
 
@@ -209,7 +210,7 @@ func descriptor(c *net.UnixConn) (*os.File, error) {
 func (a *arrival) receive(ctx context.Context, conn *os.File) error {
 	ctx, a.fail = context.WithCancelCause(ctx)
 	defer a.fail(nil)
-	a.launched = make(chan error, 1)
+	a.launched = make(chan struct{})
 	defer a.launching.Wait()
 	vm, j := a.vm, a.vm.journal.Load()
 	files := &openFiles{}

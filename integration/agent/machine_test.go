@@ -160,12 +160,16 @@ func (m *machine) incarnation(incoming bool) {
 	if harness.Nested() {
 		cmdline += " " + harness.NestedCmdline
 	}
-	vm, err := m.driver.Start(m.t.Context(), vmm.Config{
+	cfg := vmm.Config{
 		Name: m.t.Name(), Dir: dir, Memory: m.memory, Track: m.track, VCPUs: 1, RAM: m.ram, Disks: m.disks, NICs: m.nics,
 		HotDisks: m.hot, Mapped: m.mapped,
-		Kernel: filepath.Join(boot, "vmlinuz"), Initrd: filepath.Join(boot, "initramfs"),
-		Cmdline: cmdline, Agent: m.socket(), Console: console, Incoming: incoming,
-	})
+		Agent: m.socket(), Console: console, Incoming: incoming,
+	}
+	if !incoming {
+		cfg.Kernel, cfg.Initrd = filepath.Join(boot, "vmlinuz"), filepath.Join(boot, "initramfs")
+		cfg.Cmdline = cmdline
+	}
+	vm, err := m.driver.Start(m.t.Context(), cfg)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -29,6 +29,9 @@ type Target struct {
 	// Base opens the page table when it is whole; nil: it is not known what RAM was. It may be nil.
 	Base func(table *os.File) Base
 
+	// Launched waits for what Complete has begun. The end of the first pass is answered after it: the source pauses its VM
+	// no earlier. It may be nil.
+	Launched func(ctx context.Context) error
 	// Complete is called when all read-only disks are here, Load when everything is: what
 	// it answers decides whether the source hears READY. Without a Base, written is nil.
 	Complete func(ctx context.Context) error
@@ -224,12 +227,17 @@ func (r *receiver) inline(f *Frame) (over bool, err error) {
 	return false, broken("frame of kind %d from a source", f.Kind)
 }
 
-// barrier has all that came before it written.
+// barrier has all that came before it written. The first one is before the first pass, the second one after it.
 func (r *receiver) barrier() error {
 	r.pending.Wait()
 	r.barriers++
 	if err := r.failed(); err != nil || !r.answers {
 		return err
+	}
+	if r.barriers == 2 && r.t.Launched != nil && r.disks.whole() {
+		if err := r.t.Launched(r.ctx); err != nil {
+			return err
+		}
 	}
 	if err := r.out.JSON(r.ctx, KindReached, Reached{Barrier: r.barriers}); err != nil {
 		return cut(err)

@@ -302,7 +302,7 @@ func (t conversation) obey(ctx context.Context, l line, stdin io.Writer) error {
 		return respond(stdin, reply{Regions: m.Regions}, nil)
 	case l.Whole && t.whole != nil:
 		return respond(stdin, reply{}, t.whole(ctx))
-	case l.Complete, l.Arrived != nil:
+	case l.Complete, l.Launched, l.Arrived != nil:
 		return t.arrive(ctx, l, stdin)
 	}
 	return nil

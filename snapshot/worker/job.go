@@ -221,6 +221,7 @@ type line struct {
 	Cache *cache.Usage `json:"cacheUsage,omitempty"`
 	// Complete and Arrived order what Arrival does; the caller answers each with a reply.
 	Complete bool     `json:"complete,omitempty"`
+	Launched bool     `json:"launched,omitempty"`
 	Arrived  *arrived `json:"arrived,omitempty"`
 	// RAM and Whole order what those of LazyJob do, in the same way.
 	RAM   bool `json:"ram,omitempty"`

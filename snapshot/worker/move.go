@@ -70,6 +70,8 @@ type SizedDisk struct {
 
 // Arrival is what a receiving worker asks for.
 type Arrival interface {
+	// Launched returns when what Complete has begun is over. The source may pause its VM then.
+	Launched(ctx context.Context) error
 	// Complete is called when all read-only disks are there, Load when everything is:
 	// what it answers decides whether the source hears READY. Written is nil where nothing is known of it.
 	Complete(ctx context.Context) error
@@ -134,9 +136,12 @@ func (t conversation) arrive(ctx context.Context, l line, stdin io.Writer) error
 		return errAnswer
 	}
 	var err error
-	if l.Complete {
+	switch {
+	case l.Complete:
 		err = t.arrival.Complete(ctx)
-	} else {
+	case l.Launched:
+		err = t.arrival.Launched(ctx)
+	default:
 		err = t.arrival.Load(ctx, l.Arrived.Digest, l.Arrived.Resume, l.Arrived.Written)
 	}
 	return respond(stdin, reply{}, err)
@@ -145,6 +150,12 @@ func (t conversation) arrive(ctx context.Context, l line, stdin io.Writer) error
 // Complete implements Arrival for the one at the other end.
 func (r *remote) Complete(ctx context.Context) error {
 	r.out.write(line{Complete: true})
+	return r.done(ctx)
+}
+
+// Launched implements Arrival for the one at the other end.
+func (r *remote) Launched(ctx context.Context) error {
+	r.out.write(line{Launched: true})
 	return r.done(ctx)
 }
 
@@ -235,7 +246,8 @@ func (j *ReceiveJob) run(ctx context.Context, notify func(Progress)) (line, erro
 	defer conn.Close()
 	t := stream.Target{
 		Ref: stream.Ref(j.Ref), State: osFile(j.State), Table: osFile(j.Table), Complete: j.Arrival.Complete,
-		Base: j.base,
+		Launched: j.Arrival.Launched,
+		Base:     j.base,
 		Load: func(ctx context.Context, digest string, e stream.End, written *stream.Written) error {
 			return j.Arrival.Load(ctx, digest, e.Resume, written)
 		},

@@ -24,6 +24,7 @@ import (
 type both struct {
 	state    *os.File
 	complete int
+	launched int
 	digest   string
 	resume   string
 	fail     error // of Load
@@ -39,6 +40,8 @@ func (b *both) Save(context.Context) (json.RawMessage, error) {
 }
 
 func (b *both) Complete(context.Context) error { b.complete++; return nil }
+
+func (b *both) Launched(context.Context) error { b.launched++; return nil }
 
 func (b *both) Load(_ context.Context, digest string, resume json.RawMessage, written *stream.Written) error {
 	b.digest, b.resume = digest, string(resume)
