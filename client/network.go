@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -20,6 +21,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/spec"
 )
 
 // HookVerb is the verb of godwit that is a container's OCI hook. It makes the network of a VM in its namespace, and
@@ -205,11 +207,7 @@ func (c *Client) Hook(ctx context.Context, kind string, in io.Reader) error {
 	}
 	switch kind {
 	case "createRuntime":
-		path := fmt.Sprintf("/proc/%d/ns/net", state.Pid)
-		if _, err := plugins.Setup(ctx, id, path, opts...); err != nil {
-			return errors.Join(fmt.Errorf("make the network: %w", err), plugins.Remove(ctx, id, path, opts...))
-		}
-		return nil
+		return setUp(ctx, plugins, id, fmt.Sprintf("/proc/%d/ns/net", state.Pid), opts, had(state.Annotations))
 	case "postStop":
 		if err := plugins.Remove(ctx, id, "", opts...); err != nil {
 			return fmt.Errorf("give the network back: %w", err)
@@ -217,4 +215,31 @@ func (c *Client) Hook(ctx context.Context, kind string, in io.Reader) error {
 		return nil
 	}
 	return fmt.Errorf("hook %q: createRuntime or postStop: %w", kind, errdefs.ErrInvalidArgument)
+}
+
+// had asks for the addresses and the MAC that the guest has already: one that moved here has connections open.
+func had(annotations map[string]string) (opts []gocni.NamespaceOpts) {
+	if all := annotations[spec.AnnotationAddresses]; all != "" {
+		opts = append(opts, gocni.WithCapability("ips", strings.Split(all, ",")))
+	}
+	if mac := annotations[spec.AnnotationMAC]; mac != "" {
+		opts = append(opts, gocni.WithCapability("mac", mac))
+	}
+	return opts
+}
+
+// setUp makes the network. Where the plugins cannot give what the guest had, they give what they like, and the guest is
+// re-addressed.
+func setUp(ctx context.Context, plugins gocni.CNI, id, path string, opts, had []gocni.NamespaceOpts) error {
+	_, err := plugins.Setup(ctx, id, path, slices.Concat(opts, had)...)
+	if err != nil && len(had) > 0 {
+		if err := plugins.Remove(ctx, id, path, opts...); err != nil {
+			return fmt.Errorf("make the network anew: %w", err)
+		}
+		_, err = plugins.Setup(ctx, id, path, opts...)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("make the network: %w", err), plugins.Remove(ctx, id, path, opts...))
+	}
+	return nil
 }

@@ -25,6 +25,10 @@ const versionWithoutPods = 1
 const (
 	AnnotationPrefix = "godwit.dev/"
 	AnnotationDigest = AnnotationPrefix + "digest"
+	// AnnotationAddresses and AnnotationMAC are in the state that OCI hooks get of a VM that comes with a NIC: what its
+	// guest has, addresses with commas between. Who makes its network should give it the same.
+	AnnotationAddresses = AnnotationPrefix + "addresses"
+	AnnotationMAC       = AnnotationPrefix + "mac"
 	// AnnotationVM names the VM of a pod, below the pod's namespace. A pod without it cannot sleep or move: the next
 	// sandbox would not find it.
 	AnnotationVM = AnnotationPrefix + "vm"

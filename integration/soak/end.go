@@ -166,7 +166,7 @@ func RunTo(ctx context.Context, opts Options, out string) error {
 	if err != nil {
 		return fmt.Errorf("seed %d: %w", opts.Seed, err)
 	}
-	return result.Check()
+	return result.Check(opts)
 }
 
 // journals are the VMs of a node's directory, NAMESPACE/ID each. A directory that cannot be read is

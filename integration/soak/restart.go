@@ -165,7 +165,7 @@ func (w *world) beginAgain(ctx context.Context, g *guest, rec *nodev1.Record) {
 	}
 	for _, n := range nodes {
 		if err := w.separateAddresses(n); err != nil {
-			return
+			w.log("  the judge starts VM %s with any address: %v", g.name, err) // else it would be called lost
 		}
 		_, err := n.RunGodwit(ctx, "start", g.name)
 		w.log("  the judge starts VM %s on node %s: %v", g.name, n.Name, err)

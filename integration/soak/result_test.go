@@ -23,7 +23,7 @@ func enough() *Result {
 
 // A run with nothing wrong is taken; whatever is wrong or was not seen is named, with the seed.
 func TestCheck(t *testing.T) {
-	if err := enough().Check(); err != nil {
+	if err := enough().Check(Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for want, spoil := range map[string]func(*Result){
@@ -39,13 +39,21 @@ func TestCheck(t *testing.T) {
 	} {
 		r := enough()
 		spoil(r)
-		if err := r.Check(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "seed 7") {
+		err := r.Check(Options{})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "seed 7") {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
 	short := enough()
 	short.Seconds, short.Kinds = 120, map[string]int{"kill VMM": 1}
-	if err := short.Check(); err != nil {
+	if err := short.Check(Options{}); err != nil {
 		t.Errorf("two minutes need not meet everything: %v", err)
+	}
+	short.Faults, short.Kinds = 0, nil
+	if err := short.Check(Options{}); err == nil {
+		t.Error("a run without a fault shows nothing")
+	}
+	if err := short.Check(Options{Faultless: true}); err != nil {
+		t.Errorf("without faults, none has to be met: %v", err)
 	}
 }

@@ -1,0 +1,63 @@
+//go:build integration
+
+package move
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/integration/images"
+	"godwit.dev/godwit/integration/observer"
+)
+
+// A VM of godwit run moves live, and back to the node where its container object is. The hooks of that object make its
+// network there. Its address stays, also where others got addresses meanwhile, and a connection goes on all the time.
+func TestHomeKeepsTheAddress(t *testing.T) {
+	h := harness.New(t, harness.Options{Nodes: 2, Registry: harness.PlainHTTP, Godwitd: true, Images: true})
+	a := h.Node(0)
+	watch := listen(t, h)
+	watch.Mark("boot")
+	a.Godwit(t, "run", "-d", "--name", vm, "--memory", "96MiB", images.Probe, "-beacon",
+		net.JoinHostPort(harness.Gateway, beacons))
+	at := after(t, watch, "boot").From
+	line, err := observer.CallEvery(t.Context(), h.Dial, at, bound, 50*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{"b", "a"} {
+		if m := migrate(t, a, vm, "--to", to, "--mode", "live"); m.Operation.Phase != "succeeded" {
+			t.Fatalf("to %s: %+v", to, m)
+		}
+		watch.Mark(to)
+		if now := after(t, watch, to).From; now != at {
+			t.Errorf("at %s its address is %s, was %s", to, now, at)
+		}
+		said := line.Said().Asked
+		err := harness.Poll(t.Context(), bound, func(context.Context) error {
+			if now := line.Said(); now.Err == nil && now.Asked == said {
+				return errors.New("the connection has no answer")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("to %s: %v", to, err)
+		}
+		if to == "b" { // the address is free at its home
+			a.Godwit(t, "run", "-d", "--name", "other", "--memory", "96MiB", images.Busybox, "sleep", "1000")
+		}
+	}
+	if said := line.HangUp(); said.Err != nil {
+		t.Errorf("the connection ended: %v", said.Err)
+	}
+	for _, name := range []string{vm, "other"} {
+		a.Godwit(t, "rm", name, "--force")
+	}
+	if out := a.Godwit(t, "ps", "-a", "-q"); strings.TrimSpace(out) != "" {
+		t.Errorf("left: %s", out)
+	}
+}
