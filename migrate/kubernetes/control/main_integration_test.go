@@ -1,0 +1,51 @@
+//go:build integration
+
+package control
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	nodek8s "k8s.io/api/node/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"godwit.dev/godwit/migrate/kubernetes/apitest"
+	"godwit.dev/godwit/migrate/kubernetes/operator"
+)
+
+var server *apitest.Server
+
+func TestMain(m *testing.M) {
+	os.Exit(apitest.Main(m, func(s *apitest.Server) {
+		server = s
+		for _, o := range []client.Object{
+			&nodek8s.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "godwit"}, Handler: "godwit"},
+			worker("a"), worker("b"), worker("c"),
+		} {
+			if err := api().Create(context.Background(), o); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		}
+	}))
+}
+
+func worker(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+}
+
+// api is a client without a cache.
+func api() client.Client {
+	scheme, err := operator.Scheme()
+	if err == nil {
+		var c client.Client
+		if c, err = client.New(server.REST(), client.Options{Scheme: scheme}); err == nil {
+			return c
+		}
+	}
+	panic(err)
+}
