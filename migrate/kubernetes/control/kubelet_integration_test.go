@@ -115,7 +115,8 @@ func (w *world) run(pod *corev1.Pod) {
 	}
 	w.mu.Lock()
 	if op := rec.GetOperation(); op.GetPlace() == string(pod.UID) && op.GetDestination() == node &&
-		pod.Spec.Containers[0].Image == image && (w.at[vm][node] == "" || w.at[vm][node] == left) && op.GetPhase() < nodev1.Phase_PHASE_COMMITTED {
+		pod.Spec.Containers[0].Image == image && (w.at[vm][node] == "" || w.at[vm][node] == left) &&
+		op.GetPhase() < nodev1.Phase_PHASE_COMMITTED {
 		w.set(vm, node, armed)
 	}
 	state := w.at[vm][node]

@@ -17,7 +17,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// lives is a VM that boots on node a, sleeps, wakes on node b since a is full, and moves to node c by its nodeName.
+// lives is a VM that boots on node a and sleeps. It wakes on node b, since a is full, and moves to node c by its
+// nodeName.
 func (w *world) lives(name string) {
 	w.t.Helper()
 	w.create(name)
