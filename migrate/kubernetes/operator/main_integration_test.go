@@ -182,7 +182,7 @@ func (n node) boot(t *testing.T, pod *corev1.Pod, on string) {
 	if err := api().SubResource("binding").Create(t.Context(), pod, bind); err != nil {
 		t.Fatal(err)
 	}
-	vm := vmOf(pod.Annotations[pods.AnnotationVM])
+	vm := vmOf(pod.Namespace + "." + pod.Annotations[pods.AnnotationVM]) // as a shim names it
 	if _, err := n.service.Own(t.Context(), &nodev1.OwnRequest{Vm: vm, Node: on, Generation: pods.Generation(pod) - 1,
 		Uid: pod.Labels[pods.LabelRecordUID]}); err != nil {
 		t.Fatal(err)
