@@ -13,10 +13,9 @@ import (
 	"syscall"
 
 	"github.com/containerd/errdefs"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/migrate/kubernetes/apiserver"
 	"godwit.dev/godwit/migrate/kubernetes/nodeagent"
 )
 
@@ -48,27 +47,11 @@ func run(ctx context.Context, path, kubeconfig, node, namespace string) error {
 	if node == "" {
 		return fmt.Errorf("--node: name this node as Kubernetes does, or set NODE_NAME: %w", errdefs.ErrInvalidArgument)
 	}
-	api, err := server(kubeconfig)
+	api, err := apiserver.Config(kubeconfig)
 	if err != nil {
-		return fmt.Errorf("way to the API server: %w", err)
+		return err
 	}
 	daemon := nodeagent.LocalDaemon(cfg.DaemonSocket())
 	defer daemon.Close()
 	return nodeagent.Run(ctx, nodeagent.Options{Config: api, Node: node, Namespace: namespace, Daemon: daemon, Log: log})
-}
-
-// server is the API server of a kubeconfig, or that of the pod.
-func server(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		api, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("%w. Outside a pod of Kubernetes, name the file of the way there: --kubeconfig FILE", err)
-		}
-		return api, nil
-	}
-	api, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	return api, nil
 }

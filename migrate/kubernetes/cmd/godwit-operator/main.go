@@ -7,18 +7,16 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/migrate/kubernetes/apiserver"
 	"godwit.dev/godwit/migrate/kubernetes/control"
 	"godwit.dev/godwit/migrate/kubernetes/eviction"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
@@ -45,10 +43,11 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})))
-	api, err := server(s.kubeconfig)
+	api, err := apiserver.Config(s.kubeconfig)
 	if err != nil {
-		return fmt.Errorf("way to the API server: %w", err)
+		return err
 	}
+	api.QPS = -1 // what this program asks is bounded by the API server's own fairness, and by no pace of the client
 	leader, err := control.NewLeader(cfg, api, s.Namespace, s.OnStop)
 	if err != nil {
 		return err
@@ -101,26 +100,4 @@ func lead(ctx context.Context, o operator.Options) {
 		case <-time.After(pause):
 		}
 	}
-}
-
-// server is the API server of a kubeconfig, or that of the pod. What this program asks is bounded by the API server's
-// own fairness, and by no pace of the client.
-func server(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		api, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("%w. Outside a pod of Kubernetes, name the file of the way there: --kubeconfig FILE", err)
-		}
-		return unpaced(api), nil
-	}
-	api, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	return unpaced(api), nil
-}
-
-func unpaced(api *rest.Config) *rest.Config {
-	api.QPS = -1
-	return api
 }
