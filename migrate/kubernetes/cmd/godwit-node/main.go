@@ -20,21 +20,31 @@ import (
 )
 
 func main() {
-	path := flag.String("config", "", "configuration (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
-	kubeconfig := flag.String("kubeconfig", "", "way to the API server (default: that of the pod)")
-	node := flag.String("node", os.Getenv("NODE_NAME"), "name of this node in Kubernetes (default: NODE_NAME)")
-	namespace := flag.String("namespace", "godwit-system", "where the claims of captures are kept")
-	flag.Parse()
+	var s settings
+	_ = s.flags().Parse(os.Args[1:]) // an error ends the program
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *path, *kubeconfig, *node, *namespace); err != nil && !errors.Is(err, context.Canceled) {
+	if err := run(ctx, s); err != nil && !errors.Is(err, context.Canceled) {
 		slog.ErrorContext(ctx, "godwit-node ends", "error", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, path, kubeconfig, node, namespace string) error {
-	cfg, err := config.Load(path)
+// settings are what flags say.
+type settings struct{ config, kubeconfig, node, namespace string }
+
+// flags has a set of its own: the framework puts flags of the same names into that of the program.
+func (s *settings) flags() *flag.FlagSet {
+	f := flag.NewFlagSet("godwit-node", flag.ExitOnError)
+	f.StringVar(&s.config, "config", "", "configuration (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
+	f.StringVar(&s.kubeconfig, "kubeconfig", "", "way to the API server (default: that of the pod)")
+	f.StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "name of this node in Kubernetes (default: NODE_NAME)")
+	f.StringVar(&s.namespace, "namespace", "godwit-system", "where the claims of captures are kept")
+	return f
+}
+
+func run(ctx context.Context, s settings) error {
+	cfg, err := config.Load(s.config)
 	if err != nil {
 		return err
 	}
@@ -44,14 +54,15 @@ func run(ctx context.Context, path, kubeconfig, node, namespace string) error {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	slog.SetDefault(log)
-	if node == "" {
+	if s.node == "" {
 		return fmt.Errorf("--node: name this node as Kubernetes does, or set NODE_NAME: %w", errdefs.ErrInvalidArgument)
 	}
-	api, err := apiserver.Config(kubeconfig)
+	api, err := apiserver.Config(s.kubeconfig)
 	if err != nil {
 		return err
 	}
 	daemon := nodeagent.LocalDaemon(cfg.DaemonSocket())
 	defer daemon.Close()
-	return nodeagent.Run(ctx, nodeagent.Options{Config: api, Node: node, Namespace: namespace, Daemon: daemon, Log: log})
+	return nodeagent.Run(ctx, nodeagent.Options{Config: api, Node: s.node, Namespace: s.namespace, Daemon: daemon,
+		Log: log})
 }
