@@ -73,9 +73,14 @@ func (p *pod) hasStayed(offered []byte) error {
 	if err != nil || now.Pod == nil {
 		return fmt.Errorf("spec: %w: %w", errdefs.ErrInvalidArgument, err)
 	}
-	if was, is := summary(p.vm.origin.arrival.announced), summary(now.Pod); was != is {
+	announced := p.vm.origin.arrival.announced
+	still := *announced // without those that were removed, which is an end as any other
+	still.Containers = slices.DeleteFunc(slices.Clone(still.Containers), func(m spec.Member) bool {
+		return now.Pod.Member(m.Guest) == nil
+	})
+	if is := summary(now.Pod); summary(&still) != is {
 		return fmt.Errorf("its containers or volumes have changed at its source since its sandbox was made: from %s to %s. "+
-			"Order the move again: %w", was, is, errdefs.ErrFailedPrecondition)
+			"Order the move again: %w", summary(announced), is, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -101,11 +106,8 @@ func (a *arrival) checkArrived(j *journal.Journal, r *journal.Resume) error {
 	if j.Spec.Pod == nil {
 		return r.Check()
 	}
-	for _, m := range j.Spec.Pod.Containers {
-		if r.Member(m.Guest) == nil { // CRI removed it there
-			return fmt.Errorf("container %s was removed since the pod was offered: order the move again: %w", m.Name,
-				errdefs.ErrFailedPrecondition)
-		}
+	if err := endRemoved(j.Spec.Pod, r); err != nil {
+		return err
 	}
 	if err := errors.Join(r.Check(), checkResume(j, r)); err != nil {
 		return err
@@ -119,6 +121,23 @@ func (a *arrival) checkArrived(j *journal.Journal, r *journal.Resume) error {
 		!slices.Equal(r.Volumes, volumes) {
 		return fmt.Errorf("its containers or volumes have changed since it was offered: it has given %d ids and has volumes "+
 			"%v, offered were %d and %v: %w", r.Issued, r.Volumes, issued, volumes, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// endRemoved adds to r the containers that CRI has removed at the source since the pod was offered. They had ended,
+// and end here as those do that ended on the way. Of one that has never run there is no end.
+func endRemoved(pod *spec.Pod, r *journal.Resume) error {
+	for _, m := range pod.Containers {
+		if r.Member(m.Guest) != nil {
+			continue
+		}
+		i := slices.IndexFunc(r.Ended, func(e journal.EndedMember) bool { return e.Name == m.Name })
+		if i < 0 {
+			return fmt.Errorf("container %s was removed before it ran, since the pod was offered: order the move again: %w",
+				m.Name, errdefs.ErrFailedPrecondition)
+		}
+		r.Members = append(r.Members, journal.ResumedMember{Guest: m.Guest, Ended: &r.Ended[i].Exit})
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
@@ -284,14 +285,109 @@ func TestVMIsOfTheNewPod(t *testing.T) {
 	}
 }
 
-// TestContainerRemovedOnTheWay: CRI removed a container at the source since the pod was offered. That is a change of
-// the pod, and no damage of what was sent.
+// TestContainerRemovedOnTheWay: CRI removes a container at the source that has ended since the pod was offered. The pod
+// comes, and the container ends where it goes as it did. One that had ended before the offer needs no task there.
 func TestContainerRemovedOnTheWay(t *testing.T) {
+	for _, before := range []bool{false, true} {
+		var offered []byte
+		remove := func(source *world) {
+			source.must("delete log", source.deleteTask("log"))
+			o, err := source.offer()
+			source.must("offer again", err)
+			offered = o.GetSpec()
+		}
+		w := movingPodThat(t, func(source *world) {
+			if before {
+				source.endMember("log", "c3", 7)
+			}
+		}, func(source *world) {
+			if !before {
+				source.endMember("log", "c3", 7)
+			}
+			remove(source)
+		})
+		w.agent.pod.containers = map[string]*agentv1.AddContainerRequest{"c2": {}}
+		made := []string{"web"}
+		if !before {
+			made = append(made, "log")
+		}
+		w.must("arm", w.armed(made...))
+		if missing, err := w.missing(offered); err != nil || len(missing) > 0 {
+			t.Errorf("it waits for %q, %v", missing, err)
+		}
+		w.must("move", w.moved())
+		vm, err := w.service.current()
+		w.must("find VM", err)
+		if !before {
+			if got := w.waitFor("log"); got != 7 {
+				t.Errorf("log ended with %d", got)
+			}
+			w.must("delete log", w.deleteTask("log"))
+		}
+		left := func() bool { return vm.spec().Pod.Member("c3") == nil }
+		if got := vm.journal.Load().EndOf("log"); !eventually(left) || got == nil || got.Status != 7 {
+			t.Errorf("ended before: %t; of the container is known %+v, %+v", before, got, vm.spec().Pod.Containers)
+		}
+		if got := w.stateOf("web"); got != tasktypes.Status_RUNNING {
+			t.Errorf("web is %s", got)
+		}
+	}
+}
+
+// endMember has a container end by itself.
+func (w *world) endMember(id, guest string, status uint32) {
+	w.agent.exit(guest) <- status
+	w.waitFor(id)
+}
+
+// TestContainerThatNeverRanIsRemoved: nothing says how such a container has ended. The pod does not come, and what was
+// sent is not damaged.
+func TestContainerThatNeverRanIsRemoved(t *testing.T) {
 	pod := &spec.Pod{Issued: 2, Containers: []spec.Member{{Guest: "c1", Name: "one"}, {Guest: "c2", Name: "two"}}}
 	j := &journal.Journal{Resources: journal.Resources{Spec: &spec.Spec{Pod: pod}}}
 	r := &journal.Resume{Issued: 2, Members: []journal.ResumedMember{{Guest: "c1"}}}
 	err := (&arrival{announced: pod}).checkArrived(j, r)
 	if !errdefs.IsFailedPrecondition(err) || errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "two") {
 		t.Errorf("a pod without a container that was offered: %v", err)
+	}
+}
+
+// TestRemovalWhileHeld: CRI removes a container that has ended while the pod is sent, or goes to sleep. That is refused
+// by the operation's name. The container is removed once the operation is called off, and the pod runs on.
+func TestRemovalWhileHeld(t *testing.T) {
+	for operation, points := range map[string][]string{
+		"move":      {"send pages", "pause", "save state"},
+		"hibernate": {"push pages", "pause", "save state"},
+	} {
+		w := newWorld(t)
+		w.podNotes = map[string]string{"godwit.dev/vm": "web"}
+		w.runningPod("web", "log")
+		w.endMember("log", "c2", 7)
+		w.open("a", "b")
+		met := map[string]bool{}
+		for _, point := range points {
+			w.at(point, func() error {
+				met[point] = true
+				err := errgrpc.ToNative(w.deleteTask("log"))
+				if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "operation op1 holds VM team.web") {
+					t.Errorf("delete at %q of a %s: %v", point, operation, err)
+				}
+				return nil
+			})
+		}
+		hold := map[string]func() error{
+			"move":      func() error { _, err := w.send(); return err },
+			"hibernate": func() error { _, err := w.capture(); return err },
+		}[operation]
+		w.must(operation, hold())
+		if len(met) != len(points) {
+			t.Errorf("a %s came by %v", operation, met)
+		}
+		_, err := w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+		w.must("abort", err)
+		w.must("delete log", w.deleteTask("log"))
+		if got := w.stateOf("web"); got != tasktypes.Status_RUNNING || !w.machine.running() {
+			t.Errorf("after a %s web is %s", operation, got)
+		}
 	}
 }

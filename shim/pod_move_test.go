@@ -46,12 +46,21 @@ func (e *expecting) Image(context.Context, string, string) (string, error) { ret
 // 3. The function meanwhile is called after it was offered and before it is sent.
 func movingPod(t *testing.T, meanwhile func(source *world)) *world {
 	t.Helper()
+	return movingPodThat(t, nil, meanwhile)
+}
+
+// movingPodThat is movingPod, and does something before the pod is offered too.
+func movingPodThat(t *testing.T, before, meanwhile func(source *world)) *world {
+	t.Helper()
 	source := newWorld(t)
 	source.podNotes = map[string]string{"godwit.dev/vm": "web"}
 	source.runningPod("setup", "web", "log")
 	source.agent.exit("c1") <- 3
 	source.waitFor("setup")
 	source.must("delete setup", source.deleteTask("setup"))
+	if before != nil {
+		before(source)
+	}
 	source.open("a", "b")
 	o, err := source.offer()
 	source.must("offer", err)
