@@ -92,8 +92,19 @@ func awaitStart(ctx context.Context, t *Task, begun *chan struct{}) error {
 	case <-over:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("delete in task %s: a Start is not over: %w", t.id, ctx.Err())
+		return fmt.Errorf("task %s: a Start is not over: %w", t.id, ctx.Err())
 	}
+}
+
+// awaitStarting has a call that needs a task that runs wait for the Start that has begun, as with runc's shim.
+func awaitStarting(ctx context.Context, t *Task) error {
+	t.vm.mu.Lock()
+	starts := t.state == TaskStarting
+	t.vm.mu.Unlock()
+	if !starts {
+		return nil
+	}
+	return awaitStart(ctx, t, &t.startOver)
 }
 
 // delete frees what is left of a task that has ended or never ran. What cannot be
@@ -269,19 +280,30 @@ func (s *Service) leave(tasks []*Task) {
 			return
 		}
 	}
-	s.afterDelete(s.life) // which is answered first
+	s.afterDelete(s.life, "") // which is answered first
 	s.shutdown.Shutdown()
 }
 
 // deleteInterval is between two looks whether a Delete is over.
 const deleteInterval = 10 * time.Millisecond
 
-// afterDelete waits for the end of a Delete under way. A containerd that starts asks for the pids of each shim that it
-// finds, and ends the one that has no task. It keeps the one that still has one. If the containerd before was killed in
-// that Delete, no client would call Shutdown for it.
-func (s *Service) afterDelete(ctx context.Context) {
-	vm, err := s.current()
-	for err == nil && vm.inState(Deleting) && ctx.Err() == nil {
+// afterDelete waits for the end of a Delete under way, of the whole VM or of a container of a pod. A containerd that
+// starts asks for the pids of each task that it finds, and forgets the one that is not there. It keeps any other. If
+// containerd was killed in that Delete, no client would come back for the task, or call Shutdown for its shim.
+func (s *Service) afterDelete(ctx context.Context, id string) {
+	for s.deleting(id) && ctx.Err() == nil {
 		retry.Sleep(ctx, deleteInterval)
 	}
+}
+
+func (s *Service) deleting(id string) bool {
+	s.mu.Lock()
+	vm, t := s.vm, s.tasks[id]
+	s.mu.Unlock()
+	if vm == nil {
+		return false
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.state == Deleting || t != nil && t.state == TaskDeleting
 }

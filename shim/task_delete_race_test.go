@@ -92,20 +92,12 @@ func TestDeleteDuringAStart(t *testing.T) {
 				} else {
 					w.must("create", w.runningPod().createMember(id, "alpine"))
 				}
-				reached, open := make(chan struct{}), make(chan struct{})
-				w.at("start process", func() error {
-					close(reached)
-					<-open
-					if starts {
-						return nil
-					}
-					return errFake
-				})
+				reached, letGo := w.heldStart(starts)
 				started := begun(func() error { return w.startTask(id) })
 				<-reached
 				deleted := begun(func() error { return w.deleteTask(id) })
 				w.waits("delete", deleted)
-				close(open)
+				letGo()
 				if err := <-started; starts != (err == nil) {
 					t.Errorf("start: %v", err)
 				}
@@ -150,8 +142,96 @@ func TestCallsDuringADelete(t *testing.T) {
 					t.Errorf("%s of a task that is being deleted succeeded", name)
 				}
 			}
+			pids := begun(func() error { _, err := w.service.Pids(ctx, &taskapi.PidsRequest{ID: id}); return err })
+			w.waits("pids", pids) // of a containerd that was started meanwhile: it keeps a task that has pids
 			letGo()
 			w.must("delete", <-deleted)
+			if err := errgrpc.ToNative(<-pids); !errdefs.IsNotFound(err) {
+				t.Errorf("pids: %v, want not found", err)
+			}
 		})
 	}
+}
+
+// TestCallsDuringAStart: what only asks is answered at once, and what is kept for the process is taken. What needs a
+// task that runs waits for the Start, and has it then. Each finds no task that runs if the Start fails.
+func TestCallsDuringAStart(t *testing.T) {
+	for _, id := range []string{"vm", "web"} {
+		for _, starts := range []bool{true, false} {
+			t.Run(id, func(t *testing.T) {
+				w := newWorld(t)
+				status := tasktypes.Status_PAUSING
+				if id == "vm" {
+					w.must("create", w.create())
+				} else {
+					status = tasktypes.Status_RUNNING
+					w.must("create", w.runningPod().createMember(id, "alpine"))
+				}
+				reached, letGo := w.heldStart(starts)
+				started := begun(func() error { return w.startTask(id) })
+				<-reached
+				ctx := ctxNS(t)
+				if got := w.stateOf(id); got != status {
+					t.Errorf("state is %s", got)
+				}
+				for name, call := range map[string]func() error{
+					"stats":   func() error { _, err := w.service.Stats(ctx, &taskapi.StatsRequest{ID: id}); return err },
+					"connect": func() error { _, err := w.service.Connect(ctx, &taskapi.ConnectRequest{ID: id}); return err },
+					"pids":    func() error { _, err := w.service.Pids(ctx, &taskapi.PidsRequest{ID: id}); return err },
+					"resize": func() error {
+						_, err := w.service.ResizePty(ctx, &taskapi.ResizePtyRequest{ID: id, Width: 80, Height: 25})
+						return err
+					},
+					"close stdin": func() error {
+						_, err := w.service.CloseIO(ctx, &taskapi.CloseIORequest{ID: id, Stdin: true})
+						return err
+					},
+				} {
+					if err := call(); err != nil {
+						t.Errorf("%s during a start: %v", name, err)
+					}
+				}
+				exec := execRequest("e")
+				exec.ID = id
+				waiting := map[string]<-chan error{
+					"exec": begun(func() error { _, err := w.service.Exec(ctx, exec); return err }),
+					"update": begun(func() error {
+						_, err := w.service.Update(ctx, &taskapi.UpdateTaskRequest{ID: id})
+						return err
+					}),
+					"kill": begun(func() error {
+						_, err := w.service.Kill(ctx, &taskapi.KillRequest{ID: id, Signal: 10})
+						return err
+					}),
+				}
+				for name, done := range waiting {
+					w.waits(name, done)
+				}
+				letGo()
+				if err := <-started; starts != (err == nil) {
+					t.Errorf("start: %v", err)
+				}
+				for name, done := range waiting {
+					if err := <-done; starts != (err == nil) {
+						t.Errorf("%s, and the start succeeds: %t: %v", name, starts, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// heldStart holds the Start of a process up in the guest, and lets it succeed or fail.
+func (w *world) heldStart(starts bool) (reached <-chan struct{}, letGo func()) {
+	at, open := make(chan struct{}), make(chan struct{})
+	w.at("start process", func() error {
+		w.at("start process", nil)
+		close(at)
+		<-open
+		if starts {
+			return nil
+		}
+		return errFake
+	})
+	return at, func() { close(open) }
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // Exec notes a further process; Start runs it.
-func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*emptyResponse, error) {
+func (s *Service) Exec(ctx context.Context, r *taskapi.ExecProcessRequest) (*emptyResponse, error) {
 	return on(s, r.GetID(), func(t *Task) (*emptyResponse, error) {
 		vm := t.vm
 		if r.GetExecID() == "" {
@@ -33,6 +33,9 @@ func (s *Service) Exec(_ context.Context, r *taskapi.ExecProcessRequest) (*empty
 		process, notes, err := bundle.ExecProcess(r.GetSpec().GetValue(), r.GetTerminal(), t.member != nil)
 		if err != nil {
 			return nil, fmt.Errorf("exec %s of task %s: %w", r.GetExecID(), vm.id, err)
+		}
+		if err := awaitStarting(ctx, t); err != nil {
+			return nil, err
 		}
 		if err := t.addExec(r, process); err != nil {
 			return nil, err

@@ -26,7 +26,7 @@ const (
 // that the host has no process of. Where the guest does not answer, execs are listed under the task's
 // pid, and no others. The list is never empty: containerd would take the shim for a leaked one.
 func (s *Service) Pids(ctx context.Context, r *taskapi.PidsRequest) (*taskapi.PidsResponse, error) {
-	s.afterDelete(ctx)
+	s.afterDelete(ctx, r.GetID())
 	return on(s, r.GetID(), func(t *Task) (*taskapi.PidsResponse, error) {
 		guest := t.guestProcesses(ctx)
 		pids := make(map[string]uint32)

@@ -27,6 +27,9 @@ func (s *Service) Update(ctx context.Context, r *taskapi.UpdateTaskRequest) (*em
 
 func (t *Task) updateLimits(ctx context.Context, r *taskapi.UpdateTaskRequest) error {
 	vm := t.vm
+	if err := awaitStarting(ctx, t); err != nil {
+		return err
+	}
 	vm.mu.Lock()
 	err, state, agent, j, restored := vm.mutable(), vm.state, vm.agent, vm.journal.Load(), vm.origin.restored
 	if err == nil && t.state.over() { // of a pod, whose VM runs on
