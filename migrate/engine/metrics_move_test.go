@@ -64,6 +64,16 @@ func TestMoveMetrics(t *testing.T) {
 // seen.
 func gathered(t *testing.T, registry *prometheus.Registry, name string, labels ...string) float64 {
 	t.Helper()
+	value, ok := sampled(t, registry, name, labels...)
+	if !ok {
+		t.Fatalf("no metric %s %v", name, labels)
+	}
+	return value
+}
+
+// sampled is gathered of a metric that may not be there yet.
+func sampled(t *testing.T, registry *prometheus.Registry, name string, labels ...string) (value float64, ok bool) {
+	t.Helper()
 	all, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -75,10 +85,9 @@ func gathered(t *testing.T, registry *prometheus.Registry, name string, labels .
 				has = append(has, l.GetValue())
 			}
 			if family.GetName() == name && slices.Equal(has, labels) {
-				return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount()), true
 			}
 		}
 	}
-	t.Fatalf("no metric %s %v", name, labels)
-	return 0
+	return 0, false
 }
