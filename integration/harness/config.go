@@ -80,15 +80,29 @@ func (n *Node) cniConfig() string {
 // maxNodes have a range of their own in the CNI configuration.
 const maxNodes = 8
 
+// A node has rangesEach ranges of rangeSize addresses.
+const (
+	rangesEach = 4
+	rangeFirst = 10
+	rangeSize  = 241
+)
+
+// Address is the i-th of the addresses that are a node's own; false: it has not so many.
+func Address(node, i int) (string, bool) {
+	return fmt.Sprintf("10.88.%d.%d", 1+node+i/rangeSize*maxNodes, rangeFirst+i%rangeSize), i < rangesEach*rangeSize
+}
+
 // ranges of all nodes, the node's own first: host-local hands out the first free address
 // in this order and takes any of them on request.
 func ranges(own int) string {
 	var all []string
 	for i := range maxNodes {
-		third := 1 + (own+i)%maxNodes
-		all = append(all, fmt.Sprintf(
-			`{"subnet": "%s", "rangeStart": "10.88.%d.10", "rangeEnd": "10.88.%d.250", "gateway": "%s"}`, subnet, third,
-			third, Gateway))
+		for each := range rangesEach {
+			start, _ := Address((own+i)%maxNodes, each*rangeSize)
+			end, _ := Address((own+i)%maxNodes, each*rangeSize+rangeSize-1)
+			all = append(all, fmt.Sprintf(`{"subnet": "%s", "rangeStart": "%s", "rangeEnd": "%s", "gateway": "%s"}`, subnet,
+				start, end, Gateway))
+		}
 	}
 	return strings.Join(all, ",\n        ")
 }

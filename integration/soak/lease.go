@@ -10,27 +10,23 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// Addresses of a node's own range, and how many apart those of two runs are.
-const (
-	firstOwn = 10
-	lastOwn  = 250
-	stride   = 3
-)
+// stride is how many addresses apart those of two runs are.
+const stride = 3
 
 // separateAddresses has the next VM that is run on a node get an address that no VM has had. host-local goes on after
 // the one that was reserved last, which may have come with a VM of another node. It knows nothing of those that have
 // left with a VM. Runs at once are why there is a stride.
 func (w *world) separateAddresses(n *harness.Node) error {
 	i := slices.Index(w.Nodes(), n)
-	last := firstOwn - 1 + stride*int(w.ran[i].Add(1)-1)
-	if last >= lastOwn {
+	last, ok := harness.Address(i, stride*int(w.ran[i].Add(1)))
+	if !ok {
 		return fmt.Errorf("node %s has no address left that none has had", n.Name)
 	}
 	dir := filepath.Join(n.Root(), "var/lib/cni/networks/godwit")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "last_reserved_ip.0"), []byte(fmt.Sprintf("10.88.%d.%d", i+1, last)), 0o644)
+	return os.WriteFile(filepath.Join(dir, "last_reserved_ip.0"), []byte(last), 0o644)
 }
 
 // giveBack does what no other program does for a VM that ended in the network that ctr made for it: its lease and its

@@ -23,7 +23,7 @@ func podVerbs() []verb {
 		{"pod move, container ends", 2, awake, (*act).podMoveEnding},
 		{"pod checkpoint", 2, awake, (*act).podCheckpoint},
 		{"pod exec", 2, awake, (*act).podExec},
-		{"pod container ends", 1, awake, (*act).podEnds},
+		{"pod container ends", 2, awake, (*act).podEnds},
 		{"pod rm", 1, there, (*act).rm},
 	}
 }
