@@ -84,8 +84,11 @@ func LostText(rec *nodev1.Record) string {
 		left = append(left, "with the records behind their copy: "+c)
 	}
 	if k := KeptOf(rec); k != nil {
-		left = append(left, fmt.Sprintf("at node %s, and node %s holds it as it was at the switch-over", k.GetDestination(),
-			k.GetNode()))
+		at := "at node " + k.GetDestination()
+		if k.GetDestination() == "" {
+			at = "where the store that was put back does not know"
+		}
+		left = append(left, fmt.Sprintf("%s, and node %s holds it as it was at the switch-over", at, k.GetNode()))
 		remedies = append(remedies, fmt.Sprintf("take that back by godwit recover --from-source %s", vm))
 	}
 	if d := rec.GetLost(); d != "" {

@@ -152,8 +152,12 @@ func (s *Service) holder(ctx context.Context, ref *nodev1.PeerRef, k *nodev1.Kep
 }
 
 // fenced wants to know that the destination runs nothing of the VM. One that answers says so
-// itself, and what it has of the attempt is undone there.
+// itself, and what it has of the attempt is undone there. Without a name it is one that no record knows since the store
+// was put back: each node has said by then that it has nothing.
 func (s *Service) fenced(ctx context.Context, ref *nodev1.PeerRef, node, call string) error {
+	if node == "" {
+		return nil
+	}
 	peer, err := s.Peer(node)
 	if err == nil {
 		var state *nodev1.PeerState

@@ -178,6 +178,10 @@ func TestRecoverFromSource(t *testing.T) {
 		Fenced: true}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("an older snapshot in place of what the source holds: %v", err)
 	}
+	// a store that was put back does not know the destination, and each node has said what it holds
+	if err := c.fenced(t.Context(), &nodev1.PeerRef{Vm: c.vm}, "", "recover"); err != nil {
+		t.Errorf("a destination that no record names: %v", err)
+	}
 }
 
 // A lost VM of which nothing is left has no owner: what the source holds is named first and can be taken back, and

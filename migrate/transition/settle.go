@@ -31,6 +31,13 @@ func (h Holder) of(op *nodev1.Operation) bool {
 	return op != nil && h.GetOperation() == op.GetId() && h.GetAttempt() == op.GetAttempt() && h.GetPhase() != "FENCED"
 }
 
+// keeps reports whether the node holds the VM as it was at a switch-over, by the record's own word.
+func (h Holder) keeps(rec *nodev1.Record) bool {
+	k := record.KeptOf(rec)
+	return k != nil && h.GetPhase() == "PREPARED" && h.Node == k.GetNode() && h.GetGeneration() == k.GetGeneration() &&
+		h.GetOperation() == k.GetOperation() && h.GetAttempt() == k.GetAttempt()
+}
+
 const putBack = "the store of the records was put back from a copy"
 
 // Settle makes the record of a VM, as a copy of the store has it, what the nodes say that hold the VM. All nodes
@@ -56,6 +63,8 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 	switch {
 	case why != "":
 		rec.Conflict, rec.Rivals = why, true
+	case winner != nil && (winner.keeps(rec) || undecided(rec.GetOperation(), winner, holders)):
+		closed = keepAtSource(rec, winner, now)
 	case winner != nil:
 		closed = settleOperation(rec, winner, holders, now)
 		if d := rec.GetOwner().GetDigest(); d != "" {
@@ -98,6 +107,8 @@ func recreate(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
 	rec := &nodev1.Record{Vm: proto.CloneOf(vm), Uid: top.GetUid(), Incarnation: s.Store.GetIncarnation()}
 	if rec.Conflict = rivals(top, holders[1:], 0); rec.Conflict != "" {
 		rec.Rivals = true
+	} else if undecided(nil, &top, holders) {
+		keepAtSource(rec, &top, time.Time{})
 	} else {
 		rec.Owner, rec.Generation, rec.Home = &nodev1.Owner{Node: top.Node}, top.GetGeneration(), top.Node
 		ran(rec, top.Node)
@@ -114,7 +125,8 @@ func choose(rec *nodev1.Record, holders []Holder) (winner *Holder, why string) {
 		case !h.Has():
 		case h.GetUid() != rec.GetUid():
 			others = append(others, h)
-		case h.GetGeneration() > rec.GetCopied(), h.GetGeneration() == rec.GetCopied() && h.Node == rec.GetOwner().GetNode():
+		case h.GetGeneration() > rec.GetCopied(), h.keeps(rec),
+			h.GetGeneration() == rec.GetCopied() && h.Node == rec.GetOwner().GetNode():
 			fit = append(fit, h)
 		}
 	}
@@ -127,6 +139,43 @@ func choose(rec *nodev1.Record, holders []Holder) (winner *Holder, why string) {
 		return nil, ""
 	}
 	return &fit[0], rivals(fit[0], fit[1:], rec.GetCopied())
+}
+
+// undecided reports whether the node that has the VM has voted for an operation that may have been committed since the
+// copy was made: the VM may have run elsewhere, and have ended with its host. The destination of a move has not run it
+// if it is still armed there, or fenced. What a hibernate that is open has sent is the VM's state in either case.
+func undecided(open *nodev1.Operation, winner *Holder, holders []Holder) bool {
+	if winner.GetPhase() != "PREPARED" || open.GetKind() != nodev1.Kind_KIND_MIGRATE && winner.of(open) {
+		return false
+	}
+	return !slices.ContainsFunc(holders, func(h Holder) bool {
+		return h.Node != winner.Node && h.GetUid() == winner.GetUid() && h.GetOperation() == winner.GetOperation() &&
+			h.GetAttempt() == winner.GetAttempt() && slices.Contains([]string{"INCOMING", "READY", "FENCED"}, h.GetPhase())
+	})
+}
+
+// keepAtSource leaves what a node holds since its vote to the user: it is the VM as it was then. It answers the move of
+// the copy that is over by that, if there is one.
+func keepAtSource(rec *nodev1.Record, h *Holder, now time.Time) (closed *nodev1.Operation) {
+	if h.keeps(rec) { // it was settled before
+		if rec.GetRivals() {
+			rec.Conflict, rec.Rivals = "", false
+		}
+		return nil
+	}
+	k := &nodev1.Kept{Node: h.Node, Operation: h.GetOperation(), Attempt: h.GetAttempt(), Generation: h.GetGeneration(),
+		Digest: h.GetDigest(), Place: rec.GetPlace()}
+	if closed = rec.GetOperation(); closed != nil {
+		if h.of(closed) {
+			k.Destination = closed.GetDestination()
+		}
+		save(rec, closed)
+		closed.Reason, closed.Phase, closed.ClosedUnixNano = cmp.Or(closed.GetReason(), putBack), lostAtDest, now.UnixNano()
+	}
+	rec.Generation = record.After(max(rec.GetCopied(), h.GetGeneration()), rec.GetIncarnation())
+	rec.Owner, rec.Operation, rec.Repository, rec.Place, rec.Home = nil, nil, "", "", h.Node
+	rec.Lost, rec.Kept, rec.Conflict, rec.Rivals = "", k, "", false
+	return closed
 }
 
 // rivals says who contradicts the node that has a VM under the highest generation. One that has

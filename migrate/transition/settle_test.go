@@ -60,6 +60,8 @@ func TestSettle(t *testing.T) {
 	woken.Phase, woken.Generation = committed, 4
 	move := &nodev1.Operation{Id: "m", Vm: settled, Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Phase: committed,
 		Source: "a", Destination: "b", Generation: 4, Digest: "stream:x"}
+	opened := proto.CloneOf(move)
+	opened.Phase, opened.Generation = switching, 5
 	released := holder("a", 5, "RELEASED", hibernate)
 	released.Digest, released.Repository = "sha256:f", "r"
 	foreign := holder("a", 5, "RELEASED", hibernate)
@@ -79,6 +81,24 @@ func TestSettle(t *testing.T) {
 		"it went to b":                   {copyOf(a, nil), []Holder{holder("b", 6, "OWN", nil)}, nil, "b 6"},
 		"it went to b, and a has not heard": {copyOf(a, nil), []Holder{holder("a", 5, "PREPARED", move),
 			holder("b", 6, "OWN", nil)}, nil, "b 6"},
+		"a has voted, and nobody has it": {copyOf(a, nil), []Holder{holder("a", 5, "PREPARED", move)}, nil,
+			"none 6+ kept at a"},
+		"a has voted, and b is armed": {copyOf(a, nil), []Holder{holder("a", 5, "PREPARED", move),
+			holder("b", 5, "READY", move)}, nil, "a 5"},
+		"a has voted, and b is fenced": {copyOf(a, nil), []Holder{holder("a", 5, "PREPARED", move),
+			holder("b", 5, "FENCED", move)}, nil, "a 5"},
+		"a has voted, and b is fenced for another move": {copyOf(a, nil), []Holder{holder("a", 5, "PREPARED", move),
+			holder("b", 5, "FENCED", hibernate)}, nil, "none 6+ kept at a"},
+		"a has voted, and b is retired": {copyOf(a, nil), []Holder{holder("a", 5, "PREPARED", move)}, []string{"b"},
+			"none 6+ kept at a"},
+		"a has voted for a hibernate that the copy does not know": {copyOf(a, nil),
+			[]Holder{holder("a", 5, "PREPARED", hibernate)}, nil, "none 6+ kept at a"},
+		"a has voted, and the move is open": {copyOf(a, opened), []Holder{holder("a", 5, "PREPARED", opened)}, nil,
+			"none 6+ kept at a closed PHASE_LOST_AT_DEST"},
+		"a has voted, the move is open, and b is armed": {copyOf(a, opened), []Holder{holder("a", 5, "PREPARED", opened),
+			holder("b", 5, "READY", opened)}, nil, "a 5 open PHASE_SWITCHING"},
+		"made after the copy, and it has voted": {nil, []Holder{holder("a", 2, "PREPARED", move)}, nil,
+			"none 3+ kept at a"},
 		"it went to b, and a runs it too": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
 			holder("b", 6, "OWN", nil)}, nil, "a 5 ! both say"},
 		"a retired, b runs it": {copyOf(a, nil), []Holder{holder("a", 5, "OWN", nil),
@@ -171,6 +191,9 @@ func told(rec *nodev1.Record, closed *nodev1.Operation) string {
 	text := owner + " " + generation
 	if rec.GetLost() != "" {
 		text += " lost " + rec.GetLost()
+	}
+	if k := record.KeptOf(rec); k != nil {
+		text += " kept at " + k.GetNode()
 	}
 	if op := rec.GetOperation(); op != nil {
 		text += " open " + op.GetPhase().String()
