@@ -35,7 +35,14 @@ func (s *Service) list(ctx context.Context, after string, room int) ([]*nodev1.R
 	return lifted(all, state), err
 }
 
-func (s *Service) find(ctx context.Context, which store.Which) (store.Found, error) {
+// find answers some records. cached takes those of a moment ago.
+func (s *Service) find(ctx context.Context, which store.Which, cached bool) (store.Found, error) {
+	if m, ok := s.store.(store.Mirror); ok && cached {
+		if found, fresh := m.FindCached(which); fresh {
+			found.Records = lifted(found.Records, found.State)
+			return found, nil
+		}
+	}
 	found, err := s.store.Find(ctx, which)
 	found.Records = lifted(found.Records, found.State)
 	return found, err

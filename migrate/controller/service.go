@@ -160,7 +160,7 @@ func (s *Service) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Li
 		}
 		return partOf(all, ""), nil
 	}
-	found, err := s.find(ctx, which)
+	found, err := s.find(ctx, which, req.GetCached())
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +218,7 @@ func (s *Service) unused(ctx context.Context, req *nodev1.EnsureRequest) error {
 	if id, err := uuid.Parse(uid); err != nil || id.String() != uid {
 		return refuse("it is no UUID")
 	}
-	found, err := s.find(ctx, store.Which{UIDs: []string{uid}})
+	found, err := s.find(ctx, store.Which{UIDs: []string{uid}}, false)
 	if err != nil {
 		return err
 	}

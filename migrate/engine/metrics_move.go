@@ -63,7 +63,7 @@ func NewMoveMetrics(registry prometheus.Registerer, records nodev1.RecordsServic
 func openMoves(records nodev1.RecordsService) (n float64) {
 	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
 	defer cancel()
-	all, err := records.List(ctx, &nodev1.ListRequest{Moves: true})
+	all, err := records.List(ctx, &nodev1.ListRequest{Moves: true, Cached: true})
 	if err != nil {
 		return 0
 	}

@@ -50,7 +50,7 @@ func (m *TransferMetrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *TransferMetrics) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*queryTimeout)
 	defer cancel()
-	all, err := m.engine.Records.List(ctx, &nodev1.ListRequest{Moves: true})
+	all, err := m.engine.Records.List(ctx, &nodev1.ListRequest{Moves: true, Cached: true})
 	if err != nil {
 		return // no number is better than a wrong one
 	}

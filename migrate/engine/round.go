@@ -28,10 +28,12 @@ func newRounds(c *core) *rounds {
 }
 
 // Round is Resume, Reconcile, Due and Deletions by one list of the records: what a node asks the
-// controller for, every few seconds, for as long as nothing happens. It asks for the next Sweep too.
+// controller for, every few seconds, for as long as nothing happens. It asks for the next Sweep too. The list may be
+// old: what is begun or ended by it asks the record itself, or names the generation that it has seen.
 // Call it as Reconcile.
 func (e *Engine) Round(ctx context.Context, local func() ([]*nodev1.VM, error)) error {
-	resp, err := e.Records.List(ctx, &nodev1.ListRequest{Node: e.opts.Node, Moves: e.Peers != nil, Payer: e.opts.Node})
+	resp, err := e.Records.List(ctx, &nodev1.ListRequest{Node: e.opts.Node, Moves: e.Peers != nil, Payer: e.opts.Node,
+		Cached: true})
 	e.retention.noteDeletions(err != nil || resp.Owes == nil || resp.GetOwes())
 	if err != nil {
 		return err

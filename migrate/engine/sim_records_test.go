@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/transition"
@@ -126,10 +127,19 @@ func (r simRoundRecords) Open(_ context.Context, req *nodev1.OpenRequest) (*node
 	}, req)
 }
 
+// List may answer an old list where that is asked for: one that this node has had before, however long ago.
 func (r simRoundRecords) List(_ context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
-	return outside(r.n, func(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
+	if had := r.n.round.lists; req.GetCached() && len(had) > 0 && r.n.chance(30) {
+		r.n.yield()
+		return proto.CloneOf(had[r.n.rng.IntN(len(had))]), nil
+	}
+	resp, err := outside(r.n, func(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
 		return stored(&r.s.schedule, ctx, r.RecordsService.List, req)
 	}, req)
+	if err == nil && req.GetCached() {
+		r.n.round.lists = append(r.n.round.lists, proto.CloneOf(resp))
+	}
+	return resp, err
 }
 
 // Disown may be held on its way: it lands when its caller has long given it up, or is dead.

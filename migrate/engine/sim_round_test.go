@@ -89,6 +89,7 @@ type simRound struct {
 	told           *nodev1.AnnounceResponse // since its daemon began
 	host           *simHost
 	engine         *Engine
+	lists          []*nodev1.ListResponse // that it was answered
 }
 
 // begin starts a node's daemon.

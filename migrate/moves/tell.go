@@ -29,7 +29,7 @@ var ends = map[nodev1.Phase]string{
 // before a last one: of a controller that has died between a change of the records and its event, or whose store
 // took none for too long. The cluster takes each of them once, whichever other controller tells it.
 func (s *Service) Tell(ctx context.Context) error {
-	all, err := s.Records.List(ctx, &nodev1.ListRequest{Moves: true})
+	all, err := s.Records.List(ctx, &nodev1.ListRequest{Moves: true, Cached: true})
 	if err != nil {
 		return err
 	}

@@ -45,6 +45,13 @@ type Shared interface {
 	Reindex(ctx context.Context, all bool) error
 }
 
+// Mirror is a store that is told of each change.
+type Mirror interface {
+	// FindCached is Find as of a moment ago, two minutes at most, without a question to anybody. What it leaves away may
+	// be there. false: what is known is older than that.
+	FindCached(which Which) (Found, bool)
+}
+
 // Notes are small things in addition to the records, by kind and key.
 type Notes interface {
 	// Note makes value durable; a nil one removes the note.

@@ -1692,7 +1692,10 @@ type ListRequest struct {
 	// uids leaves all away but the VMs of these; a controller of a build before answers all.
 	Uids []string `protobuf:"bytes,5,rep,name=uids,proto3" json:"uids,omitempty"`
 	// payer asks, with one of node, moves and uids, whether that node has a deletion to do.
-	Payer         string `protobuf:"bytes,6,opt,name=payer,proto3" json:"payer,omitempty"`
+	Payer string `protobuf:"bytes,6,opt,name=payer,proto3" json:"payer,omitempty"`
+	// cached takes an answer that may be old, by two minutes at most: enough to find work by, or to do nothing by. A
+	// record that is not in it may be there. A controller that has no such answer gives one of now.
+	Cached        bool `protobuf:"varint,7,opt,name=cached,proto3" json:"cached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1767,6 +1770,13 @@ func (x *ListRequest) GetPayer() string {
 		return x.Payer
 	}
 	return ""
+}
+
+func (x *ListRequest) GetCached() bool {
+	if x != nil {
+		return x.Cached
+	}
+	return false
 }
 
 type ListResponse struct {
@@ -9138,14 +9148,15 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"GetRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
-	"\x06recent\x18\x03 \x01(\bR\x06recent\"\x8d\x01\n" +
+	"\x06recent\x18\x03 \x01(\bR\x06recent\"\xa5\x01\n" +
 	"\vListRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x14\n" +
 	"\x05moves\x18\x04 \x01(\bR\x05moves\x12\x12\n" +
 	"\x04uids\x18\x05 \x03(\tR\x04uids\x12\x14\n" +
-	"\x05payer\x18\x06 \x01(\tR\x05payer\"v\n" +
+	"\x05payer\x18\x06 \x01(\tR\x05payer\x12\x16\n" +
+	"\x06cached\x18\a \x01(\bR\x06cached\"v\n" +
 	"\fListResponse\x120\n" +
 	"\arecords\x18\x01 \x03(\v2\x16.godwit.node.v1.RecordR\arecords\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\x12\x17\n" +

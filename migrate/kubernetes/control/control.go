@@ -26,6 +26,7 @@ import (
 type Controller struct {
 	*control.Alone
 	identity *pki.Identity
+	store    *store.Store
 }
 
 // Open opens the records in an API server. The notes of nodes are in a namespace. cfg is the configuration of a node:
@@ -52,7 +53,7 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 	if err != nil {
 		return nil, err
 	}
-	return &Controller{Alone: alone, identity: identity}, nil
+	return &Controller{Alone: alone, identity: identity, store: st}, nil
 }
 
 // identityOf checks what a controller needs of its configuration, without which it would never lead.
@@ -73,6 +74,13 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("controller.listen: %w", err)
 	}
+	followed := make(chan struct{})
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		defer close(followed)
+		c.store.Follow(ctx)
+	}()
+	defer func() { stop(); <-followed }()
 	return c.Alone.Run(ctx, l, c.identity)
 }
 

@@ -36,15 +36,23 @@ func (s *Store) State(ctx context.Context) (*nodev1.StoreState, error) {
 
 // state answers the state, and the object that it is in, nil where there is none yet.
 func (s *Store) state(ctx context.Context) (*corev1.ConfigMap, *nodev1.StoreState, error) {
-	state := &nodev1.StoreState{}
 	o, there, err := s.maps.get(ctx, stateName)
 	if err != nil || !there {
-		return nil, state, err
+		return nil, &nodev1.StoreState{}, err
 	}
-	if err := proto.Unmarshal(o.BinaryData[stateKey], state); err != nil {
-		return nil, nil, fmt.Errorf("decode configmap %s: %w: %w", stateName, err, errdefs.ErrDataLoss)
+	state, err := decodeState(o)
+	if err != nil {
+		return nil, nil, err
 	}
 	return o, state, nil
+}
+
+func decodeState(o *corev1.ConfigMap) (*nodev1.StoreState, error) {
+	state := &nodev1.StoreState{}
+	if err := proto.Unmarshal(o.BinaryData[stateKey], state); err != nil {
+		return nil, fmt.Errorf("decode configmap %s: %w: %w", stateName, err, errdefs.ErrDataLoss)
+	}
+	return state, nil
 }
 
 func touchedBy(state *nodev1.StoreState) string { return strconv.FormatUint(state.GetVersion(), 10) }

@@ -28,6 +28,7 @@ type Store struct {
 	records resource[*v1alpha1.VMRecord]
 	maps    resource[*corev1.ConfigMap]
 	recent  *recent
+	mirrors mirrors
 }
 
 var (
@@ -69,11 +70,13 @@ func Open(config *rest.Config, namespace string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store in %s: %w: %w", config.Host, errdefs.ErrInvalidArgument, err)
 	}
-	return &Store{recent: &recent{},
+	st := &Store{recent: &recent{},
 		records: resource[*v1alpha1.VMRecord]{client: records, name: "vmrecords", empty: newRecord},
 		maps: resource[*corev1.ConfigMap]{client: maps, name: "configmaps", namespace: namespace,
 			empty: func() *corev1.ConfigMap { return &corev1.ConfigMap{} }},
-	}, nil
+	}
+	st.mirrors = st.newMirrors()
+	return st, nil
 }
 
 func newRecord() *v1alpha1.VMRecord { return &v1alpha1.VMRecord{} }

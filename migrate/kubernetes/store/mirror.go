@@ -1,0 +1,194 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// mirrorAge is how long a watch may tell nothing and is believed. The API server tells each minute that nothing has
+// changed.
+const mirrorAge = 2 * time.Minute
+
+var _ store.Mirror = (*Store)(nil)
+
+// mirror has what a watch tells of some objects: what each of them holds, by its name.
+type mirror[T object, V any] struct {
+	of     resource[T]
+	fields string // selects the objects; empty: all
+	list   func() runtime.Object
+	decode func(T) (V, error)
+
+	mu    sync.Mutex
+	all   map[string]V // nil: they were not read
+	open  bool         // the watch
+	heard time.Time    // the last that the API server said
+}
+
+// follow keeps the mirror until ctx ends.
+func (m *mirror[T, V]) follow(ctx context.Context) {
+	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = m.fields
+			list := m.list()
+			return list, m.of.request(m.of.client.Get()).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector, o.Watch = m.fields, true
+			w, err := m.of.request(m.of.client.Get()).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+			if err != nil {
+				return nil, err
+			}
+			m.hear(true)
+			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+				m.hear(e.Type != watch.Error)
+				return e, true
+			}), nil
+		},
+	}, m.of.client)
+	cache.NewReflectorWithOptions(lw, m.of.empty(), m, cache.ReflectorOptions{Name: "godwit/" + m.of.name}).
+		RunWithContext(ctx)
+}
+
+// hear notes a word of the API server; open: it is not that the watch has ended.
+func (m *mirror[T, V]) hear(open bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.open, m.heard = open, time.Now()
+}
+
+// fresh answers what the objects hold; false: what is known is too old. The map is one of the caller's own.
+func (m *mirror[T, V]) fresh(take func(V)) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.all == nil || !m.open || time.Since(m.heard) > mirrorAge {
+		return false
+	}
+	for _, v := range m.all {
+		take(v)
+	}
+	return true
+}
+
+// Add implements cache.ReflectorStore.
+func (m *mirror[T, V]) Add(obj any) error {
+	o, v, err := m.read(obj)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case err != nil: // it is not known what this object holds
+		m.all = nil
+	case m.all != nil:
+		m.all[o.GetName()] = v
+	}
+	return err
+}
+
+// Update implements cache.ReflectorStore.
+func (m *mirror[T, V]) Update(obj any) error { return m.Add(obj) }
+
+// Delete implements cache.ReflectorStore.
+func (m *mirror[T, V]) Delete(obj any) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o, ok := obj.(T); ok {
+		delete(m.all, o.GetName())
+		return nil
+	}
+	m.all = nil
+	return fmt.Errorf("a watch of %s tells of a %T", m.of.name, obj)
+}
+
+// Replace implements cache.ReflectorStore.
+func (m *mirror[T, V]) Replace(list []any, _ string) error {
+	all := make(map[string]V, len(list))
+	for _, obj := range list {
+		o, v, err := m.read(obj)
+		if err != nil {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.all = nil
+			return err
+		}
+		all[o.GetName()] = v
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = all
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (*mirror[T, V]) Resync() error { return nil }
+
+func (m *mirror[T, V]) read(obj any) (o T, v V, err error) {
+	o, ok := obj.(T)
+	if !ok {
+		return o, v, fmt.Errorf("a watch of %s tells of a %T", m.of.name, obj)
+	}
+	v, err = m.decode(o)
+	return o, v, err
+}
+
+// mirrors are those that FindCached answers from.
+type mirrors struct {
+	records *mirror[*v1alpha1.VMRecord, content]
+	state   *mirror[*corev1.ConfigMap, *nodev1.StoreState]
+}
+
+func (s *Store) newMirrors() mirrors {
+	return mirrors{
+		records: &mirror[*v1alpha1.VMRecord, content]{of: s.records, decode: decode,
+			list: func() runtime.Object { return &v1alpha1.VMRecordList{} }},
+		state: &mirror[*corev1.ConfigMap, *nodev1.StoreState]{of: s.maps, fields: "metadata.name=" + stateName,
+			list: func() runtime.Object { return &corev1.ConfigMapList{} }, decode: decodeState},
+	}
+}
+
+// Follow has FindCached answer, until ctx ends.
+func (s *Store) Follow(ctx context.Context) {
+	var both sync.WaitGroup
+	both.Go(func() { s.mirrors.state.follow(ctx) })
+	both.Go(func() { s.mirrors.records.follow(ctx) })
+	both.Wait()
+}
+
+// FindCached implements store.Mirror.
+func (s *Store) FindCached(which store.Which) (found store.Found, ok bool) {
+	found.State = &nodev1.StoreState{}
+	if !s.mirrors.state.fresh(func(state *nodev1.StoreState) { found.State = proto.CloneOf(state) }) {
+		return store.Found{}, false
+	}
+	deletes, pending := false, store.WhichDeletions{Deleter: which.Deleter}
+	ok = s.mirrors.records.fresh(func(c content) {
+		if c.record != nil && which.Has(c.record) {
+			found.Records = append(found.Records, proto.CloneOf(c.record))
+		}
+		deletes = deletes || which.Deleter != "" && slices.ContainsFunc(c.owed, pending.Has)
+	})
+	if !ok {
+		return store.Found{}, false
+	}
+	if which.Deleter != "" {
+		found.HasDeletions = &deletes
+	}
+	slices.SortFunc(found.Records, func(a, b *nodev1.Record) int {
+		return strings.Compare(key(a.GetVm()), key(b.GetVm()))
+	})
+	return found, true
+}
