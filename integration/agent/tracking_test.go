@@ -148,6 +148,7 @@ func (m *machine) interval(t *testing.T, tracker track.Tracker, round int) {
 	if tracker.Between() {
 		m.pause()
 	}
+	host := hostCounters(t)
 	if _, err := tracker.Next(false, told.add); err != nil {
 		t.Fatal(err)
 	}
@@ -165,11 +166,39 @@ func (m *machine) interval(t *testing.T, tracker track.Tracker, round int) {
 	}
 	m.pause()
 	if known, err := tracker.Next(true, told.add); err != nil || !known {
-		t.Fatalf("known %v, %v", known, err)
+		t.Fatalf("known %v, %v; pages that the host took back or made huge since:%s", known, err, moved(t, host))
 	}
 	after := sums(t, m.ram)
 	m.compare(t, round, before, after, told, taken)
 	m.resume()
+}
+
+// hostCounters are those of the kernel, by name.
+func hostCounters(t *testing.T) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile("/proc/vmstat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		all[name] = value
+	}
+	return all
+}
+
+// moved lists the counters of reclaim and of huge pages that are others now.
+func moved(t *testing.T, before map[string]string) (out string) {
+	t.Helper()
+	for name, value := range hostCounters(t) {
+		for _, prefix := range []string{"pgscan", "pswp", "zswp", "thp", "nr_shmem", "nr_file_hugepages"} {
+			if strings.HasPrefix(name, prefix) && before[name] != value {
+				out += fmt.Sprintf(" %s %s to %s", name, before[name], value)
+			}
+		}
+	}
+	return out
 }
 
 // compare wants that no page was missed. One that was taken away and only read is zeros.

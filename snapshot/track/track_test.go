@@ -134,6 +134,24 @@ func TestSoftDirtyOrder(t *testing.T) {
 			t.Errorf("a page may have lost its bit (%q): known %v, %v", text, known, err)
 		}
 	}
+	// A huge page that became one of small ones is of a tmpfs only where a tmpfs has one, or had one.
+	const host = "pswpout 7\nthp_split_page 1\n"
+	for text, want := range map[string]bool{
+		host + "thp_collapse_alloc 3\nnr_shmem_hugepages 0\n":                       true,
+		host + "thp_collapse_alloc 3\nnr_shmem_hugepages 1\n":                       false,
+		host + "thp_collapse_alloc 3\n":                                             false,
+		"pswpout 7\nthp_split_page 2\nthp_collapse_alloc 3\nnr_shmem_hugepages 0\n": false,
+		host + "thp_collapse_alloc 2\nnr_shmem_hugepages 0\nthp_file_alloc 1\n":     false,
+	} {
+		count(host + "thp_collapse_alloc 2\nnr_shmem_hugepages 0\n")
+		if known, err := s.Next(false, none); known || err != nil {
+			t.Fatal(known, err)
+		}
+		count(text)
+		if known, err := s.Next(true, none); known != want || err != nil {
+			t.Errorf("%q: known %v, %v", text, known, err)
+		}
+	}
 	count("pswpout many\n")
 	if known, err := s.Next(false, none); known || err == nil {
 		t.Errorf("counters that cannot be read: known %v, %v", known, err)
