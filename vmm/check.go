@@ -105,8 +105,21 @@ func (d Disk) CheckHot(slots Slots) error {
 		return invalid("disk %s: slot %d, disks that are plugged in have %d to %d", d.ID, d.Slot, slots.FirstHot,
 			slots.LastHot)
 	}
-	return d.check(slots, true)
+	if err := d.check(slots, true); err != nil {
+		return err
+	}
+	info, err := d.File.Stat()
+	if err != nil {
+		return fmt.Errorf("disk %s: %w", d.ID, err)
+	}
+	if info.Mode().IsRegular() && (info.Size() == 0 || info.Size()%sector != 0) {
+		return invalid("disk %s: its file has %d bytes, which are not whole sectors of %d: it is cut short", d.ID,
+			info.Size(), sector)
+	}
+	return nil
 }
+
+const sector = 512 // of a disk, in bytes
 
 func (d Disk) check(slots Slots, hot bool) error {
 	switch {

@@ -78,6 +78,11 @@ func TestFailsAtEachCall(t *testing.T) {
 	wake.Incoming, wake.Kernel, wake.Initrd = true, "", ""
 	copied := testConfig(t)
 	copied.Incoming, copied.Template, copied.Kernel, copied.Initrd = true, true, "", ""
+	late, noted := testConfig(t), testConfig(t) // whose RAM comes while they run, or is noted from then on
+	for kind, cfg := range map[vmm.Tracking]*vmm.Config{vmm.TrackPages: &late, vmm.TrackWrites: &noted} {
+		cfg.Incoming, cfg.Kernel, cfg.Initrd, cfg.Track = true, "", "", kind
+		cfg.Mapped = func(context.Context) error { return nil }
+	}
 	devices := len(copied.Disks) + len(copied.NICs)
 	for _, life := range []struct {
 		name  string
@@ -85,6 +90,8 @@ func TestFailsAtEachCall(t *testing.T) {
 		start int
 		steps []step
 	}{{"boot", boot, startCalls, booted}, {"restore", wake, 1, restored(saved(t), 2)},
+		{"restore whose RAM comes later", late, 1, restored(saved(t), 2)},
+		{"restore with notes", noted, 1, restored(saved(t), 2)},
 		{"copy", copied, 1, restored(saved(t), 2+devices)}} {
 		for _, how := range []string{chtest.Unknown, chtest.Hang, chtest.Exit} {
 			at := life.start

@@ -25,6 +25,9 @@ func hotDisk(t *testing.T) vmm.Disk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { file.Close() })
+	if err := file.Truncate(1 << 20); err != nil {
+		t.Fatal(err)
+	}
 	return vmm.Disk{ID: "image", Serial: "image", Slot: FirstHotSlot, File: file, ReadOnly: true}
 }
 
