@@ -5,11 +5,9 @@ if length == 0 then error("no figures") else . end
 | . as $runs
 | "cloud-hypervisor" as $ch
 | ({ gap_vs_ch_own_512m: of($ch; "gap_vs_ch_own_512m"),
-     gap_vs_ch_own_1g: of($ch; "gap_vs_ch_own_1g"),
      gap_vs_ch_own_2g: of($ch; "gap_vs_ch_own_2g"),
      stop_cont_vs_qemu: ratio(of($ch; "stop_cont_ms_512m"); of("qemu"; "stop_cont_ms_512m")),
      wake_vs_ch_restore_512m: of($ch; "wake_vs_ch_restore_512m"),
-     wake_vs_ch_restore_1g: of($ch; "wake_vs_ch_restore_1g"),
      wake_vs_ch_restore_2g: of($ch; "wake_vs_ch_restore_2g"),
      start_vs_boot: of($ch; "start_vs_boot"),
      differing_pages: of($ch; "differing_pages") }) as $keys

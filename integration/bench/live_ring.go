@@ -8,15 +8,30 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/observer"
 )
 
-// ringSizes are the guests of the ring: the ground has 3 GiB, and Cloud Hypervisor's own migration fills
-// all of the RAM at its destination.
-var ringSizes = []shape{{"512m", 512, 229, 90}, {"1g", 1024, 300, liveIdle}}
+// ringSizes are the guests of the ring.
+var ringSizes = []shape{{"512m", 512, 229, 90}, {"2g", 2048, 640, liveIdle}}
+
+// ringLeast is the RAM of a ground that has room for a guest of 2 GiB: Cloud Hypervisor's own migration fills all of
+// the RAM at its destination.
+const ringLeast = 5 << 30
+
+// ringFits leaves out the guests that the host has no room for. Their figures stay null.
+func ringFits(host uint64) []shape {
+	if host < ringLeast {
+		return ringSizes[:1]
+	}
+	return ringSizes
+}
 
 // Goals of the ratios to Cloud Hypervisor's own means.
 const (
@@ -112,9 +127,14 @@ func (b *liveBench) ringMoves(ctx context.Context, kind string, until time.Time)
 	if err := b.twoNodes(ctx); err != nil {
 		return 0, err
 	}
+	var host unix.Sysinfo_t
+	if err := unix.Sysinfo(&host); err != nil {
+		return 0, err
+	}
+	sizes := ringFits(host.Totalram * uint64(host.Unit))
 	for b.round = 0; b.round < b.Rounds; {
 		begun := time.Now()
-		err := b.ringRound(ctx, kind)
+		err := b.ringRound(ctx, kind, sizes)
 		b.round++
 		took := time.Since(begun)
 		b.say("round %d took %s", b.round, took.Round(time.Second))
@@ -138,7 +158,7 @@ func (b *liveBench) ringStarts(ctx context.Context, rounds int) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	b.h, err = harness.Start(ctx, harness.Options{Registry: harness.PlainHTTP, Godwitd: true, Images: true,
-		Config: func(*harness.Node) string { return "[template.boot]\nafter = 1\n" }})
+		Config: func(*harness.Node) string { return "[template.boot]\nafter = 1000\n" }}) // it is made by order
 	if err != nil {
 		return err
 	}
@@ -154,19 +174,22 @@ func (b *liveBench) ringStarts(ctx context.Context, rounds int) (err error) {
 	if err != nil {
 		return err
 	}
-	b.round = 0
-	if err := harness.Poll(ctx, templateTimeout, func(ctx context.Context) error {
-		if _, _, err := b.echo(ctx); err != nil {
-			return err
-		}
-		return b.started("clone")
-	}); err != nil {
-		return fmt.Errorf("start from a template: %w", err)
+	begun := time.Now()
+	if _, err := b.node.RunGodwit(ctx, "template", "make", "--boot", "--nics", "0"); err != nil {
+		return err
+	}
+	b.say("  the template took %s", time.Since(begun).Round(time.Second))
+	seen := 0
+	if err := b.saySteps(&seen); err != nil {
+		return err
 	}
 	for b.round = range rounds {
 		start, _, err := b.echo(ctx)
 		if err == nil {
 			err = b.started("clone")
+		}
+		if err == nil {
+			err = b.saySteps(&seen)
 		}
 		if err != nil {
 			return err
@@ -174,6 +197,9 @@ func (b *liveBench) ringStarts(ctx context.Context, rounds int) (err error) {
 		boot, _, err := b.echo(ctx, "--runtime-config-path", filepath.Join(b.bootDir(), "config.toml"))
 		if err == nil {
 			err = b.started("boot")
+		}
+		if err == nil {
+			err = b.saySteps(&seen)
 		}
 		if err != nil {
 			return err
@@ -186,6 +212,30 @@ func (b *liveBench) ringStarts(ctx context.Context, rounds int) (err error) {
 	return nil
 }
 
+var stepOf = regexp.MustCompile(`msg=step name="?([^"]+?)"? took=(\S+)`)
+
+// saySteps tells the longer steps of the node's shims since the last time.
+func (b *liveBench) saySteps(seen *int) error {
+	log, err := os.ReadFile(filepath.Join(b.h.Dir, "log", b.node.Name+"-containerd.log"))
+	if err != nil {
+		return err
+	}
+	var all []string
+	for _, m := range stepOf.FindAllStringSubmatch(string(log[min(*seen, len(log)):]), -1) {
+		if took, err := time.ParseDuration(m[2]); err == nil && took >= leastStep {
+			all = append(all, fmt.Sprintf("%s %s", m[1], took.Round(time.Millisecond)))
+		}
+	}
+	if *seen > 0 {
+		b.say("  steps: %s", strings.Join(all, ", "))
+	}
+	*seen = len(log)
+	return nil
+}
+
+// leastStep is of those that are told.
+const leastStep = 50 * time.Millisecond
+
 // cut leaves the rounds that there were.
 func (r *Result) cut(rounds int) {
 	r.Rounds = rounds
@@ -197,9 +247,9 @@ func (r *Result) cut(rounds int) {
 }
 
 // ringRound is a round: godwit and its rival in turns.
-func (b *liveBench) ringRound(ctx context.Context, kind string) error {
+func (b *liveBench) ringRound(ctx context.Context, kind string, sizes []shape) error {
 	var steps []func(context.Context) error
-	for _, s := range ringSizes {
+	for _, s := range sizes {
 		turns := []func(context.Context) error{func(ctx context.Context) error { return b.ringOwn(ctx, s, kind) }}
 		if kind != "qemu" {
 			turns = append(turns, func(ctx context.Context) error { return b.chOwn(ctx, s) })
@@ -221,7 +271,7 @@ func (b *liveBench) ringRound(ctx context.Context, kind string) error {
 			all = append(all, err, b.end(ctx))
 		}
 	}
-	for _, s := range ringSizes {
+	for _, s := range sizes {
 		b.note("gap_vs_ch_own_"+s.name, b.value("gap_ms_"+s.name)/b.value("ch_gap_ms_"+s.name))
 		b.note("wake_vs_ch_restore_"+s.name, b.value("wake_ms_"+s.name)/b.value("ch_restore_ms_"+s.name))
 	}

@@ -55,7 +55,7 @@ func TestCut(t *testing.T) {
 	if m := r.figure("gap_ms_512m").Median; m == nil || *m != 3 || r.Rounds != 1 {
 		t.Errorf("median %v of %d rounds", m, r.Rounds)
 	}
-	if m := r.figure("gap_ms_1g").Median; m != nil {
+	if m := r.figure("gap_ms_2g").Median; m != nil {
 		t.Errorf("a median %v of nothing", *m)
 	}
 }

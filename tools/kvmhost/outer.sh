@@ -4,6 +4,7 @@ starts=3                      # of a ground that falls asleep
 quiet=${KVMHOST_QUIET:-90}    # seconds without a heartbeat, the VMM idle: the ground sleeps
 frozen=300                    # seconds without one, whatever it does
 longest=14400
+memory=${KVMHOST_MEMORY:-3072} # MiB
 
 # libraries copies what a program is linked with.
 libraries() {
@@ -103,7 +104,7 @@ boot() {
 	QEMU_MODULE_DIR=$qemu/usr/lib/x86_64-linux-gnu/qemu "$qemu/usr/bin/qemu-system-x86_64" \
 		-L "$qemu/usr/share/qemu" -L "$qemu/usr/share/seabios" -L /usr/share/qemu -L /usr/share/seabios \
 		-nodefaults -no-user-config -display none -no-reboot \
-		-accel tcg,thread=single,tb-size=1024 -cpu EPYC,+svm,+npt -M q35 -smp 1 -m 3072 \
+		-accel tcg,thread=single,tb-size=1024 -cpu EPYC,+svm,+npt -M q35 -smp 1 -m "$memory" \
 		-kernel "$work/vmlinuz" -initrd "$work/initrd" \
 		-append "console=ttyS0 loglevel=3 mitigations=off nohz=off highres=off panic=-1 ${KVMHOST_SHELL:+ring.shell }ring.cases=$(IFS=,; echo "$*")" \
 		-drive "file=$work/root.img,format=raw,if=none,id=root,readonly=on" -device virtio-blk-pci,drive=root \
