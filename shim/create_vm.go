@@ -5,17 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -285,38 +282,4 @@ func (c *creation) hold(ctx context.Context, _ *steps.Undo) error {
 		}
 		return c.vm.write(func(j *journal.Journal) { j.Holder, j.NetNS = id, netns })
 	})
-}
-
-// runCreateHooks is the last step of a Create, of a VM and of a container of a pod.
-func runCreateHooks(ctx context.Context, u *steps.Undo, t *Task) error {
-	u.Add("run poststop hooks", func(ctx context.Context) error {
-		return t.bundle.Hooks.Run(ctx, bundle.Poststop, t.hookState(specs.StateStopped))
-	})
-	state := t.hookState(specs.StateCreating)
-	if t.member == nil {
-		state.Annotations = comesWith(state.Annotations, t.vm.journal.Load().Spec.NICs)
-	}
-	for _, kind := range []bundle.HookKind{bundle.Prestart, bundle.CreateRuntime} {
-		if err := t.bundle.Hooks.Run(ctx, kind, state); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// comesWith tells the hooks what NIC the guest has already. A VM that boots has none.
-func comesWith(annotations map[string]string, nics []spec.NIC) map[string]string {
-	if len(nics) == 0 {
-		return annotations
-	}
-	all := make([]string, 0, len(nics[0].Addresses))
-	for _, prefix := range nics[0].Addresses {
-		all = append(all, prefix.Addr().String())
-	}
-	annotations = maps.Clone(annotations)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[spec.AnnotationAddresses], annotations[spec.AnnotationMAC] = strings.Join(all, ","), nics[0].MAC
-	return annotations
 }

@@ -157,7 +157,7 @@ func (s *site) testRedis(t *testing.T) {
 		{"nerdctl start", 2, func() { s.nerdctl(t, "start", "redis") }},
 	} {
 		t.Run(wake.name, func(t *testing.T) {
-			tried := s.count(t, "redis")
+			tried, addresses := s.count(t, "redis"), s.sh(t, "redis", "cat /proc/net/fib_trie")
 			s.Godwit(t, "hibernate", id)
 			s.rounds(t)
 			if out := s.Godwit(t, "ps"); !strings.Contains(out, "asleep") {
@@ -165,6 +165,9 @@ func (s *site) testRedis(t *testing.T) {
 			}
 			wake.do()
 			s.redis(t, "GET only", "memory")
+			if now := s.sh(t, "redis", "cat /proc/net/fib_trie"); now != addresses {
+				t.Errorf("its addresses are %s\nbefore they were %s", now, addresses)
+			}
 			s.sh(t, "redis", "echo awake by "+wake.name+" >/proc/1/fd/1")
 			eventually(t, "the log goes on", func(context.Context) error {
 				if out := s.ok(t, "logs", "redis"); !strings.HasSuffix(out, "awake by "+wake.name+"\n") {
