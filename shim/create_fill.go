@@ -50,7 +50,8 @@ func (c *creation) fill(ctx context.Context, _ *steps.Undo) (err error) {
 		return err
 	}
 	return c.vm.write(func(j *journal.Journal) {
-		j.Phase, j.Resume, j.BootID, j.Ended = journal.Ready, resume, resume.BootID, resume.Ended
+		j.Phase, j.Resume, j.BootID = journal.Ready, resume, resume.BootID
+		j.OweEnds(resume.Ended)
 		j.Stdio = c.task.configuredOutput(j.Stdio, resume)
 		if j.Restored.Lazy() {
 			j.Postcopy = &journal.Postcopy{Repository: j.Repository, Digest: j.Digest}

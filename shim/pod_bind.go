@@ -29,7 +29,7 @@ func (c *memberCreation) bind(ctx context.Context, u *steps.Undo) error {
 	j := vm.journal.Load()
 	m, end := vm.pod.unbound(c.member.Name), j.EndOf(c.member.Name)
 	switch {
-	case m == nil && end == nil:
+	case m == nil && (end == nil || vm.pod.twice(c.task)):
 		return fmt.Errorf("container %s: snapshot %s of pod %s has none of that name, or a task has it: make it once "+
 			"the pod runs: %w", c.member.Name, j.Digest, vm.id, errdefs.ErrFailedPrecondition)
 	case end != nil && (m == nil || j.Resume.EndOf(m.Guest) != nil):
@@ -55,6 +55,32 @@ func (c *memberCreation) bind(ctx context.Context, u *steps.Undo) error {
 	})
 }
 
+// twice reports whether another task has the container of t's name.
+func (p *pod) twice(t *Task) bool {
+	p.vm.mu.Lock()
+	defer p.vm.mu.Unlock()
+	for _, other := range p.vm.tasks {
+		if other != t && other.member != nil && other.member.name == t.member.name && other.guest != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// bindLate is bind in a pod that runs again. Its containers that had ended may be made after those that run: the first
+// task of such a name tells that end, and the next one is a new container.
+func (c *memberCreation) bindLate(_ context.Context, u *steps.Undo) error {
+	vm := c.vm
+	vm.pod.changing.Lock()
+	defer vm.pod.changing.Unlock()
+	end := vm.journal.Load().OwedEnd(c.member.Name)
+	if end == nil {
+		return nil
+	}
+	c.over = vm.lockAndCall()
+	return c.bindEnded(u, end)
+}
+
 // bindEnded is bind of a container that had ended before the pod left: the guest has nothing of it any more.
 func (c *memberCreation) bindEnded(u *steps.Undo, end *journal.Exit) error {
 	vm := c.vm
@@ -65,7 +91,7 @@ func (c *memberCreation) bindEnded(u *steps.Undo, end *journal.Exit) error {
 		c.task.member.named(fmt.Sprintf("c%d", s.Pod.Issued))
 		c.task.member.ended = end
 		j.Spec = s
-		j.ForgetEnd(c.member.Name)
+		j.TellEnd(c.member.Name)
 	})
 }
 
@@ -147,9 +173,12 @@ func (c *memberCreation) fits(m *spec.Member, image imageAnswer) (map[string]str
 
 // unbind lets another task have the container.
 func (p *pod) unbind(t *Task) error {
+	p.vm.mu.Lock()
+	owed := t.member.ended != nil && (t.init == nil || !t.init.started)
+	p.vm.mu.Unlock()
 	return p.vm.write(func(j *journal.Journal) {
-		if t.member.ended != nil {
-			j.NoteEnd(t.member.name, *t.member.ended)
+		if owed {
+			j.OweEnd(t.member.name, *t.member.ended)
 		}
 		j.Members = slices.DeleteFunc(slices.Clone(j.Members), func(m journal.Member) bool { return m.Guest == t.guest })
 	})

@@ -152,13 +152,22 @@ func (c *memberCreation) steps() []steps.Step {
 			steps.New("tell", c.tell),
 		}
 	}
+	makes := func(name string, do func(context.Context, *steps.Undo) error) steps.Step {
+		return steps.New(name, func(ctx context.Context, u *steps.Undo) error {
+			if c.task.member.ended != nil { // the guest has nothing of it
+				return nil
+			}
+			return do(ctx, u)
+		})
+	}
 	return []steps.Step{
 		steps.New("read bundle", c.load),
-		steps.New("make image disk", c.prepare),
-		steps.New("plug image disk in", c.plug),
+		steps.New("find end in snapshot", c.bindLate),
+		makes("make image disk", c.prepare),
+		makes("plug image disk in", c.plug),
 		steps.New("start sandbox process", c.hold),
-		steps.New("make volumes", c.volumes),
-		steps.New("add container", c.add),
+		makes("make volumes", c.volumes),
+		makes("add container", c.add),
 		hooks,
 		steps.New("tell", c.tell),
 	}

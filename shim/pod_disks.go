@@ -188,8 +188,11 @@ func (p *pod) forget(ctx context.Context, t *Task) error {
 	}
 	p.vm.mu.Unlock()
 	err := p.vm.write(func(j *journal.Journal) {
-		if end != nil {
+		switch {
+		case end != nil:
 			j.NoteEnd(t.member.name, *end)
+		case t.member.ended != nil: // it has not been told
+			j.OweEnd(t.member.name, *t.member.ended)
 		}
 		forgetGuest(j, t.guest)
 	})

@@ -34,7 +34,7 @@ func (c *creation) checkAnnounced(sp *spec.Spec, data []byte) error {
 		return err
 	}
 	c.next.Resume = journal.Resume{Members: resume.Members}
-	c.next.Ended = resume.Ended
+	c.next.OweEnds(resume.Ended)
 	return nil
 }
 
@@ -159,7 +159,7 @@ func (p *pod) arrived(j *journal.Journal, r *journal.Resume) {
 	}
 	for _, e := range r.Ended {
 		if !bound[e.Name] {
-			j.NoteEnd(e.Name, e.Exit)
+			j.OweEnd(e.Name, e.Exit)
 		}
 	}
 }

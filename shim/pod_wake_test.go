@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/shim/journal"
@@ -155,6 +157,53 @@ func testPodWakes(t *testing.T, deleted bool) {
 	all := vm.spec().Pod.Containers
 	if m := all[len(all)-1]; m.Name != "new" || slices.Contains([]string{"c1", "c2", "c3"}, m.Guest) {
 		t.Errorf("a container made after the wake: %+v", all)
+	}
+}
+
+// TestEndedContainerComesLate: CRI makes a container that had ended once the pod runs again. Its first task ends as the
+// container had, and its program does not run. The next one of that name is a new container.
+func TestEndedContainerComesLate(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		testComesLate(sleepingPod(t, deleted), func(w *world) error { return w.armed("web", "log") })
+	}
+	testComesLate(movingPod(t, nil), func(w *world) error { return errors.Join(w.armed("web", "log"), w.moved()) })
+}
+
+func testComesLate(w *world, comes func(*world) error) {
+	t := w.t
+	t.Helper()
+	w.agent.pod.containers = map[string]*agentv1.AddContainerRequest{"c2": {}, "c3": {}}
+	w.must("come", comes(w))
+	vm, err := w.service.current()
+	w.must("find VM", err)
+	if !eventually(func() bool { return vm.inState(Running) && !slices.Contains(w.agent.has(), "c1") }) {
+		t.Fatalf("the VM is %s, its guest has %q", vm.state, w.agent.has())
+	}
+	vm.pod.changing.Lock() // what had ended is removed
+	has := w.agent.has()
+	vm.pod.changing.Unlock()
+	late := func() uint32 {
+		w.must("create setup", w.createMember("setup", "alpine"))
+		w.must("start setup", w.startTask("setup"))
+		if w.stateOf("setup") != tasktypes.Status_STOPPED {
+			t.Fatal("the program of a container runs that had ended")
+		}
+		return w.waitFor("setup")
+	}
+	w.must("create setup", w.createMember("setup", "alpine")) // and it is removed before its Start
+	w.must("delete setup", w.deleteTask("setup"))
+	if got := late(); got != 3 || !slices.Equal(w.agent.has(), has) {
+		t.Errorf("a container that had ended with 3 ended with %d; the guest has %q, had %q", got, w.agent.has(), has)
+	}
+	var r journal.Resume
+	if j := vm.pod.resumed(&r, standing); j.EndOf("setup") == nil {
+		t.Error("the pod sleeps again without its end")
+	}
+	w.must("delete setup", w.deleteTask("setup"))
+	w.must("create setup", w.createMember("setup", "alpine"))
+	w.must("start setup", w.startTask("setup"))
+	if got := w.stateOf("setup"); got != tasktypes.Status_RUNNING || len(w.agent.has()) != len(has)+1 {
+		t.Errorf("the next container of that name is %s; the guest has %q", got, w.agent.has())
 	}
 }
 

@@ -32,6 +32,8 @@ type Resume struct {
 type EndedMember struct {
 	Name string `json:"name"`
 	Exit
+	// Owed: it came with the pod, and no task of that name has told it here.
+	Owed bool `json:"owed,omitempty"`
 }
 
 // ResumedMember is a container of a pod: one that runs, or one that had ended.
