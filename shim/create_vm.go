@@ -38,7 +38,8 @@ type creation struct {
 	req      *taskapi.CreateTaskRequest
 	join     func(*config.Config) (*Host, error)
 	intent   record.Intent
-	fence    *machinev1.Ref // of an earlier Create: that attempt never runs here
+	fence    *machinev1.Ref          // of an earlier Create: that attempt never runs here
+	resolved *nodev1.ResolveResponse // nil: the controller knows no pods
 	record   *nodev1.Record
 	decision record.Decision
 	snapshot *snapshot.Config // of a restore, or what the source of a move has told
@@ -156,6 +157,9 @@ func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
 	if pod := c.bundle.Spec.Pod; pod != nil {
 		c.intent.Place = pod.UID
 	}
+	if err := c.resolve(ctx); err != nil {
+		return err
+	}
 	if !c.host.asks() {
 		d, err := record.Decide(nil, c.host.Config.Node, c.intent)
 		c.decision = d
@@ -168,6 +172,9 @@ func (c *creation) decide(ctx context.Context, _ *steps.Undo) error {
 		return unavailable(fmt.Errorf("ask godwitd who has the VM: %w", err))
 	}
 	c.record = rec
+	if err := c.checkResolved(); err != nil {
+		return err
+	}
 	if err := c.takeOrder(ctx); err != nil {
 		return err
 	}

@@ -121,8 +121,8 @@ type world struct {
 	kept            fakeKept
 	stream          *machinev1.Stream // of a VM that comes
 	orders          Orders
-	stdout          string // of the task
-	stderr          string
+	pods            Pods
+	stdout, stderr  string // of the task
 	execs           bool   // that run go along in a move
 	aborted         uint32 // attempts: the next one has another number
 	stop            context.CancelFunc
@@ -211,8 +211,8 @@ func (w *world) restart() {
 func (w *world) host() *Host {
 	w.net.links = w.links
 	return &Host{
-		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk, &w.kept}, Records: w.records, Orders: w.orders,
-		Unasked:    w.unasked,
+		Config: w.cfg, Network: w.net, Disks: &fakeDisks{w.faults, w.disk, &w.kept},
+		Records: w.records, Orders: w.orders, Pods: w.pods, Unasked: w.unasked,
 		HostKernel: "test", Tracking: w.tracking, Localhost: w.agent.ports.listen,
 		Driver:    func(context.Context, string) (vmm.Driver, error) { return w, nil },
 		Snapshots: func([]string) Snapshots { return w.store },

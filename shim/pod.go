@@ -29,6 +29,7 @@ type pod struct {
 	added    chan struct{}                // has an element after a volume came
 	doubtful map[string]bool              // disks of which it is not known whether the VMM has them; changing guards it
 	run      *movedRun                    // that is under way; the VM's lock guards it
+	stop     *podStop
 }
 
 // member is a task that is a container of a pod: its end is not the VM's. The VM's lock guards holder, abandon and

@@ -35,6 +35,9 @@ func (s *Service) Kill(ctx context.Context, r *taskapi.KillRequest) (*emptyRespo
 		if r.GetSignal() > maxSignal {
 			return nil, fmt.Errorf("signal %d: there is none of that number: %w", r.GetSignal(), errdefs.ErrInvalidArgument)
 		}
+		if r.GetExecID() == "" && t.vm.pod.stop.holds(heldSignal{t, r.GetSignal(), r.GetAll()}) {
+			return &emptyResponse{}, nil
+		}
 		return &emptyResponse{}, t.kill(ctx, r.GetExecID(), r.GetSignal(), r.GetAll())
 	})
 }

@@ -57,7 +57,8 @@ func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id
 		tasks: map[string]*Task{},
 	}
 	vm.ending = &ending{vm: vm}
-	vm.pod = &pod{vm: vm, added: make(chan struct{}, 1), told: map[string][32]byte{}, doubtful: map[string]bool{}}
+	vm.pod = &pod{vm: vm, added: make(chan struct{}, 1), told: map[string][32]byte{}, doubtful: map[string]bool{},
+		stop: &podStop{vm: vm}}
 	vm.postcopy = &postcopy{vm: vm}
 	vm.notices = &notices{vm: vm}
 	vm.socket = &machineSocket{log: vm.log}

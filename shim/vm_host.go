@@ -44,6 +44,8 @@ type Host struct {
 	Unasked bool
 	// Orders is the node's daemon, which drives operations; nil where it keeps no records.
 	Orders Orders
+	// Pods knows which VM a pod is; nil where the node keeps no records.
+	Pods Pods
 	// Dial connects to the agent that a VMM's socket leads to. first is the first call; nil: Info.
 	Dial func(ctx context.Context, m vmm.Machine, console string, first FirstCall) (Agent, error)
 	// Hold starts the process whose pid the task shows; it stays once note has it durable.
@@ -78,6 +80,15 @@ type Orders interface {
 	Expected(ctx context.Context, vm *nodev1.VM) (*nodev1.ExpectedResponse, error)
 	// Image answers which image CRI has made a container of: the digest of its configuration.
 	Image(ctx context.Context, namespace, container string) (string, error)
+}
+
+// Pods asks the controller about pods. NotImplemented: it knows none, as without Kubernetes.
+type Pods interface {
+	Resolve(ctx context.Context, req *nodev1.ResolveRequest) (*nodev1.ResolveResponse, error)
+	Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*nodev1.StoppingResponse, error)
+	// Hibernate and Status are the daemon's.
+	Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error)
+	Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
 }
 
 // driver is that of the VM's VMM.

@@ -32,6 +32,10 @@ const (
 	// AnnotationVM names the VM of a pod, below the pod's namespace. A pod without it cannot sleep or move: the next
 	// sandbox would not find it.
 	AnnotationVM = AnnotationPrefix + "vm"
+	// AnnotationOnStop says what becomes of the VM of a pod that is stopped and not only ended. The controller has to
+	// know the pod: it says why the pod is stopped.
+	AnnotationOnStop = AnnotationPrefix + "on-stop"
+	OnStopHibernate  = "hibernate"
 )
 
 // AnnotationContainer is none for users, and none that travels. godwitd writes it on a container that it makes without

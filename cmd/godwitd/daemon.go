@@ -240,6 +240,9 @@ func (d *daemon) serve(ctx context.Context) error {
 	nodev1.RegisterRecordsService(local, &history.Shims{RecordsService: d.records, History: d.history})
 	nodev1.RegisterNodeService(local, d.node)
 	nodev1.RegisterStoreService(local, d.whole)
+	if d.remote != nil {
+		nodev1.RegisterPodsService(local, record.PodsClient{Client: d.remote})
+	}
 	nodev1.RegisterMovesService(local, &moves.Local{MovesService: d.moves.service, Self: d.config.Node, Node: d.node})
 	socket, err := socket.Listen(d.config.DaemonSocket())
 	if err != nil {

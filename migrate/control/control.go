@@ -34,6 +34,7 @@ type Options struct {
 	Policy  controller.Policy
 	Local   nodev1.PeerService // the controller's own node; nil: it has no VMs
 	Places  engine.Places      // of VMs that are placed later; nil: there are none
+	Pods    nodev1.PodsService // nil: the cluster has no pods as objects
 	// TLS answers the config to reach a node with.
 	TLS func(node string) (*tls.Config, error)
 }

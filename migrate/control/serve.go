@@ -29,5 +29,8 @@ func (c *Controller) Serve(ctx context.Context, server *ttrpc.Server, l net.List
 	nodev1.RegisterRecordsService(server, c.Records)
 	nodev1.RegisterStoreService(server, c.Whole)
 	nodev1.RegisterMovesService(server, c.Moves)
+	if c.Pods != nil {
+		nodev1.RegisterPodsService(server, c.Pods)
+	}
 	return controller.ServeTLS(ctx, server, l, id, authority, &c.Doubles)
 }

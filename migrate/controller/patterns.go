@@ -38,6 +38,7 @@ var fullPatterns = map[protoreflect.FullName]*regexp.Regexp{
 	"godwit.node.v1.NodeInfo.name":   nodePattern, "godwit.node.v1.PeerReleaseRequest.owner": nodePattern,
 	"godwit.node.v1.OperationRequest.id": operationPattern, "godwit.node.v1.Operation.id": operationPattern,
 	"godwit.node.v1.Deletion.id":      operationPattern,
+	"godwit.node.v1.Pod.uid":          operationPattern,
 	"godwit.node.v1.DiffRequest.from": digestPattern, "godwit.node.v1.DiffRequest.to": digestPattern,
 	"godwit.node.v1.GoldenRequest.namespace": spacePattern,
 }

@@ -25,7 +25,7 @@ func (e *Engine) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*
 		op := open.GetOperation()
 		op.Kind, op.Source, op.EndExecs = nodev1.Kind_KIND_HIBERNATE, e.opts.Node, req.GetEndExecs()
 		op.Concurrency, op.Bandwidth = req.GetConcurrency(), req.GetBandwidth()
-		op.PauseBudgetMs = req.GetPauseBudgetMs()
+		op.PauseBudgetMs, op.TimeoutMs = req.GetPauseBudgetMs(), req.GetTimeoutMs()
 		return e.place(rec, op)
 	})
 }

@@ -220,7 +220,7 @@ func (e *Engine) bound(ctx context.Context, r *run, op *nodev1.Operation) (conte
 	case op.GetKind() == nodev1.Kind_KIND_MIGRATE && abortable(op.GetPhase()):
 		return context.WithDeadline(ctx, time.Unix(0, op.GetStartedUnixNano()).Add(e.timeout(op)))
 	case abortable(op.GetPhase()):
-		return context.WithDeadline(ctx, r.since.Add(e.opts.Operation))
+		return context.WithDeadline(ctx, r.since.Add(e.timeout(op)))
 	case op.GetPhase() == nodev1.Phase_PHASE_ABORTING:
 		return context.WithTimeout(ctx, e.opts.Abort)
 	default:
@@ -228,7 +228,7 @@ func (e *Engine) bound(ctx context.Context, r *run, op *nodev1.Operation) (conte
 	}
 }
 
-// timeout is what a move may take from its place in the queue to its commit.
+// timeout is what an operation may take to its commit: a move from its place in the queue.
 func (c *core) timeout(op *nodev1.Operation) time.Duration {
 	if ms := op.GetTimeoutMs(); ms > 0 {
 		return time.Duration(ms) * time.Millisecond

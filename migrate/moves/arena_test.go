@@ -18,6 +18,7 @@ import (
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/pki"
 	"godwit.dev/godwit/migrate/store"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -68,6 +69,7 @@ func newArena(t *testing.T, policy controller.Policy) *arena {
 			return []string{"victim", "rogue", "third"}
 		}, nil))
 		nodev1.RegisterMovesService(srv, a.moves)
+		nodev1.RegisterPodsService(srv, noPods{})
 		return controller.ServeTLS(ctx, srv, l, first, authority)
 	})
 	join := func(node string) *pki.Identity {
@@ -192,4 +194,15 @@ func hexOf(id string) string {
 		}
 		return 'a'
 	}, id)
+}
+
+// noPods stands in for the operator, which knows pods. What it answers is tested with an API server.
+type noPods struct{}
+
+func (noPods) Resolve(_ context.Context, req *nodev1.ResolveRequest) (*nodev1.ResolveResponse, error) {
+	return &nodev1.ResolveResponse{}, transition.CheckVM(req.GetVm())
+}
+
+func (noPods) Stopping(_ context.Context, req *nodev1.StoppingRequest) (*nodev1.StoppingResponse, error) {
+	return &nodev1.StoppingResponse{}, transition.CheckVM(req.GetVm())
 }

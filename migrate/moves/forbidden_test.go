@@ -157,6 +157,7 @@ func (a *arena) serveLocal(t *testing.T) {
 	nodev1.RegisterMovesService(srv, &Service{Self: "first", Records: records, Engine: e, Cluster: a.members})
 	cfg := config.Default()
 	cfg.Registry.Repository = "reg/vms"
+	nodev1.RegisterPodsService(srv, noPods{})
 	nodev1.RegisterNodeService(srv, &node.Service{Config: cfg, Records: records, Engine: e})
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)

@@ -75,7 +75,8 @@ var readers = map[string]func(*annotations, string) error{
 		_, err := spec.ParseReadyTimeout(v)
 		return err
 	},
-	"vm": func(_ *annotations, v string) error { return record.CheckVMName(v) },
+	"vm":      func(_ *annotations, v string) error { return record.CheckVMName(v) },
+	"on-stop": func(_ *annotations, v string) error { return oneOf(v, spec.OnStopHibernate) },
 	"image": func(a *annotations, v string) error {
 		a.image = v
 		if v == "" {

@@ -79,7 +79,8 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 		Remember: statcache.Cache{Path: cfg.FactsFile()}.Of}
 	h.Lazy = tracking.Lazy{Prober: prober}
 	h.Tracking = func(ctx context.Context) tracking.Choice { return prober.Choose(ctx, cfg.Worker.Tracking) }
-	h.Records, h.Orders, h.Unasked = record.Local(cfg.DaemonSocket()), orders{cfg.DaemonSocket()}, !cfg.UsesRecords()
+	daemon := orders{cfg.DaemonSocket()}
+	h.Records, h.Orders, h.Pods, h.Unasked = record.Local(cfg.DaemonSocket()), daemon, daemon, !cfg.UsesRecords()
 	return h, nil
 }
 

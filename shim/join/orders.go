@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 
+	"github.com/containerd/ttrpc"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 )
@@ -12,13 +14,32 @@ import (
 type orders struct{ socket string }
 
 func (o orders) call(ctx context.Context, do func(nodev1.NodeService) error) error {
+	return o.connect(ctx, func(c *ttrpc.Client) error { return do(nodev1.NewNodeClient(c)) })
+}
+
+func (o orders) connect(ctx context.Context, do func(*ttrpc.Client) error) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", o.socket)
 	if err != nil {
 		return record.Unreachable(o.socket, err)
 	}
 	client := record.DefaultGuard.Client(conn, o.socket)
 	defer client.Close()
-	return record.FromWire(do(nodev1.NewNodeClient(client)))
+	return record.FromWire(do(client))
+}
+
+func (o orders) Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (r *nodev1.StatusResponse, err error) {
+	err = o.call(ctx, func(n nodev1.NodeService) error { r, err = n.Hibernate(ctx, req); return err })
+	return r, err
+}
+
+func (o orders) Resolve(ctx context.Context, req *nodev1.ResolveRequest) (r *nodev1.ResolveResponse, err error) {
+	err = o.connect(ctx, func(c *ttrpc.Client) error { r, err = nodev1.NewPodsClient(c).Resolve(ctx, req); return err })
+	return r, err
+}
+
+func (o orders) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (r *nodev1.StoppingResponse, err error) {
+	err = o.connect(ctx, func(c *ttrpc.Client) error { r, err = nodev1.NewPodsClient(c).Stopping(ctx, req); return err })
+	return r, err
 }
 
 func (o orders) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (r *nodev1.StatusResponse, err error) {

@@ -76,6 +76,8 @@ type Resources struct {
 	Ended []EndedMember `json:"ended,omitempty"`
 	// Volumes of a pod are named by their ids in the Spec: this has the id of each source on the host.
 	Volumes map[string]string `json:"volumes,omitempty"`
+	// StopGrace in ms is what a pod has to end whose VM hibernates when the pod is stopped; 0: it ends as any pod does.
+	StopGrace int64 `json:"stopGraceMS,omitempty"`
 }
 
 // Member is what a container of a pod has on this node.

@@ -4590,6 +4590,7 @@ type HibernateRequest struct {
 	PauseBudgetMs int64                  `protobuf:"varint,4,opt,name=pause_budget_ms,json=pauseBudgetMs,proto3" json:"pause_budget_ms,omitempty"` // 0: the node's; below: no passes before the pause
 	Generation    uint64                 `protobuf:"varint,12,opt,name=generation,proto3" json:"generation,omitempty"`                             // as in WakeRequest, as is the next one
 	Uid           string                 `protobuf:"bytes,13,opt,name=uid,proto3" json:"uid,omitempty"`
+	TimeoutMs     int64                  `protobuf:"varint,14,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // until the commit; 0: as configured. After that the VM runs on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4678,6 +4679,13 @@ func (x *HibernateRequest) GetUid() string {
 		return x.Uid
 	}
 	return ""
+}
+
+func (x *HibernateRequest) GetTimeoutMs() int64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
 }
 
 type WakeRequest struct {
@@ -9416,7 +9424,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\brecorded\x18\x02 \x01(\bR\brecorded\"Q\n" +
 	"\vVMsResponse\x12(\n" +
 	"\x03vms\x18\x01 \x03(\v2\x16.godwit.node.v1.VMInfoR\x03vms\x12\x18\n" +
-	"\awarning\x18\x02 \x01(\tR\awarning\"\x8b\x02\n" +
+	"\awarning\x18\x02 \x01(\tR\awarning\"\xaa\x02\n" +
 	"\x10HibernateRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x1b\n" +
@@ -9428,7 +9436,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\f \x01(\x04R\n" +
 	"generation\x12\x10\n" +
-	"\x03uid\x18\r \x01(\tR\x03uid\"\xe2\x01\n" +
+	"\x03uid\x18\r \x01(\tR\x03uid\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x0e \x01(\x03R\ttimeoutMs\"\xe2\x01\n" +
 	"\vWakeRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x16\n" +

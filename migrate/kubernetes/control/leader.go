@@ -24,6 +24,7 @@ type Leader struct {
 	open   func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error)
 	onStop bool
 	places *places.Places
+	pods   *Pods
 
 	mu     sync.Mutex
 	orders operator.Engine // nil: it does not lead
@@ -41,20 +42,22 @@ func NewLeader(cfg *config.Config, api *rest.Config, namespace string, onStop bo
 	if _, err := identityOf(cfg); err != nil {
 		return nil, err
 	}
-	return &Leader{onStop: onStop, open: func(ctx context.Context, places engine.Places) (operator.Engine,
-		func(context.Context) error, error) {
-		c, err := Open(ctx, cfg, api, namespace, places)
+	l := &Leader{onStop: onStop}
+	l.open = func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error) {
+		c, err := Open(ctx, cfg, api, namespace, places, l.pods)
 		if err != nil {
 			return nil, nil, err
 		}
 		return Orders{Engine: c.Driver(), Peers: c.Peers, Restores: c.Moves.Recover}, c.Run, nil
-	}}, nil
+	}
+	return l, nil
 }
 
 // Join has a manager run the controller while it leads.
 func (l *Leader) Join(mgr manager.Manager) error {
 	l.places = &places.Places{Cached: mgr.GetClient(), Writer: mgr.GetClient(),
 		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop}}
+	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator")}
 	err := mgr.Add(l)
 	if err == nil {
 		err = mgr.AddReadyzCheck("leads", func(*http.Request) error { return l.Ready() })

@@ -83,6 +83,9 @@ func (o Eviction) stops() Answer {
 	case !o.OnStop:
 		return Answer{Message: "it would end the VM: nodes do not hibernate a VM at a stop yet. Hibernate it, or set " +
 			"eviction.strategy None to give it up"}
+	case o.Pod.Annotations[pods.AnnotationOnStop] != pods.OnStopHibernate:
+		return Answer{Message: "it would end the VM: its pod was made to end with what stops it. Hibernate the VM and wake " +
+			"it, or set eviction.strategy None to give it up"}
 	case grace < o.MinGrace:
 		return Answer{Message: fmt.Sprintf("its grace period is %d s, and a hibernate needs %d s", grace, o.MinGrace)}
 	}

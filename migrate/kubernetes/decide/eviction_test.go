@@ -57,6 +57,10 @@ func TestNextEviction(t *testing.T) {
 			strategy(v1alpha1.EvictionCold)(o)
 			o.OnStop = false
 		}, says: "would end the VM"},
+		"Cold, and its pod is of another strategy": {change: func(o *decide.Eviction) {
+			strategy(v1alpha1.EvictionCold)(o)
+			o.Pod.Annotations = nil
+		}, says: "was made to end"},
 		"Cold, in a short time": {change: func(o *decide.Eviction) {
 			strategy(v1alpha1.EvictionCold)(o)
 			o.Grace = grace(20)
@@ -65,6 +69,7 @@ func TestNextEviction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			vm := world()
 			vm.Pods[0].Spec.TerminationGracePeriodSeconds = grace(600)
+			vm.Pods[0].Annotations = map[string]string{pods.AnnotationOnStop: "hibernate"}
 			o := decide.Eviction{Pod: &vm.Pods[0], VM: vm.Object, Record: vm.Record, Engine: true, OnStop: true, MinGrace: 30}
 			test.change(&o)
 			got := decide.NextEviction(o)

@@ -109,7 +109,7 @@ func running(t *testing.T, name string, strategy v1alpha1.EvictionStrategy) mach
 		t.Fatal(err)
 	}
 	rec.Owner, rec.Generation = nil, rec.Generation-1 // as it was when its pod was made
-	pod, err := pods.Make(pods.Input{VM: vm, Record: rec})
+	pod, err := pods.Make(pods.Input{VM: vm, Record: rec, OnStop: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func annotations(template map[string]string, in Input) map[string]string {
 	delete(all, AnnotationOnStop)
 	all[AnnotationVM] = in.VM.Name // the shim puts the pod's namespace before it
 	if in.OnStop && in.VM.Spec.Eviction.Strategy != v1alpha1.EvictionNone {
-		all[AnnotationOnStop] = onStopHibernate
+		all[AnnotationOnStop] = OnStopHibernate
 	}
 	all[annotationEvict] = strconv.FormatBool(in.Movable)
 	return all

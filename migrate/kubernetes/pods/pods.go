@@ -33,7 +33,7 @@ const (
 	AnnotationVM = "godwit.dev/vm"
 	// AnnotationOnStop tells the shim what to do at a stop that was not ordered.
 	AnnotationOnStop = "godwit.dev/on-stop"
-	onStopHibernate  = "hibernate"
+	OnStopHibernate  = "hibernate"
 	annotationEvict  = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 )
 

@@ -76,7 +76,8 @@ func (s *settings) flags() *flag.FlagSet {
 	f.StringVar(&s.config, "config", "", "configuration (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "way to the API server (default: that of the pod)")
 	f.StringVar(&s.Namespace, "namespace", "godwit-system", "where the lease is, and what is known of nodes")
-	f.BoolVar(&s.OnStop, "on-stop", false, "the nodes' shims hibernate a VM whose pod is stopped")
+	f.BoolVar(&s.OnStop, "on-stop", true, "the nodes' shims hibernate a VM whose pod is stopped; false while a node "+
+		"has a release that cannot")
 	f.StringVar(&s.webhook, "webhook", "", "address of the webhook of evictions (default: none)")
 	f.StringVar(&s.certs, "webhook-certs", "", "directory with its tls.crt and tls.key")
 	f.StringVar(&s.Metrics, "metrics", "", "address of metrics (default: none)")

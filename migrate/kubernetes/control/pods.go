@@ -1,0 +1,137 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Pods answers the nodes about pods. Each answer is read from the API server itself.
+type Pods struct {
+	View   operator.View
+	Events events.EventRecorder
+}
+
+var _ nodev1.PodsService = (*Pods)(nil)
+
+// Resolve implements nodev1.PodsService.
+func (p *Pods) Resolve(ctx context.Context, req *nodev1.ResolveRequest) (*nodev1.ResolveResponse, error) {
+	o := decide.Resolve{Asked: req.GetPod(), Named: req.GetVm().GetId()}
+	var err error
+	if o.Node, err = caller(ctx, req); err != nil {
+		return nil, err
+	}
+	if o.Pod, err = p.pod(ctx, req.GetPod()); err != nil {
+		return nil, err
+	}
+	if o.VM, o.Record, err = p.vm(ctx, req.GetVm()); err != nil {
+		return nil, err
+	}
+	if owner := decide.VMOwner(o.Pod); owner != nil && req.GetVm().GetId() != o.Pod.Namespace+"."+owner.Name {
+		return nil, fmt.Errorf("pod %s/%s is of VirtualMachine %s, and calls itself VM %s: delete the pod: %w",
+			o.Pod.Namespace, o.Pod.Name, owner.Name, req.GetVm().GetId(), errdefs.ErrPermissionDenied)
+	}
+	resolved, err := decide.NextResolve(o)
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.ResolveResponse{Uid: resolved.UID, GraceMs: resolved.Grace.Milliseconds()}, nil
+}
+
+// Stopping implements nodev1.PodsService.
+func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*nodev1.StoppingResponse, error) {
+	o := decide.Stop{Asked: req.GetPod(), UID: req.GetUid(), Now: time.Now()}
+	var err error
+	if o.Node, err = caller(ctx, req); err != nil {
+		return nil, err
+	}
+	if o.Pod, err = p.pod(ctx, req.GetPod()); err != nil {
+		return nil, err
+	}
+	if o.VM, o.Record, err = p.vm(ctx, req.GetVm()); err != nil {
+		return nil, err
+	}
+	node := &corev1.Node{}
+	there, err := p.View.Get(ctx, types.NamespacedName{Name: o.Node}, node)
+	if err != nil {
+		return nil, unread(err)
+	}
+	o.Shutdown = there && decide.ShutsDown(node)
+	stop := decide.NextStop(o)
+	if failed := req.GetError(); failed != "" {
+		if o.VM != nil && o.Record.GetOwner().GetNode() == o.Node {
+			p.Events.Eventf(o.VM, nil, corev1.EventTypeWarning, "HibernateAborted", "Stop", "the VM ends with its pod %s: %s",
+				req.GetPod().GetName(), failed)
+		}
+		stop = decide.Stopped{Reason: "its hibernate came to nothing"}
+	}
+	return &nodev1.StoppingResponse{Hibernate: stop.Hibernate, Wait: stop.Wait, GraceMs: stop.Grace.Milliseconds(),
+		Reason: stop.Reason}, nil
+}
+
+// caller is the node that asks about a pod. The controller's own host has none.
+func caller(ctx context.Context, asked interface {
+	GetPod() *nodev1.Pod
+	GetVm() *nodev1.VM
+}) (string, error) {
+	node, remote := controller.Peer(ctx)
+	switch pod := asked.GetPod(); {
+	case !remote || node == "":
+		return "", fmt.Errorf("a node asks about its own pods, by its certificate: %w", errdefs.ErrPermissionDenied)
+	case pod.GetNamespace() == "" || pod.GetName() == "":
+		return "", fmt.Errorf("pod: namespace or name is empty, and needed: %w", errdefs.ErrInvalidArgument)
+	}
+	return node, transition.CheckVM(asked.GetVm())
+}
+
+// pod reads a pod; nil: the API server has none of that uid.
+func (p *Pods) pod(ctx context.Context, asked *nodev1.Pod) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	there, err := p.View.Get(ctx, types.NamespacedName{Namespace: asked.GetNamespace(), Name: asked.GetName()}, pod)
+	if err != nil {
+		return nil, unread(err)
+	}
+	if !there || string(pod.UID) != asked.GetUid() {
+		return nil, nil
+	}
+	return pod, nil
+}
+
+// vm reads what there is of a VM by its name in the records; nil: the API server has none. A namespace has no dot.
+func (p *Pods) vm(ctx context.Context, named *nodev1.VM) (*v1alpha1.VirtualMachine, *nodev1.Record, error) {
+	namespace, name, ok := strings.Cut(named.GetId(), ".")
+	if !ok || named.GetNamespace() != store.Kubernetes {
+		return nil, nil, nil
+	}
+	vm := &v1alpha1.VirtualMachine{}
+	there, err := p.View.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, vm)
+	if err != nil {
+		return nil, nil, unread(err)
+	}
+	if !there {
+		vm = nil
+	}
+	rec, _, err := p.View.Record(ctx, namespace, name)
+	if err != nil {
+		return nil, nil, unread(err)
+	}
+	return vm, rec, nil
+}
+
+// unread is of what could not be read: it says nothing of what is there.
+func unread(err error) error { return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable) }

@@ -1,0 +1,91 @@
+package decide
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/phases"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Stop is what was observed of a VM whose pod's containers are stopped, uncached.
+type Stop struct {
+	Node  string // that asks, by its certificate
+	Asked *nodev1.Pod
+	UID   string // of the record under which the VM runs there
+
+	Pod      *corev1.Pod              // of that uid; nil: the API server has none
+	VM       *v1alpha1.VirtualMachine // nil: there is none
+	Record   *nodev1.Record           // nil: there is none
+	Shutdown bool                     // the node shuts down
+	Now      time.Time
+}
+
+// Stopped is what becomes of the VM.
+type Stopped struct {
+	Hibernate bool // else it ends with its pod, unless Wait
+	Wait      bool // until the open operation is over
+	Grace     time.Duration
+	Reason    string
+}
+
+// NextStop decides what becomes of a VM whose pod is stopped. A VM that somebody wants to go on hibernates. A container
+// that a kubelet restarts alone, as by its liveness probe, is no reason.
+func NextStop(o Stop) Stopped {
+	ends := func(format string, args ...any) Stopped { return Stopped{Reason: fmt.Sprintf(format, args...)} }
+	vm, rec, pod := o.VM, o.Record, o.Pod
+	switch {
+	case vm == nil || pods.RecordUID(vm) != o.UID:
+		return ends("its VirtualMachine is gone")
+	case vm.DeletionTimestamp != nil:
+		return ends("VirtualMachine %s is deleted", vm.Name)
+	case mode(vm) == v1alpha1.ModeStopped:
+		return ends("VirtualMachine %s is to be Stopped", vm.Name)
+	case vm.Spec.Eviction.Strategy == v1alpha1.EvictionNone:
+		return ends("eviction.strategy of VirtualMachine %s is None", vm.Name)
+	case rec == nil || rec.GetUid() != o.UID || rec.GetOwner().GetNode() != o.Node ||
+		rec.GetPlace() != "" && rec.GetPlace() != o.Asked.GetUid():
+		return ends("the record does not name this pod as the VM's")
+	case rec.GetOperation() != nil:
+		op := rec.GetOperation()
+		return Stopped{Wait: true, Reason: fmt.Sprintf("operation %s is %s", op.GetId(), phases.Records[op.GetPhase()])}
+	case pod == nil:
+		return Stopped{Hibernate: true, Reason: "the pod was deleted by force"}
+	case pod.DeletionTimestamp != nil:
+		return Stopped{Hibernate: true, Reason: "the pod is deleted", Grace: left(pod, o.Now)}
+	case isTrue(pod, corev1.DisruptionTarget):
+		return Stopped{Hibernate: true, Reason: "the pod is a target of a disruption"}
+	case o.Shutdown:
+		return Stopped{Hibernate: true, Reason: fmt.Sprintf("node %s shuts down", o.Node)}
+	}
+	return ends("the pod stays, and a container of it is stopped")
+}
+
+// left is what a deleted pod still has to end: at least a second, for 0 would say that it is not known.
+func left(pod *corev1.Pod, now time.Time) time.Duration {
+	left := pod.DeletionTimestamp.Sub(now)
+	if s := pod.DeletionGracePeriodSeconds; s != nil {
+		left = min(left, time.Duration(*s)*time.Second)
+	}
+	return max(left, leastLeft)
+}
+
+const leastLeft = time.Second
+
+// ShutsDown reports whether a kubelet says that its node is shutting down.
+func ShutsDown(node *corev1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue && c.Message == shuttingDown {
+			return true
+		}
+	}
+	return false
+}
+
+// shuttingDown is what a kubelet has in its condition Ready then (pkg/kubelet/nodeshutdown).
+const shuttingDown = "node is shutting down"

@@ -1,0 +1,185 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/retry"
+)
+
+// A kubelet stops the containers of a pod by a signal, and kills them when the pod's grace period is over. The VM of a
+// pod that hibernates at a stop gets no signal before it is known why the pod is stopped. An end cannot be taken back:
+// while it is not known why, the VM hibernates.
+
+// Times of a stop. Variables for the tests.
+var (
+	stopAnswer = 3 * time.Second // that the controller has to say why
+	stopMargin = 5 * time.Second // before the kill, in which the signal does what it does
+	stopRetry  = 500 * time.Millisecond
+)
+
+// heldSignal is one for the init of a container.
+type heldSignal struct {
+	t      *Task
+	signal uint32
+	all    bool
+}
+
+// podStop holds the signals of a stop. The VM's lock guards what follows vm.
+type podStop struct {
+	vm      *VM
+	signals []heldSignal // none: no stop is held
+	over    bool         // one came to nothing: signals are held no more
+}
+
+// holds takes a signal that would end a container, if the VM hibernates when its pod is stopped. A kubelet stops all
+// containers at once: the first signal begins it.
+func (p *podStop) holds(s heldSignal) bool {
+	vm := p.vm
+	if s.t.member == nil || s.signal == sigkill || !ends(s.signal) {
+		return false
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	j := vm.journal.Load()
+	if j == nil || j.StopGrace == 0 || vm.host.Pods == nil || vm.state != Running || s.t.state != TaskRunning || p.over {
+		return false
+	}
+	if len(p.signals) == 0 {
+		go p.run(time.Now().Add(time.Duration(j.StopGrace)*time.Millisecond - stopMargin))
+	}
+	if !slices.Contains(p.signals, s) {
+		p.signals = append(p.signals, s)
+	}
+	return true
+}
+
+// run has the VM hibernate, or lets the signals go on. The VM runs until its operation freezes it.
+func (p *podStop) run(until time.Time) {
+	vm := p.vm
+	sp, generation := vm.spec(), vm.journal.Load().Generation
+	order := &nodev1.HibernateRequest{Vm: vm.name(), Operation: "stop-" + uuid.NewString(), EndExecs: true, Uid: sp.UID,
+		Generation: generation}
+	vm.log.Info("the pod is stopped: its signals are held", "until", until, "operation", order.GetOperation())
+	for {
+		answer, err := p.ask("")
+		if left := answer.GetGraceMs(); left > 0 {
+			until = time.Now().Add(time.Duration(left)*time.Millisecond - stopMargin)
+		}
+		if err == nil && !answer.GetWait() && !answer.GetHibernate() {
+			vm.log.Info("the pod ends: its signals go on", "reason", answer.GetReason())
+			p.letGo(false)
+			return
+		}
+		vm.log.Info("the pod is stopped", "wait", answer.GetWait(), "reason", answer.GetReason(), "unanswered", err,
+			"until", until)
+		err = errStopWaits
+		if !answer.GetWait() {
+			err = p.hibernate(order, until)
+		}
+		if err == nil || vm.life.Err() != nil || vm.inState(Stopped) {
+			return
+		}
+		if left := time.Until(until); left > 0 && passes(err) {
+			retry.Sleep(vm.life, min(left, stopRetry))
+			continue
+		}
+		vm.log.Error("hibernate at a stop", "operation", order.GetOperation(), "error", err)
+		if _, told := p.ask(err.Error()); told != nil {
+			vm.log.Warn("tell that a hibernate came to nothing", "error", told)
+		}
+		p.letGo(true)
+		return
+	}
+}
+
+var errStopWaits = fmt.Errorf("another operation is open: %w", errdefs.ErrUnavailable)
+
+// passes reports whether what was in the way may be gone in a while.
+func passes(err error) bool {
+	var held *record.HeldError
+	return errdefs.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &held) && held.Record.GetOperation() != nil
+}
+
+// ask asks why the pod is stopped, and again while nothing answers and there is time. With failed it tells why the
+// hibernate came to nothing.
+func (p *podStop) ask(failed string) (answer *nodev1.StoppingResponse, err error) {
+	vm := p.vm
+	ctx, cancel := context.WithTimeout(vm.life, stopAnswer)
+	defer cancel()
+	sp := vm.spec()
+	for {
+		answer, err = vm.host.Pods.Stopping(ctx, &nodev1.StoppingRequest{Pod: podOf(sp.Pod), Vm: vm.name(), Uid: sp.UID,
+			Error: failed})
+		if err == nil {
+			return answer, nil
+		}
+		if retry.Sleep(ctx, stopRetry); ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// hibernate orders it, and follows the operation. After until the VM runs on.
+func (p *podStop) hibernate(order *nodev1.HibernateRequest, until time.Time) error {
+	vm := p.vm
+	left := time.Until(until)
+	if left <= 0 {
+		return fmt.Errorf("the pod has no time left to hibernate, %s before it is killed: give it a longer "+
+			"terminationGracePeriodSeconds: %w", stopMargin, errdefs.ErrAborted)
+	}
+	order.TimeoutMs = left.Milliseconds()
+	ctx, cancel := context.WithDeadline(vm.life, until)
+	defer cancel()
+	if _, err := vm.host.Pods.Hibernate(ctx, order); err != nil {
+		return err
+	}
+	return p.follow(order.GetOperation(), until.Add(stopMargin))
+}
+
+// follow waits until an operation is over. One that is not durable in time gives the VM back by itself.
+func (p *podStop) follow(id string, until time.Time) error {
+	vm := p.vm
+	ctx, cancel := context.WithDeadline(vm.life, until)
+	defer cancel()
+	for {
+		status, err := vm.host.Pods.Status(ctx, &nodev1.StatusRequest{Operation: id})
+		op := status.GetOperation()
+		switch {
+		case vm.inState(Stopped), err == nil && op.GetPhase() == nodev1.Phase_PHASE_SUCCEEDED:
+			return nil
+		case err == nil && status.GetSettled():
+			class := record.ClassOf(op.GetClass())
+			if class == nil || errdefs.IsUnavailable(class) { // it was tried: it is not tried again
+				class = errdefs.ErrAborted
+			}
+			return fmt.Errorf("operation %s: %s: %w", id, op.GetReason(), class)
+		}
+		if retry.Sleep(ctx, pollOrder); ctx.Err() != nil {
+			return fmt.Errorf("operation %s: what came of it is not known: %w", id, errors.Join(ctx.Err(), err))
+		}
+	}
+}
+
+// letGo sends the signals that were held. over: no later one is held.
+func (p *podStop) letGo(over bool) {
+	vm := p.vm
+	vm.mu.Lock()
+	signals := p.signals
+	p.signals, p.over = nil, over
+	vm.mu.Unlock()
+	for _, s := range signals {
+		if err := s.t.kill(vm.life, "", s.signal, s.all); err != nil && !errdefs.IsNotFound(err) {
+			vm.log.Warn("signal of a stop", "task", s.t.id, "signal", s.signal, "error", err)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/retry"
+)
+
+// knowing is a controller that knows pods, and the daemon next to it.
+type knowing struct {
+	w        *world
+	resolved *nodev1.ResolveResponse
+	refuses  error
+
+	mu       sync.Mutex
+	answers  []any // of Stopping: a response or an error; the last one stays
+	orders   []any // of Hibernate: an error, or the phase that the operation comes to
+	asked    int
+	failures []string
+	ordered  []*nodev1.HibernateRequest
+	phase    nodev1.Phase
+}
+
+func (k *knowing) Resolve(context.Context, *nodev1.ResolveRequest) (*nodev1.ResolveResponse, error) {
+	if err := k.w.call("resolve pod"); err != nil {
+		return nil, err
+	}
+	return k.resolved, k.refuses
+}
+
+func next(all *[]any) any {
+	first := (*all)[0]
+	if len(*all) > 1 {
+		*all = (*all)[1:]
+	}
+	return first
+}
+
+func (k *knowing) Stopping(_ context.Context, r *nodev1.StoppingRequest) (*nodev1.StoppingResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r.GetError() != "" {
+		k.failures = append(k.failures, r.GetError())
+		return &nodev1.StoppingResponse{}, nil
+	}
+	k.asked++
+	switch a := next(&k.answers).(type) {
+	case *nodev1.StoppingResponse:
+		return a, nil
+	case error:
+		return nil, a
+	}
+	return nil, errFake
+}
+
+func (k *knowing) Hibernate(_ context.Context, r *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ordered = append(k.ordered, r)
+	switch o := next(&k.orders).(type) {
+	case nodev1.Phase:
+		k.phase = o
+		return &nodev1.StatusResponse{}, nil
+	case error:
+		return nil, o
+	}
+	return nil, errFake
+}
+
+func (k *knowing) Status(context.Context, *nodev1.StatusRequest) (*nodev1.StatusResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return &nodev1.StatusResponse{Settled: k.phase != nodev1.Phase_PHASE_TRANSFERRING,
+		Operation: &nodev1.Operation{Phase: k.phase, Reason: "the registry is full"}}, nil
+}
+
+func (k *knowing) seen() (asked int, failures []string, ordered []*nodev1.HibernateRequest) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.asked, slices.Clone(k.failures), slices.Clone(k.ordered)
+}
+
+// quickStops makes the times of a stop short.
+func quickStops(t *testing.T) {
+	answer, again := stopAnswer, stopRetry
+	stopAnswer, stopRetry = 100*time.Millisecond, 10*time.Millisecond
+	t.Cleanup(func() { stopAnswer, stopRetry = answer, again })
+}
+
+// TestPodStop: the signals of a stop wait for what becomes of the VM. What says that it ends, and a hibernate that came
+// to nothing, let them go on.
+func TestPodStop(t *testing.T) {
+	quickStops(t)
+	hibernate, pass := &nodev1.StoppingResponse{Hibernate: true}, &nodev1.StoppingResponse{Reason: "a liveness probe"}
+	busy, short := &nodev1.StoppingResponse{Wait: true}, &nodev1.StoppingResponse{Hibernate: true, GraceMs: 1000}
+	away := fmt.Errorf("no operator: %w", errdefs.ErrUnavailable)
+	done, failed := nodev1.Phase_PHASE_SUCCEEDED, nodev1.Phase_PHASE_FAILED
+	for name, test := range map[string]struct {
+		answers, orders []any
+		ends            bool   // the signals come to the guest
+		ordered         bool   // once at least
+		fails           string // what is told
+	}{
+		"it ends":                    {answers: []any{pass}, ends: true},
+		"it hibernates":              {answers: []any{hibernate}, orders: []any{done}, ordered: true},
+		"nobody answers":             {answers: []any{away}, orders: []any{done}, ordered: true},
+		"nobody takes the order yet": {answers: []any{away}, orders: []any{away, away, done}, ordered: true},
+		"it is said late that it ends": {answers: append(slices.Repeat([]any{away}, 40), pass), orders: []any{away},
+			ends: true, ordered: true},
+		"an operation is open": {answers: []any{busy, busy, hibernate}, orders: []any{done}, ordered: true},
+		"the hibernate fails": {answers: []any{hibernate}, orders: []any{failed}, ordered: true, ends: true,
+			fails: "registry is full"},
+		"it is refused": {answers: []any{hibernate}, orders: []any{fmt.Errorf("no: %w", errdefs.ErrFailedPrecondition)},
+			ordered: true, ends: true, fails: "no"},
+		"the time is over": {answers: []any{short}, ends: true, fails: "terminationGracePeriodSeconds"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.podNotes = map[string]string{"godwit.dev/vm": "web", "godwit.dev/on-stop": "hibernate"}
+			k := &knowing{w: w, answers: test.answers, orders: test.orders, resolved: &nodev1.ResolveResponse{GraceMs: 600000}}
+			w.pods = k
+			w.runningPod("web", "log")
+			for _, task := range []string{"web", "log", "web"} { // a kubelet that starts again says it again
+				w.must("stop "+task, w.killTask(task))
+			}
+			got := func() []string { return w.agent.signals() }
+			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+				retry.Sleep(t.Context(), 10*time.Millisecond)
+				_, _, ordered := k.seen()
+				if test.ends && len(got()) == 2 || !test.ends && len(ordered) == len(test.orders) {
+					break
+				}
+			}
+			retry.Sleep(t.Context(), 50*time.Millisecond)
+			_, failures, ordered := k.seen()
+			if test.ends != (len(got()) == 2) || !test.ends && len(got()) > 0 {
+				t.Errorf("the guest got signals %q", got())
+			}
+			if test.ordered != (len(ordered) > 0) {
+				t.Errorf("ordered: %v", ordered)
+			}
+			for _, o := range ordered {
+				if o.GetOperation() != ordered[0].GetOperation() || !o.GetEndExecs() || o.GetTimeoutMs() <= 0 ||
+					o.GetTimeoutMs() > 595000 || o.GetUid() == "" || o.GetGeneration() == 0 {
+					t.Errorf("ordered %v", o)
+				}
+			}
+			if told := strings.Join(failures, " "); test.fails == "" && told != "" || !strings.Contains(told, test.fails) {
+				t.Errorf("told that %q came to nothing", told)
+			}
+		})
+	}
+}
+
+// signals are those that processes of the guest got.
+func (a *fakeAgent) signals() (got []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, said := range a.said {
+		if strings.HasPrefix(said, "kill ") && strings.HasSuffix(said, " 15") {
+			got = append(got, said)
+		}
+	}
+	return got
+}
