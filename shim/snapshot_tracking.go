@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 
+	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/stream"
@@ -98,11 +99,12 @@ func (s *starting) startTracking(ctx context.Context) error {
 	ram, err := os.Open(j.RAM)
 	if err == nil {
 		defer ram.Close()
-		if moves {
-			err = track.ArmBut(j.Process.PID, j.Process.Userfault, ram, spansOf(s.written))
-		} else {
-			err = track.Arm(j.Process.PID, j.Process.Userfault, ram)
-		}
+		err = failpoint.Record("notes", "Arm", func() error {
+			if moves {
+				return track.ArmBut(j.Process.PID, j.Process.Userfault, ram, spansOf(s.written))
+			}
+			return track.Arm(j.Process.PID, j.Process.Userfault, ram)
+		})
 	}
 	if s.armed = err == nil; err != nil {
 		vm.log.Info("RAM is not tracked from the wake on: the next snapshot compares all pages", "reason", err)

@@ -15,6 +15,7 @@ import (
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/vmm"
+	"godwit.dev/godwit/vmm/cloudhypervisor"
 	"godwit.dev/godwit/vmm/vmmtest"
 )
 
@@ -92,8 +93,11 @@ func TestWaits(t *testing.T) {
 	env := vmmtest.Env{
 		Driver: driver, Kernel: cmp.Or(os.Getenv("GODWIT_GUEST_KERNEL"), filepath.Join(guest, "vmlinuz")), Initrd: initrd,
 		Memory: 256 << 20, VCPUs: 1, User: vmmtest.FirstUser, DiskSlot: slot, Dir: dir, NetNS: vmmtest.OpenNetNS,
-		Still: 500 * time.Millisecond, Limit: 2 * time.Minute,
+		Still: 500 * time.Millisecond, Limit: 2 * time.Minute, Filtered: vmmtest.AllThreads,
 	}.Here()
+	if harness.VMM() == cloudhypervisor.Name {
+		env.Filtered = vmmtest.ButTheFirst
+	}
 	if err := vmmtest.Waits(t.Context(), env, lateRAM{t: t}); err != nil {
 		t.Fatal(err)
 	}

@@ -51,10 +51,15 @@ type remains struct {
 func plain(*harness.Node) string { return "cache.packs = 0\n" }
 
 func newMoveWorld(t *testing.T) *moveWorld {
+	return makeMoveWorld(t, 1, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Config: plain})
+}
+
+// makeMoveWorld takes how many nodes have no VM. The first node is the controller.
+func makeMoveWorld(t *testing.T, without int, o harness.Options) *moveWorld {
 	_, p := points(t)
-	h := harness.New(t, harness.Options{Nodes: 3, Registry: harness.PlainHTTP, Godwitd: true, Images: true,
-		Programs: p.programs, Config: plain})
-	w := &moveWorld{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[1:], vm: filepath.Base(h.Dir),
+	o.Godwitd, o.Images, o.Programs = true, true, p.programs
+	h := harness.New(t, o)
+	w := &moveWorld{Harness: h, pointed: p, keeper: h.Node(0), nodes: h.Nodes()[without:], vm: filepath.Base(h.Dir),
 		empty: map[*harness.Node]harness.Inventory{}, leftHere: map[*harness.Node]harness.Inventory{}}
 	if err := p.forget(h.Nodes()...); err != nil {
 		t.Fatal(err)

@@ -71,6 +71,7 @@ disk() {
 		[ ! -d "$package/testdata" ] || cp -r "$package/testdata" "$to/$package/"
 	done <"$work/programs"
 	[ ! -e bin/ring/testbin ] || cp bin/ring/testbin "$to/bin/ring/"
+	[ ! -d bin/ring/points ] || { cp -r bin/ring/points "$to/bin/ring/" && ln -s ../../guest "$to/bin/ring/points/guest"; }
 	[ ! -e "$work/disks.tar" ] || mv "$work/disks.tar" "$to/bin/integration/"
 	[ -z "${GODWIT_CLOUDHV_FIRMWARE:-}" ] || install -m 644 "$GODWIT_CLOUDHV_FIRMWARE" "$to/bin/integration/cloudhv.fd"
 	install -D -m 644 -t "$root/usr/share/OVMF" /usr/share/OVMF/OVMF_{CODE,VARS}_4M.fd

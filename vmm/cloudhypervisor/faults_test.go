@@ -93,7 +93,7 @@ func TestFailsAtEachCall(t *testing.T) {
 		{"restore whose RAM comes later", late, 1, restored(saved(t), 2)},
 		{"restore with notes", noted, 1, restored(saved(t), 2)},
 		{"copy", copied, 1, restored(saved(t), 2+devices)}} {
-		for _, how := range []string{chtest.Unknown, chtest.Hang, chtest.Exit} {
+		for _, how := range []string{chtest.Refuse, chtest.Unknown, chtest.Hang, chtest.Exit} {
 			at := life.start
 			for i, step := range life.steps {
 				for n := range step.calls {

@@ -80,6 +80,7 @@ func realEnv(t *testing.T) vmmtest.Env {
 		Memory: 256 << 20, VCPUs: 1, User: vmmtest.FirstUser,
 		DiskSlot: LastDiskSlot - process.HotPoints, NICSlot: FirstNICSlot, HotSlot: FirstHotSlot,
 		Dir: dir, NetNS: vmmtest.OpenNetNS, Tap: vmmtest.OpenTapIn, Still: 500 * time.Millisecond, Limit: time.Minute,
+		Filtered: vmmtest.ButTheFirst,
 	}.Here()
 }
 

@@ -53,10 +53,40 @@ func onBench(ctx context.Context, env Env, do func(context.Context, *bench) erro
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	if err := do(ctx, b); err != nil {
+	err = do(ctx, b)
+	if err == nil {
+		err = b.confined()
+	}
+	if err != nil {
 		return fmt.Errorf("%w%s", err, b.output())
 	}
 	return nil
+}
+
+// confined looks at each VMM that is left, after all that it was asked to do.
+func (b *bench) confined() error {
+	if b.env.Filtered == nil {
+		return nil
+	}
+	var errs []error
+	for _, v := range b.vms {
+		if v.Machine == nil {
+			continue
+		}
+		pid := v.Process().PID
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if _, rest, _ := strings.Cut(string(stat), ") "); errors.Is(err, os.ErrNotExist) || strings.HasPrefix(rest, "Z") {
+			continue // the clause has ended it
+		}
+		if err == nil {
+			err = confined(pid, b.env.User, func(thread string) bool { return b.env.Filtered(pid, thread) },
+				room{network: len(v.cfg.NICs) > 0 || v.cfg.Incoming, hot: v.cfg.HotDisks})
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s is not confined: %w", v.cfg.Name, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // close ends every VM.

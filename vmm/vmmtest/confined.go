@@ -19,11 +19,21 @@ import (
 // and can gain none, and whether the process is alone: among pids, mounts, System V IPC and, as a VM without a NIC, on
 // the network. Those that filter accepts have a filter for their calls; nil: all.
 func Confined(pid, user int, filtered func(thread string) bool) error {
+	return confined(pid, user, filtered, room{})
+}
+
+// room is what a VMM has around it.
+type room struct {
+	network bool // of its taps, or of those that it may get
+	hot     bool // a directory of disks that were plugged in
+}
+
+func confined(pid, user int, filtered func(thread string) bool, r room) error {
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(paths) < 2 {
 		return fmt.Errorf("%d threads: %w", len(paths), err)
 	}
-	errs := []error{alone(pid)}
+	errs := []error{alone(pid, r)}
 	for _, path := range paths {
 		status, err := os.ReadFile(path)
 		if err != nil {
@@ -48,12 +58,23 @@ func Confined(pid, user int, filtered func(thread string) bool) error {
 	return errors.Join(errs...)
 }
 
+// AllThreads and ButTheFirst are for Env.Filtered. The first thread of Cloud Hypervisor does nothing but wait for the
+// others, and has no filter.
+func AllThreads(int, string) bool { return true }
+
+// ButTheFirst is of Cloud Hypervisor.
+func ButTheFirst(pid int, thread string) bool { return thread != strconv.Itoa(pid) }
+
 // alone tells whether a process has namespaces of its own and leaves no core. Its root may have
 // at most its own /dev and /proc.
-func alone(pid int) error {
+func alone(pid int, r room) error {
 	var errs []error
 	of := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for _, ns := range []string{"pid", "mnt", "ipc", "net"} {
+	namespaces := []string{"pid", "mnt", "ipc"}
+	if !r.network {
+		namespaces = append(namespaces, "net")
+	}
+	for _, ns := range namespaces {
 		mine, err := os.Readlink("/proc/self/ns/" + ns)
 		theirs, other := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, ns))
 		if err := errors.Join(err, other); err != nil || mine == theirs {
@@ -66,7 +87,7 @@ func alone(pid int) error {
 			of("%s: %w", link, err)
 		}
 		for _, e := range entries {
-			if e.Name() != "dev" && e.Name() != "proc" {
+			if e.Name() != "dev" && e.Name() != "proc" && (e.Name() != "hot" || !r.hot) {
 				of("its %s has %s", link, e.Name())
 			}
 		}

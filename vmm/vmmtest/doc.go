@@ -40,6 +40,9 @@ type Env struct {
 	// Still is how long a guest must stay silent to count as stopped: several times its
 	// usual pause between two lines.
 	Still time.Duration
+	// Filtered tells which threads of a VMM have a filter of system calls. Each VMM of a clause is looked at by it
+	// (Confined), whatever the clause has had it do. nil: none is.
+	Filtered func(pid int, thread string) bool
 	// Limit bounds each clause.
 	Limit time.Duration
 }
