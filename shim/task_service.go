@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"time"
 
 	sandbox "github.com/containerd/containerd/api/runtime/sandbox/v1"
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
@@ -36,6 +37,7 @@ type Service struct {
 	vm    *VM
 	tasks map[string]*Task // by containerd's id
 	asked bool             // to shut down
+	idle  *time.Timer      // until the shim ends, which no client asks for a task
 	stays bool             // without a task too
 }
 
@@ -49,7 +51,23 @@ func NewService(ctx context.Context, p events.Publisher, sd shutdown.Service,
 		s.events.Close()
 		return nil
 	})
+	s.idle = time.AfterFunc(idleBound, s.endIdle)
 	return s
+}
+
+// idleBound is how long a shim has no task before its first one. containerd, which may have waited 100 s for the shim,
+// asks at once. One that was killed before it knew of the shim never does. A variable for the tests.
+var idleBound = 3 * time.Minute
+
+// endIdle ends a shim that has no task. A Create that comes now finds the lock taken, and then a shim that ends.
+func (s *Service) endIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.vm == nil {
+		s.log.Warn("no client has asked for a task: the shim ends", "bound", idleBound)
+		s.idle = nil
+		s.shutdown.Shutdown()
+	}
 }
 
 // RegisterTTRPC serves both services on containerd's socket, and the sandbox API for the same task.
@@ -120,6 +138,12 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		s.mu.Unlock()
 		return s.createMember(ctx, pod, r)
 	}
+	if s.idle == nil {
+		s.mu.Unlock()
+		return nil, toGRPC(fmt.Errorf("create task %s: the shim has waited for it for %v, and ends: try again: %w",
+			r.GetID(), idleBound, errdefs.ErrUnavailable))
+	}
+	s.idle.Stop()
 	name, err := bundle.VMName(r.GetBundle(), r.GetID())
 	if err != nil { // what is wrong with the bundle is refused when it is read
 		name = r.GetID()
@@ -132,6 +156,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	if err != nil {
 		s.mu.Lock()
 		s.vm, s.tasks = nil, nil
+		s.idle = time.AfterFunc(idleBound, s.endIdle)
 		asked := s.asked
 		s.mu.Unlock()
 		vm.log.Error("create task", "error", err)
