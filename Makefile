@@ -41,7 +41,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: image usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod demo-k8s bench bench-live \
+.PHONY: image k8s-images usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod demo-k8s bench bench-live \
 	shimtest critest cri-suite k8s test-k8s crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
@@ -264,6 +264,10 @@ package: setup build guest man $(tools)/.nfpm $(tools)/sbom ## the Debian packag
 
 image: package $(tools)/image ## the container image of godwitd for nodes of Kubernetes, amd64 and arm64, as an OCI layout in out/image
 	VERSION='$(VERSION)' COMMIT='$(COMMIT)' tools/image.sh out/image
+
+k8s-images: build guest ## the images of packaging/kubernetes/default, for ctr images import, into out/k8s-images.tar
+	@mkdir -p out
+	VERSION='$(VERSION)' COMMIT='$(COMMIT)' tools/k8s-images.sh out/k8s-images.tar
 
 man: build
 	@VERSION='$(VERSION)' tools/man.sh

@@ -42,7 +42,11 @@ func (n *Node) containerdConfig() string {
 	if n.harness.opts.CRI {
 		without = ""
 	}
-	text := fmt.Sprintf(containerdConfig, n.Dir, without)
+	text := containerdConfig
+	if n.harness.opts.Installed {
+		text = asHost.Replace(text)
+	}
+	text = fmt.Sprintf(text, n.Dir, without)
 	if n.harness.opts.Debug {
 		text += fmt.Sprintf("[debug]\n  address = '%s/debug.sock'\n", n.Dir)
 	}
@@ -112,13 +116,16 @@ func (n *Node) inside(path string) string { return filepath.Join(n.holder.proc("
 
 func (n *Node) writeConfig() error {
 	h := n.harness
+	_, containerd := n.containerdFile()
 	files := map[string]string{
-		filepath.Join(n.Dir, "containerd.toml"):       n.containerdConfig(),
-		n.inside("/etc/cni/net.d/10-godwit.conflist"): n.cniConfig(),
-		n.Config:                     n.godwitConfig(),
-		n.inside("/etc/resolv.conf"): "nameserver " + Gateway + "\n",
+		containerd: n.containerdConfig(),
+		n.inside("/etc/cni/net.d/10-godwit.conflist"):     n.cniConfig(),
+		n.inside("/etc/resolv.conf"):                      "nameserver " + Gateway + "\n",
 		filepath.Join(n.Dir, "docker", "config.json"):     h.opts.Registry.dockerConfig(),
 		filepath.Join(h.Dir, "log", n.Name+"-config.log"): n.godwitConfig(),
+	}
+	if !h.opts.Installed {
+		files[n.Config] = n.godwitConfig()
 	}
 	for path, text := range files {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -16,7 +16,8 @@ func startTimeout() time.Duration { return Slow(time.Minute) }
 // StartContainerd starts the node's containerd, also again after a Kill.
 func (n *Node) StartContainerd(ctx context.Context) error {
 	first := n.Containerd == nil
-	cmd := n.Command(context.WithoutCancel(ctx), "containerd", "--config", filepath.Join(n.Dir, "containerd.toml"))
+	config, _ := n.containerdFile()
+	cmd := n.Command(context.WithoutCancel(ctx), "containerd", "--config", config)
 	p, err := n.harness.spawn(n.holder, n.Name+"-containerd.log", cmd)
 	if err != nil {
 		return err

@@ -43,7 +43,9 @@ type Options struct {
 	// empty: a directory of the host.
 	State string
 	CRI   bool // containerd serves Kubernetes too
-	Debug bool // containerd serves its profiles on debug.sock in the node's directory
+	// Installed leaves godwit to be installed on the nodes later. They have containerd where any host has it.
+	Installed bool
+	Debug     bool // containerd serves its profiles on debug.sock in the node's directory
 	// Containerd is appended to every containerd's config.toml.
 	Containerd string
 	Release    Release                          // of containerd; default: what GODWIT_CONTAINERD says, else Newest

@@ -45,6 +45,9 @@ func (h *Harness) startNodes(ctx context.Context) error {
 			Name: name, Address: nodeAddress(i), Dir: dir, index: i, harness: h, holder: hold,
 			Config: filepath.Join(dir, "config.toml"), Socket: filepath.Join(dir, "c.sock"),
 		}
+		if h.opts.Installed {
+			n.Config, n.Socket = hostConfig, hostSocket
+		}
 		h.nodes = append(h.nodes, n)
 		h.onClose(hold.close)
 		if err := h.join(ctx, n); err != nil {
@@ -56,8 +59,10 @@ func (h *Harness) startNodes(ctx context.Context) error {
 		if err := n.mountState(ctx); err != nil {
 			return err
 		}
-		if err := n.shareMounts(ctx); err != nil {
-			return err
+		for _, step := range []func(context.Context) error{n.shareMounts, n.installLater} {
+			if err := step(ctx); err != nil {
+				return err
+			}
 		}
 		if err := n.StartContainerd(ctx); err != nil {
 			return err
@@ -213,7 +218,10 @@ func (h *Harness) path() string {
 		own = filepath.Join(tools, "containerd23")
 	}
 	programs := bin
-	if h.opts.Programs != "" {
+	switch {
+	case h.opts.Installed:
+		programs = "/usr/local/bin"
+	case h.opts.Programs != "":
 		programs = h.opts.Programs
 	}
 	return strings.Join([]string{programs, own, tools, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin",

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"godwit.dev/godwit/integration/controlplane"
 	"godwit.dev/godwit/integration/harness"
@@ -23,7 +25,9 @@ type Options struct {
 	Handler string // of RuntimeClass godwit
 	// Operator has godwit-operator keep the records and run VirtualMachines, on a node of its own without a kubelet.
 	Operator bool
-	Log      func(format string, args ...any)
+	// Installed has godwit installed by kubectl apply -k, from images of this checkout.
+	Installed bool
+	Log       func(format string, args ...any)
 }
 
 // Cluster is a running Kubernetes.
@@ -62,8 +66,13 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 	if opts.Operator {
 		count++
 	}
-	h, err := harness.Start(ctx, harness.Options{Nodes: count, CRI: true, Godwitd: true, Log: opts.Log,
-		Registry: harness.PlainHTTP, Containerd: fmt.Sprintf(containerdConfig, filepath.Join(tools, "runc"))})
+	config := containerdConfig
+	if opts.Installed { // the installation brings the handler
+		config, _, _ = strings.Cut(config, "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.godwit]")
+	}
+	h, err := harness.Start(ctx, harness.Options{Nodes: count, CRI: true, Godwitd: !opts.Installed, Log: opts.Log,
+		Installed: opts.Installed, Registry: harness.PlainHTTP,
+		Containerd: fmt.Sprintf(config, filepath.Join(tools, "runc"))})
 	if err != nil {
 		return nil, err
 	}
@@ -74,12 +83,14 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 			err = errors.Join(err, h.Close())
 		}
 	}()
-	install := func(context.Context) error { return nil }
-	if opts.Operator {
-		install = c.install
+	steps := []func(context.Context) error{c.writeKeys, c.startControl, c.importImages, c.startKubelets, c.prepare}
+	switch {
+	case opts.Operator:
+		steps = slices.Insert(steps, 2, c.install)
+	case opts.Installed:
+		steps = append(steps, c.importInstall, c.installGodwit)
 	}
-	for _, step := range []func(context.Context) error{c.writeKeys, c.startControl, install, c.importImages,
-		c.startKubelets, c.prepare} {
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -106,7 +117,7 @@ func (c *Cluster) importImages(ctx context.Context) error {
 	for i := range all {
 		all[i].Name = "localhost/" + all[i].Name
 	}
-	if c.opts.Operator {
+	if c.opts.Operator || c.opts.Installed {
 		more, err := c.machines(ctx)
 		if err != nil {
 			return err

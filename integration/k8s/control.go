@@ -66,7 +66,8 @@ func (c *Cluster) startServer(ctx context.Context) error {
 	api, err := c.server.APIArgs("--bind-address=0.0.0.0", "--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
 		"--service-cluster-ip-range="+services,
-		"--kubelet-preferred-address-types=InternalIP")
+		"--kubelet-preferred-address-types=InternalIP",
+		"--enable-aggregator-routing") // to webhooks by their endpoints: there is no kube-proxy
 	if err != nil {
 		return err
 	}

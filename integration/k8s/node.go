@@ -96,8 +96,10 @@ const runtimeClass = `{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "
 
 // prepare waits until pods may come: the nodes are ready, and the account exists that they run as.
 func (c *Cluster) prepare(ctx context.Context) error {
-	if err := c.Apply(ctx, fmt.Sprintf(runtimeClass, c.opts.Handler)); err != nil {
-		return err
+	if !c.opts.Installed {
+		if err := c.Apply(ctx, fmt.Sprintf(runtimeClass, c.opts.Handler)); err != nil {
+			return err
+		}
 	}
 	return harness.Poll(ctx, readyTime, func(ctx context.Context) error {
 		if _, err := c.Kubectl(ctx, "get", "serviceaccount", "default"); err != nil {

@@ -13,14 +13,11 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
-// system is the namespace of godwit's own objects, and operatorAccount is who the operator is for the API server.
-const (
-	system          = "godwit-system"
-	operatorAccount = "godwit-operator"
-)
+// operatorAccount is who the operator is for the API server.
+const operatorAccount = "godwit-operator"
 
-// install replaces the first node's godwitd, which has made the certificates, by the operator. All that it is on
-// Kubernetes comes from packaging/kubernetes/default.
+// install replaces the first node's godwitd, which has made the certificates, by the operator. Its rights
+// on Kubernetes come from packaging/kubernetes.
 func (c *Cluster) install(ctx context.Context) error {
 	root, err := harness.Root()
 	if err != nil {
@@ -33,7 +30,9 @@ func (c *Cluster) install(ctx context.Context) error {
 		return err
 	}
 	for _, args := range [][]string{
-		{"apply", "-k", filepath.Join(root, "packaging", "kubernetes", "default")},
+		{"apply", "-f", filepath.Join(root, "packaging", "kubernetes", "system", "namespace.yaml")},
+		{"apply", "-k", filepath.Join(root, "packaging", "kubernetes", "crd")},
+		{"apply", "-k", filepath.Join(root, "packaging", "kubernetes", "rbac")},
 		{"wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"},
 	} {
 		if _, err := c.Kubectl(ctx, args...); err != nil {

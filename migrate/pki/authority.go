@@ -33,9 +33,24 @@ func Init(dir, node string, addresses []string) error {
 	if err := refuse(dir, fileCA, fileCAKey, fileCert, fileKey); err != nil {
 		return err
 	}
-	key, err := newKey()
+	authority, err := NewAuthority()
 	if err != nil {
 		return err
+	}
+	if err := writeKey(filepath.Join(dir, fileCAKey), authority.key); err != nil {
+		return err
+	}
+	if err := write(filepath.Join(dir, fileCA), 0o644, encode(typeCert, authority.cert.Raw)); err != nil {
+		return err
+	}
+	return authority.issueOwn(dir, node, addresses)
+}
+
+// NewAuthority makes the CA of a cluster, in memory alone.
+func NewAuthority() (*Authority, error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, err
 	}
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "godwit cluster CA"}, NotBefore: time.Now().Add(-skew),
@@ -44,19 +59,13 @@ func Init(dir, node string, addresses []string) error {
 	}
 	der, err := sign(template, template, key.Public(), key)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := writeKey(filepath.Join(dir, fileCAKey), key); err != nil {
-		return err
-	}
-	if err := write(filepath.Join(dir, fileCA), 0o644, encode(typeCert, der)); err != nil {
-		return err
-	}
-	authority, err := OpenAuthority(dir)
+	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("parse the certificate of the new CA: %w", err)
 	}
-	return authority.issueOwn(dir, node, addresses)
+	return &Authority{cert: cert, key: key}, nil
 }
 
 // Authority signs the certificates of a cluster's nodes.
@@ -64,6 +73,8 @@ type Authority struct {
 	// Taken says why no further machine may join under a name; nil: none is refused. A token for a
 	// renewal is not asked about.
 	Taken func(node string) error
+	// Valid is how long the certificate of a node is; 0: five years.
+	Valid time.Duration
 
 	dir  string
 	cert *x509.Certificate
@@ -132,9 +143,13 @@ func (a *Authority) issue(der []byte, node string, roles ...string) ([]byte, err
 	if err != nil {
 		return nil, fmt.Errorf("certificate request of node %s: %w: %w", node, errdefs.ErrInvalidArgument, err)
 	}
+	valid := a.Valid
+	if valid == 0 {
+		valid = validNode
+	}
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: node}, DNSNames: csr.DNSNames, IPAddresses: csr.IPAddresses,
-		NotBefore: time.Now().Add(-skew), NotAfter: time.Now().Add(validNode),
+		NotBefore: time.Now().Add(-skew), NotAfter: time.Now().Add(valid),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

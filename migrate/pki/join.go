@@ -199,17 +199,30 @@ func install(dir, node string, chain []byte) error {
 	if err != nil {
 		return missing(filepath.Join(dir, fileKey), err)
 	}
-	pair, err := tls.X509KeyPair(chain, data)
+	certs, err := checkChain(node, chain, data)
+	if err != nil {
+		return err
+	}
+	return writeChain(dir, certs, chain)
+}
+
+// checkChain makes sure that a chain is what Sign answers to the node, for the key.
+func checkChain(node string, chain, key []byte) (tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(chain, key)
 	if err == nil && len(pair.Certificate) != 2 {
 		err = errors.New("it holds no node's certificate followed by the CA's")
 	}
 	if err != nil {
-		return fmt.Errorf("certificate of node %s: %w: %w", node, err, errdefs.ErrInvalidArgument)
+		return pair, fmt.Errorf("certificate of node %s: %w: %w", node, err, errdefs.ErrInvalidArgument)
 	}
 	if got, err := NodeOf(pair.Leaf); err != nil || got != node {
-		return fmt.Errorf("certificate names node %q, not %s: %w", got, node, errdefs.ErrInvalidArgument)
+		return pair, fmt.Errorf("certificate names node %q, not %s: %w", got, node, errdefs.ErrInvalidArgument)
 	}
-	if err := write(filepath.Join(dir, fileCA), 0o644, encode(typeCert, pair.Certificate[1])); err != nil {
+	return pair, nil
+}
+
+func writeChain(dir string, certs tls.Certificate, chain []byte) error {
+	if err := write(filepath.Join(dir, fileCA), 0o644, encode(typeCert, certs.Certificate[1])); err != nil {
 		return err
 	}
 	return write(filepath.Join(dir, fileCert), 0o644, chain)

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -58,11 +57,7 @@ func (l *Leader) Join(mgr manager.Manager) error {
 	l.places = &places.Places{Cached: mgr.GetClient(), Writer: mgr.GetClient(),
 		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop}}
 	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator")}
-	err := mgr.Add(l)
-	if err == nil {
-		err = mgr.AddReadyzCheck("leads", func(*http.Request) error { return l.Ready() })
-	}
-	if err != nil {
+	if err := mgr.Add(l); err != nil {
 		return fmt.Errorf("add the controller: %w", err)
 	}
 	return nil
@@ -95,12 +90,6 @@ func (l *Leader) leads() (operator.Engine, error) {
 		return nil, fmt.Errorf("the controller is not open yet: %w", errdefs.ErrUnavailable)
 	}
 	return l.orders, nil
-}
-
-// Ready is nil while this process leads, and serves the nodes.
-func (l *Leader) Ready() error {
-	_, err := l.leads()
-	return err
 }
 
 // Order implements operator.Engine.

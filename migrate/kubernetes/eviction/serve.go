@@ -1,11 +1,21 @@
 package eviction
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
+	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -24,8 +34,65 @@ func Join(mgr manager.Manager, address, dir string, onStop bool) error {
 	server := webhook.NewServer(webhook.Options{Host: host, Port: port, CertDir: dir})
 	server.Register(Path, Webhook{Client: mgr.GetClient(),
 		View: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: onStop}})
-	if err := mgr.Add(server); err != nil {
+	waits := &whenThere{Server: server, file: filepath.Join(dir, "tls.crt")}
+	err = mgr.Add(waits)
+	if err == nil {
+		err = mgr.AddReadyzCheck("webhook", waits.check)
+	}
+	if err != nil {
 		return fmt.Errorf("serve the webhook of evictions: %w", err)
 	}
 	return nil
+}
+
+// Rotate has a manager make and renew the webhook's certificate: in a Secret of that name, whose files the kubelet puts
+// where Join looks for them, and in the configuration of the webhook. One process does so, the one that leads.
+func Rotate(mgr manager.Manager, namespace, secret, dir string) error {
+	err := rotator.AddRotator(mgr, &rotator.CertRotator{
+		SecretKey: types.NamespacedName{Namespace: namespace, Name: secret}, CertDir: dir,
+		CAName: "godwit-webhook-ca", CAOrganization: "godwit", DNSName: ServiceName + "." + namespace + ".svc",
+		Webhooks: []rotator.WebhookInfo{{Name: ConfigurationName, Type: rotator.Validating}}, FieldOwner: "godwit-operator",
+		IsReady: make(chan struct{}), RequireLeaderElection: true,
+	})
+	if err != nil {
+		return fmt.Errorf("make the certificate of the webhook of evictions: %w", err)
+	}
+	return nil
+}
+
+// mountPause is between two looks for a certificate that is not there yet.
+const mountPause = time.Second
+
+// whenThere is a server that begins once its certificate is there.
+type whenThere struct {
+	webhook.Server
+	file  string
+	ready atomic.Bool
+}
+
+// Start implements manager.Runnable.
+func (w *whenThere) Start(ctx context.Context) error {
+	for {
+		_, err := os.Stat(w.file)
+		if err == nil {
+			w.ready.Store(true)
+			return w.Server.Start(ctx)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("certificate of the webhook of evictions: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(mountPause):
+		}
+	}
+}
+
+// check says whether the webhook answers.
+func (w *whenThere) check(req *http.Request) error {
+	if !w.ready.Load() {
+		return fmt.Errorf("the webhook has no certificate yet: %s", w.file)
+	}
+	return w.StartedChecker()(req)
 }

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(apitest.Main(m, func(s *apitest.Server) {
 		server = s
 		packaging := filepath.Join("..", "..", "..", "packaging", "kubernetes")
-		_, err := s.Kubectl(context.Background(), "", "apply", "-f", filepath.Join(packaging, "default", "namespace.yaml"))
+		_, err := s.Kubectl(context.Background(), "", "apply", "-f", filepath.Join(packaging, "system", "namespace.yaml"))
 		if err == nil {
 			_, err = s.Kubectl(context.Background(), "", "apply", "-k", filepath.Join(packaging, "rbac"))
 		}

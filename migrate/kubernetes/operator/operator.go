@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"time"
 
+	certificates "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -25,6 +27,7 @@ import (
 
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/authority"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 )
@@ -55,7 +58,7 @@ type Options struct {
 	Manager func(manager.Manager) error
 	// Metrics is an address; empty: they are not served.
 	Metrics string
-	// Health is an address that answers whether the program lives (/healthz), and whether it leads (/readyz).
+	// Health is an address that answers whether the program lives (/healthz), and whether it serves (/readyz).
 	Health string
 }
 
@@ -104,7 +107,9 @@ func Run(ctx context.Context, o Options) error {
 	mgr, err := ctrl.NewManager(o.Config, ctrl.Options{
 		Scheme: scheme, Logger: Logger(o.Log), Metrics: metricsserver.Options{BindAddress: metrics},
 		Cache: cache.Options{SyncPeriod: resync, ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ours)}}},
+			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ours)},
+			&certificates.CertificateSigningRequest{}: {
+				Field: fields.OneTermEqualSelector("spec.signerName", authority.Signer)}}},
 		LeaderElection: true, LeaderElectionID: lease, LeaderElectionNamespace: o.Namespace,
 		LeaderElectionReleaseOnCancel: true, LeaseDuration: ptr(leaseLasts), RenewDeadline: ptr(leaseRenewed),
 		GracefulShutdownTimeout: ptr(endBound), HealthProbeBindAddress: o.Health,

@@ -13,10 +13,12 @@ import (
 	"syscall"
 
 	"github.com/containerd/errdefs"
+	"k8s.io/client-go/kubernetes"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/kubernetes/apiserver"
 	"godwit.dev/godwit/migrate/kubernetes/nodeagent"
+	"godwit.dev/godwit/migrate/kubernetes/nodesetup"
 )
 
 func main() {
@@ -31,7 +33,12 @@ func main() {
 }
 
 // settings are what flags say.
-type settings struct{ config, kubeconfig, node, namespace string }
+type settings struct {
+	config, kubeconfig, node, namespace string
+	setup                               string
+	address, defaults, restart          string
+	certificate                         bool
+}
 
 // flags has a set of its own: the framework puts flags of the same names into that of the program.
 func (s *settings) flags() *flag.FlagSet {
@@ -40,10 +47,19 @@ func (s *settings) flags() *flag.FlagSet {
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "way to the API server (default: that of the pod)")
 	f.StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "name of this node in Kubernetes (default: NODE_NAME)")
 	f.StringVar(&s.namespace, "namespace", "godwit-system", "where the claims of captures are kept")
+	f.StringVar(&s.setup, "setup", "", "set up the host whose root is mounted here, and end (default: run as its agent)")
+	f.StringVar(&s.address, "address", os.Getenv("NODE_ADDRESS"), "with --setup: its address (default: NODE_ADDRESS)")
+	f.StringVar(&s.defaults, "defaults", "/etc/godwit-node", "with --setup: directory of its configuration, *.toml")
+	f.StringVar(&s.restart, "restart", "systemctl restart containerd",
+		"with --setup: the host's command that restarts containerd")
+	f.BoolVar(&s.certificate, "certificate", false, "renew the certificate of this node")
 	return f
 }
 
 func run(ctx context.Context, s settings) error {
+	if s.setup != "" {
+		return setup(ctx, s)
+	}
 	cfg, err := config.Load(s.config)
 	if err != nil {
 		return err
@@ -61,8 +77,26 @@ func run(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
+	if s.certificate {
+		client, err := kubernetes.NewForConfig(api)
+		if err != nil {
+			return fmt.Errorf("way to the API server: %w", err)
+		}
+		c := nodesetup.Certificate{Client: client, Dir: cfg.PKIDir(), Node: s.node, Log: log}
+		go c.Keep(ctx)
+	}
 	daemon := nodeagent.LocalDaemon(cfg.DaemonSocket())
 	defer daemon.Close()
 	return nodeagent.Run(ctx, nodeagent.Options{Config: api, Node: s.node, Namespace: s.namespace, Daemon: daemon,
 		Log: log})
+}
+
+// setup sets the host up. Its first process is that of this container too.
+func setup(ctx context.Context, s settings) error {
+	api, err := apiserver.Config(s.kubeconfig)
+	if err != nil {
+		return err
+	}
+	return nodesetup.Setup{API: api, Root: s.setup, Node: s.node, Address: s.address, Defaults: s.defaults,
+		Restart: s.restart, Host: nodesetup.Init(1), Log: slog.Default()}.Run(ctx)
 }

@@ -17,9 +17,11 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/kubernetes/apiserver"
+	"godwit.dev/godwit/migrate/kubernetes/authority"
 	"godwit.dev/godwit/migrate/kubernetes/control"
 	"godwit.dev/godwit/migrate/kubernetes/eviction"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/pki"
 )
 
 func main() {
@@ -48,25 +50,52 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	api.QPS = -1 // what this program asks is bounded by the API server's own fairness, and by no pace of the client
+	var ca *pki.Authority
+	if s.authority { // this controller's certificate is made here, too
+		if ca, err = authority.Open(ctx, api, s.Namespace); err != nil {
+			return err
+		}
+		if err := ca.Controller(cfg.PKIDir(), cfg.Node); err != nil {
+			return err
+		}
+	}
 	leader, err := control.NewLeader(cfg, api, s.Namespace, s.OnStop)
 	if err != nil {
 		return err
 	}
 	s.Config, s.Log, s.Engine = api, slog.Default(), leader
-	s.Manager = func(mgr manager.Manager) error {
-		if err := leader.Join(mgr); err != nil || s.webhook == "" {
-			return err
-		}
-		return eviction.Join(mgr, s.webhook, s.certs, s.OnStop)
-	}
+	s.Manager = func(mgr manager.Manager) error { return s.join(mgr, leader, ca, cfg.Node) }
 	lead(ctx, s.Options)
 	return nil
+}
+
+// join adds to a manager what this program is besides the controllers of objects.
+func (s settings) join(mgr manager.Manager, leader *control.Leader, ca *pki.Authority, self string) error {
+	if err := leader.Join(mgr); err != nil {
+		return err
+	}
+	if ca != nil {
+		if err := authority.Join(mgr, ca, s.Namespace, self); err != nil {
+			return err
+		}
+	}
+	if s.secret != "" {
+		if err := eviction.Rotate(mgr, s.Namespace, s.secret, s.certs); err != nil {
+			return err
+		}
+	}
+	if s.webhook == "" {
+		return nil
+	}
+	return eviction.Join(mgr, s.webhook, s.certs, s.OnStop)
 }
 
 // settings are what flags say.
 type settings struct {
 	config, kubeconfig string
 	webhook, certs     string
+	secret             string
+	authority          bool
 	operator.Options
 }
 
@@ -80,9 +109,11 @@ func (s *settings) flags() *flag.FlagSet {
 		"has a release that cannot")
 	f.StringVar(&s.webhook, "webhook", "", "address of the webhook of evictions (default: none)")
 	f.StringVar(&s.certs, "webhook-certs", "", "directory with its tls.crt and tls.key")
+	f.StringVar(&s.secret, "webhook-secret", "", "Secret of that certificate, to be made and renewed here (default: none)")
+	f.BoolVar(&s.authority, "authority", false, "keep the CA of the cluster in the Secret "+authority.SecretName+
+		", and sign certificates of nodes")
 	f.StringVar(&s.Metrics, "metrics", "", "address of metrics (default: none)")
-	f.StringVar(&s.Health, "health", "", "address of /healthz, and of /readyz, which is true of the one that leads "+
-		"(default: none)")
+	f.StringVar(&s.Health, "health", "", "address of /healthz and /readyz (default: none)")
 	return f
 }
 
