@@ -137,6 +137,11 @@ func (l *Local) StartAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	audit, err := l.auditArgs()
+	if err != nil {
+		return err
+	}
+	args = append(args, audit...)
 	if l.api, err = spawn(l.Path("apiserver.log"), filepath.Join(l.tools, "k8s", "kube-apiserver"), args...); err != nil {
 		return err
 	}

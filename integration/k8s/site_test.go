@@ -80,7 +80,8 @@ func (s site) apply(name string) {
 			s.Keep(s.t.Name())
 		}
 		if _, err := s.Kubectl(ctx, "delete", "--ignore-not-found", "--timeout="+limit.String(), "-f", file); err != nil {
-			s.t.Error(err)
+			out, serr := s.Kubectl(ctx, "get", "gvm,vmop,vmrecords,pods", "--ignore-not-found", "-o", "yaml")
+			s.t.Error(err, out, serr)
 		}
 		if err := harness.Poll(ctx, limit, s.empty); err != nil {
 			s.t.Error(err)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"godwit.dev/godwit/integration/controlplane"
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/k8s"
 )
@@ -30,6 +31,8 @@ type result struct {
 	k8s.Result
 	Kinds       int `json:"kinds"`                    // of the API
 	Unexplained int `json:"unexplained_requirements"` // promises that no test of the run shows
+	// Rights are what the roles of godwit's programs and the requests of the run do not agree on; of a whole run alone.
+	Rights []string `json:"rights"`
 }
 
 func main() {
@@ -58,19 +61,29 @@ func run(ctx context.Context, focus, out string) error {
 	cmd := exec.CommandContext(ctx, "go", "test", "-tags", "integration", "-count=1", "-json", "-timeout",
 		limit.String(), "-run", focus, "./...")
 	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+	audit, err := os.MkdirTemp("", "godwit-audit-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(audit)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath", controlplane.AuditVariable+"="+audit)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.Stderr = os.Stderr
 	tests, err, ended := k8s.Run(cmd, os.Stdout)
 	r := result{Result: tests, Kinds: len(kinds)}
 	r.Unexplained = unexplained(string(promises), r.Cases)
-	if err := errors.Join(err, harness.WriteResult(out, r)); err != nil {
+	var rerr error
+	r.Rights, rerr = rights(audit)
+	if err := errors.Join(err, rerr, harness.WriteResult(out, r)); err != nil {
 		return err
 	}
 	fmt.Printf("test-k8s: %d kinds, %d passed, %d failed, %d promises without a test, in %.0f s: %s\n", r.Kinds, r.Passed,
 		r.Failed, r.Unexplained, r.Seconds, out)
 	if err := r.Err(); err != nil {
 		return err
+	}
+	if focus == "." && len(r.Rights) > 0 {
+		return fmt.Errorf("roles and requests differ: %s", strings.Join(r.Rights, "; "))
 	}
 	return ended // all passed, and something else did not end well
 }

@@ -37,7 +37,7 @@ func Main(m *testing.M, set func(*Server)) int {
 	return 1
 }
 
-// Start starts a server in dir and installs the schemas as a person does.
+// Start starts a server in dir, and installs schemas and rights as a person does.
 func Start(ctx context.Context, dir string) (*Server, error) {
 	root, err := repository()
 	if err != nil {
@@ -48,9 +48,12 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Local: local, root: root}
+	packaging := filepath.Join(root, "packaging", "kubernetes")
 	for _, args := range [][]string{
-		{"apply", "-k", filepath.Join(root, "packaging", "kubernetes", "crd")},
+		{"apply", "-k", filepath.Join(packaging, "crd")},
 		{"wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"},
+		{"apply", "-f", filepath.Join(packaging, "system", "namespace.yaml")},
+		{"apply", "-k", filepath.Join(packaging, "rbac")},
 	} {
 		if _, err := s.Kubectl(ctx, "", args...); err != nil {
 			s.Stop()
@@ -80,6 +83,16 @@ func repository() (string, error) {
 func (s *Server) REST() *rest.Config {
 	return &rest.Config{Host: "https://" + s.Address, BearerToken: s.Token, TLSClientConfig: rest.TLSClientConfig{
 		CAFile: s.CA()}, QPS: -1}
+}
+
+// System is the namespace of godwit's own objects.
+const System = "godwit-system"
+
+// Account is how one of godwit's programs finds the server: with the rights of its account, and no others.
+func (s *Server) Account(name string) *rest.Config {
+	config := s.REST()
+	config.Impersonate.UserName = "system:serviceaccount:" + System + ":" + name
+	return config
 }
 
 // Kubeconfig is the file by which the administrator finds the server.

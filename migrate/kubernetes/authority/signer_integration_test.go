@@ -39,13 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(apitest.Main(m, func(s *apitest.Server) {
 		server = s
 		packaging := filepath.Join("..", "..", "..", "packaging", "kubernetes")
-		_, err := s.Kubectl(context.Background(), "", "apply", "-f", filepath.Join(packaging, "system", "namespace.yaml"))
-		for _, part := range []string{"rbac", "policies"} {
-			if err == nil {
-				_, err = s.Kubectl(context.Background(), "", "apply", "-k", filepath.Join(packaging, part))
-			}
-		}
-		if err != nil {
+		if _, err := s.Kubectl(context.Background(), "", "apply", "-k", filepath.Join(packaging, "policies")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -60,7 +60,7 @@ type process struct {
 
 func newWorld(t *testing.T, change ...func(*world)) *world {
 	t.Helper()
-	st, err := store.Open(server.REST(), "default")
+	st, err := store.Open(server.REST(), apitest.System)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 func (w *world) operators(ctx context.Context) {
 	var all []*process
 	for ctx.Err() == nil {
-		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "godwit-operator", Namespace: "default"}}
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "godwit-operator", Namespace: apitest.System}}
 		if err := w.api.Delete(context.Background(), lease); err != nil && !store.IsAbsent(err) {
 			w.t.Error(err)
 		}
@@ -111,12 +111,12 @@ func (w *world) operators(ctx context.Context) {
 func (w *world) start() *process {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &process{stop: stop, ended: make(chan struct{})}
-	cfg := server.REST()
+	cfg := server.Account("godwit-operator")
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{w, p, next} })
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	l := &Leader{onStop: true, open: func(_ context.Context, places engine.Places) (operator.Engine,
 		func(context.Context) error, error) {
-		st, err := store.Open(cfg, "default")
+		st, err := store.Open(cfg, apitest.System)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -135,8 +135,8 @@ func (w *world) start() *process {
 	}}
 	go func() {
 		defer close(p.ended)
-		err := operator.Run(ctx, operator.Options{Config: cfg, Namespace: "default", Log: log, Engine: l, Manager: l.Join,
-			OnStop: true})
+		err := operator.Run(ctx, operator.Options{Config: cfg, Namespace: apitest.System, Log: log, Engine: l,
+			Manager: l.Join, OnStop: true})
 		if err != nil && !errors.Is(err, context.Canceled) && !p.dead.Load() {
 			w.t.Error(err)
 		}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -34,7 +33,7 @@ import (
 )
 
 const (
-	system = "godwit-system"
+	system = apitest.System
 	lasts  = 3 * time.Second
 )
 
@@ -43,11 +42,7 @@ var server *apitest.Server
 func TestMain(m *testing.M) {
 	os.Exit(apitest.Main(m, func(s *apitest.Server) {
 		server = s
-		packaging := filepath.Join("..", "..", "..", "packaging", "kubernetes")
-		_, err := s.Kubectl(context.Background(), "", "apply", "-f", filepath.Join(packaging, "system", "namespace.yaml"))
-		if err == nil {
-			_, err = s.Kubectl(context.Background(), "", "apply", "-k", filepath.Join(packaging, "rbac"))
-		}
+		var err error
 		for _, o := range []client.Object{
 			&nodek8s.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "godwit"}, Handler: "godwit"},
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}},
@@ -76,11 +71,7 @@ func clientOf(config *rest.Config) client.Client {
 }
 
 // as is how one of our programs finds the server: with its own rights, and no others.
-func as(account string) *rest.Config {
-	config := server.REST()
-	config.Impersonate.UserName = "system:serviceaccount:" + system + ":" + account
-	return config
-}
+func as(account string) *rest.Config { return server.Account(account) }
 
 // lines are written by many.
 type lines struct {

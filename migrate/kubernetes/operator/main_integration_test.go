@@ -83,13 +83,13 @@ func (r *requests) seen() []string {
 func start(t *testing.T, change ...func(*Options)) *requests {
 	t.Helper()
 	count := &requests{}
-	config := server.REST()
+	config := server.Account("godwit-operator")
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		count.next = next
 		return count
 	})
 	var said bytes.Buffer
-	o := Options{Config: config, Namespace: "default", Log: slog.New(slog.NewTextHandler(&lines{to: &said}, nil))}
+	o := Options{Config: config, Namespace: apitest.System, Log: slog.New(slog.NewTextHandler(&lines{to: &said}, nil))}
 	for _, c := range change {
 		c(&o)
 	}
@@ -167,7 +167,7 @@ type node struct{ service *controller.Service }
 
 func newNode(t *testing.T) node {
 	t.Helper()
-	st, err := store.Open(server.REST(), "default")
+	st, err := store.Open(server.REST(), apitest.System)
 	if err != nil {
 		t.Fatal(err)
 	}

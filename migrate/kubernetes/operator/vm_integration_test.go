@@ -272,7 +272,7 @@ func (l liar) List(ctx context.Context, list client.ObjectList, opts ...client.L
 // A cache that says "gone" makes no pod and no record: the API server itself is asked first, and a want of an answer is
 // no answer.
 func TestCacheIsConfirmed(t *testing.T) {
-	st, err := store.Open(server.REST(), "default")
+	st, err := store.Open(server.REST(), apitest.System)
 	if err != nil {
 		t.Fatal(err)
 	}
