@@ -46,7 +46,7 @@ func (b *liveBench) verify(ctx context.Context, direct bool) error {
 		err = b.reach(ctx, func(phase string, _ bool) bool { return phase == "committed" })
 	}
 	if err == nil {
-		differ, err = differing(b.node, b.there)
+		differ, err = differing(b.node, b.there, b.say)
 	}
 	if err := errors.Join(err, unix.Kill(daemon, unix.SIGCONT)); err != nil {
 		return err
@@ -85,8 +85,8 @@ func (b *liveBench) reach(ctx context.Context, ok func(phase string, sending boo
 	})
 }
 
-// differing answers how many pages of the RAM file on one node are others on the other.
-func differing(a, b *harness.Node) (n int, err error) {
+// differing answers how many pages of the RAM file on one node are others on the other, and tells which.
+func differing(a, b *harness.Node, say func(string, ...any)) (n int, err error) {
 	var files [2]*os.File
 	for i, node := range []*harness.Node{a, b} {
 		if files[i], err = node.OpenRAM(); err != nil {
@@ -94,11 +94,15 @@ func differing(a, b *harness.Node) (n int, err error) {
 		}
 		defer files[i].Close()
 	}
-	return differ(files[0], files[1])
+	return differ(files[0], files[1], say)
 }
 
-func differ(a, b io.Reader) (n int, err error) {
+// toldPages is of how many pages is told.
+const toldPages = 8
+
+func differ(a, b io.Reader, say func(string, ...any)) (n int, err error) {
 	const chunk = 1 << 20
+	base := 0
 	x, y := make([]byte, chunk), make([]byte, chunk)
 	for {
 		have, err := io.ReadFull(a, x)
@@ -112,14 +116,20 @@ func differ(a, b io.Reader) (n int, err error) {
 		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) || err2 != nil && !errors.Is(err2, io.ErrUnexpectedEOF) {
 			return 0, errors.Join(err, err2)
 		}
-		if bytes.Equal(x[:have], y[:have]) {
-			continue
-		}
-		for at := 0; at < have; at += pageSize {
+		for at := 0; at < have && !bytes.Equal(x[:have], y[:have]); at += pageSize {
 			end := min(at+pageSize, have)
-			if !bytes.Equal(x[at:end], y[at:end]) {
-				n++
+			if bytes.Equal(x[at:end], y[at:end]) {
+				continue
+			}
+			if n++; n <= toldPages {
+				from := at
+				for x[from] == y[from] {
+					from++
+				}
+				to := min(from+32, end)
+				say("    page %d differs from byte %d on: %x, there %x", (base+at)/pageSize, from-at, x[from:to], y[from:to])
 			}
 		}
+		base += have
 	}
 }
