@@ -24,6 +24,7 @@ var (
 	stopAnswer = 3 * time.Second // that the controller has to say why
 	stopMargin = 5 * time.Second // before the kill, in which the signal does what it does
 	stopRetry  = 500 * time.Millisecond
+	stopPause  = 5 * time.Second // after an operation that came to nothing
 )
 
 // heldSignal is one for the init of a container.
@@ -66,7 +67,7 @@ func (p *podStop) holds(s heldSignal) bool {
 func (p *podStop) run(until time.Time) {
 	vm := p.vm
 	sp, generation := vm.spec(), vm.journal.Load().Generation
-	order := &nodev1.HibernateRequest{Vm: vm.name(), Operation: "stop-" + uuid.NewString(), EndExecs: true, Uid: sp.UID,
+	order := &nodev1.HibernateRequest{Vm: vm.name(), Operation: newStop(), EndExecs: true, Uid: sp.UID,
 		Generation: generation}
 	vm.log.Info("the pod is stopped: its signals are held", "until", until, "operation", order.GetOperation())
 	for {
@@ -89,7 +90,12 @@ func (p *podStop) run(until time.Time) {
 			return
 		}
 		if left := time.Until(until); left > 0 && passes(err) {
-			retry.Sleep(vm.life, min(left, stopRetry))
+			pause := stopRetry
+			if errors.As(err, new(*failedStop)) { // what has ended cannot be ordered again
+				pause, order.Operation = stopPause, newStop()
+			}
+			vm.log.Warn("hibernate at a stop: it is tried again", "error", err)
+			retry.Sleep(vm.life, min(left, pause))
 			continue
 		}
 		vm.log.Error("hibernate at a stop", "operation", order.GetOperation(), "error", err)
@@ -101,12 +107,19 @@ func (p *podStop) run(until time.Time) {
 	}
 }
 
+func newStop() string { return "stop-" + uuid.NewString() }
+
+// failedStop is an operation that has ended, and whose VM runs on.
+type failedStop struct{ error }
+
+func (e *failedStop) Unwrap() error { return e.error }
+
 var errStopWaits = fmt.Errorf("another operation is open: %w", errdefs.ErrUnavailable)
 
 // passes reports whether what was in the way may be gone in a while.
 func passes(err error) bool {
 	var held *record.HeldError
-	return errdefs.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded) ||
+	return errdefs.IsUnavailable(err) || errdefs.IsResourceExhausted(err) || errors.Is(err, context.DeadlineExceeded) ||
 		errors.As(err, &held) && held.Record.GetOperation() != nil
 }
 
@@ -159,10 +172,10 @@ func (p *podStop) follow(id string, until time.Time) error {
 			return nil
 		case err == nil && status.GetSettled():
 			class := record.ClassOf(op.GetClass())
-			if class == nil || errdefs.IsUnavailable(class) { // it was tried: it is not tried again
+			if class == nil {
 				class = errdefs.ErrAborted
 			}
-			return fmt.Errorf("operation %s: %s: %w", id, op.GetReason(), class)
+			return &failedStop{fmt.Errorf("operation %s: %s: %w", id, op.GetReason(), class)}
 		}
 		if retry.Sleep(ctx, pollOrder); ctx.Err() != nil {
 			return fmt.Errorf("operation %s: what came of it is not known: %w", id, errors.Join(ctx.Err(), err))

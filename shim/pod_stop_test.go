@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/internal/retry"
@@ -23,11 +24,12 @@ type knowing struct {
 
 	mu       sync.Mutex
 	answers  []any // of Stopping: a response or an error; the last one stays
-	orders   []any // of Hibernate: an error, or the phase that the operation comes to
+	orders   []any // of Hibernate: an error, the phase that the operation comes to, or the class with which it fails
 	asked    int
 	failures []string
 	ordered  []*nodev1.HibernateRequest
 	phase    nodev1.Phase
+	class    string // of an operation that has failed
 }
 
 func (k *knowing) Resolve(context.Context, *nodev1.ResolveRequest) (*nodev1.ResolveResponse, error) {
@@ -65,10 +67,13 @@ func (k *knowing) Stopping(_ context.Context, r *nodev1.StoppingRequest) (*nodev
 func (k *knowing) Hibernate(_ context.Context, r *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.ordered = append(k.ordered, r)
+	k.ordered = append(k.ordered, proto.CloneOf(r))
 	switch o := next(&k.orders).(type) {
 	case nodev1.Phase:
 		k.phase = o
+		return &nodev1.StatusResponse{}, nil
+	case string:
+		k.phase, k.class = nodev1.Phase_PHASE_FAILED, o
 		return &nodev1.StatusResponse{}, nil
 	case error:
 		return nil, o
@@ -80,7 +85,8 @@ func (k *knowing) Status(context.Context, *nodev1.StatusRequest) (*nodev1.Status
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return &nodev1.StatusResponse{Settled: k.phase != nodev1.Phase_PHASE_TRANSFERRING,
-		Operation: &nodev1.Operation{Phase: k.phase, Reason: "the registry is full"}}, nil
+		Operation: &nodev1.Operation{Phase: k.phase, Reason: "the registry is full",
+			Class: k.class}}, nil
 }
 
 func (k *knowing) seen() (asked int, failures []string, ordered []*nodev1.HibernateRequest) {
@@ -91,9 +97,9 @@ func (k *knowing) seen() (asked int, failures []string, ordered []*nodev1.Hibern
 
 // quickStops makes the times of a stop short.
 func quickStops(t *testing.T) {
-	answer, again := stopAnswer, stopRetry
-	stopAnswer, stopRetry = 100*time.Millisecond, 10*time.Millisecond
-	t.Cleanup(func() { stopAnswer, stopRetry = answer, again })
+	answer, again, pause := stopAnswer, stopRetry, stopPause
+	stopAnswer, stopRetry, stopPause = 100*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+	t.Cleanup(func() { stopAnswer, stopRetry, stopPause = answer, again, pause })
 }
 
 // TestPodStop: the signals of a stop wait for what becomes of the VM. What says that it ends, and a hibernate that came
@@ -103,12 +109,13 @@ func TestPodStop(t *testing.T) {
 	hibernate, pass := &nodev1.StoppingResponse{Hibernate: true}, &nodev1.StoppingResponse{Reason: "a liveness probe"}
 	busy, short := &nodev1.StoppingResponse{Wait: true}, &nodev1.StoppingResponse{Hibernate: true, GraceMs: 1000}
 	away := fmt.Errorf("no operator: %w", errdefs.ErrUnavailable)
-	done, failed := nodev1.Phase_PHASE_SUCCEEDED, nodev1.Phase_PHASE_FAILED
+	done, failed, passing := nodev1.Phase_PHASE_SUCCEEDED, "failed precondition", "unavailable"
 	for name, test := range map[string]struct {
 		answers, orders []any
 		ends            bool   // the signals come to the guest
 		ordered         bool   // once at least
 		fails           string // what is told
+		operations      int    // that are ordered, where it is not one
 	}{
 		"it ends":                    {answers: []any{pass}, ends: true},
 		"it hibernates":              {answers: []any{hibernate}, orders: []any{done}, ordered: true},
@@ -119,6 +126,8 @@ func TestPodStop(t *testing.T) {
 		"an operation is open": {answers: []any{busy, busy, hibernate}, orders: []any{done}, ordered: true},
 		"the hibernate fails": {answers: []any{hibernate}, orders: []any{failed}, ordered: true, ends: true,
 			fails: "registry is full"},
+		"a hibernate fails, and the next one does not": {answers: []any{hibernate}, orders: []any{passing, passing, done},
+			ordered: true, operations: 3},
 		"it is refused": {answers: []any{hibernate}, orders: []any{fmt.Errorf("no: %w", errdefs.ErrFailedPrecondition)},
 			ordered: true, ends: true, fails: "no"},
 		"the time is over": {answers: []any{short}, ends: true, fails: "terminationGracePeriodSeconds"},
@@ -126,7 +135,8 @@ func TestPodStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.podNotes = map[string]string{"godwit.dev/vm": "web", "godwit.dev/on-stop": "hibernate"}
-			k := &knowing{w: w, answers: test.answers, orders: test.orders, resolved: &nodev1.ResolveResponse{GraceMs: 600000}}
+			k := &knowing{w: w, answers: test.answers, orders: test.orders,
+				resolved: &nodev1.ResolveResponse{GraceMs: 600000}}
 			w.pods = k
 			w.runningPod("web", "log")
 			for _, task := range []string{"web", "log", "web"} { // a kubelet that starts again says it again
@@ -148,11 +158,16 @@ func TestPodStop(t *testing.T) {
 			if test.ordered != (len(ordered) > 0) {
 				t.Errorf("ordered: %v", ordered)
 			}
+			operations := map[string]bool{}
 			for _, o := range ordered {
-				if o.GetOperation() != ordered[0].GetOperation() || !o.GetEndExecs() || o.GetTimeoutMs() <= 0 ||
+				operations[o.GetOperation()] = true
+				if !o.GetEndExecs() || o.GetTimeoutMs() <= 0 ||
 					o.GetTimeoutMs() > 595000 || o.GetUid() == "" || o.GetGeneration() == 0 {
 					t.Errorf("ordered %v", o)
 				}
+			}
+			if test.ordered && len(operations) != max(1, test.operations) {
+				t.Errorf("operations %v", operations)
 			}
 			if told := strings.Join(failures, " "); test.fails == "" && told != "" || !strings.Contains(told, test.fails) {
 				t.Errorf("told that %q came to nothing", told)

@@ -66,6 +66,32 @@ func TestMachineOnStop(t *testing.T) {
 	}
 	s.kubectl("delete", "pod", pod, "--timeout="+limit.String())
 	s.awakes("after a delete", nonce, 5, 3)
+	s.kubectl("patch", "gvm", "shop", "--type=merge", "-p", `{"spec": {"operatingMode": "Stopped"}}`)
+	s.wait("jsonpath={.status.phase}=Stopped", "gvm/shop")
+	if hibernated := s.kubectl("get", "gvm", "shop", "-o",
+		`jsonpath={.status.conditions[?(@.type=="Hibernated")].status}`); hibernated != "False" {
+		t.Errorf("a VM that was stopped by order has the condition Hibernated %q", hibernated)
+	}
+}
+
+// TestMachineAborted: the registry is away when the pod of a VM is deleted. Its signal goes on before the pod's time is
+// over, and an event says what has become of the VM.
+func TestMachineAborted(t *testing.T) {
+	s := openMachines(t)
+	s.apply("shop")
+	s.wait("condition=Ready", "gvm/shop")
+	if err := s.Registry.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	s.kubectl("delete", "pod", "shop-g1-a0", "--grace-period=25", "--timeout="+limit.String())
+	t.Logf("its pod was gone after %.1f s", time.Since(begun).Seconds())
+	s.eventually("the event", has("shop-g1-a0"), "get", "events", "--field-selector",
+		"involvedObject.name=shop,reason=HibernateAborted", "-o", "jsonpath={.items[*].message}")
+	if err := s.ServeRegistry(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.wait("condition=Ready", "gvm/shop") // it boots again, by the rule of its template
 }
 
 // TestMachineEvicted: a VM of the strategy Cold leaves a node that is drained by its own end there, and wakes on the

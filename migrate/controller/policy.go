@@ -25,6 +25,8 @@ type Policy struct {
 	Records, Operations int
 	// Pull is whether a node may fetch any VM to itself.
 	Pull Pull
+	// OwnWakes: a VM whose record no node made wakes by the controller's own order alone, which says in which place.
+	OwnWakes bool
 }
 
 // PolicyOf is the policy of a configuration. Repositories of VMs may lie below own too, the prefix of the
@@ -95,6 +97,11 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 	if n := len(now.GetSnapshots()); opens && op.GetKind() != nodev1.Kind_KIND_WAKE && n >= maxListed {
 		return fmt.Errorf("VM %s/%s has %d snapshots, of %d that it may. To delete some: godwit snapshot prune: %w",
 			op.GetVm().GetNamespace(), op.GetVm().GetId(), n, maxListed, errdefs.ErrResourceExhausted)
+	}
+	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE && s.policy.OwnWakes && was.GetMadeBy() == "" {
+		return fmt.Errorf("wake VM %s/%s at node %s: the VM is an object of the controller, which wakes it. To wake it, "+
+			"set operatingMode Running in its VirtualMachine: %w", op.GetVm().GetNamespace(), op.GetVm().GetId(), peer,
+			errdefs.ErrPermissionDenied)
 	}
 	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE || claims(was, now, peer) {
 		if err := s.policy.Pull.Allows(ctx, was, peer); err != nil {

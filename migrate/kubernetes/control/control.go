@@ -46,6 +46,7 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 		return nil, fmt.Errorf("state_dir: %w", err)
 	}
 	policy := controller.PolicyOf(cfg, cfg.Registry.Repository)
+	policy.OwnWakes = true
 	alone, err := control.OpenAlone(ctx, control.Options{
 		Config: cfg, Store: st, Name: "kubernetes " + namespace, Records: controller.New(st).Under(policy), Policy: policy,
 		Places: places, Pods: pods, TLS: func(node string) (*tls.Config, error) { return identity.ClientOf(node), nil },
