@@ -42,7 +42,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 portable = ./cmd/godwit ./api/...
 
 .PHONY: image k8s-images usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod demo-k8s bench bench-live \
-	shimtest critest cri-suite k8s test-k8s crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
+	shimtest critest cri-suite k8s test-k8s k8s-scale crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -219,6 +219,11 @@ test-k8s: $(tools)/.etcd $(tools)/.k8s $(tools)/.crd ## the API of Kubernetes on
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/testk8s ./integration/cmd/testk8s
 	bin/integration/testk8s
+
+k8s-scale: $(tools)/.etcd $(tools)/.k8s ## what 1,000 VirtualMachines on 100 fake nodes cost the operator and a real API server, into out/k8s-scale.json
+	@mkdir -p out
+	cd migrate/kubernetes && $(k8s_go) test -tags integration -count=1 -timeout 90m -v ./scale -fleet.vms 1000 \
+		-fleet.nodes 100 -fleet.idle 60s -fleet.out $(CURDIR)/out/k8s-scale.json
 
 crash: setup tools build guest ## kill every program at every step, COUNT times; moves, which go on where a run was interrupted, into out/crash.json (root)
 	@mkdir -p out && rm -f out/simulated out/crash.json

@@ -3,6 +3,8 @@ package record
 import (
 	"context"
 
+	"google.golang.org/protobuf/proto"
+
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -18,8 +20,8 @@ func (c *Client) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Lis
 		return call(ctx, c, nodev1.RecordsService.List, req)
 	}
 	all := &nodev1.ListResponse{}
-	for more := (&nodev1.ListRequest{Parts: true, Node: req.GetNode(), Moves: req.GetMoves(), Uids: req.GetUids(),
-		Payer: req.GetPayer()}); ; {
+	more := proto.CloneOf(req)
+	for more.Parts = true; ; {
 		part, err := call(ctx, c, nodev1.RecordsService.List, more)
 		if err != nil {
 			return nil, err
@@ -112,7 +114,8 @@ func (c *Client) Owed(ctx context.Context, req *nodev1.OwedRequest) (*nodev1.Owe
 		return call(ctx, c, nodev1.RecordsService.Owed, req)
 	}
 	all := &nodev1.OwedResponse{}
-	for more := (&nodev1.OwedRequest{Parts: true, Payer: req.GetPayer(), Vm: req.GetVm()}); ; {
+	more := proto.CloneOf(req)
+	for more.Parts = true; ; {
 		part, err := call(ctx, c, nodev1.RecordsService.Owed, more)
 		if err != nil {
 			return nil, err

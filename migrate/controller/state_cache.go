@@ -30,9 +30,14 @@ type stateRead struct {
 	err   error
 }
 
-// State answers a state that was read at most told ago. One that nodes must do something about is read
-// anew for each of them.
+// State answers a state that was read at most stateMaxAge ago, or that a mirror of the store has. One that nodes must
+// do something about is read anew for each of them.
 func (r *stateCache) State(ctx context.Context) (*nodev1.StoreState, error) {
+	if m, ok := r.store.(store.Mirror); ok {
+		if state, fresh := m.StateCached(); fresh && !concerns(state) {
+			return state, nil
+		}
+	}
 	r.mu.Lock()
 	read, mine := r.last, false
 	if read == nil || time.Since(read.begun) >= stateMaxAge {
@@ -42,7 +47,7 @@ func (r *stateCache) State(ctx context.Context) (*nodev1.StoreState, error) {
 	r.mu.Unlock()
 	if mine {
 		read.state, read.err = r.store.State(context.WithoutCancel(ctx)) // others wait for it
-		if s := read.state; read.err != nil || s.GetWaiting() || s.GetBehind() != nil || len(s.GetDoubts()) > 0 {
+		if read.err != nil || concerns(read.state) {
 			r.forget(read)
 		}
 		close(read.done)
@@ -53,6 +58,11 @@ func (r *stateCache) State(ctx context.Context) (*nodev1.StoreState, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// concerns reports whether nodes must do something about a state.
+func concerns(s *nodev1.StoreState) bool {
+	return s.GetWaiting() || s.GetBehind() != nil || len(s.GetDoubts()) > 0
 }
 
 // forget has the next one read the store; nil: whatever was read before.

@@ -50,6 +50,8 @@ type Mirror interface {
 	// FindCached is Find as of a moment ago, two minutes at most, without a question to anybody. What it leaves away may
 	// be there. false: what is known is older than that.
 	FindCached(which Which) (Found, bool)
+	// StateCached is State, in the same way.
+	StateCached() (*nodev1.StoreState, bool)
 }
 
 // Notes are small things in addition to the records, by kind and key.

@@ -39,6 +39,8 @@ const (
 	leaseRenewed = 25 * time.Second
 	// leaseLasts is how long a program that was killed keeps the next one from leading.
 	leaseLasts = 30 * time.Second
+	// workers of each controller: so many objects are looked at, at once. A look mostly waits for the API server.
+	workers = 8
 	// endBound is how long the program waits for its parts when it is told to end.
 	endBound = 7 * time.Second
 )
@@ -113,7 +115,7 @@ func Run(ctx context.Context, o Options) error {
 		LeaderElection: true, LeaderElectionID: lease, LeaderElectionNamespace: o.Namespace,
 		LeaderElectionReleaseOnCancel: true, LeaseDuration: ptr(leaseLasts), RenewDeadline: ptr(leaseRenewed),
 		GracefulShutdownTimeout: ptr(endBound), HealthProbeBindAddress: o.Health,
-		Controller: config.Controller{SkipNameValidation: &again},
+		Controller: config.Controller{SkipNameValidation: &again, MaxConcurrentReconciles: workers},
 	})
 	if err != nil {
 		return fmt.Errorf("start operator: %w", err)

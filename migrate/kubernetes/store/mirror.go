@@ -168,10 +168,16 @@ func (s *Store) Follow(ctx context.Context) {
 	both.Wait()
 }
 
+// StateCached implements store.Mirror.
+func (s *Store) StateCached() (*nodev1.StoreState, bool) {
+	now := &nodev1.StoreState{}
+	ok := s.mirrors.state.fresh(func(state *nodev1.StoreState) { now = proto.CloneOf(state) })
+	return now, ok
+}
+
 // FindCached implements store.Mirror.
 func (s *Store) FindCached(which store.Which) (found store.Found, ok bool) {
-	found.State = &nodev1.StoreState{}
-	if !s.mirrors.state.fresh(func(state *nodev1.StoreState) { found.State = proto.CloneOf(state) }) {
+	if found.State, ok = s.StateCached(); !ok {
 		return store.Found{}, false
 	}
 	deletes, pending := false, store.WhichDeletions{Deleter: which.Deleter}
