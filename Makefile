@@ -157,7 +157,7 @@ demo-pod: setup $(demo_tools) $(tools)/.critest build guest ## two nodes: a pod 
 	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
 	GODWIT_VMM=$(VMM) bin/integration/demo -pod -out out/demo-pod.json
 
-demo-k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(tools)/runc build guest ## Kubernetes with two nodes: a VirtualMachine sleeps, wakes on the other node, and moves back while it runs, by kubectl (root)
+demo-k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(tools)/runc build guest ## Kubernetes with two nodes: a VirtualMachine sleeps, wakes on the other node, and moves back while it runs, by kubectl; a drain moves it with its TCP connection open (root)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/demo ./integration/cmd/demo
 	bin/integration/demo -k8s -out out/demo-k8s.json

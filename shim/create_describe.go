@@ -34,6 +34,7 @@ func (c *creation) describe(ctx context.Context, _ *steps.Undo) error {
 		if c.next.Spec = c.snapshot.Spec; c.bundle.Spec.Pod != nil { // the VM is that of this pod from here on
 			c.next.Spec = c.next.Spec.Clone()
 			c.next.Spec.Pod.UID = c.bundle.Spec.Pod.UID
+			c.next.Spec.SetNetwork(c.bundle.Spec.Annotations[spec.AnnotationNetwork])
 		}
 		return nil
 	}

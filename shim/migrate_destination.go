@@ -18,6 +18,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/snapshot/worker"
@@ -99,6 +100,9 @@ func (vm *VM) incoming(ref *machinev1.Ref) (*machinev1.IncomingResponse, error) 
 	if vm.state == Creating {
 		return nil, fmt.Errorf("VM %s is being made: %w", vm.id, errdefs.ErrUnavailable)
 	}
+	if j.Refusal != "" && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt() {
+		return nil, fmt.Errorf("VM %s cannot come here: %s: %w", vm.id, j.Refusal, errdefs.ErrFailedPrecondition)
+	}
 	if a == nil || !sameRef(a.ref, ref) || !j.Phase.Destination() {
 		return nil, fmt.Errorf("operation %s, attempt %d, generation %d does not bring VM %s here (%s): %w",
 			ref.GetOperation(), ref.GetAttempt(), ref.GetGeneration(), vm.id, j.Phase, errdefs.ErrFailedPrecondition)
@@ -127,6 +131,9 @@ func (a *arrival) run() {
 	if err != nil && !gone {
 		a.vm.log.Error("receive VM: it will not run here", "operation", a.ref.GetOperation(), "attempt", a.ref.GetAttempt(),
 			"error", err)
+		if err := a.vm.write(func(j *journal.Journal) { j.Refusal = err.Error() }); err != nil {
+			a.vm.log.Warn("note why it will not run here", "error", err)
+		}
 		a.vm.endCreated(a.vm.life, killed)
 	}
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
@@ -86,6 +88,9 @@ func (s *starting) describe(links []network.Link) ([]network.Link, bool, error) 
 		if err != nil {
 			return nil, false, err
 		}
+		if changed && s.vm.spec().KeepsAddresses() {
+			return nil, false, otherAddresses(s.vm.spec().NICs, nics)
+		}
 		for i := range links {
 			links[i].NIC = nics[i]
 		}
@@ -95,6 +100,28 @@ func (s *starting) describe(links []network.Link) ([]network.Link, bool, error) 
 		links[i].NIC.ID, links[i].NIC.Slot = fmt.Sprintf("net%d", i), firstNICSlot+i
 	}
 	return links, false, nil
+}
+
+// otherAddresses is the error of a VM that keeps its addresses, where the network gives it others: its connections
+// would end.
+func otherAddresses(had, has []spec.NIC) error {
+	text := func(nics []spec.NIC) string {
+		var all []string
+		for _, n := range nics {
+			for _, a := range n.Addresses {
+				all = append(all, n.Name+" "+a.String())
+			}
+			for _, r := range n.Routes {
+				if r.Gateway.IsValid() {
+					all = append(all, "via "+r.Gateway.String())
+				}
+			}
+		}
+		return strings.Join(all, ", ")
+	}
+	return fmt.Errorf("annotation %s: the VM keeps its addresses (%s), and the network gives it others here (%s): have "+
+		"the network give it those that it has: %w", spec.AnnotationNetwork, text(had), text(has),
+		errdefs.ErrFailedPrecondition)
 }
 
 // prepareDHCP prepares the links of a guest that asks for its addresses: the sinks that lead

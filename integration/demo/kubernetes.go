@@ -30,13 +30,14 @@ type kubernetesDemo struct {
 
 // virtualMachine is the object of the demo. It moves live or not at all.
 const virtualMachine = `{"apiVersion": "godwit.dev/v1alpha1", "kind": "VirtualMachine", "metadata": {"name": "shop"},
-	"spec": {"migration": {"lane": "Live"}, "template": {"spec": {"containers": [
+	"spec": {"network": "Keep", "migration": {"lane": "Live"}, "template": {"metadata": {"labels": {"app": "shop"}},
+		"spec": {"containers": [
 		{"name": "redis", "image": %q, "resources": {"limits": {"memory": "128Mi"}},
 			"readinessProbe": {"tcpSocket": {"port": 6379}, "periodSeconds": 1}},
 		{"name": "probe", "image": %q, "args": ["-beacon", %q], "resources": {"limits": {"memory": "64Mi"}}}]}}}}`
 
 // RunKubernetes shows a VirtualMachine on a cluster of two nodes: by patches of its object it sleeps, wakes on the
-// other node, and moves back while it runs. It answers and fails as Run does.
+// other node, and moves back while it runs. A drain moves it again. It answers and fails as Run does.
 func RunKubernetes(ctx context.Context, out io.Writer) (_ KubernetesResult, err error) {
 	begun := time.Now()
 	d := &kubernetesDemo{out: out}
@@ -106,6 +107,9 @@ func (d *kubernetesDemo) story(ctx context.Context) error {
 	}
 	yes := true
 	d.result.MovedLive = &yes
+	if err := d.drain(ctx, home, away); err != nil {
+		return err
+	}
 	doubles, back := d.watch.Twice()
 	twice := doubles + back
 	d.result.Duplicates = &twice

@@ -17,7 +17,10 @@ type KubernetesResult struct {
 	Duplicates      *int     `json:"duplicates_seen"`
 	HibernatedWoken *bool    `json:"hibernated_woken"`
 	MovedLive       *bool    `json:"moved_live"`
-	Seconds         *float64 `json:"seconds"` // with the start of the cluster
+	Drained         *bool    `json:"drained"`  // by kubectl drain: it moved live
+	TCPOK           *bool    `json:"tcp_ok"`   // one connection, open during the drain
+	PDBHeld         *bool    `json:"pdb_held"` // a budget with 0 allowed disruptions, in each of its states
+	Seconds         *float64 `json:"seconds"`  // with the start of the cluster
 }
 
 // Check answers what is wrong with the figures; nothing is good.
@@ -25,6 +28,7 @@ func (r KubernetesResult) Check() []string {
 	return append(allTrue([]check{
 		{"nonce_same", r.NonceSame}, {"counter_ok", r.CounterOK}, {"disk_ok", r.DiskOK},
 		{"hibernated_woken", r.HibernatedWoken}, {"moved_live", r.MovedLive},
+		{"drained", r.Drained}, {"tcp_ok", r.TCPOK}, {"pdb_held", r.PDBHeld},
 	}), noDuplicates(r.Duplicates)...)
 }
 
@@ -36,6 +40,7 @@ func (r KubernetesResult) Table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	row := func(name, value string) { fmt.Fprintf(t, "%s\t%s\n", name, value) }
 	row("hibernated and woken, moved live", yes(r.HibernatedWoken)+", "+yes(r.MovedLive))
+	row("drained, TCP open, budget held", yes(r.Drained)+", "+yes(r.TCPOK)+", "+yes(r.PDBHeld))
 	row("same nonce, counter goes on", yes(r.NonceSame)+", "+yes(r.CounterOK))
 	row("disk whole, told twice", yes(r.DiskOK)+", "+show(r.Duplicates, "%d"))
 	row("seconds", show(r.Seconds, "%.0f"))

@@ -87,6 +87,7 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 	switch {
 	case opts.Operator:
 		steps = slices.Insert(steps, 2, c.install)
+		steps = slices.Insert(steps, 0, c.writeNetwork)
 	case opts.Installed:
 		steps = append(steps, c.importInstall, c.installGodwit)
 	}
@@ -100,7 +101,8 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 
 func cluster(h *harness.Harness, tools string, opts Options) *Cluster {
 	return &Cluster{Harness: h, opts: opts, wire: h.Wire(), programs: filepath.Join(tools, "k8s"),
-		kubelets: map[string]*harness.Process{}, server: &controlplane.Server{Dir: filepath.Join(h.Dir, "k8s"),
+		kubelets: map[string]*harness.Process{},
+		server: &controlplane.Server{Dir: filepath.Join(h.Dir, "k8s"),
 			Address: harness.Gateway + ":443", Etcd: etcdClient, EtcdPeer: etcdPeer}}
 }
 

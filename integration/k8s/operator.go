@@ -23,7 +23,7 @@ func (c *Cluster) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.buildOperator(ctx, root); err != nil {
+	if c.operatorProgram, err = c.buildProgram(ctx, operatorAccount); err != nil {
 		return err
 	}
 	if err := c.Node(0).Godwitd.Stop(); err != nil {
@@ -53,15 +53,23 @@ func (c *Cluster) install(ctx context.Context) error {
 	return c.StartOperator(ctx)
 }
 
-func (c *Cluster) buildOperator(ctx context.Context, root string) error {
-	c.operatorProgram = filepath.Join(c.Dir, "godwit-operator")
-	build := exec.CommandContext(ctx, "go", "build", "-o", c.operatorProgram, "./cmd/godwit-operator")
+// buildProgram builds a program of migrate/kubernetes, once.
+func (c *Cluster) buildProgram(ctx context.Context, name string) (string, error) {
+	program := filepath.Join(c.Dir, name)
+	if _, err := os.Stat(program); err == nil {
+		return program, nil
+	}
+	root, err := harness.Root()
+	if err != nil {
+		return "", err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/"+name)
 	build.Dir = filepath.Join(root, "migrate", "kubernetes")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
 	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the operator: %w: %s", err, out)
+		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
 	}
-	return nil
+	return program, nil
 }
 
 // StartOperator starts the operator, also again, and waits until it and all other nodes are up.
@@ -79,7 +87,8 @@ func (c *Cluster) StartOperator(ctx context.Context) error {
 	}
 	var err error
 	c.operator, err = a.Daemon(ctx, "operator", up, c.operatorProgram, "--config", a.Config, "--kubeconfig",
-		c.config(operatorAccount), "--webhook", c.webhookAt(), "--webhook-certs", c.path("webhook"))
+		c.config(operatorAccount), "--webhook", c.webhookAt(), "--webhook-certs", c.path("webhook"),
+		"--address-annotation", addressAnnotation)
 	if err != nil {
 		return fmt.Errorf("start the operator: %w", err)
 	}

@@ -24,6 +24,7 @@ type journal struct {
 	Attempt    uint32 `json:"attempt"`
 	Digest     string `json:"digest"`
 	Repository string `json:"repository"`
+	Refusal    string `json:"refusal"`
 	Spec       struct {
 		UID string `json:"uid"`
 	} `json:"spec"`
@@ -57,13 +58,14 @@ func (m *Machines) Held() (all []*nodev1.Held, err error) {
 }
 
 // GivenUp reports whether this node has given up to run a VM that was to come: what it has written down is that this
-// attempt never runs here.
-func (m *Machines) GivenUp(vm *nodev1.VM, ref *machinev1.Ref) (bool, error) {
+// attempt never runs here, and why, if it knows.
+func (m *Machines) GivenUp(vm *nodev1.VM, ref *machinev1.Ref) (over bool, why string, err error) {
 	j, err := readJournal(filepath.Join(m.Config.VMDir(vm.GetNamespace(), vm.GetId()), "node.json"))
 	if j == nil || err != nil {
-		return false, err
+		return false, "", err
 	}
-	return j.Phase == "FENCED" && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt(), nil
+	over = j.Phase == "FENCED" && j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt()
+	return over, j.Refusal, nil
 }
 
 // held reads one journal. Of a VM that is freed and whose journal has no spec any more there is

@@ -76,7 +76,7 @@ func TestGivenUp(t *testing.T) {
 	cfg.StateDir = t.TempDir()
 	m, vm := &Machines{Config: cfg}, &nodev1.VM{Namespace: "k8s.io", Id: "team.web"}
 	ref := &machinev1.Ref{Operation: "op", Attempt: 2}
-	if over, err := m.GivenUp(vm, ref); over || err != nil {
+	if over, _, err := m.GivenUp(vm, ref); over || err != nil {
 		t.Errorf("nothing is here: %v, %v", over, err)
 	}
 	dir := cfg.VMDir("k8s.io", "team.web")
@@ -84,17 +84,19 @@ func TestGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]bool{
-		`{"phase":"FENCED","operation":"op","attempt":2}`:    true,
-		`{"phase":"FENCED","operation":"op","attempt":1}`:    false,
-		`{"phase":"FENCED","operation":"other","attempt":2}`: false,
-		`{"phase":"READY","operation":"op","attempt":2}`:     false,
+		`{"phase":"FENCED","operation":"op","attempt":2}`:                         true,
+		`{"phase":"FENCED","operation":"op","attempt":2,"refusal":"its address"}`: true,
+		`{"phase":"FENCED","operation":"op","attempt":1}`:                         false,
+		`{"phase":"FENCED","operation":"other","attempt":2}`:                      false,
+		`{"phase":"READY","operation":"op","attempt":2}`:                          false,
 		`{"phase":"FENC`: false,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, "node.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		over, err := m.GivenUp(vm, ref)
-		if over != want || (err != nil) != strings.HasSuffix(text, "FENC") {
+		over, why, err := m.GivenUp(vm, ref)
+		if over != want || (err != nil) != strings.HasSuffix(text, "FENC") ||
+			(why != "") != strings.Contains(text, "refusal") {
 			t.Errorf("%s: %v, %v", text, over, err)
 		}
 	}

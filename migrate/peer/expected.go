@@ -82,7 +82,12 @@ func (s *Server) preparePod(ctx context.Context, req *nodev1.PeerPrepareRequest,
 	case !errdefs.IsNotFound(err) && !errdefs.IsUnavailable(err): // else there is no shim, or it has only begun to make it
 		return nil, err
 	default:
-		if over, err := s.Machines.GivenUp(req.GetVm(), req.GetRef()); err == nil && over {
+		over, why, err := s.Machines.GivenUp(req.GetVm(), req.GetRef())
+		switch {
+		case err == nil && over && why != "":
+			return nil, fmt.Errorf("VM %s cannot come to node %s: %s: %w", key(req.GetVm()), s.Node, why,
+				errdefs.ErrFailedPrecondition)
+		case err == nil && over:
 			return nil, fmt.Errorf("the sandbox that waited for VM %s on node %s was removed, or its shim has died: order the "+
 				"move again: %w", key(req.GetVm()), s.Node, errdefs.ErrFailedPrecondition)
 		}

@@ -22,6 +22,7 @@ type sandbox struct {
 	missing []string
 	err     error // of its answer
 	fenced  bool
+	refusal string // why it is
 	calls   []string
 }
 
@@ -33,7 +34,9 @@ func (s *sandbox) Incoming(_ context.Context, _ *nodev1.VM, r *machinev1.Incomin
 	return &machinev1.IncomingResponse{Channel: "c", Certificate: []byte("d"), Missing: s.missing}, nil
 }
 
-func (s *sandbox) GivenUp(*nodev1.VM, *machinev1.Ref) (bool, error) { return s.fenced, nil }
+func (s *sandbox) GivenUp(*nodev1.VM, *machinev1.Ref) (bool, string, error) {
+	return s.fenced, s.refusal, nil
+}
 
 func (s *sandbox) Run(context.Context, *nodev1.VM, *machinev1.RunRequest) (*machinev1.RunResponse, error) {
 	s.calls = append(s.calls, "run")
@@ -92,6 +95,10 @@ func TestPodIsAwaited(t *testing.T) {
 		shim.err, shim.fenced = gone, true
 		if _, err := prepare(); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("what waited was given up: %v", err)
+		}
+		shim.refusal = "it has another address"
+		if _, err := prepare(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), shim.refusal) {
+			t.Errorf("what waited has refused: %v", err)
 		}
 	}
 	shim.err, shim.missing = nil, nil

@@ -36,8 +36,8 @@ type Mover interface {
 // Arrivals are the calls of a pod that comes to this node.
 type Arrivals interface {
 	Run(ctx context.Context, vm *nodev1.VM, req *machinev1.RunRequest) (*machinev1.RunResponse, error)
-	// GivenUp reports whether this node has written down that the attempt never runs here.
-	GivenUp(vm *nodev1.VM, ref *machinev1.Ref) (bool, error)
+	// GivenUp reports whether this node has written down that the attempt never runs here, and why, if it knows.
+	GivenUp(vm *nodev1.VM, ref *machinev1.Ref) (over bool, why string, err error)
 }
 
 // Placement says what stands against a VM coming here.

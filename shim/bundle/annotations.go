@@ -65,6 +65,7 @@ var readers = map[string]func(*annotations, string) error{
 		a.recycle = true
 		return oneOf(v, "recycle")
 	},
+	"network": func(_ *annotations, v string) error { return oneOf(v, spec.NetworkKeep) },
 	"restore": func(a *annotations, v string) error {
 		a.restore = v
 		return oneOf(v, config.RestoreModes()...)

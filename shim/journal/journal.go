@@ -109,10 +109,12 @@ type Task struct {
 	Postcopy *Postcopy `json:"filling,omitempty"`
 	// Waking: the wake is committed, and its Start has not come to an end. A successor
 	// finishes it. Readdressed: the guest had other addresses when it went to sleep.
-	Waking      bool     `json:"waking,omitempty"`
-	Readdressed bool     `json:"readdressed,omitempty"`
-	BootID      string   `json:"bootID,omitempty"`
-	Notices     []Notice `json:"untold,omitempty"` // in their order
+	Waking      bool `json:"waking,omitempty"`
+	Readdressed bool `json:"readdressed,omitempty"`
+	// Refusal is why a VM that was to come in a live move does not come here.
+	Refusal string   `json:"refusal,omitempty"`
+	BootID  string   `json:"bootID,omitempty"`
+	Notices []Notice `json:"untold,omitempty"` // in their order
 }
 
 // Disk is a disk's file on this node.

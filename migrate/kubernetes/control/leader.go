@@ -13,6 +13,7 @@ import (
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/places"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -22,6 +23,7 @@ import (
 type Leader struct {
 	open   func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error)
 	onStop bool
+	ask    []pods.AddressAnnotation
 	places *places.Places
 	pods   *Pods
 
@@ -35,15 +37,15 @@ var (
 	_ manager.LeaderElectionRunnable = (*Leader)(nil)
 )
 
-// NewLeader takes what Open takes. onStop: the nodes' shims hibernate at a stop. A configuration that is no
-// controller's is refused, before this process waits to lead.
-func NewLeader(cfg *config.Config, api *rest.Config, namespace string, onStop bool) (*Leader, error) {
+// NewLeader takes what Open takes, and what the pods of VMs are made by. A configuration that is no controller's is
+// refused, before this process waits to lead.
+func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leader, error) {
 	if _, err := identityOf(cfg); err != nil {
 		return nil, err
 	}
-	l := &Leader{onStop: onStop}
+	l := &Leader{onStop: o.OnStop, ask: o.Ask}
 	l.open = func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error) {
-		c, err := Open(ctx, cfg, api, namespace, places, l.pods)
+		c, err := Open(ctx, cfg, api, o.Namespace, places, l.pods)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -55,7 +57,7 @@ func NewLeader(cfg *config.Config, api *rest.Config, namespace string, onStop bo
 // Join has a manager run the controller while it leads.
 func (l *Leader) Join(mgr manager.Manager) error {
 	l.places = &places.Places{Cached: mgr.GetClient(), Writer: mgr.GetClient(),
-		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop}}
+		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop, Ask: l.ask}}
 	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator")}
 	if err := mgr.Add(l); err != nil {
 		return fmt.Errorf("add the controller: %w", err)

@@ -32,7 +32,7 @@ const (
 	Order           Do = "Order" // to the engine, by a VMOperation
 	OrderAbort      Do = "OrderAbort"
 	OrderRecover    Do = "OrderRecover"
-	NoteImages      Do = "NoteImages"
+	NoteRun         Do = "NoteRun"
 	MakeVM          Do = "MakeVM"
 	UpdateVM        Do = "UpdateVM"
 	DeleteVM        Do = "DeleteVM"
@@ -48,7 +48,8 @@ type Action struct {
 	Node      string                 // MakeOperation, Order: the destination; empty: the scheduler's choice
 	Operation string                 // AbortOperation, DeleteOperation: its name. OrderAbort: its id
 	VM        *v1alpha1.VirtualMachine
-	Images    map[string]string // NoteImages: by container
+	Images    map[string]string // NoteRun: by container
+	Addresses []string          // NoteRun
 	Content   *v1alpha1.VMSnapshotContent
 	Digest    string // TrimSnapshot
 

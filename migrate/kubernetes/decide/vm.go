@@ -40,11 +40,14 @@ type VM struct {
 
 	Images  map[string]string // as in pods.Input; as they were written down while the VM ran
 	Running map[string]string // images of the pod that the record names; empty: it does not tell all of them
-	Holders []string
-	CPU     string
-	Engine  bool // orders can be driven
-	OnStop  bool
-	Now     time.Time
+	// Addresses of the VM, as they were written down while it ran; and how its next pod asks for them.
+	Addresses []string
+	Ask       []pods.AddressAnnotation
+	Holders   []string
+	CPU       string
+	Engine    bool // orders can be driven
+	OnStop    bool
+	Now       time.Time
 }
 
 // NextVM decides what is done next of a VM.
@@ -63,7 +66,7 @@ func NextVM(o VM) Action {
 	case deleting:
 		return o.end()
 	}
-	for _, first := range []Action{o.evicted(), o.gate(), o.leftover(), o.noteImages()} {
+	for _, first := range []Action{o.evicted(), o.gate(), o.leftover(), o.note()} {
 		if first.Do != None {
 			return first
 		}

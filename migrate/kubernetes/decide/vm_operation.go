@@ -78,12 +78,30 @@ func (o VM) leftover() Action {
 	return Action{Do: None}
 }
 
-// noteImages writes down what the containers of a VM run, by digest: its next pod must have the same.
-func (o VM) noteImages() Action {
-	if o.Record.GetOperation() != nil || len(o.Running) == 0 || maps.Equal(o.Running, o.Images) {
+// note writes down what the containers of a VM run, by digest, and its addresses: its next pod has the same.
+func (o VM) note() Action {
+	addresses := o.addresses()
+	if o.Record.GetOperation() != nil || len(o.Running) == 0 || maps.Equal(o.Running, o.Images) &&
+		slices.Equal(addresses, o.Addresses) {
 		return Action{Do: None}
 	}
-	return Action{Do: NoteImages, Images: o.Running}
+	return Action{Do: NoteRun, Images: o.Running, Addresses: addresses}
+}
+
+// addresses are those of the pod that the VM runs in, else those that it had when it last ran.
+func (o VM) addresses() (all []string) {
+	own, _ := o.own()
+	for i := range own {
+		for _, ip := range own[i].Status.PodIPs {
+			if o.names(&own[i]) {
+				all = append(all, ip.IP)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return o.Addresses
+	}
+	return all
 }
 
 // undone: the attempt is over, and its destination never runs. After a switch-over has begun that is not said.
@@ -190,7 +208,7 @@ func (o VM) makePod() Action {
 		images = o.Running
 	}
 	pod, err := pods.Make(pods.Input{VM: o.Object, Record: o.Record, Images: images, Node: o.wanted(),
-		Holders: o.Holders, CPU: o.CPU, Movable: o.Engine, OnStop: o.OnStop})
+		Holders: o.Holders, CPU: o.CPU, Movable: o.Engine, OnStop: o.OnStop, Addresses: o.addresses(), Ask: o.Ask})
 	if err != nil {
 		return refuse(ReasonInvalid, err.Error())
 	}

@@ -1,6 +1,7 @@
 package decide_test
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -116,18 +117,77 @@ func TestPlaceTellsPodsApart(t *testing.T) {
 	}
 }
 
-// What a VM runs is written down once it is known, and not under an operation.
-func TestNoteImages(t *testing.T) {
+// What a VM runs, and its addresses, are written down once they are known, and not under an operation.
+func TestNoteRun(t *testing.T) {
 	runs := map[string]string{"main": "m@sha256:1"}
 	o := world(func(o *decide.VM) { o.Running = runs })
 	next := decide.NextVM(o)
-	want{do: decide.NoteImages}.check(t, next)
+	want{do: decide.NoteRun}.check(t, next)
 	if next.Images["main"] != runs["main"] {
 		t.Errorf("images %v", next.Images)
 	}
 	o.Images = runs
 	want{do: decide.None}.check(t, decide.NextVM(o))
+	o.Pods[0].Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.7"}, {IP: "fd00::7"}}
+	next = decide.NextVM(o)
+	want{do: decide.NoteRun}.check(t, next)
+	if !slices.Equal(next.Addresses, []string{"10.0.0.7", "fd00::7"}) || next.Images["main"] != runs["main"] {
+		t.Errorf("noted %v, %v", next.Addresses, next.Images)
+	}
+	o.Addresses = next.Addresses
+	want{do: decide.None}.check(t, decide.NextVM(o))
 	o = world(moving(nodev1.Phase_PHASE_PREPARING, func(*corev1.Pod) {}))
 	o.Running = runs
 	want{do: decide.None, waits: decide.ReasonOperation}.check(t, decide.NextVM(o))
+}
+
+// The pod of a VM that keeps its addresses asks for those that the VM has. Asleep, it has those from before. Any other
+// pod asks for none.
+func TestPodAsksForItsAddresses(t *testing.T) {
+	keeps := func(o *decide.VM) {
+		o.Object.Spec.Network = v1alpha1.NetworkKeep
+		o.Ask = []pods.AddressAnnotation{{Name: "net/list", List: true}, {Name: "net/text"}}
+		o.Addresses = []string{"10.0.0.5"}
+	}
+	at := func(o *decide.VM) { o.Pods[0].Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.7"}, {IP: "fd00::7"}} }
+	waits := func(kind nodev1.Kind, owner *nodev1.Owner) func(*decide.VM) {
+		return func(o *decide.VM) {
+			op := operation(kind, nodev1.Phase_PHASE_PENDING)
+			op.ByPlace, op.Source = true, owner.GetNode()
+			o.Record.Owner, o.Record.Operation = owner, op
+		}
+	}
+	for name, test := range map[string]struct {
+		change     []func(*decide.VM)
+		list, text string
+		keep       string
+	}{
+		"a move": {[]func(*decide.VM){keeps, at, waits(nodev1.Kind_KIND_MIGRATE, atA)}, `["10.0.0.7","fd00::7"]`,
+			"10.0.0.7,fd00::7", "keep"},
+		"a wake": {[]func(*decide.VM){keeps, waits(nodev1.Kind_KIND_WAKE, asleep)}, `["10.0.0.5"]`, "10.0.0.5", "keep"},
+		"a move of one that has other addresses then": {[]func(*decide.VM){at, waits(nodev1.Kind_KIND_MIGRATE, atA)},
+			"", "", ""},
+		"no address is known": {[]func(*decide.VM){keeps, func(o *decide.VM) { o.Addresses = nil },
+			waits(nodev1.Kind_KIND_WAKE, asleep)}, "", "", "keep"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := world(test.change...)
+			if o.Record.GetOwner() == asleep {
+				o.Pods = nil
+			}
+			next := decide.Arrival(o)
+			if next.Do != decide.MakePod {
+				t.Fatalf("%+v", next)
+			}
+			got := next.Pod.Annotations
+			if got["net/list"] != test.list || got["net/text"] != test.text || got["godwit.dev/network"] != test.keep {
+				t.Errorf("annotations %v", got)
+			}
+		})
+	}
+	boot := world(keeps, owned(nil))
+	if next := decide.NextVM(boot); next.Do != decide.MakePod || next.Pod.Annotations["net/list"] != "" ||
+		next.Pod.Annotations["godwit.dev/network"] != "keep" {
+		t.Errorf("a boot: %+v", next)
+	}
 }

@@ -89,8 +89,8 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 		return b.records.remove(ctx, id, o.Record.GetUid())
 	case decide.MakePod:
 		return b.makePod(ctx, next.Pod)
-	case decide.NoteImages:
-		return b.noteImages(ctx, o.Record, next.Images)
+	case decide.NoteRun:
+		return b.noteRun(ctx, o.Record, next)
 	case decide.DeletePod:
 		return store404(b.client.Delete(ctx, next.Pod, client.Preconditions{UID: &next.Pod.UID}))
 	case decide.SetGate:

@@ -22,6 +22,7 @@ import (
 type View struct {
 	client.Reader
 	Engine, OnStop bool
+	Ask            []pods.AddressAnnotation
 }
 
 // Get reads an object. It answers false only where there is none.
@@ -59,7 +60,7 @@ func (v View) Orders(ctx context.Context, namespace string, vms ...string) ([]v1
 
 // VM observes a VirtualMachine; false: there is none.
 func (v View) VM(ctx context.Context, key types.NamespacedName) (decide.VM, bool, error) {
-	o := decide.VM{Object: &v1alpha1.VirtualMachine{}, Engine: v.Engine, OnStop: v.OnStop, Now: time.Now()}
+	o := decide.VM{Object: &v1alpha1.VirtualMachine{}, Engine: v.Engine, OnStop: v.OnStop, Ask: v.Ask, Now: time.Now()}
 	there, err := v.Get(ctx, key, o.Object)
 	if err != nil || !there {
 		return o, there, err
@@ -86,9 +87,11 @@ func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 		if o.Record, _, err = store.Record(rec); err != nil {
 			return err
 		}
-		if o.Images, err = notedImages(rec, o.Record); err != nil {
+		noted, err := hasRan(rec, o.Record)
+		if err != nil {
 			return err
 		}
+		o.Images, o.Addresses = noted.Images, noted.Addresses
 	}
 	if o.Orders, err = v.Orders(ctx, vm.Namespace, vm.Name); err != nil {
 		return err

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -78,8 +80,22 @@ func (r operations) tell(ctx context.Context, o decide.Operation, next decide.Ac
 	if equality.Semantic.DeepEqual(status, o.Object.Status) {
 		return nil
 	}
+	failed := status.Phase == v1alpha1.MigrationFailed && o.Object.Status.Phase != status.Phase
 	o.Object.Status = status
-	return r.client.Status().Update(ctx, o.Object)
+	if err := r.client.Status().Update(ctx, o.Object); err != nil {
+		return err
+	}
+	if failed && o.VM != nil {
+		kind := string(o.Object.Spec.Kind)
+		r.events.Eventf(o.VM, o.Object, corev1.EventTypeWarning, kind+"Failed", kind, "%s", noteOf(status.Reason))
+	}
+	return nil
+}
+
+// noteOf is as much of a text as the note of an event may have.
+func noteOf(text string) string {
+	const most = 1000
+	return strings.ToValidUTF8(text[:min(most, len(text))], "")
 }
 
 // refused reports whether an engine will not take an order. An operation of somebody else is waited for: it ends.

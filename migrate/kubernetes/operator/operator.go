@@ -54,6 +54,8 @@ type Options struct {
 	Log       *slog.Logger
 	Engine    Engine // nil: each order is refused
 	OnStop    bool   // the nodes' shims hibernate at a stop
+	// Ask is how the pod of a VM that keeps its addresses asks the network of the nodes for them.
+	Ask []pods.AddressAnnotation
 	// Resync is how often everything is looked at although nothing has changed. 0: the framework's, some ten hours.
 	Resync time.Duration
 	// Manager has more in it; it has a runnable of the caller's, as the server of webhooks.
@@ -124,7 +126,9 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	view := func(r client.Reader) View { return View{Reader: r, Engine: o.Engine != nil, OnStop: o.OnStop} }
+	view := func(r client.Reader) View {
+		return View{Reader: r, Engine: o.Engine != nil, OnStop: o.OnStop, Ask: o.Ask}
+	}
 	b := base{client: mgr.GetClient(), cached: view(mgr.GetClient()), current: view(mgr.GetAPIReader()),
 		records: records{store: st, service: controller.New(st)}, engine: o.Engine,
 		events: mgr.GetEventRecorder(lease)}

@@ -36,6 +36,9 @@ type Input struct {
 	CPU     string   // class that a VM with a state needs; empty: any
 	Movable bool
 	OnStop  bool // the nodes' shims hibernate at a stop
+	// Addresses that the VM has, or had before it slept; and how a pod asks for them.
+	Addresses []string
+	Ask       []AddressAnnotation
 }
 
 // Make makes the pod of a VM: the only function that does.
@@ -60,7 +63,7 @@ func Make(in Input) (*corev1.Pod, error) {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: Name(vm.Name, generation, op.GetAttempt()), Namespace: vm.Namespace,
-		Labels: labels(template.Labels, vm, rec, generation), Annotations: annotations(template.Annotations, in),
+		Labels: labels(template.Labels, vm, rec, generation), Annotations: annotations(template.Annotations, in, intent),
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm,
 			v1alpha1.GroupVersion.WithKind("VirtualMachine"))},
 	}, Spec: template.Spec}
@@ -110,7 +113,7 @@ func labels(template map[string]string, vm *v1alpha1.VirtualMachine, rec *nodev1
 	return all
 }
 
-func annotations(template map[string]string, in Input) map[string]string {
+func annotations(template map[string]string, in Input, intent Intent) map[string]string {
 	all := maps.Clone(template)
 	if all == nil {
 		all = map[string]string{}
@@ -121,6 +124,7 @@ func annotations(template map[string]string, in Input) map[string]string {
 		all[AnnotationOnStop] = OnStopHibernate
 	}
 	all[annotationEvict] = strconv.FormatBool(in.Movable)
+	keep(all, in, intent)
 	return all
 }
 

@@ -21,6 +21,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/control"
 	"godwit.dev/godwit/migrate/kubernetes/eviction"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/pki"
 )
 
@@ -59,7 +60,7 @@ func run(ctx context.Context, s settings) error {
 			return err
 		}
 	}
-	leader, err := control.NewLeader(cfg, api, s.Namespace, s.OnStop)
+	leader, err := control.NewLeader(cfg, api, s.Options)
 	if err != nil {
 		return err
 	}
@@ -107,6 +108,12 @@ func (s *settings) flags() *flag.FlagSet {
 	f.StringVar(&s.Namespace, "namespace", "godwit-system", "where the lease is, and what is known of nodes")
 	f.BoolVar(&s.OnStop, "on-stop", true, "the nodes' shims hibernate a VM whose pod is stopped; false while a node "+
 		"has a release that cannot")
+	f.Func("address-annotation", "NAME=json or NAME=text, more than once too: an annotation by which the pod of a VM "+
+		"with network Keep asks for its addresses", func(text string) error {
+		a, err := pods.ParseAddressAnnotation(text)
+		s.Ask = append(s.Ask, a)
+		return err
+	})
 	f.StringVar(&s.webhook, "webhook", "", "address of the webhook of evictions (default: none)")
 	f.StringVar(&s.certs, "webhook-certs", "", "directory with its tls.crt and tls.key")
 	f.StringVar(&s.secret, "webhook-secret", "", "Secret of that certificate, to be made and renewed here (default: none)")

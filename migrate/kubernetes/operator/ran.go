@@ -16,41 +16,41 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// annotationImages of a VMRecord has the images of the VM's containers. The VirtualMachine of a member of a set may be
-// deleted while the VM sleeps, and the pod ends with each sleep: the record is what stays.
-const annotationImages = "godwit.dev/images"
+// annotationRan of a VMRecord says how the VM ran last. The VirtualMachine of a member of a set may be deleted while
+// the VM sleeps, and the pod ends with each sleep: the record is what stays.
+const annotationRan = "godwit.dev/ran"
 
-// images as they are written down. Those of a VM that had the name before are not this one's.
-type images struct {
-	UID        string            `json:"uid"`
-	Containers map[string]string `json:"containers"`
+// ran is how a VM ran, as it is written down. That of a VM which had the name before is not this one's.
+type ran struct {
+	UID       string            `json:"uid"`
+	Images    map[string]string `json:"images"` // by container
+	Addresses []string          `json:"addresses,omitempty"`
 }
 
-func notedImages(o *v1alpha1.VMRecord, rec *nodev1.Record) (map[string]string, error) {
-	text := o.Annotations[annotationImages]
+func hasRan(o *v1alpha1.VMRecord, rec *nodev1.Record) (noted ran, err error) {
+	text := o.Annotations[annotationRan]
 	if text == "" || rec == nil {
-		return nil, nil
+		return ran{}, nil
 	}
-	noted := images{}
 	if err := json.Unmarshal([]byte(text), &noted); err != nil {
-		return nil, fmt.Errorf("vmrecord %s: annotation %s: %w: %w", o.Name, annotationImages, err, errdefs.ErrDataLoss)
+		return ran{}, fmt.Errorf("vmrecord %s: annotation %s: %w: %w", o.Name, annotationRan, err, errdefs.ErrDataLoss)
 	}
 	if noted.UID != rec.GetUid() {
-		return nil, nil
+		return ran{}, nil
 	}
-	return noted.Containers, nil
+	return noted, nil
 }
 
-// noteImages writes them down next to the record, whose version this does not change.
-func (b base) noteImages(ctx context.Context, rec *nodev1.Record, all map[string]string) error {
-	text, err := json.Marshal(images{UID: rec.GetUid(), Containers: all})
+// noteRun writes it down next to the record, whose version this does not change.
+func (b base) noteRun(ctx context.Context, rec *nodev1.Record, next decide.Action) error {
+	text, err := json.Marshal(ran{UID: rec.GetUid(), Images: next.Images, Addresses: next.Addresses})
 	if err != nil {
-		return fmt.Errorf("encode images: %w", err)
+		return fmt.Errorf("encode how a VM runs: %w", err)
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		annotationImages: string(text)}}})
+		annotationRan: string(text)}}})
 	if err != nil {
-		return fmt.Errorf("encode images: %w", err)
+		return fmt.Errorf("encode how a VM runs: %w", err)
 	}
 	o := &v1alpha1.VMRecord{}
 	o.Name = rec.GetVm().GetId()
