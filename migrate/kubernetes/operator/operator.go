@@ -4,6 +4,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -138,7 +139,9 @@ func Run(ctx context.Context, o Options) error {
 			return fmt.Errorf("start operator: %w", err)
 		}
 	}
-	if err := mgr.AddHealthzCheck("lives", healthz.Ping); err != nil {
+	// A process that leads and one that waits to lead are both ready. Each part adds what has to be in addition.
+	err = errors.Join(mgr.AddHealthzCheck("lives", healthz.Ping), mgr.AddReadyzCheck("lives", healthz.Ping))
+	if err != nil {
 		return fmt.Errorf("start operator: %w", err)
 	}
 	if o.Manager != nil {

@@ -30,9 +30,10 @@ import (
 const (
 	controllerName = "operator"
 	namespace      = "default"
-	// patience is far above what a fleet needs to boot.
-	patience = 30 * time.Minute
-	atOnce   = 16
+	// patience is far above what a program needs to start, and bootPatience what a VM of the fleet does.
+	patience     = 2 * time.Minute
+	bootPatience = 3 * time.Second
+	atOnce       = 16
 )
 
 // fleet is an operator, and the nodes around it.
@@ -112,7 +113,7 @@ func (f *fleet) startOperator() {
 			f.t.Logf("the operator: %v\n%s", err, told[max(0, len(told)-8<<10):])
 		}
 	})
-	f.until("the operator leads", func(ctx context.Context) error {
+	f.until("the operator runs", patience, func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+f.healthAt+"/readyz", nil)
 		if err != nil {
 			return err
@@ -129,7 +130,7 @@ func (f *fleet) startOperator() {
 	})
 }
 
-func (f *fleet) until(what string, so func(context.Context) error) {
+func (f *fleet) until(what string, patience time.Duration, so func(context.Context) error) {
 	f.t.Helper()
 	var err error
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Second) {
@@ -180,7 +181,7 @@ func (f *fleet) create(n int) {
 // untilReady waits until all VMs are Ready.
 func (f *fleet) untilReady(n int) {
 	f.t.Helper()
-	f.until("all VMs are ready", func(ctx context.Context) error {
+	f.until("all VMs are ready", patience+time.Duration(n)*bootPatience, func(ctx context.Context) error {
 		all := &v1alpha1.VirtualMachineList{}
 		if err := f.api.List(ctx, all, client.InNamespace(namespace)); err != nil {
 			return err
