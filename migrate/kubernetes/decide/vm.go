@@ -37,6 +37,7 @@ type VM struct {
 	SetLives bool
 	MainNode string // of a member that is not the main one: where the record of the main one is; empty: nowhere yet
 	Fenced   bool   // somebody vouches that the owner's node runs nothing any more
+	Cordoned bool   // the node that the VM is wanted on takes no pods
 
 	Images  map[string]string // as in pods.Input; as they were written down while the VM ran
 	Running map[string]string // images of the pod that the record names; empty: it does not tell all of them
@@ -194,7 +195,12 @@ func (o VM) runs() Action {
 	case v1alpha1.ModeStopped:
 		return o.deletePod(&own[current])
 	}
-	if vm.Spec.NodeName != "" && vm.Spec.NodeName != node {
+	switch wish := vm.Spec.NodeName; {
+	case wish == "", wish == node:
+	case o.Cordoned: // as after a drain of it. A move would wait for it, and the VM would not be Ready
+		return wait(ReasonUnschedulable, fmt.Sprintf("spec.nodeName: node %s is cordoned, and the VM moves there once it is "+
+			"not", wish))
+	default:
 		return o.order(v1alpha1.KindMigrate, vm.Spec.NodeName)
 	}
 	return Action{Do: None}

@@ -141,6 +141,9 @@ func TestNextVM(t *testing.T) {
 			want: want{do: decide.None}},
 		"it is wanted elsewhere": {change: func(o *decide.VM) { o.Object.Spec.NodeName = "b" },
 			want: want{do: decide.MakeOperation, detail: "Migrate b"}},
+		"it is wanted on a node that is cordoned": {change: func(o *decide.VM) {
+			o.Object.Spec.NodeName, o.Cordoned = "b", true
+		}, want: want{do: decide.None, waits: decide.ReasonUnschedulable}},
 		"new": {change: func(o *decide.VM) { o.Record, o.Pods = nil, nil }, want: want{do: decide.EnsureRecord}},
 		"new and hibernated": {change: func(o *decide.VM) {
 			o.Record, o.Pods, o.Object.Spec.OperatingMode = nil, nil, v1alpha1.ModeHibernated

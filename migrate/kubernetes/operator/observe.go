@@ -97,15 +97,34 @@ func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 		return err
 	}
 	o.Running = running(o)
-	if node := o.Record.GetOwner().GetNode(); node != "" && vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
-		n := &corev1.Node{}
-		there, err := v.Get(ctx, types.NamespacedName{Name: node}, n)
+	if err := v.ofNodes(ctx, o); err != nil {
+		return err
+	}
+	return v.ofSet(ctx, o)
+}
+
+// ofNodes observes the node that has a VM, and the one that it is wanted on. A Node that was deleted proves nothing.
+func (v View) ofNodes(ctx context.Context, o *decide.VM) error {
+	vm, owner := o.Object, o.Record.GetOwner().GetNode()
+	if owner == "" {
+		return nil
+	}
+	n := &corev1.Node{}
+	if vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
+		there, err := v.Get(ctx, types.NamespacedName{Name: owner}, n)
 		if err != nil {
 			return err
 		}
-		o.Fenced = there && Fenced(n) // a Node that was deleted proves nothing
+		o.Fenced = there && Fenced(n)
 	}
-	return v.ofSet(ctx, o)
+	if wish := vm.Spec.NodeName; wish != "" && wish != owner {
+		there, err := v.Get(ctx, types.NamespacedName{Name: wish}, n)
+		if err != nil {
+			return err
+		}
+		o.Cordoned = there && n.Spec.Unschedulable
+	}
+	return nil
 }
 
 // Fenced reports whether somebody vouches that a node runs nothing any more.

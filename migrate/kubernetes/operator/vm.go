@@ -8,8 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
@@ -33,15 +36,22 @@ func addVM(mgr ctrl.Manager, b base) error {
 			}
 			return all
 		})).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []ctrl.Request {
-			return b.lostWith(ctx, o)
-		})).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(b.about), builder.WithPredicates(changedNode)).
 		Complete(reconcile.Func(vms{b}.reconcile))
 }
 
-// lostWith are the VMs that are restored once a node is fenced.
-func (b base) lostWith(ctx context.Context, o client.Object) (all []ctrl.Request) {
-	if node, ok := o.(*corev1.Node); !ok || !Fenced(node) {
+// changedNode leaves away what a kubelet says of its node again and again.
+var changedNode = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Node)
+	now, also := e.ObjectNew.(*corev1.Node)
+	return ok && also && (Fenced(now) || before.Spec.Unschedulable != now.Spec.Unschedulable)
+}}
+
+// about are the VMs that a node says something of: those that are restored once it is fenced, and those that are wanted
+// on it.
+func (b base) about(ctx context.Context, o client.Object) (all []ctrl.Request) {
+	node, ok := o.(*corev1.Node)
+	if !ok {
 		return nil
 	}
 	list := &v1alpha1.VirtualMachineList{}
@@ -49,7 +59,7 @@ func (b base) lostWith(ctx context.Context, o client.Object) (all []ctrl.Request
 		return nil // from the cache: a kind that is not there yet tells of each object anyway
 	}
 	for _, vm := range list.Items {
-		if vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
+		if Fenced(node) && vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore || vm.Spec.NodeName == node.Name {
 			all = append(all, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&vm)})
 		}
 	}
