@@ -51,6 +51,8 @@ func NewService(ctx context.Context, p events.Publisher, sd shutdown.Service,
 		s.events.Close()
 		return nil
 	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.idle = time.AfterFunc(idleBound, s.endIdle)
 	return s
 }
