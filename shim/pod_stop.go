@@ -25,6 +25,7 @@ var (
 	stopMargin = 5 * time.Second // before the kill, in which the signal does what it does
 	stopRetry  = 500 * time.Millisecond
 	stopPause  = 5 * time.Second // after an operation that came to nothing
+	stopSettle = 3 * time.Second // that a kubelet has to tell the API server why it stops a pod
 )
 
 // heldSignal is one for the init of a container.
@@ -38,7 +39,7 @@ type heldSignal struct {
 type podStop struct {
 	vm      *VM
 	signals []heldSignal // none: no stop is held
-	over    bool         // one came to nothing: signals are held no more
+	over    time.Time    // until then no signal is held: a hibernate came to nothing, and the pod is killed by then
 }
 
 // holds takes a signal that would end a container, if the VM hibernates when its pod is stopped. A kubelet stops all
@@ -51,7 +52,8 @@ func (p *podStop) holds(s heldSignal) bool {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
 	j := vm.journal.Load()
-	if j == nil || j.StopGrace == 0 || vm.host.Pods == nil || vm.state != Running || s.t.state != TaskRunning || p.over {
+	if j == nil || j.StopGrace == 0 || vm.host.Pods == nil || vm.state != Running || s.t.state != TaskRunning ||
+		time.Now().Before(p.over) {
 		return false
 	}
 	if len(p.signals) == 0 {
@@ -65,7 +67,7 @@ func (p *podStop) holds(s heldSignal) bool {
 
 // run has the VM hibernate, or lets the signals go on. The VM runs until its operation freezes it.
 func (p *podStop) run(until time.Time) {
-	vm := p.vm
+	vm, begun := p.vm, time.Now()
 	sp, generation := vm.spec(), vm.journal.Load().Generation
 	order := &nodev1.HibernateRequest{Vm: vm.name(), Operation: newStop(), EndExecs: true, Uid: sp.UID,
 		Generation: generation}
@@ -75,9 +77,13 @@ func (p *podStop) run(until time.Time) {
 		if left := answer.GetGraceMs(); left > 0 {
 			until = time.Now().Add(time.Duration(left)*time.Millisecond - stopMargin)
 		}
+		if err == nil && answer.GetStays() && time.Since(begun) < stopSettle {
+			retry.Sleep(vm.life, stopRetry)
+			continue
+		}
 		if err == nil && !answer.GetWait() && !answer.GetHibernate() {
 			vm.log.Info("the pod ends: its signals go on", "reason", answer.GetReason())
-			p.letGo(false)
+			p.letGo(time.Time{})
 			return
 		}
 		vm.log.Info("the pod is stopped", "wait", answer.GetWait(), "reason", answer.GetReason(), "unanswered", err,
@@ -102,7 +108,7 @@ func (p *podStop) run(until time.Time) {
 		if _, told := p.ask(err.Error()); told != nil {
 			vm.log.Warn("tell that a hibernate came to nothing", "error", told)
 		}
-		p.letGo(true)
+		p.letGo(until.Add(2 * stopMargin))
 		return
 	}
 }
@@ -183,8 +189,8 @@ func (p *podStop) follow(id string, until time.Time) error {
 	}
 }
 
-// letGo sends the signals that were held. over: no later one is held.
-func (p *podStop) letGo(over bool) {
+// letGo sends the signals that were held. No later one is held until over.
+func (p *podStop) letGo(over time.Time) {
 	vm := p.vm
 	vm.mu.Lock()
 	signals := p.signals

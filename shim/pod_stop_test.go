@@ -97,9 +97,10 @@ func (k *knowing) seen() (asked int, failures []string, ordered []*nodev1.Hibern
 
 // quickStops makes the times of a stop short.
 func quickStops(t *testing.T) {
-	answer, again, pause := stopAnswer, stopRetry, stopPause
+	answer, again, pause, settle := stopAnswer, stopRetry, stopPause, stopSettle
 	stopAnswer, stopRetry, stopPause = 100*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
-	t.Cleanup(func() { stopAnswer, stopRetry, stopPause = answer, again, pause })
+	stopSettle = 200 * time.Millisecond
+	t.Cleanup(func() { stopAnswer, stopRetry, stopPause, stopSettle = answer, again, pause, settle })
 }
 
 // TestPodStop: the signals of a stop wait for what becomes of the VM. What says that it ends, and a hibernate that came
@@ -107,6 +108,7 @@ func quickStops(t *testing.T) {
 func TestPodStop(t *testing.T) {
 	quickStops(t)
 	hibernate, pass := &nodev1.StoppingResponse{Hibernate: true}, &nodev1.StoppingResponse{Reason: "a liveness probe"}
+	stays := &nodev1.StoppingResponse{Stays: true}
 	busy, short := &nodev1.StoppingResponse{Wait: true}, &nodev1.StoppingResponse{Hibernate: true, GraceMs: 1000}
 	away := fmt.Errorf("no operator: %w", errdefs.ErrUnavailable)
 	done, failed, passing := nodev1.Phase_PHASE_SUCCEEDED, "failed precondition", "unavailable"
@@ -117,7 +119,10 @@ func TestPodStop(t *testing.T) {
 		fails           string // what is told
 		operations      int    // that are ordered, where it is not one
 	}{
-		"it ends":                    {answers: []any{pass}, ends: true},
+		"it ends":            {answers: []any{pass}, ends: true},
+		"no reason is known": {answers: []any{stays}, ends: true},
+		"the reason comes after the signal": {answers: []any{stays, stays, hibernate}, orders: []any{done},
+			ordered: true},
 		"it hibernates":              {answers: []any{hibernate}, orders: []any{done}, ordered: true},
 		"nobody answers":             {answers: []any{away}, orders: []any{done}, ordered: true},
 		"nobody takes the order yet": {answers: []any{away}, orders: []any{away, away, done}, ordered: true},
@@ -142,7 +147,11 @@ func TestPodStop(t *testing.T) {
 			for _, task := range []string{"web", "log", "web"} { // a kubelet that starts again says it again
 				w.must("stop "+task, w.killTask(task))
 			}
-			got := func() []string { return w.agent.signals() }
+			got := func() []string { // the one that is said again may come when signals are held no more
+				all := w.agent.signals()
+				slices.Sort(all)
+				return slices.Compact(all)
+			}
 			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
 				retry.Sleep(t.Context(), 10*time.Millisecond)
 				_, _, ordered := k.seen()
@@ -174,6 +183,36 @@ func TestPodStop(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A hibernate that came to nothing is of its stop alone: the next one holds its signals again, once the pod of that
+// stop would have been killed.
+func TestNextPodStop(t *testing.T) {
+	quickStops(t)
+	w := newWorld(t)
+	w.podNotes = map[string]string{"godwit.dev/vm": "web", "godwit.dev/on-stop": "hibernate"}
+	k := &knowing{w: w, answers: []any{&nodev1.StoppingResponse{Hibernate: true}}, orders: []any{"failed precondition",
+		nodev1.Phase_PHASE_SUCCEEDED}, resolved: &nodev1.ResolveResponse{GraceMs: 600000}}
+	w.pods = k
+	w.runningPod("web", "log")
+	stop := func(task, what string, so func() bool) {
+		t.Helper()
+		w.must("stop", w.killTask(task))
+		for end := time.Now().Add(10 * time.Second); !so(); retry.Sleep(t.Context(), 10*time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal(what)
+			}
+		}
+	}
+	stop("web", "the signal goes on", func() bool { return len(w.agent.signals()) == 1 })
+	vm, err := w.service.current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	vm.mu.Lock()
+	vm.pod.stop.over = time.Now()
+	vm.mu.Unlock()
+	stop("log", "the next stop hibernates", func() bool { _, _, ordered := k.seen(); return len(ordered) == 2 })
 }
 
 // signals are those that processes of the guest got.

@@ -69,7 +69,11 @@ func TestOldRecordsEndNothing(t *testing.T) {
 		"settled, a lower number": {func(r *nodev1.Record) {
 			r.Owner, r.Generation, r.Incarnation = elsewhere, 1, n
 		}, nil, 0, true},
-		"newer": {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 9 }, nil, 0, true},
+		"newer":          {func(r *nodev1.Record) { r.Owner, r.Generation = elsewhere, 9 }, nil, 0, true},
+		"newer, unowned": {func(r *nodev1.Record) { r.Owner, r.Generation = nil, 9 }, nil, 0, true},
+		"settled, and a person is to decide": {func(r *nodev1.Record) {
+			r.Owner, r.Generation, r.Incarnation, r.Kept = nil, record.Floor(n)+3, n, &nodev1.Kept{Node: "n3"}
+		}, nil, 0, false},
 		"lifted": {func(r *nodev1.Record) {
 			r.Owner, r.Generation, r.Incarnation = elsewhere, record.Floor(n)+3, n
 		}, nil, 0, true},
@@ -82,7 +86,7 @@ func TestOldRecordsEndNothing(t *testing.T) {
 			e := w.start("n1")
 			b := &believed{}
 			e.Store, e.Records = b, says{e.Records, c.change}
-			b.err = c.err
+			b.err, e.opts.Grace = c.err, 0
 			err := e.rounds.stray(t.Context(), vm, nil)
 			if ended := slices.Contains(w.calls(), "EndSuperseded"); ended != c.ends || b.doubts != c.doubts {
 				t.Errorf("ended %v, told %d times: %v", ended, b.doubts, err)

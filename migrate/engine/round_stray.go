@@ -213,6 +213,8 @@ func (r *rounds) arriving(s *localVM) ending {
 func (r *rounds) superseded(s *localVM) ending {
 	rec, owner := s.rec, s.rec.GetOwner()
 	switch {
+	case undecided(rec, s.q.GetGeneration()):
+		return nil
 	case rec == nil, s.q.GetState() == stateStopped, rec.GetGeneration() <= s.q.GetGeneration() &&
 		!record.Predates(rec, s.q.GetGeneration()), owner.GetNode() == r.opts.Node, s.under():
 		return nil
@@ -231,6 +233,14 @@ func (r *rounds) superseded(s *localVM) ending {
 		r.Events.Event(ctx, Event{Type: Superseded, VM: s.vm, Reason: reason})
 		return r.cleanUp(ctx, s.vm, owner.GetDigest(), owner.GetNode())
 	}
+}
+
+// undecided reports whether a person is to decide between what the source of a move holds since its vote and what may
+// have run elsewhere before the store was put back: this VM may be that one.
+func undecided(rec *nodev1.Record, generation uint64) bool {
+	k := record.KeptOf(rec)
+	return k != nil && k.GetDestination() == "" && rec.GetOwner().GetNode() == "" && rec.GetOwner().GetDigest() == "" &&
+		record.Predates(rec, generation)
 }
 
 // long reports whether a VM has stood so for Options.Grace.

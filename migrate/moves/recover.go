@@ -153,10 +153,10 @@ func (s *Service) holder(ctx context.Context, ref *nodev1.PeerRef, k *nodev1.Kep
 
 // fenced wants to know that the destination runs nothing of the VM. One that answers says so
 // itself, and what it has of the attempt is undone there. Without a name it is one that no record knows since the store
-// was put back: each node has said by then that it has nothing.
+// was put back.
 func (s *Service) fenced(ctx context.Context, ref *nodev1.PeerRef, node, call string) error {
 	if node == "" {
-		return nil
+		return s.nowhere(ctx, ref, call)
 	}
 	peer, err := s.Peer(node)
 	if err == nil {
@@ -173,6 +173,28 @@ func (s *Service) fenced(ctx context.Context, ref *nodev1.PeerRef, node, call st
 	}
 	if err != nil && s.up(node) {
 		return fmt.Errorf("%s: node %s, which lost it, is up and does not say that it runs nothing: %w", call, node, err)
+	}
+	return nil
+}
+
+// nowhere wants each node that is up to say that the VM does not run there.
+func (s *Service) nowhere(ctx context.Context, ref *nodev1.PeerRef, call string) error {
+	for _, n := range s.Cluster.Nodes() {
+		if n.GetControllerOnly() {
+			continue
+		}
+		var state *nodev1.PeerState
+		peer, err := s.Peer(n.GetName())
+		if err == nil {
+			state, err = peer.Query(ctx, ref)
+		}
+		m := state.GetMachine()
+		switch {
+		case err != nil && n.GetUp():
+			return fmt.Errorf("%s: node %s is up, and does not say that it runs nothing: %w", call, n.GetName(), err)
+		case err == nil && state.GetKnown() && m.GetRecord() == "OWN" && m.GetState() != "stopped":
+			return fmt.Errorf("%s: node %s has it, %s: %w", call, n.GetName(), m.GetState(), errdefs.ErrFailedPrecondition)
+		}
 	}
 	return nil
 }

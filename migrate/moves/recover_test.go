@@ -178,9 +178,27 @@ func TestRecoverFromSource(t *testing.T) {
 		Fenced: true}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("an older snapshot in place of what the source holds: %v", err)
 	}
-	// a store that was put back does not know the destination, and each node has said what it holds
-	if err := c.fenced(t.Context(), &nodev1.PeerRef{Vm: c.vm}, "", "recover"); err != nil {
-		t.Errorf("a destination that no record names: %v", err)
+}
+
+// A store that was put back does not know where the VM went. No node that is up may have it, or say nothing of it.
+func TestRecoverFromAnUnknownDestination(t *testing.T) {
+	c := newLost(t)
+	c.up(t, "b")
+	for name, test := range map[string]struct {
+		has     *machinev1.QueryResponse
+		silent  bool
+		refused func(error) bool
+	}{
+		"nothing": {refused: func(err error) bool { return err == nil }},
+		"it has ended": {has: &machinev1.QueryResponse{Record: "OWN", State: "stopped"},
+			refused: func(err error) bool { return err == nil }},
+		"it runs":   {has: &machinev1.QueryResponse{Record: "OWN", State: "running"}, refused: errdefs.IsFailedPrecondition},
+		"no answer": {silent: true, refused: errdefs.IsUnavailable},
+	} {
+		c.b.state, c.b.silent = test.has, test.silent
+		if err := c.fenced(t.Context(), &nodev1.PeerRef{Vm: c.vm}, "", "recover"); !test.refused(err) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

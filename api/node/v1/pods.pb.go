@@ -256,11 +256,13 @@ func (x *StoppingRequest) GetError() string {
 }
 
 type StoppingResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Hibernate     bool                   `protobuf:"varint,1,opt,name=hibernate,proto3" json:"hibernate,omitempty"`            // else the pod ends as any pod does, unless wait is set
-	GraceMs       int64                  `protobuf:"varint,2,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"` // what the pod still has to end; 0: as Resolve has answered
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	Wait          bool                   `protobuf:"varint,4,opt,name=wait,proto3" json:"wait,omitempty"` // an operation is open: ask again, it may take the VM away
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Hibernate bool                   `protobuf:"varint,1,opt,name=hibernate,proto3" json:"hibernate,omitempty"`            // else the pod ends as any pod does, unless wait is set
+	GraceMs   int64                  `protobuf:"varint,2,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"` // what the pod still has to end; 0: as Resolve has answered
+	Reason    string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Wait      bool                   `protobuf:"varint,4,opt,name=wait,proto3" json:"wait,omitempty"` // an operation is open: ask again, it may take the VM away
+	// The API server knows of no reason. A kubelet that evicts, or shuts down, tells its own a moment after the signal.
+	Stays         bool `protobuf:"varint,5,opt,name=stays,proto3" json:"stays,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -323,6 +325,13 @@ func (x *StoppingResponse) GetWait() bool {
 	return false
 }
 
+func (x *StoppingResponse) GetStays() bool {
+	if x != nil {
+		return x.Stays
+	}
+	return false
+}
+
 var File_node_v1_pods_proto protoreflect.FileDescriptor
 
 const file_node_v1_pods_proto_rawDesc = "" +
@@ -342,12 +351,13 @@ const file_node_v1_pods_proto_rawDesc = "" +
 	"\x03pod\x18\x01 \x01(\v2\x13.godwit.node.v1.PodR\x03pod\x12\"\n" +
 	"\x02vm\x18\x02 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"w\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\x8d\x01\n" +
 	"\x10StoppingResponse\x12\x1c\n" +
 	"\thibernate\x18\x01 \x01(\bR\thibernate\x12\x19\n" +
 	"\bgrace_ms\x18\x02 \x01(\x03R\agraceMs\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
-	"\x04wait\x18\x04 \x01(\bR\x04wait2\xa1\x01\n" +
+	"\x04wait\x18\x04 \x01(\bR\x04wait\x12\x14\n" +
+	"\x05stays\x18\x05 \x01(\bR\x05stays2\xa1\x01\n" +
 	"\x04Pods\x12J\n" +
 	"\aResolve\x12\x1e.godwit.node.v1.ResolveRequest\x1a\x1f.godwit.node.v1.ResolveResponse\x12M\n" +
 	"\bStopping\x12\x1f.godwit.node.v1.StoppingRequest\x1a .godwit.node.v1.StoppingResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"

@@ -196,7 +196,7 @@ func TestUninstall(t *testing.T) {
 		err := one()
 		return err != nil && strings.Contains(err.Error(), "VM default.runs sleeps"), err
 	})
-	if err := admin.Delete(t.Context(), record("default.runs")); err != nil {
+	if err := admin.DeleteAllOf(t.Context(), &v1alpha1.VMRecord{}); err != nil { // also those of other tests
 		t.Fatal(err)
 	}
 	apitest.Eventually(t, "a removal", func() (bool, error) { err := one(); return err == nil, err })

@@ -80,8 +80,8 @@ func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*node
 		}
 		stop = decide.Stopped{Reason: "its hibernate came to nothing"}
 	}
-	return &nodev1.StoppingResponse{Hibernate: stop.Hibernate, Wait: stop.Wait, GraceMs: stop.Grace.Milliseconds(),
-		Reason: stop.Reason}, nil
+	return &nodev1.StoppingResponse{Hibernate: stop.Hibernate, Wait: stop.Wait, Stays: stop.Stays,
+		GraceMs: stop.Grace.Milliseconds(), Reason: stop.Reason}, nil
 }
 
 // caller is the node that asks about a pod. The controller's own host has none.

@@ -69,6 +69,9 @@ func NextResolve(o Resolve) (Resolved, error) {
 	case o.Record == nil || o.Record.GetUid() != pods.RecordUID(o.VM):
 		return fail(errdefs.ErrFailedPrecondition, "VMRecord %s is not of VirtualMachine %s with uid %s: see kubectl "+
 			"describe gvm %s", o.Named, o.VM.Name, pods.RecordUID(o.VM), o.VM.Name)
+	case o.Pod.Labels[pods.LabelRecordUID] != o.Record.GetUid(): // only the operator sets that label
+		return fail(errdefs.ErrPermissionDenied, "the operator has not made it: its label %s is %q, and the record has "+
+			"uid %s", pods.LabelRecordUID, o.Pod.Labels[pods.LabelRecordUID], o.Record.GetUid())
 	case o.Record.GetOwner().GetDigest() != "" && o.Record.GetOperation() == nil:
 		return fail(errdefs.ErrFailedPrecondition, "the VM sleeps, and no wake is ordered: set operatingMode Running")
 	}

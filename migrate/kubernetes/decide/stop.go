@@ -30,6 +30,7 @@ type Stop struct {
 type Stopped struct {
 	Hibernate bool // else it ends with its pod, unless Wait
 	Wait      bool // until the open operation is over
+	Stays     bool // no reason is known, and one may be told a moment later
 	Grace     time.Duration
 	Reason    string
 }
@@ -63,7 +64,9 @@ func NextStop(o Stop) Stopped {
 	case o.Shutdown:
 		return Stopped{Hibernate: true, Reason: fmt.Sprintf("node %s shuts down", o.Node)}
 	}
-	return ends("the pod stays, and a container of it is stopped")
+	stays := ends("the pod stays, and a container of it is stopped")
+	stays.Stays = true
+	return stays
 }
 
 // left is what a deleted pod still has to end: at least a second, for 0 would say that it is not known.

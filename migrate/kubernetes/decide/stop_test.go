@@ -64,6 +64,9 @@ func TestNextStop(t *testing.T) {
 				Pod: &vm.Pods[0], VM: vm.Object, Record: vm.Record, Now: now}
 			test.change(&o)
 			got := decide.NextStop(o)
+			if stays := name == "a liveness probe"; got.Stays != stays {
+				t.Errorf("another reason may come: %v", got.Stays)
+			}
 			if got.Hibernate != test.hibernate || got.Wait != test.wait || got.Grace != test.grace ||
 				!strings.Contains(got.Reason, test.says) {
 				t.Errorf("answered %+v", got)
@@ -103,6 +106,8 @@ func TestNextResolve(t *testing.T) {
 		"of another record":   {change: func(o *decide.Resolve) { o.Record.Uid = "u2" }, class: failed, says: "VMRecord"},
 		"it sleeps": {change: func(o *decide.Resolve) { o.Record.Owner = asleep }, class: failed,
 			says: "operatingMode Running"},
+		"a forged owner": {change: func(o *decide.Resolve) { delete(o.Pod.Labels, pods.LabelRecordUID) }, class: denied,
+			says: "has not made it"},
 		"no runtime class": {change: func(o *decide.Resolve) { o.Pod.Spec.RuntimeClassName = nil }, class: denied,
 			says: "runtimeClassName"},
 		"a stranger":      {change: stranger(func(*decide.Resolve) {}), class: denied, says: "none of its pods"},

@@ -54,15 +54,37 @@ func (m *mirror[T, V]) follow(ctx context.Context) {
 			if err != nil {
 				return nil, err
 			}
-			m.hear(true)
-			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+			m.begin(o)
+			return stops{watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
 				m.hear(e.Type != watch.Error)
 				return e, true
-			}), nil
+			}), func() { m.hear(false) }}, nil
 		},
 	}, m.of.client)
 	cache.NewReflectorWithOptions(lw, m.of.empty(), m, cache.ReflectorOptions{Name: "godwit/" + m.of.name}).
 		RunWithContext(ctx)
+}
+
+// stops tells when a watch is not read any more: it may have ended without a word.
+type stops struct {
+	watch.Interface
+	told func()
+}
+
+// Stop implements watch.Interface.
+func (s stops) Stop() {
+	s.Interface.Stop()
+	s.told()
+}
+
+// begin is of a watch that is open from now on, and has told nothing. One that tells first what there is makes what was
+// read before old.
+func (m *mirror[T, V]) begin(o metav1.ListOptions) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.open = false; o.SendInitialEvents != nil && *o.SendInitialEvents {
+		m.all = nil
+	}
 }
 
 // hear notes a word of the API server; open: it is not that the watch has ended.
