@@ -235,8 +235,8 @@ func (r *rounds) superseded(s *localVM) ending {
 	}
 }
 
-// undecided reports whether a person is to decide between what the source of a move holds since its vote and what may
-// have run elsewhere before the store was put back: this VM may be that one.
+// undecided reports whether a person is to decide what becomes of a VM after the store was put back. The source of a
+// move holds it since its vote, and it may have run elsewhere since: this VM may be that one.
 func undecided(rec *nodev1.Record, generation uint64) bool {
 	k := record.KeptOf(rec)
 	return k != nil && k.GetDestination() == "" && rec.GetOwner().GetNode() == "" && rec.GetOwner().GetDigest() == "" &&

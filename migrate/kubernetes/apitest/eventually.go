@@ -6,7 +6,7 @@ import (
 )
 
 // Patience is how long Eventually waits.
-const Patience = 30 * time.Second
+const Patience = 90 * time.Second
 
 const between = 20 * time.Millisecond
 
