@@ -40,6 +40,7 @@ type Cluster struct {
 	kubelets map[string]*harness.Process
 	api      *harness.Process // the API server
 
+	agents          map[string]*harness.Process // godwit-node, by node
 	operator        *harness.Process
 	operatorProgram string
 }
@@ -101,7 +102,7 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 
 func cluster(h *harness.Harness, tools string, opts Options) *Cluster {
 	return &Cluster{Harness: h, opts: opts, wire: h.Wire(), programs: filepath.Join(tools, "k8s"),
-		kubelets: map[string]*harness.Process{},
+		kubelets: map[string]*harness.Process{}, agents: map[string]*harness.Process{},
 		server: &controlplane.Server{Dir: filepath.Join(h.Dir, "k8s"),
 			Address: harness.Gateway + ":443", Etcd: etcdClient, EtcdPeer: etcdPeer}}
 }

@@ -75,7 +75,9 @@ func (s site) apply(name string) {
 	s.t.Cleanup(func() {
 		ctx := context.WithoutCancel(s.t.Context())
 		if s.t.Failed() {
-			out, err := s.Kubectl(ctx, "describe", "pods")
+			log, lerr := s.OperatorLog()
+			s.t.Log(log[max(0, len(log)-4<<10):], lerr)
+			out, err := s.Kubectl(ctx, "describe", "gvm,pods")
 			s.t.Log(out, err)
 			s.Keep(s.t.Name())
 		}
