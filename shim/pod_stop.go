@@ -177,11 +177,7 @@ func (p *podStop) follow(id string, until time.Time) error {
 		case vm.inState(Stopped), err == nil && op.GetPhase() == nodev1.Phase_PHASE_SUCCEEDED:
 			return nil
 		case err == nil && status.GetSettled():
-			class := record.ClassOf(op.GetClass())
-			if class == nil {
-				class = errdefs.ErrAborted
-			}
-			return &failedStop{fmt.Errorf("operation %s: %s: %w", id, op.GetReason(), class)}
+			return &failedStop{endedAs(op)}
 		}
 		if retry.Sleep(ctx, pollOrder); ctx.Err() != nil {
 			return fmt.Errorf("operation %s: what came of it is not known: %w", id, errors.Join(ctx.Err(), err))

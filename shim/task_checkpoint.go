@@ -77,6 +77,15 @@ func refuseOptions(any *anypb.Any) error {
 	return nil
 }
 
+// endedAs is the error of an operation that has ended, and has not succeeded.
+func endedAs(op *nodev1.Operation) error {
+	class := record.ClassOf(op.GetClass())
+	if class == nil {
+		class = errdefs.ErrAborted
+	}
+	return fmt.Errorf("operation %s: %s: %w", op.GetId(), op.GetReason(), class)
+}
+
 // orderCheckpoint has the node's daemon take one, as an operation like any other.
 func (t *Task) orderCheckpoint(ctx context.Context) (*pointer, error) {
 	vm := t.vm
@@ -102,11 +111,7 @@ func (t *Task) orderCheckpoint(ctx context.Context) (*pointer, error) {
 	}
 	op := status.GetOperation()
 	if op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED {
-		class := record.ClassOf(op.GetClass())
-		if class == nil {
-			class = errdefs.ErrAborted
-		}
-		return nil, fmt.Errorf("operation %s: %s: %w", op.GetId(), op.GetReason(), class)
+		return nil, endedAs(op)
 	}
 	return &pointer{pointerVersion, vm.namespace + "/" + vm.id, op.GetDigest(), op.GetRepository(), op.GetId()}, nil
 }

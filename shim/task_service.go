@@ -158,7 +158,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	if err != nil {
 		s.mu.Lock()
 		s.vm, s.tasks = nil, nil
-		s.idle = time.AfterFunc(idleBound, s.endIdle)
+		s.idle.Reset(idleBound)
 		asked := s.asked
 		s.mu.Unlock()
 		vm.log.Error("create task", "error", err)

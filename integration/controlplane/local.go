@@ -41,7 +41,7 @@ func Start(ctx context.Context, dir, tools string) (_ *Local, err error) {
 	}
 	addresses := make([]string, 3)
 	for i := range addresses {
-		if addresses[i], err = freeAddress(); err != nil {
+		if addresses[i], err = FreeAddress(); err != nil {
 			return nil, err
 		}
 	}
@@ -62,7 +62,8 @@ func Start(ctx context.Context, dir, tools string) (_ *Local, err error) {
 	return l, nil
 }
 
-func freeAddress() (string, error) {
+// FreeAddress is an address of this host where nothing listens.
+func FreeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", fmt.Errorf("find a free port: %w", err)

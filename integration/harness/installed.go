@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"godwit.dev/godwit/internal/retry"
 )
 
 // The paths of a host on which godwit is installed later, as nothing here knows it.
@@ -75,10 +77,7 @@ func (n *Node) manage(ctx context.Context) {
 			}
 			_ = os.Remove(order)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(restartPause):
-		}
+		retry.Sleep(ctx, restartPause)
 	}
 }
 

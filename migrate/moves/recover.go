@@ -158,18 +158,12 @@ func (s *Service) fenced(ctx context.Context, ref *nodev1.PeerRef, node, call st
 	if node == "" {
 		return s.nowhere(ctx, ref, call)
 	}
-	peer, err := s.Peer(node)
-	if err == nil {
-		var state *nodev1.PeerState
-		if state, err = peer.Query(ctx, ref); err == nil {
-			m := state.GetMachine()
-			if state.GetKnown() && m.GetRecord() == "OWN" && m.GetState() != "stopped" {
-				return fmt.Errorf("%s: node %s has it, %s: %w", call, node, m.GetState(), errdefs.ErrFailedPrecondition)
-			}
-			if state.GetKnown() && m.GetRecord() != "OWN" {
-				_, err = peer.Discard(ctx, ref)
-			}
-		}
+	peer, state, err := s.query(ctx, ref, node)
+	switch {
+	case runs(state):
+		return elsewhere(call, node, state)
+	case state.GetKnown() && state.GetMachine().GetRecord() != "OWN":
+		_, err = peer.Discard(ctx, ref)
 	}
 	if err != nil && s.up(node) {
 		return fmt.Errorf("%s: node %s, which lost it, is up and does not say that it runs nothing: %w", call, node, err)
@@ -183,20 +177,37 @@ func (s *Service) nowhere(ctx context.Context, ref *nodev1.PeerRef, call string)
 		if n.GetControllerOnly() {
 			continue
 		}
-		var state *nodev1.PeerState
-		peer, err := s.Peer(n.GetName())
-		if err == nil {
-			state, err = peer.Query(ctx, ref)
-		}
-		m := state.GetMachine()
+		_, state, err := s.query(ctx, ref, n.GetName())
 		switch {
+		case runs(state):
+			return elsewhere(call, n.GetName(), state)
 		case err != nil && n.GetUp():
 			return fmt.Errorf("%s: node %s is up, and does not say that it runs nothing: %w", call, n.GetName(), err)
-		case err == nil && state.GetKnown() && m.GetRecord() == "OWN" && m.GetState() != "stopped":
-			return fmt.Errorf("%s: node %s has it, %s: %w", call, n.GetName(), m.GetState(), errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil
+}
+
+// query asks a node what it has of a VM. With an error the state is nil.
+func (s *Service) query(ctx context.Context, ref *nodev1.PeerRef, node string) (peer nodev1.PeerService,
+	state *nodev1.PeerState, err error) {
+	if peer, err = s.Peer(node); err != nil {
+		return nil, nil, err
+	}
+	if state, err = peer.Query(ctx, ref); err != nil {
+		return peer, nil, err
+	}
+	return peer, state, nil
+}
+
+func runs(state *nodev1.PeerState) bool {
+	m := state.GetMachine()
+	return state.GetKnown() && m.GetRecord() == "OWN" && m.GetState() != "stopped"
+}
+
+func elsewhere(call, node string, state *nodev1.PeerState) error {
+	return fmt.Errorf("%s: node %s has it, %s: %w", call, node, state.GetMachine().GetState(),
+		errdefs.ErrFailedPrecondition)
 }
 
 // up reports whether a node was heard lately.

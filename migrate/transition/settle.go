@@ -28,14 +28,19 @@ func (h Holder) Has() bool {
 
 // of reports whether an operation holds the VM there.
 func (h Holder) of(op *nodev1.Operation) bool {
-	return op != nil && h.GetOperation() == op.GetId() && h.GetAttempt() == op.GetAttempt() && h.GetPhase() != "FENCED"
+	return op != nil && h.on(op.GetId(), op.GetAttempt()) && h.GetPhase() != "FENCED"
+}
+
+// on reports whether what the node says is about that attempt.
+func (h Holder) on(operation string, attempt uint32) bool {
+	return h.GetOperation() == operation && h.GetAttempt() == attempt
 }
 
 // keeps reports whether the node holds the VM as it was at a switch-over, by the record's own word.
 func (h Holder) keeps(rec *nodev1.Record) bool {
 	k := record.KeptOf(rec)
 	return k != nil && h.GetPhase() == "PREPARED" && h.Node == k.GetNode() && h.GetGeneration() == k.GetGeneration() &&
-		h.GetOperation() == k.GetOperation() && h.GetAttempt() == k.GetAttempt()
+		h.on(k.GetOperation(), k.GetAttempt())
 }
 
 const putBack = "the store of the records was put back from a copy"
@@ -149,8 +154,8 @@ func undecided(open *nodev1.Operation, winner *Holder, holders []Holder) bool {
 		return false
 	}
 	return !slices.ContainsFunc(holders, func(h Holder) bool {
-		return h.Node != winner.Node && h.GetUid() == winner.GetUid() && h.GetOperation() == winner.GetOperation() &&
-			h.GetAttempt() == winner.GetAttempt() && slices.Contains([]string{"INCOMING", "READY", "FENCED"}, h.GetPhase())
+		return h.Node != winner.Node && h.GetUid() == winner.GetUid() && h.on(winner.GetOperation(), winner.GetAttempt()) &&
+			slices.Contains([]string{"INCOMING", "READY", "FENCED"}, h.GetPhase())
 	})
 }
 

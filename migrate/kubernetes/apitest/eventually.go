@@ -3,7 +3,19 @@ package apitest
 import (
 	"testing"
 	"time"
+
+	"godwit.dev/godwit/integration/controlplane"
 )
+
+// FreeAddress is an address of this host where nothing listens.
+func FreeAddress(t *testing.T) string {
+	t.Helper()
+	at, err := controlplane.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
 
 // Patience is how long Eventually waits.
 const Patience = 90 * time.Second

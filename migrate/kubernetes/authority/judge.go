@@ -60,10 +60,17 @@ func judge(csr *certificates.CertificateSigningRequest, namespace, self string) 
 
 // decided requests are left alone. One that was approved and has no certificate yet is not: its signer may have died.
 func decided(csr *certificates.CertificateSigningRequest) bool {
-	return len(csr.Status.Certificate) > 0 || slices.ContainsFunc(csr.Status.Conditions,
-		func(c certificates.CertificateSigningRequestCondition) bool {
-			return c.Type != certificates.CertificateApproved && c.Status == corev1.ConditionTrue
-		})
+	return len(csr.Status.Certificate) > 0 || Refusal(csr) != nil
+}
+
+// Refusal says why a request will have no certificate: it was denied, or has failed. nil: it may have one.
+func Refusal(csr *certificates.CertificateSigningRequest) *certificates.CertificateSigningRequestCondition {
+	for i, c := range csr.Status.Conditions {
+		if c.Type != certificates.CertificateApproved && c.Status == corev1.ConditionTrue {
+			return &csr.Status.Conditions[i]
+		}
+	}
+	return nil
 }
 
 func approved(csr *certificates.CertificateSigningRequest) bool {

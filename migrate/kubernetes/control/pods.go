@@ -31,17 +31,12 @@ var _ nodev1.PodsService = (*Pods)(nil)
 
 // Resolve implements nodev1.PodsService.
 func (p *Pods) Resolve(ctx context.Context, req *nodev1.ResolveRequest) (*nodev1.ResolveResponse, error) {
-	o := decide.Resolve{Asked: req.GetPod(), Named: req.GetVm().GetId()}
-	var err error
-	if o.Node, err = caller(ctx, req); err != nil {
+	seen, err := p.observe(ctx, req)
+	if err != nil {
 		return nil, err
 	}
-	if o.Pod, err = p.pod(ctx, req.GetPod()); err != nil {
-		return nil, err
-	}
-	if o.VM, o.Record, err = p.vm(ctx, req.GetVm()); err != nil {
-		return nil, err
-	}
+	o := decide.Resolve{Node: seen.node, Asked: req.GetPod(), Named: req.GetVm().GetId(), Pod: seen.pod, VM: seen.vm,
+		Record: seen.record}
 	if owner := decide.VMOwner(o.Pod); owner != nil && req.GetVm().GetId() != o.Pod.Namespace+"."+owner.Name {
 		return nil, fmt.Errorf("pod %s/%s is of VirtualMachine %s, and calls itself VM %s: delete the pod: %w",
 			o.Pod.Namespace, o.Pod.Name, owner.Name, req.GetVm().GetId(), errdefs.ErrPermissionDenied)
@@ -55,17 +50,13 @@ func (p *Pods) Resolve(ctx context.Context, req *nodev1.ResolveRequest) (*nodev1
 
 // Stopping implements nodev1.PodsService.
 func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*nodev1.StoppingResponse, error) {
-	o := decide.Stop{Asked: req.GetPod(), UID: req.GetUid(), Now: time.Now()}
-	var err error
-	if o.Node, err = caller(ctx, req); err != nil {
+	now := time.Now()
+	seen, err := p.observe(ctx, req)
+	if err != nil {
 		return nil, err
 	}
-	if o.Pod, err = p.pod(ctx, req.GetPod()); err != nil {
-		return nil, err
-	}
-	if o.VM, o.Record, err = p.vm(ctx, req.GetVm()); err != nil {
-		return nil, err
-	}
+	o := decide.Stop{Node: seen.node, Asked: req.GetPod(), UID: req.GetUid(), Now: now, Pod: seen.pod, VM: seen.vm,
+		Record: seen.record}
 	node := &corev1.Node{}
 	there, err := p.View.Get(ctx, types.NamespacedName{Name: o.Node}, node)
 	if err != nil {
@@ -84,11 +75,33 @@ func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*node
 		GraceMs: stop.Grace.Milliseconds(), Reason: stop.Reason}, nil
 }
 
-// caller is the node that asks about a pod. The controller's own host has none.
-func caller(ctx context.Context, asked interface {
+// question is about a pod, and the VM that it says it is.
+type question interface {
 	GetPod() *nodev1.Pod
 	GetVm() *nodev1.VM
-}) (string, error) {
+}
+
+// observed is what the API server has of both, and the node that asks.
+type observed struct {
+	node   string
+	pod    *corev1.Pod
+	vm     *v1alpha1.VirtualMachine
+	record *nodev1.Record
+}
+
+func (p *Pods) observe(ctx context.Context, asked question) (o observed, err error) {
+	if o.node, err = caller(ctx, asked); err != nil {
+		return o, err
+	}
+	if o.pod, err = p.pod(ctx, asked.GetPod()); err != nil {
+		return o, err
+	}
+	o.vm, o.record, err = p.vm(ctx, asked.GetVm())
+	return o, err
+}
+
+// caller is the node that asks about a pod. The controller's own host has none.
+func caller(ctx context.Context, asked question) (string, error) {
 	node, remote := controller.Peer(ctx)
 	switch pod := asked.GetPod(); {
 	case !remote || node == "":

@@ -64,9 +64,7 @@ func NextStop(o Stop) Stopped {
 	case o.Shutdown:
 		return Stopped{Hibernate: true, Reason: fmt.Sprintf("node %s shuts down", o.Node)}
 	}
-	stays := ends("the pod stays, and a container of it is stopped")
-	stays.Stays = true
-	return stays
+	return Stopped{Stays: true, Reason: "the pod stays, and a container of it is stopped"}
 }
 
 // left is what a deleted pod still has to end: at least a second, for 0 would say that it is not known.

@@ -92,10 +92,11 @@ func (o VM) note() Action {
 func (o VM) addresses() (all []string) {
 	own, _ := o.own()
 	for i := range own {
+		if !o.names(&own[i]) {
+			continue
+		}
 		for _, ip := range own[i].Status.PodIPs {
-			if o.names(&own[i]) {
-				all = append(all, ip.IP)
-			}
+			all = append(all, ip.IP)
 		}
 	}
 	if len(all) == 0 {

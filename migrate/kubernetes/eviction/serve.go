@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 )
 
@@ -81,10 +82,8 @@ func (w *whenThere) Start(ctx context.Context) error {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("certificate of the webhook of evictions: %w", err)
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, mountPause); ctx.Err() != nil {
 			return nil
-		case <-time.After(mountPause):
 		}
 	}
 }

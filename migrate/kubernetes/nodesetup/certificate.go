@@ -10,10 +10,10 @@ import (
 
 	"github.com/containerd/errdefs"
 	certificates "k8s.io/api/certificates/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/migrate/kubernetes/authority"
 	"godwit.dev/godwit/migrate/pki"
 )
@@ -40,10 +40,7 @@ func (c Certificate) Keep(ctx context.Context) {
 		if _, err := c.Ensure(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			c.Log.WarnContext(ctx, "the certificate of this node is not renewed", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(renewPause):
-		}
+		retry.Sleep(ctx, renewPause)
 	}
 }
 
@@ -94,27 +91,14 @@ func (c Certificate) ask(ctx context.Context, request []byte) ([]byte, error) {
 			if len(csr.Status.Certificate) > 0 {
 				return csr.Status.Certificate, nil
 			}
-			err = refused(csr)
+			if why := authority.Refusal(csr); why != nil {
+				return nil, fmt.Errorf("CertificateSigningRequest %s is %s: %s: %w", name, why.Type, why.Message,
+					errdefs.ErrPermissionDenied)
+			}
 		}
-		if errdefs.IsPermissionDenied(err) {
-			return nil, err
-		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, grantPause); ctx.Err() != nil {
 			return nil, errors.Join(fmt.Errorf("wait until the operator signs CertificateSigningRequest %s: %w", name,
 				ctx.Err()), err)
-		case <-time.After(grantPause):
 		}
 	}
-}
-
-// refused says why a request will have no certificate; nil: it may have.
-func refused(csr *certificates.CertificateSigningRequest) error {
-	for _, condition := range csr.Status.Conditions {
-		if condition.Type != certificates.CertificateApproved && condition.Status == corev1.ConditionTrue {
-			return fmt.Errorf("CertificateSigningRequest %s is %s: %s: %w", csr.Name, condition.Type, condition.Message,
-				errdefs.ErrPermissionDenied)
-		}
-	}
-	return nil
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"godwit.dev/godwit/internal/retry"
 )
 
 const (
@@ -92,10 +94,8 @@ func (s Setup) restart(ctx context.Context, client kubernetes.Interface) error {
 		if has, err = s.has(ctx, client); err == nil && has {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, handlerPause); ctx.Err() != nil {
 			return ctx.Err()
-		case <-time.After(handlerPause):
 		}
 	}
 	if err == nil {

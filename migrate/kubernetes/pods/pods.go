@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -30,10 +31,10 @@ const (
 
 const (
 	// AnnotationVM tells the shim how the VM is called in the records.
-	AnnotationVM = "godwit.dev/vm"
+	AnnotationVM = spec.AnnotationVM
 	// AnnotationOnStop tells the shim what to do at a stop that was not ordered.
-	AnnotationOnStop = "godwit.dev/on-stop"
-	OnStopHibernate  = "hibernate"
+	AnnotationOnStop = spec.AnnotationOnStop
+	OnStopHibernate  = spec.OnStopHibernate
 	annotationEvict  = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 )
 

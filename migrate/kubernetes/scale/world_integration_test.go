@@ -5,7 +5,6 @@ package scale
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/apitest"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/pki"
@@ -51,7 +51,8 @@ type fleet struct {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{t: t, dir: t.TempDir(), nodes: map[string]*node{}, listen: free(t), metricsAt: free(t), healthAt: free(t)}
+	f := &fleet{t: t, dir: t.TempDir(), nodes: map[string]*node{}, listen: apitest.FreeAddress(t),
+		metricsAt: apitest.FreeAddress(t), healthAt: apitest.FreeAddress(t)}
 	scheme, err := operator.Scheme()
 	if err == nil {
 		f.api, err = client.NewWithWatch(server.REST(), client.Options{Scheme: scheme})
@@ -70,16 +71,6 @@ func newFleet(t *testing.T) *fleet {
 }
 
 func (f *fleet) path(of ...string) string { return filepath.Join(append([]string{f.dir}, of...)...) }
-
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
 
 // startOperator builds the program and runs it, until the test ends.
 func (f *fleet) startOperator() {

@@ -95,7 +95,7 @@ func (s *Store) List(ctx context.Context, after string, room int) (all []*nodev1
 	if err != nil {
 		return nil, fmt.Errorf("list records: %w", err)
 	}
-	slices.SortFunc(all, func(a, b *nodev1.Record) int { return strings.Compare(key(a.GetVm()), key(b.GetVm())) })
+	slices.SortFunc(all, byKey)
 	size := 0
 	for i, rec := range all {
 		if size += proto.Size(rec); room > 0 && size > room {
@@ -104,6 +104,8 @@ func (s *Store) List(ctx context.Context, after string, room int) (all []*nodev1
 	}
 	return all, nil
 }
+
+func byKey(a, b *nodev1.Record) int { return strings.Compare(key(a.GetVm()), key(b.GetVm())) }
 
 // Find implements store.Store.
 func (s *Store) Find(ctx context.Context, which store.Which) (found store.Found, err error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -36,8 +35,7 @@ type mirror[T object, V any] struct {
 
 	mu    sync.Mutex
 	all   map[string]V // nil: they were not read
-	open  bool         // the watch
-	heard time.Time    // the last that the API server said
+	heard time.Time    // the last word of the watch; zero: none yet, or it has ended
 }
 
 // follow keeps the mirror until ctx ends.
@@ -77,28 +75,29 @@ func (s stops) Stop() {
 	s.told()
 }
 
-// begin is of a watch that is open from now on, and has told nothing. One that tells first what there is makes what was
-// read before old.
+// begin is of a watch that has told nothing yet. One that tells first what there is makes what was read before old.
 func (m *mirror[T, V]) begin(o metav1.ListOptions) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.open = false; o.SendInitialEvents != nil && *o.SendInitialEvents {
+	if m.heard = (time.Time{}); o.SendInitialEvents != nil && *o.SendInitialEvents {
 		m.all = nil
 	}
 }
 
-// hear notes a word of the API server; open: it is not that the watch has ended.
+// hear notes a word of the watch; not open: it has ended.
 func (m *mirror[T, V]) hear(open bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.open, m.heard = open, time.Now()
+	if m.heard = (time.Time{}); open {
+		m.heard = time.Now()
+	}
 }
 
-// fresh answers what the objects hold; false: what is known is too old. The map is one of the caller's own.
+// fresh has take look at what each object holds, under the lock; false: what is known is too old.
 func (m *mirror[T, V]) fresh(take func(V)) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.all == nil || !m.open || time.Since(m.heard) > mirrorAge {
+	if m.all == nil || time.Since(m.heard) > mirrorAge {
 		return false
 	}
 	for _, v := range m.all {
@@ -128,43 +127,52 @@ func (m *mirror[T, V]) Update(obj any) error { return m.Add(obj) }
 func (m *mirror[T, V]) Delete(obj any) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if o, ok := obj.(T); ok {
-		delete(m.all, o.GetName())
-		return nil
+	o, err := m.object(obj)
+	if err != nil {
+		m.all = nil
+		return err
 	}
-	m.all = nil
-	return fmt.Errorf("a watch of %s tells of a %T", m.of.name, obj)
+	delete(m.all, o.GetName())
+	return nil
 }
 
 // Replace implements cache.ReflectorStore.
 func (m *mirror[T, V]) Replace(list []any, _ string) error {
+	all, err := m.readAll(list)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = all
+	return err
+}
+
+func (m *mirror[T, V]) readAll(list []any) (map[string]V, error) {
 	all := make(map[string]V, len(list))
 	for _, obj := range list {
 		o, v, err := m.read(obj)
 		if err != nil {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.all = nil
-			return err
+			return nil, err
 		}
 		all[o.GetName()] = v
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.all = all
-	return nil
+	return all, nil
 }
 
 // Resync implements cache.ReflectorStore.
 func (*mirror[T, V]) Resync() error { return nil }
 
 func (m *mirror[T, V]) read(obj any) (o T, v V, err error) {
+	if o, err = m.object(obj); err == nil {
+		v, err = m.decode(o)
+	}
+	return o, v, err
+}
+
+func (m *mirror[T, V]) object(obj any) (T, error) {
 	o, ok := obj.(T)
 	if !ok {
-		return o, v, fmt.Errorf("a watch of %s tells of a %T", m.of.name, obj)
+		return o, fmt.Errorf("a watch of %s tells of a %T", m.of.name, obj)
 	}
-	v, err = m.decode(o)
-	return o, v, err
+	return o, nil
 }
 
 // mirrors are those that FindCached answers from.
@@ -215,8 +223,6 @@ func (s *Store) FindCached(which store.Which) (found store.Found, ok bool) {
 	if which.Deleter != "" {
 		found.HasDeletions = &deletes
 	}
-	slices.SortFunc(found.Records, func(a, b *nodev1.Record) int {
-		return strings.Compare(key(a.GetVm()), key(b.GetVm()))
-	})
+	slices.SortFunc(found.Records, byKey)
 	return found, true
 }
