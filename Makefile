@@ -118,8 +118,8 @@ $(tools)/runc:
 		dpkg -x runc_*.deb . && mv usr/sbin/runc $(CURDIR)/$@
 
 alerts: $(tools)/promtool ## check the alert rules, and when each fires
-	$(tools)/promtool check rules packaging/prometheus/godwit.rules.yml
-	$(tools)/promtool test rules packaging/prometheus/godwit.rules.test.yml
+	$(tools)/promtool check rules packaging/prometheus/*.rules.yml
+	$(tools)/promtool test rules packaging/prometheus/*.rules.test.yml
 
 chromium: setup ## install the browser that the dashboard is tried in (root)
 	tools/setup.sh chromium fonts-dejavu-core

@@ -15,6 +15,8 @@ rm -rf $hypervisor/client $hypervisor/models
 swagger -q generate client -f $hypervisor/api.yaml -t $hypervisor -A cloud-hypervisor
 go run ./api/agent/lean/gen
 
+tools/prometheusrule.sh >packaging/kubernetes/monitoring/rules.yaml
+
 crd=$PWD/packaging/kubernetes/crd/bases
 command -v controller-gen >/dev/null
 rm -rf "$crd"

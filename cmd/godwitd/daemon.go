@@ -155,12 +155,12 @@ func (d *daemon) measureController() error {
 		return nil
 	}
 	return errors.Join(d.metrics.Register(engine.NewTransferMetrics(d.engine)),
-		d.metrics.Register(metrics.Doubts{Store: d.whole}))
+		d.metrics.Register(control.Doubts{Store: d.whole}))
 }
 
 // measure registers the figures that are no engine's.
 func (d *daemon) measure(started *metrics.Starts) (err error) {
-	for _, own := range []prometheus.Collector{metrics.PendingGauge(d.records),
+	for _, own := range []prometheus.Collector{control.PendingGauge(d.records),
 		metrics.CacheFigures{Cache: d.snapshots.Cache}, started.Seconds, started.Address, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := d.metrics.Register(own); err != nil {

@@ -63,6 +63,7 @@ func TestInstall(t *testing.T) {
 	if got, err := s.AskRedis(t.Context(), "shop", "GET", "nonce"); err != nil || got != "kept" {
 		t.Errorf("after a sleep redis has %q: %v", got, err)
 	}
+	s.metricsAreRead()
 }
 
 // remove deletes what was installed, and answers what kubectl says.

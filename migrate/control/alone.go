@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 
@@ -35,9 +36,21 @@ func OpenAlone(ctx context.Context, o Options, snapshots engine.Snapshots, opts 
 		_ = c.Close()
 		return nil, err
 	}
-	e := engine.New(engine.Parts{Records: o.Records, Peers: c.Peers, Snapshots: snapshots, Store: reporter,
-		Places: o.Places, Events: engine.Sinks{engine.Log{Logger: slog.Default()}, c.Journal}}, opts)
+	parts := engine.Parts{Records: o.Records, Peers: c.Peers, Snapshots: snapshots, Store: reporter,
+		Places: o.Places, Events: engine.Sinks{engine.Log{Logger: slog.Default()}, c.Journal}}
+	if o.Metrics != nil {
+		if err := measure(o.Metrics, &parts); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
+	e := engine.New(parts, opts)
 	c.DrivenBy(e)
+	if o.Metrics != nil {
+		if err := c.measured(o.Metrics, e); err != nil {
+			e.Close()
+			return nil, errors.Join(err, c.Close())
+		}
+	}
 	return &Alone{Controller: c, reporter: reporter}, nil
 }
 

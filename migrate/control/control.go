@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/cluster"
@@ -35,6 +36,8 @@ type Options struct {
 	Local   nodev1.PeerService // the controller's own node; nil: it has no VMs
 	Places  engine.Places      // of VMs that are placed later; nil: there are none
 	Pods    nodev1.PodsService // nil: the cluster has no pods as objects
+	// Metrics has the figures of a controller without VMs; nil: there are none.
+	Metrics prometheus.Registerer
 	// TLS answers the config to reach a node with.
 	TLS func(node string) (*tls.Config, error)
 }

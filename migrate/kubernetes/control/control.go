@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 
 	"godwit.dev/godwit/api/config"
@@ -31,9 +32,9 @@ type Controller struct {
 
 // Open opens the records in an API server. The notes of nodes are in a namespace. cfg is the configuration of a node:
 // its node is the controller's name, and registry.repository is where cold moves put snapshots. Its certificate is a
-// controller's. pods answers the nodes about pods.
+// controller's. pods answers the nodes about pods. figures has the metrics; nil: there are none.
 func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace string, places engine.Places,
-	pods nodev1.PodsService) (*Controller, error) {
+	pods nodev1.PodsService, figures prometheus.Registerer) (*Controller, error) {
 	identity, err := identityOf(cfg)
 	if err != nil {
 		return nil, err
@@ -49,7 +50,8 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 	policy.OwnWakes = true
 	alone, err := control.OpenAlone(ctx, control.Options{
 		Config: cfg, Store: st, Name: "kubernetes " + namespace, Records: controller.New(st).Under(policy), Policy: policy,
-		Places: places, Pods: pods, TLS: func(node string) (*tls.Config, error) { return identity.ClientOf(node), nil },
+		Places: places, Pods: pods, Metrics: figures,
+		TLS: func(node string) (*tls.Config, error) { return identity.ClientOf(node), nil },
 	}, snapshots{cfg}, control.EngineOptions(cfg, func(rec *nodev1.Record) string { return repository(cfg, rec) }))
 	if err != nil {
 		return nil, err

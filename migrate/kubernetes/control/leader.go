@@ -2,15 +2,18 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/containerd/errdefs"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/kubernetes/metrics"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/places"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
@@ -45,11 +48,20 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 	}
 	l := &Leader{onStop: o.OnStop, ask: o.Ask}
 	l.open = func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error) {
-		c, err := Open(ctx, cfg, api, o.Namespace, places, l.pods)
+		figures := prometheus.NewRegistry() // each time it leads its counters begin at 0
+		c, err := Open(ctx, cfg, api, o.Namespace, places, l.pods, figures)
 		if err != nil {
 			return nil, nil, err
 		}
-		return Orders{Engine: c.Driver(), Peers: c.Peers, Restores: c.Moves.Recover}, c.Run, nil
+		run := func(ctx context.Context) error {
+			hide, err := metrics.Show(figures)
+			if err != nil {
+				return errors.Join(err, c.Close())
+			}
+			defer hide()
+			return c.Run(ctx)
+		}
+		return Orders{Engine: c.Driver(), Peers: c.Peers, Restores: c.Moves.Recover}, run, nil
 	}
 	return l, nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,10 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/metrics"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 
@@ -53,7 +54,13 @@ type Options struct {
 	Daemon    Daemon
 	Log       *slog.Logger
 	Claim     time.Duration // 0: ClaimDuration
+	// Metrics is where they are served (metrics.Served), with those of godwitd, which Scraped answers.
+	Metrics string
+	Scraped http.Handler
 }
+
+// ScrapePath is where the metrics of the node's godwitd are.
+const ScrapePath = "/metrics/godwitd"
 
 // agent is what both controllers have.
 type agent struct {
@@ -105,9 +112,13 @@ func manager(o Options) (ctrl.Manager, error) {
 	}
 	log := operator.Logger(o.Log)
 	ctrl.SetLogger(log)
+	served := metrics.Served(o.Metrics, "")
+	if o.Scraped != nil {
+		served.ExtraHandlers = map[string]http.Handler{ScrapePath: o.Scraped}
+	}
 	again := true // an agent that is started again in one process has controllers of the same names
 	return ctrl.NewManager(o.Config, ctrl.Options{
-		Scheme: scheme, Logger: log, Metrics: metricsserver.Options{BindAddress: "0"},
+		Scheme: scheme, Logger: log, Metrics: served,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ofVMs),
 				Field: fields.OneTermEqualSelector("spec.nodeName", o.Node)},

@@ -24,11 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/authority"
+	"godwit.dev/godwit/migrate/kubernetes/metrics"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 )
@@ -61,8 +61,8 @@ type Options struct {
 	Resync time.Duration
 	// Manager has more in it; it has a runnable of the caller's, as the server of webhooks.
 	Manager func(manager.Manager) error
-	// Metrics is an address; empty: they are not served.
-	Metrics string
+	// Metrics is where they are served (metrics.Served), and MetricsCerts the directory with the certificate.
+	Metrics, MetricsCerts string
 	// Health is an address that answers whether the program lives (/healthz), and whether it serves (/readyz).
 	Health string
 }
@@ -103,14 +103,10 @@ func Run(ctx context.Context, o Options) error {
 	if o.Resync > 0 {
 		resync = &o.Resync
 	}
-	metrics := o.Metrics
-	if metrics == "" {
-		metrics = "0"
-	}
 	ctrl.SetLogger(Logger(o.Log)) // what the framework says outside of the manager
 	again := true                 // an operator that is started again in one process has controllers of the same names
 	mgr, err := ctrl.NewManager(o.Config, ctrl.Options{
-		Scheme: scheme, Logger: Logger(o.Log), Metrics: metricsserver.Options{BindAddress: metrics},
+		Scheme: scheme, Logger: Logger(o.Log), Metrics: metrics.Served(o.Metrics, o.MetricsCerts),
 		Cache: cache.Options{SyncPeriod: resync, ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ours)},
 			&certificates.CertificateSigningRequest{}: {
@@ -138,6 +134,9 @@ func Run(ctx context.Context, o Options) error {
 		if err := add(mgr, b); err != nil {
 			return fmt.Errorf("start operator: %w", err)
 		}
+	}
+	if err := mgr.Add(metrics.Leading{Collector: figures{cached: mgr.GetClient(), log: o.Log}}); err != nil {
+		return fmt.Errorf("start operator: %w", err)
 	}
 	// A process that leads and one that waits to lead are both ready. Each part adds what has to be in addition.
 	err = errors.Join(mgr.AddHealthzCheck("lives", healthz.Ping), mgr.AddReadyzCheck("lives", healthz.Ping))

@@ -38,6 +38,7 @@ type settings struct {
 	setup                               string
 	address, defaults, restart          string
 	certificate                         bool
+	metrics                             string
 }
 
 // flags has a set of its own: the framework puts flags of the same names into that of the program.
@@ -52,6 +53,8 @@ func (s *settings) flags() *flag.FlagSet {
 	f.StringVar(&s.defaults, "defaults", "/etc/godwit-node", "with --setup: directory of its configuration, *.toml")
 	f.StringVar(&s.restart, "restart", "systemctl restart containerd",
 		"with --setup: the host's command that restarts containerd")
+	f.StringVar(&s.metrics, "metrics", "", "address of metrics, those of godwitd too, by HTTPS and with a token "+
+		"unless it is of the loopback interface (default: none)")
 	f.BoolVar(&s.certificate, "certificate", false, "renew the certificate of this node")
 	return f
 }
@@ -88,7 +91,7 @@ func run(ctx context.Context, s settings) error {
 	daemon := nodeagent.LocalDaemon(cfg.DaemonSocket())
 	defer daemon.Close()
 	return nodeagent.Run(ctx, nodeagent.Options{Config: api, Node: s.node, Namespace: s.namespace, Daemon: daemon,
-		Log: log})
+		Log: log, Metrics: s.metrics, Scraped: scrape(cfg.MetricsSocket())})
 }
 
 // setup sets the host up. Its first process is that of this container too.

@@ -119,7 +119,9 @@ func (s *settings) flags() *flag.FlagSet {
 	f.StringVar(&s.secret, "webhook-secret", "", "Secret of that certificate, to be made and renewed here (default: none)")
 	f.BoolVar(&s.authority, "authority", false, "keep the CA of the cluster in the Secret "+authority.SecretName+
 		", and sign certificates of nodes")
-	f.StringVar(&s.Metrics, "metrics", "", "address of metrics (default: none)")
+	f.StringVar(&s.Metrics, "metrics", "", "address of metrics, by HTTPS and with a token unless it is of the loopback "+
+		"interface (default: none)")
+	f.StringVar(&s.MetricsCerts, "metrics-certs", "", "directory with its tls.crt and tls.key (default: made anew)")
 	f.StringVar(&s.Health, "health", "", "address of /healthz and /readyz (default: none)")
 	return f
 }
