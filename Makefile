@@ -41,7 +41,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: image k8s-images usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod demo-k8s bench bench-live \
+.PHONY: image k8s-images chart usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod demo-k8s bench bench-live \
 	shimtest critest cri-suite k8s test-k8s k8s-scale crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
@@ -215,7 +215,7 @@ k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(tools)/runc build guest 
 	$(gobuild) -o bin/integration/k8s ./integration/cmd/k8s
 	bin/integration/k8s -cases '$(CASES)' -handler '$(HANDLER)'
 
-test-k8s: $(tools)/.etcd $(tools)/.k8s $(tools)/.crd ## the API of Kubernetes on a real API server and etcd, without a node, into out/test-k8s.json
+test-k8s: $(tools)/.etcd $(tools)/.k8s $(tools)/.crd $(tools)/.helm ## the API of Kubernetes on a real API server and etcd, without a node, into out/test-k8s.json
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/testk8s ./integration/cmd/testk8s
 	bin/integration/testk8s
@@ -269,6 +269,10 @@ package: setup build guest man $(tools)/.nfpm $(tools)/sbom ## the Debian packag
 
 image: package $(tools)/image ## the container image of godwitd for nodes of Kubernetes, amd64 and arm64, as an OCI layout in out/image
 	VERSION='$(VERSION)' COMMIT='$(COMMIT)' tools/image.sh out/image
+
+chart: $(tools)/.helm ## the Helm chart of godwit, made of packaging/kubernetes/default, into out/godwit-VERSION.tgz
+	cd migrate/kubernetes && $(k8s_go) run ./chart -version '$(VERSION)'
+	$(tools)/helm package out/chart/godwit --destination out
 
 k8s-images: build guest ## the images of packaging/kubernetes/default, for ctr images import, into out/k8s-images.tar
 	@mkdir -p out

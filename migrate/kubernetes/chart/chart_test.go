@@ -1,0 +1,35 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// Braces that are text of an object stay text, and a mark becomes its value.
+func TestExpress(t *testing.T) {
+	got := express("a: VALUE-0-\nargs:\n- VALUE-1-\nimage: localhost/godwit/operator:devel\nsays: '{{ $labels.x }}'\n"+
+		"at: x.godwit-system.svc\n", map[string]string{"VALUE-0-": "s.a", "VALUE-1-": "s.more"})
+	want := "a: {{ toJson .Values.s.a }}\nargs:\n{{- range .Values.s.more }}\n- {{ . | quote }}\n{{- end }}\n" +
+		"image: {{ .Values.image.registry }}/operator:{{ .Values.image.tag }}\nsays: '{{`{{`}} $labels.x }}'\n" +
+		"at: x.{{ .Release.Namespace }}.svc\n"
+	if got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// A value whose field is gone from the kustomization is an error: the chart would ignore what a person sets.
+func TestValueWithoutField(t *testing.T) {
+	o := map[string]any{"spec": map[string]any{"list": []any{map[string]any{"x": 1}}}}
+	for _, path := range []string{"spec.other.x", "spec.list.1.x", "spec.list.y", "spec.x.-"} {
+		if _, err := set(o, strings.Split(path, "."), "m"); err == nil {
+			t.Errorf("%s: no error", path)
+		}
+	}
+	if was, err := set(o, []string{"spec", "list", "0", "x"}, "m"); err != nil || was != 1 {
+		t.Errorf("%v %v", was, err)
+	}
+	c := chart{defaults: map[string]any{}}
+	if _, err := c.values(); err == nil || !strings.Contains(err.Error(), "operator.replicas") {
+		t.Errorf("values of nothing: %v", err)
+	}
+}
