@@ -13,9 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -86,7 +84,7 @@ func Run(ctx context.Context, o Options) error {
 	if a.claims, err = newClaims(o.Config, o.Namespace, claim); err != nil {
 		return err
 	}
-	if err := addOrders(mgr, a); err != nil {
+	if err := addWorkOrders(mgr, a); err != nil {
 		return fmt.Errorf("start the agent of node %s: %w", o.Node, err)
 	}
 	if err := addCaptures(mgr, a); err != nil {
@@ -100,11 +98,9 @@ func Run(ctx context.Context, o Options) error {
 
 // manager watches this node's orders, and the pods of VMs at this node. It sees no others.
 func manager(o Options) (ctrl.Manager, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
+	scheme, err := operator.Scheme()
+	if err != nil {
+		return nil, err
 	}
 	ofVMs, err := labels.NewRequirement(pods.LabelVM, selection.Exists, nil)
 	if err != nil {

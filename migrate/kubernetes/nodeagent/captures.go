@@ -18,6 +18,7 @@ import (
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 
@@ -44,11 +45,11 @@ func addCaptures(mgr ctrl.Manager, a *agent) error {
 func (r captures) observe(ctx context.Context, from client.Reader, key types.NamespacedName,
 ) (decide.Promoted, bool, error) {
 	o := decide.Promoted{Pod: &corev1.Pod{}, Node: r.node}
-	there, err := get(ctx, from, key, o.Pod)
+	there, err := operator.View{Reader: from}.Get(ctx, key, o.Pod)
 	if err != nil || !there || o.Pod.Labels[decide.LabelEligible] == "" {
 		return o, there, err
 	}
-	o.Orders, o.Unread = ordersOf(ctx, from, r.node, key)
+	o.Orders, o.Unread = workOrdersOf(ctx, from, r.node, key)
 	return o, true, nil
 }
 
@@ -96,7 +97,7 @@ func (a *agent) capture(ctx context.Context, order *v1alpha1.VMSnapshotContent) 
 
 func (a *agent) underClaim(ctx context.Context, key types.NamespacedName, mine claim) error {
 	order := &v1alpha1.VMSnapshotContent{}
-	there, err := get(ctx, a.current, key, order)
+	there, err := operator.View{Reader: a.current}.Get(ctx, key, order)
 	if err != nil || !there || decide.Final(order) || order.DeletionTimestamp != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func (a *agent) report(ctx context.Context, order *v1alpha1.VMSnapshotContent, n
 			return err
 		}
 		again := &v1alpha1.VMSnapshotContent{}
-		there, err := get(ctx, a.current, client.ObjectKeyFromObject(order), again)
+		there, err := operator.View{Reader: a.current}.Get(ctx, client.ObjectKeyFromObject(order), again)
 		if err != nil || !there || again.UID != order.UID || decide.Final(again) {
 			return err
 		}

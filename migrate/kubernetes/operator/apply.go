@@ -44,8 +44,8 @@ func (b base) tell(ctx context.Context, o client.Object, next decide.Action) err
 	return nil
 }
 
-// store404 passes over that an object has gone meanwhile: there is nothing left to say of it.
-func store404(err error) error {
+// ignoreAbsent passes over that an object has gone meanwhile: there is nothing left to say of it.
+func ignoreAbsent(err error) error {
 	if store.IsAbsent(err) {
 		return nil
 	}
@@ -92,9 +92,9 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 	case decide.NoteRun:
 		return b.noteRun(ctx, o.Record, next)
 	case decide.DeletePod:
-		return store404(b.client.Delete(ctx, next.Pod, client.Preconditions{UID: &next.Pod.UID}))
+		return ignoreAbsent(b.client.Delete(ctx, next.Pod, client.Preconditions{UID: &next.Pod.UID}))
 	case decide.SetGate:
-		return store404(b.setGate(ctx, next.Pod, next.On))
+		return ignoreAbsent(b.setGate(ctx, next.Pod, next.On))
 	case decide.MakeOperation:
 		return b.client.Create(ctx, order(vm, next, map[string]string{decide.LabelFor: string(vm.UID)}, vm.Generation))
 	case decide.AbortOperation:
@@ -102,7 +102,7 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 			if op := &o.Orders[i]; op.Name == next.Operation {
 				was := client.MergeFromWithOptions(op.DeepCopy(), client.MergeFromWithOptimisticLock{})
 				op.Spec.Abort = true
-				return store404(b.client.Patch(ctx, op, was))
+				return ignoreAbsent(b.client.Patch(ctx, op, was))
 			}
 		}
 	case decide.OrderAbort:
@@ -128,7 +128,7 @@ func (b base) change(ctx context.Context, vm *v1alpha1.VirtualMachine, what deci
 	case decide.SetMode:
 		vm.Spec.OperatingMode = v1alpha1.ModeHibernated
 	}
-	return store404(b.client.Patch(ctx, vm, was))
+	return ignoreAbsent(b.client.Patch(ctx, vm, was))
 }
 
 // makePod makes a pod. One that has its name is ours already, or is waited for.

@@ -62,7 +62,7 @@ func (r operations) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	}
 	next = decide.NextOperation(o)
 	if err := r.tell(ctx, o, next, now); err != nil {
-		return result(next, store404(err))
+		return result(next, ignoreAbsent(err))
 	}
 	if o.Unread != nil {
 		return ctrl.Result{}, o.Unread
@@ -70,7 +70,7 @@ func (r operations) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	err = r.do(ctx, o, next)
 	if next.Do == decide.Order && refused(err) {
 		next = decide.Action{Do: decide.None, Refused: true, Waits: decide.ReasonInvalid, Message: err.Error()}
-		return result(next, store404(r.tell(ctx, o, next, now)))
+		return result(next, ignoreAbsent(r.tell(ctx, o, next, now)))
 	}
 	return result(next, err)
 }
@@ -114,7 +114,7 @@ func (r operations) do(ctx context.Context, o decide.Operation, next decide.Acti
 	case decide.None:
 		return nil
 	case decide.DeleteOperation:
-		return store404(r.client.Delete(ctx, o.Object, client.Preconditions{UID: &o.Object.UID}))
+		return ignoreAbsent(r.client.Delete(ctx, o.Object, client.Preconditions{UID: &o.Object.UID}))
 	case decide.Order:
 		if r.engine != nil {
 			return r.engine.Order(ctx, Order{Record: o.Record, Kind: kinds[next.Kind], ID: next.Operation, Node: next.Node,

@@ -54,7 +54,7 @@ func (b base) noteRun(ctx context.Context, rec *nodev1.Record, next decide.Actio
 	}
 	o := &v1alpha1.VMRecord{}
 	o.Name = rec.GetVm().GetId()
-	return store404(b.client.Patch(ctx, o, client.RawPatch("application/merge-patch+json", patch)))
+	return ignoreAbsent(b.client.Patch(ctx, o, client.RawPatch("application/merge-patch+json", patch)))
 }
 
 // running are the images of the pod that the VM runs in, each by its digest where it has one; nil: not all are known.

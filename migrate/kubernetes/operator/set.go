@@ -60,7 +60,7 @@ func (r sets) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, err
 	if status := decide.SetStatus(o, next); !equality.Semantic.DeepEqual(status, o.Object.Status) {
 		o.Object.Status = status
 		if err := r.tell(ctx, o.Object, next); err != nil {
-			return result(next, store404(err))
+			return result(next, ignoreAbsent(err))
 		}
 	}
 	if o.Unread != nil {
@@ -78,7 +78,7 @@ func (r sets) do(ctx context.Context, o decide.Set, next decide.Action) error {
 	case decide.UpdateVM:
 		return r.client.Update(ctx, next.VM) // with the version that was seen
 	case decide.DeleteVM:
-		return store404(r.client.Delete(ctx, next.VM, client.Preconditions{UID: &next.VM.UID}))
+		return ignoreAbsent(r.client.Delete(ctx, next.VM, client.Preconditions{UID: &next.VM.UID}))
 	case decide.MakeOperation:
 		return r.client.Create(ctx, order(next.VM, next, nil, o.Object.Generation))
 	}

@@ -179,7 +179,7 @@ func (r snapshots) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		said := o.Object.DeepCopy()
 		said.Status = status
 		if err := r.say(ctx, o.Object, said, next); err != nil {
-			return result(next, store404(err))
+			return result(next, ignoreAbsent(err))
 		}
 		o.Object.ResourceVersion = said.ResourceVersion
 	}
@@ -236,7 +236,7 @@ func (r snapshots) do(ctx context.Context, o decide.Snapshot, next decide.Action
 		} else {
 			controllerutil.RemoveFinalizer(snap, decide.FinalizerSnapshot)
 		}
-		return store404(r.client.Patch(ctx, snap, was))
+		return ignoreAbsent(r.client.Patch(ctx, snap, was))
 	case decide.MakeContent:
 		err := r.client.Create(ctx, next.Content)
 		if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -244,7 +244,7 @@ func (r snapshots) do(ctx context.Context, o decide.Snapshot, next decide.Action
 		}
 		return err // one that exists already is read again, and is adopted or refused
 	case decide.DeleteContent:
-		return store404(r.client.Delete(ctx, next.Content, client.Preconditions{UID: &next.Content.UID}))
+		return ignoreAbsent(r.client.Delete(ctx, next.Content, client.Preconditions{UID: &next.Content.UID}))
 	case decide.AdoptContent, decide.ReleaseContent:
 		return r.changeContent(ctx, next)
 	case decide.TrimSnapshot:
@@ -270,5 +270,5 @@ func (r snapshots) changeContent(ctx context.Context, next decide.Action) error 
 		c.Labels = labels
 		controllerutil.AddFinalizer(c, decide.FinalizerSnapshot)
 	}
-	return store404(r.client.Patch(ctx, c, was))
+	return ignoreAbsent(r.client.Patch(ctx, c, was))
 }

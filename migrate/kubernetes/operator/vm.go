@@ -114,7 +114,7 @@ func (r vms) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, erro
 		said := o.Object.DeepCopy()
 		said.Status = status
 		if err := r.tell(ctx, said, next); err != nil {
-			return result(next, store404(err))
+			return result(next, ignoreAbsent(err))
 		}
 		o.Object.ResourceVersion = said.ResourceVersion
 	}

@@ -17,24 +17,25 @@ import (
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// orders checks work orders, and promotes their pods. It begins no capture.
-type orders struct{ *agent }
+// workOrders checks work orders, and promotes their pods. It begins no capture.
+type workOrders struct{ *agent }
 
-func addOrders(mgr ctrl.Manager, a *agent) error {
+func addWorkOrders(mgr ctrl.Manager, a *agent) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("vmsnapshotcontent").For(&v1alpha1.VMSnapshotContent{}).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(a.ordersOfPod)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(a.workOrdersOfPod)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
-		Complete(reconcile.Func(orders{a}.reconcile))
+		Complete(reconcile.Func(workOrders{a}.reconcile))
 }
 
-// ordersOfPod enqueues the orders of this node that name a pod.
-func (a *agent) ordersOfPod(ctx context.Context, pod client.Object) (all []ctrl.Request) {
-	list, err := ordersOf(ctx, a.client, a.node, client.ObjectKeyFromObject(pod))
+// workOrdersOfPod enqueues the work orders of this node that name a pod.
+func (a *agent) workOrdersOfPod(ctx context.Context, pod client.Object) (all []ctrl.Request) {
+	list, err := workOrdersOf(ctx, a.client, a.node, client.ObjectKeyFromObject(pod))
 	if err != nil {
 		return nil // from the cache: orders that are not there yet tell of themselves
 	}
@@ -44,8 +45,8 @@ func (a *agent) ordersOfPod(ctx context.Context, pod client.Object) (all []ctrl.
 	return all
 }
 
-// ordersOf are the orders of this node that name a pod.
-func ordersOf(ctx context.Context, from client.Reader, node string, pod types.NamespacedName,
+// workOrdersOf are the work orders of this node that name a pod.
+func workOrdersOf(ctx context.Context, from client.Reader, node string, pod types.NamespacedName,
 ) (all []v1alpha1.VMSnapshotContent, err error) {
 	list := &v1alpha1.VMSnapshotContentList{}
 	if err := from.List(ctx, list, client.MatchingLabels{decide.LabelNode: decide.NodeLabel(node)}); err != nil {
@@ -59,28 +60,17 @@ func ordersOf(ctx context.Context, from client.Reader, node string, pod types.Na
 	return all, nil
 }
 
-func get(ctx context.Context, from client.Reader, key types.NamespacedName, o client.Object) (bool, error) {
-	err := from.Get(ctx, key, o)
-	if store.IsAbsent(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("read %T %s: %w", o, key, err)
-	}
-	return true, nil
-}
-
 // observe reads an order and its pod; false: there is no such order.
-func (r orders) observe(ctx context.Context, from client.Reader, key types.NamespacedName,
+func (r workOrders) observe(ctx context.Context, from client.Reader, key types.NamespacedName,
 ) (decide.Content, bool, error) {
 	o := decide.Content{Object: &v1alpha1.VMSnapshotContent{}, Node: r.node}
-	there, err := get(ctx, from, key, o.Object)
+	there, err := operator.View{Reader: from}.Get(ctx, key, o.Object)
 	if err != nil || !there || decide.Final(o.Object) || o.Object.Spec.Source.NodeName != r.node {
 		return o, there, err
 	}
 	o.Running = r.running.has(o.Object.Spec.SnapshotRef.UID)
 	pod := &corev1.Pod{}
-	if there, o.Unread = get(ctx, from, decide.PodOf(o.Object), pod); there {
+	if there, o.Unread = (operator.View{Reader: from}).Get(ctx, decide.PodOf(o.Object), pod); there {
 		o.Pod = pod
 	}
 	if o.Unread == nil {
@@ -102,7 +92,7 @@ func (a *agent) found(ctx context.Context, snapshot string) (*nodev1.Operation, 
 }
 
 // reconcile looks at the cache first, as the operator does. What it writes is decided by what was read anew.
-func (r orders) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+func (r workOrders) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	o, there, err := r.observe(ctx, r.client, req.NamespacedName)
 	if err != nil || !there {
 		return ctrl.Result{}, err
@@ -129,7 +119,7 @@ func tells(c *v1alpha1.VMSnapshotContent, next decide.Action) bool {
 	return !equality.Semantic.DeepEqual(c.Status, decide.ContentStatus(c.Status, c.Generation, next, nil, 0))
 }
 
-func (r orders) do(ctx context.Context, o decide.Content, next decide.Action) error {
+func (r workOrders) do(ctx context.Context, o decide.Content, next decide.Action) error {
 	switch next.Do {
 	case decide.None, decide.TellFailed:
 		return r.tell(ctx, o.Object, next, nil, 0)
