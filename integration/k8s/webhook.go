@@ -18,8 +18,12 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// webhookPort is where the operator answers the API server before it evicts a pod.
-const webhookPort = "9443"
+const (
+	// webhookPort is where the operator answers the API server before it evicts a pod.
+	webhookPort = "9443"
+	// webhookToken is in the path that the API server calls.
+	webhookToken = "0123456789abcdef"
+)
 
 // webhookAt is its host and port.
 func (c *Cluster) webhookAt() string { return net.JoinHostPort(c.Node(0).Address, webhookPort) }
@@ -45,7 +49,7 @@ func (c *Cluster) writeWebhook(ctx context.Context, root string) error {
 	if err := os.MkdirAll(c.path("webhook"), 0o700); err != nil {
 		return err
 	}
-	for name, data := range map[string][]byte{"tls.crt": cert,
+	for name, data := range map[string][]byte{"tls.crt": cert, "token": []byte(webhookToken),
 		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})} {
 		if err := os.WriteFile(filepath.Join(c.path("webhook"), name), data, 0o600); err != nil {
 			return err
@@ -55,7 +59,7 @@ func (c *Cluster) writeWebhook(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
-	return c.Apply(ctx, strings.NewReplacer("https://OPERATOR/", "https://"+c.webhookAt()+"/",
+	return c.Apply(ctx, strings.NewReplacer("https://OPERATOR/", "https://"+c.webhookAt()+"/", "TOKEN", webhookToken,
 		"caBundle: CA", "caBundle: "+base64.StdEncoding.EncodeToString(cert)).Replace(string(text)))
 }
 

@@ -4,11 +4,15 @@ import (
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // PEM is the CA as ParseAuthority takes it: its certificate and its key.
@@ -74,9 +78,15 @@ func NewWish(node string) (*Wish, error) {
 }
 
 // Grant replaces the node's key and certificates in dir by what Sign answered. A daemon that runs takes them up with
-// its next connection. If this is killed half-way, the files do not load, and a new wish replaces them.
+// its next connection. At each moment one of the two keys that are there fits the certificate: so whatever ends this
+// half-way, or fails it, the node has its certificate. With another CA the files may not load, and a new wish replaces
+// them.
 func (w *Wish) Grant(dir string, chain []byte) error {
 	if err := refuse(dir); err != nil {
+		return err
+	}
+	files := In(dir)
+	if err := files.settle(); err != nil {
 		return err
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(w.key)
@@ -87,10 +97,49 @@ func (w *Wish) Grant(dir string, chain []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := writeKey(filepath.Join(dir, fileKey), w.key); err != nil {
+	if err := writeKey(files.nextKey(), w.key); err != nil {
 		return err
 	}
-	return writeChain(dir, certs, chain)
+	if err := writeChain(dir, certs, chain); err != nil {
+		return err
+	}
+	return files.settle()
+}
+
+// nextKey is the file of a key before its certificate is there.
+func (f Files) nextKey() string { return f.Key + ".next" }
+
+// pair loads the certificate with its key, also where a renewal has ended half-way.
+func (f Files) pair() (tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err == nil {
+		return pair, nil
+	}
+	if next, nerr := tls.LoadX509KeyPair(f.Cert, f.nextKey()); nerr == nil {
+		return next, nil
+	}
+	return pair, err
+}
+
+// settle ends a renewal that has ended half-way, if its certificate is there.
+func (f Files) settle() error {
+	if _, err := tls.LoadX509KeyPair(f.Cert, f.nextKey()); err != nil {
+		return nil // the key of before is the one
+	}
+	if err := errors.Join(os.Rename(f.nextKey(), f.Key), durable.SyncDir(filepath.Dir(f.Key))); err != nil {
+		return fmt.Errorf("replace %s: %w", f.Key, err)
+	}
+	return nil
+}
+
+// IssuedBy reports whether the CA of this PEM has signed the certificate.
+func (id *Identity) IssuedBy(ca []byte) (bool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return false, fmt.Errorf("certificate of the CA: there is none: %w", errdefs.ErrInvalidArgument)
+	}
+	chain := id.current().chain
+	return verify(chain, pool, x509.ExtKeyUsageClientAuth, chain[0].NotBefore) == nil, nil // one that is over, too
 }
 
 // Expires is when the certificate ends, and how long it is valid in all.

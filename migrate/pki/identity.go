@@ -95,7 +95,7 @@ func (f Files) load() (*material, error) {
 		return nil, fmt.Errorf("tls.key: key %s: mode %s lets others read it; chmod 600: %w", f.Key, info.Mode().Perm(),
 			errdefs.ErrPermissionDenied)
 	}
-	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	pair, err := f.pair()
 	if err != nil {
 		return nil, fmt.Errorf("load %s and %s (tls.cert, tls.key): %w: %w", f.Cert, f.Key, errdefs.ErrInvalidArgument, err)
 	}

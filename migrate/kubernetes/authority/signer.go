@@ -32,7 +32,7 @@ type signer struct {
 	self      string // the controller's name
 }
 
-// Join has a manager sign, in the process that leads.
+// Join has a manager sign, and keep the CA, in the process that leads.
 func Join(mgr manager.Manager, authority *pki.Authority, namespace, self string) error {
 	if err := checkNamespace(namespace); err != nil {
 		return err
@@ -48,7 +48,7 @@ func Join(mgr manager.Manager, authority *pki.Authority, namespace, self string)
 		For(&certificates.CertificateSigningRequest{}).Complete(s); err != nil {
 		return fmt.Errorf("sign certificates of nodes: %w", err)
 	}
-	return nil
+	return keep(mgr, requests, authority, namespace)
 }
 
 // Reconcile implements reconcile.Reconciler.

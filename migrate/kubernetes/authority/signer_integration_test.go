@@ -94,7 +94,25 @@ func certificate(t *testing.T, api *rest.Config, node string) nodesetup.Certific
 	if err != nil {
 		t.Fatal(err)
 	}
-	return nodesetup.Certificate{Client: client, Dir: filepath.Join(t.TempDir(), "pki"), Node: node, Log: slog.Default()}
+	return nodesetup.Certificate{Client: client, Dir: filepath.Join(t.TempDir(), "pki"), Node: node, Namespace: system,
+		Log: slog.Default()}
+}
+
+// operate runs an operator with that CA, until it is called off.
+func operate(t *testing.T, api *rest.Config, ca *pki.Authority) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- operator.Run(ctx, operator.Options{Config: api, Namespace: system, Log: slog.Default(),
+			Manager: func(mgr manager.Manager) error { return authority.Join(mgr, ca, system, controller) }})
+	}()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // TestNodeCertificate: with the token of its agent, a node gets its certificate, and that of no other node. The CA is
@@ -116,18 +134,7 @@ func TestNodeCertificate(t *testing.T) {
 			t.Errorf("an operator that starts again has another CA: %v", errors.Join(err, terr))
 		}
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- operator.Run(ctx, operator.Options{Config: api, Namespace: system, Log: slog.Default(),
-			Manager: func(mgr manager.Manager) error { return authority.Join(mgr, first, system, controller) }})
-	}()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(operate(t, api, first))
 	a := as(t, authority.Account, agent(t, "a"))
 	own := certificate(t, a, "a")
 	if got, err := own.Ensure(t.Context(), time.Now()); err != nil || !got {

@@ -44,7 +44,10 @@ func NextEviction(o Eviction) Answer {
 	case o.Record == nil && pod.Status.Phase == corev1.PodRunning:
 		return Answer{Message: "pod and VM are there, and the record is not: what runs in the pod, nobody can tell"}
 	case !pods.Names(o.Record, pod): // no VM runs in it: it waits for a node, or an operation brings one to it
-		return Answer{Allow: !o.switching()}.because(o.Record)
+		if o.switching() {
+			return o.busy()
+		}
+		return Answer{Allow: true}
 	}
 	switch vm.Spec.Eviction.Strategy {
 	case v1alpha1.EvictionNone:
@@ -61,12 +64,19 @@ func (o Eviction) switching() bool {
 	return op.GetPhase() == nodev1.Phase_PHASE_SWITCHING && o.Pod.Labels[pods.LabelOperation] == op.GetId()
 }
 
-func (a Answer) because(rec *nodev1.Record) Answer {
-	if op := rec.GetOperation(); !a.Allow {
-		a.Message = fmt.Sprintf("operation %s is %s", op.GetId(), phases.Records[op.GetPhase()])
+// busy refuses while an operation is open, by the name of its order where there is one.
+func (o Eviction) busy() Answer {
+	op := o.Record.GetOperation()
+	name := "operation " + op.GetId()
+	for i := range o.Orders {
+		if string(o.Orders[i].UID) == op.GetId() {
+			name = ofOrder(&o.Orders[i])
+		}
 	}
-	return a
+	return Answer{Message: fmt.Sprintf("%s is %s", name, phases.Records[op.GetPhase()])}
 }
+
+func ofOrder(op *v1alpha1.VMOperation) string { return "VMOperation " + op.Name }
 
 // stops is a VM that its pod's end freezes. The API server takes the budget before that.
 func (o Eviction) stops() Answer {
@@ -79,7 +89,7 @@ func (o Eviction) stops() Answer {
 	}
 	switch op := o.Record.GetOperation(); {
 	case op != nil:
-		return Answer{}.because(o.Record)
+		return o.busy()
 	case !o.OnStop:
 		return Answer{Message: "it would end the VM: nodes do not hibernate a VM at a stop yet. Hibernate it, or set " +
 			"eviction.strategy None to give it up"}
@@ -95,11 +105,11 @@ func (o Eviction) stops() Answer {
 // movesAway is a VM that runs on elsewhere before its pod goes: no budget is taken.
 func (o Eviction) movesAway() Answer {
 	if o.Record.GetOperation() != nil {
-		return Answer{}.because(o.Record)
+		return o.busy()
 	}
 	for i := range o.Orders {
 		if op := &o.Orders[i]; !Closed(op) && op.DeletionTimestamp == nil {
-			return Answer{Message: fmt.Sprintf("operation %s is %s", op.UID, orPending(op.Status.Phase))}
+			return Answer{Message: fmt.Sprintf("%s is %s", ofOrder(op), orPending(op.Status.Phase))}
 		}
 	}
 	if !o.Engine {

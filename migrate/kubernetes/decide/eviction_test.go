@@ -28,10 +28,14 @@ func TestNextEviction(t *testing.T) {
 		order  bool
 		says   string
 	}{
-		"it moves live":       {change: strategy(v1alpha1.EvictionLive), order: true},
-		"without a strategy":  {change: strategy(""), order: true},
-		"it moves already":    {change: func(o *decide.Eviction) { o.Record.Operation = op }, says: "op1 is Transferring"},
-		"its order waits":     {change: ordered("o9"), says: "o9 is Pending"},
+		"it moves live":      {change: strategy(v1alpha1.EvictionLive), order: true},
+		"without a strategy": {change: strategy(""), order: true},
+		"it moves already":   {change: func(o *decide.Eviction) { o.Record.Operation = op }, says: "op1 is Transferring"},
+		"its order waits":    {change: ordered("o9"), says: "VMOperation shop-evict-g3-0 is Pending"},
+		"it moves by an order": {change: func(o *decide.Eviction) {
+			ordered("op1")(o)
+			o.Record.Operation = op
+		}, says: "VMOperation shop-evict-g3-0 is Transferring"},
 		"no engine":           {change: func(o *decide.Eviction) { o.Engine = false }, says: "no engine"},
 		"records unavailable": {change: unread, says: "etcd is away"},
 		"the pod cannot be read": {change: func(o *decide.Eviction) {
@@ -83,7 +87,7 @@ func TestNextEviction(t *testing.T) {
 
 func ordered(id types.UID) func(*decide.Eviction) {
 	return func(o *decide.Eviction) {
-		o.Orders = []v1alpha1.VMOperation{{ObjectMeta: metav1.ObjectMeta{UID: id}}}
+		o.Orders = []v1alpha1.VMOperation{{ObjectMeta: metav1.ObjectMeta{Name: "shop-evict-g3-0", UID: id}}}
 	}
 }
 

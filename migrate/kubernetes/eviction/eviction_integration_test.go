@@ -73,7 +73,7 @@ func serve(t *testing.T) *httptest.Server {
 	vm := running(t, "probe-"+strings.ToLower(t.Name()), v1alpha1.EvictionLive)
 	apitest.Eventually(t, "the webhook is asked", func() (bool, error) { // a new configuration counts a moment later
 		err := evict(t, vm.pod)
-		return apierrors.IsTooManyRequests(err) && strings.Contains(err.Error(), "operation"), err
+		return apierrors.IsTooManyRequests(err) && strings.Contains(err.Error(), "VMOperation "), err
 	})
 	vm.forget(t)
 	return hook
@@ -214,7 +214,7 @@ func TestDrainMovesLive(t *testing.T) {
 	go func() { drained <- helper.DeleteOrEvictPods(list.Pods()) }()
 	apitest.Eventually(t, "a move is ordered", func() (bool, error) { return len(orders(t, "live")) > 0, nil })
 	for range 20 {
-		if err := evict(t, m.pod); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "operation") {
+		if err := evict(t, m.pod); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "VMOperation ") {
 			t.Fatalf("an eviction while it moves: %v", err)
 		}
 	}

@@ -24,7 +24,8 @@ import (
 )
 
 // Join has a manager serve the webhook, also while its process does not lead: an order is an object, and the one that
-// leads follows it. dir has tls.crt and tls.key. Files that are replaced there count at once.
+// leads follows it. dir has tls.crt and tls.key, and the token that each caller has to know. Files that are replaced
+// there count at once.
 func Join(mgr manager.Manager, address, dir string, onStop bool) error {
 	host, text, err := net.SplitHostPort(address)
 	port, perr := strconv.Atoi(text)
@@ -33,9 +34,9 @@ func Join(mgr manager.Manager, address, dir string, onStop bool) error {
 			"--webhook-certs DIR: %w", address, dir, errdefs.ErrInvalidArgument)
 	}
 	server := webhook.NewServer(webhook.Options{Host: host, Port: port, CertDir: dir})
-	server.Register(Path, Webhook{Client: mgr.GetClient(),
-		View: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: onStop}})
-	waits := &whenThere{Server: server, file: filepath.Join(dir, "tls.crt")}
+	server.Register(Path+"/", guard{tokenFile(dir), Webhook{Client: mgr.GetClient(),
+		View: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: onStop}}})
+	waits := &whenThere{Server: server, files: []string{filepath.Join(dir, "tls.crt"), tokenFile(dir)}}
 	err = mgr.Add(waits)
 	if err == nil {
 		err = mgr.AddReadyzCheck("webhook", waits.check)
@@ -46,8 +47,9 @@ func Join(mgr manager.Manager, address, dir string, onStop bool) error {
 	return nil
 }
 
-// Rotate has a manager make and renew the webhook's certificate: in a Secret of that name, whose files the kubelet puts
-// where Join looks for them, and in the configuration of the webhook. One process does so, the one that leads.
+// Rotate has a manager make and renew the webhook's certificate, and make its token: in a Secret of that name, whose
+// files the kubelet puts where Join looks for them, and in the configuration of the webhook. One process does so, the
+// one that leads.
 func Rotate(mgr manager.Manager, namespace, secret, dir string) error {
 	err := rotator.AddRotator(mgr, &rotator.CertRotator{
 		SecretKey: types.NamespacedName{Namespace: namespace, Name: secret}, CertDir: dir,
@@ -58,29 +60,29 @@ func Rotate(mgr manager.Manager, namespace, secret, dir string) error {
 	if err != nil {
 		return fmt.Errorf("make the certificate of the webhook of evictions: %w", err)
 	}
-	return nil
+	return joinTokens(mgr, types.NamespacedName{Namespace: namespace, Name: secret})
 }
 
 // mountPause is between two looks for a certificate that is not there yet.
 const mountPause = time.Second
 
-// whenThere is a server that begins once its certificate is there.
+// whenThere is a server that begins once its files are there.
 type whenThere struct {
 	webhook.Server
-	file  string
+	files []string
 	ready atomic.Bool
 }
 
 // Start implements manager.Runnable.
 func (w *whenThere) Start(ctx context.Context) error {
 	for {
-		_, err := os.Stat(w.file)
-		if err == nil {
+		missing := w.missing()
+		if missing == nil {
 			w.ready.Store(true)
 			return w.Server.Start(ctx)
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("certificate of the webhook of evictions: %w", err)
+		if !errors.Is(missing, fs.ErrNotExist) {
+			return fmt.Errorf("files of the webhook of evictions: %w", missing)
 		}
 		if retry.Sleep(ctx, mountPause); ctx.Err() != nil {
 			return nil
@@ -88,10 +90,19 @@ func (w *whenThere) Start(ctx context.Context) error {
 	}
 }
 
+func (w *whenThere) missing() error {
+	for _, file := range w.files {
+		if _, err := os.Stat(file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // check says whether the webhook answers.
 func (w *whenThere) check(req *http.Request) error {
 	if !w.ready.Load() {
-		return fmt.Errorf("the webhook has no certificate yet: %s", w.file)
+		return errors.Join(errors.New("the webhook has no certificate or token yet"), w.missing())
 	}
 	return w.StartedChecker()(req)
 }

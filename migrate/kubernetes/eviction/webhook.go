@@ -127,12 +127,12 @@ func (w Webhook) order(ctx context.Context, o decide.Eviction) string {
 			Kind: v1alpha1.KindMigrate, MigrationPolicy: vm.Spec.Migration, Priority: v1alpha1.PriorityCritical}}
 	if err := w.Client.Create(ctx, op); err != nil {
 		if apierrors.IsAlreadyExists(err) {
-			return "operation " + op.Name + " is " + string(v1alpha1.MigrationPending)
+			return "VMOperation " + op.Name + " is " + string(v1alpha1.MigrationPending)
 		}
 		if apierrors.IsForbidden(err) {
 			return "a move cannot be ordered: " + err.Error()
 		}
 		return "a move is not ordered yet: " + err.Error()
 	}
-	return fmt.Sprintf("operation %s is %s", op.UID, v1alpha1.MigrationPending)
+	return fmt.Sprintf("VMOperation %s is %s", op.Name, v1alpha1.MigrationPending)
 }

@@ -22,36 +22,42 @@ const (
 	// grantBound is how long a request may wait for the operator.
 	grantBound = 2 * time.Minute
 	grantPause = 500 * time.Millisecond
-	// renewPause is between two looks at a certificate.
+	// renewPause is between two looks at a certificate, and errorPause after one that failed.
 	renewPause = time.Hour
+	errorPause = time.Minute
 )
 
 // Certificate is the one of a node, by which nodes and controllers know it.
 type Certificate struct {
-	Client kubernetes.Interface
-	Dir    string
-	Node   string
-	Log    *slog.Logger
+	Client    kubernetes.Interface
+	Dir       string
+	Node      string
+	Namespace string // of the operator
+	Log       *slog.Logger
 }
 
 // Keep renews the certificate until ctx ends.
 func (c Certificate) Keep(ctx context.Context) {
 	for ctx.Err() == nil {
+		pause := renewPause
 		if _, err := c.Ensure(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			c.Log.WarnContext(ctx, "the certificate of this node is not renewed", "error", err)
+			pause = errorPause
 		}
-		retry.Sleep(ctx, renewPause)
+		retry.Sleep(ctx, pause)
 	}
 }
 
-// Ensure asks for a certificate if there is none, or if two thirds of its time are over. It says whether there is a new
-// one.
+// Ensure asks for a certificate if there is none, if two thirds of its time are over, or if the CA is another one now.
+// It says whether there is a new one.
 func (c Certificate) Ensure(ctx context.Context, now time.Time) (bool, error) {
 	id, err := pki.LoadOf(c.Node, pki.In(c.Dir))
 	switch {
 	case err == nil:
 		if end, valid := id.Expires(); now.Add(valid / 3).Before(end) {
-			return false, nil
+			if of, err := c.ofCA(ctx, id); err != nil || of {
+				return false, err
+			}
 		}
 	case errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err): // or half-written, or another node's
 	default:
@@ -69,6 +75,19 @@ func (c Certificate) Ensure(ctx context.Context, now time.Time) (bool, error) {
 		return false, fmt.Errorf("certificate of node %s: %w", c.Node, err)
 	}
 	return true, wish.Grant(c.Dir, chain)
+}
+
+// ofCA reports whether the certificate is of the CA that the operator has. Where none is told, it is.
+func (c Certificate) ofCA(ctx context.Context, id *pki.Identity) (bool, error) {
+	ca, err := authority.Public(ctx, c.Client, c.Namespace)
+	if err != nil || ca == nil {
+		return err == nil, err
+	}
+	of, err := id.IssuedBy(ca)
+	if err == nil && !of {
+		c.Log.InfoContext(ctx, "the cluster has another CA: the certificate of this node is renewed")
+	}
+	return of, err
 }
 
 // ask has the operator sign a request.

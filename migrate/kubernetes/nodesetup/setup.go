@@ -38,6 +38,7 @@ type Setup struct {
 	Root     string // of the host, as it is mounted
 	Node     string // as Kubernetes calls it
 	Address  string // of the node, where others reach it
+	Operator string // namespace of the operator
 	Defaults string // directory with the configuration of the cluster's nodes, *.toml
 	Restart  string // the host's command that restarts containerd
 	Host     Host   // runs it
@@ -62,7 +63,8 @@ func (s Setup) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("configure node %s: %w", s.Node, err)
 	}
-	c := Certificate{Client: client, Dir: filepath.Join(s.Root, cfg.PKIDir()), Node: s.Node, Log: s.Log}
+	c := Certificate{Client: client, Dir: filepath.Join(s.Root, cfg.PKIDir()), Node: s.Node, Namespace: s.Operator,
+		Log: s.Log}
 	if _, err := c.Ensure(ctx, time.Now()); err != nil {
 		return err
 	}

@@ -108,7 +108,8 @@ func Run(ctx context.Context, o Options) error {
 	mgr, err := ctrl.NewManager(o.Config, ctrl.Options{
 		Scheme: scheme, Logger: Logger(o.Log), Metrics: metrics.Served(o.Metrics, o.MetricsCerts),
 		Cache: cache.Options{SyncPeriod: resync, ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ours)},
+			&corev1.Pod{}:    {Label: labels.NewSelector().Add(*ours)},
+			&corev1.Secret{}: {Namespaces: map[string]cache.Config{o.Namespace: {}}},
 			&certificates.CertificateSigningRequest{}: {
 				Field: fields.OneTermEqualSelector("spec.signerName", authority.Signer)}}},
 		LeaderElection: true, LeaderElectionID: lease, LeaderElectionNamespace: o.Namespace,

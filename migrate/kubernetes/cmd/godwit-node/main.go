@@ -47,7 +47,7 @@ func (s *settings) flags() *flag.FlagSet {
 	f.StringVar(&s.config, "config", "", "configuration (default: GODWIT_CONFIG, else /etc/godwit/config.toml)")
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "way to the API server (default: that of the pod)")
 	f.StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "name of this node in Kubernetes (default: NODE_NAME)")
-	f.StringVar(&s.namespace, "namespace", "godwit-system", "where the claims of captures are kept")
+	f.StringVar(&s.namespace, "namespace", "godwit-system", "of the operator, where the claims of captures are kept")
 	f.StringVar(&s.setup, "setup", "", "set up the host whose root is mounted here, and end (default: run as its agent)")
 	f.StringVar(&s.address, "address", os.Getenv("NODE_ADDRESS"), "with --setup: its address (default: NODE_ADDRESS)")
 	f.StringVar(&s.defaults, "defaults", "/etc/godwit-node", "with --setup: directory of its configuration, *.toml")
@@ -85,7 +85,7 @@ func run(ctx context.Context, s settings) error {
 		if err != nil {
 			return fmt.Errorf("way to the API server: %w", err)
 		}
-		c := nodesetup.Certificate{Client: client, Dir: cfg.PKIDir(), Node: s.node, Log: log}
+		c := nodesetup.Certificate{Client: client, Dir: cfg.PKIDir(), Node: s.node, Namespace: s.namespace, Log: log}
 		go c.Keep(ctx)
 	}
 	daemon := nodeagent.LocalDaemon(cfg.DaemonSocket())
@@ -100,6 +100,6 @@ func setup(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	return nodesetup.Setup{API: api, Root: s.setup, Node: s.node, Address: s.address, Defaults: s.defaults,
-		Restart: s.restart, Host: nodesetup.Init(1), Log: slog.Default()}.Run(ctx)
+	return nodesetup.Setup{API: api, Root: s.setup, Node: s.node, Address: s.address, Operator: s.namespace,
+		Defaults: s.defaults, Restart: s.restart, Host: nodesetup.Init(1), Log: slog.Default()}.Run(ctx)
 }
