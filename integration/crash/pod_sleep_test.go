@@ -7,17 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"godwit.dev/godwit/integration/harness"
+	"godwit.dev/godwit/internal/failpoint"
 )
 
 // sleepSteps are the calls of a pod that sleeps and wakes, each on the node that is hurt.
 var sleepSteps = map[string]func(*sleepWorld, context.Context) error{
 	"hibernate": (*sleepWorld).hibernate,
-	"wake":      func(w *sleepWorld, ctx context.Context) error { return w.make(ctx, w.at) },
+	"wake":      (*sleepWorld).wake,
+	"restore":   (*sleepWorld).wake, // containerd dies in each of its calls
 	"leave":     (*sleepWorld).leave,
 	"come":      (*sleepWorld).come,
 }
@@ -28,38 +30,42 @@ var sleepSelection = []string{
 	"wake/after node pod.Bind/containerd",
 	"wake/before node pod.Arm #3/shim",
 	"wake/after node pod.Arm #3/godwitd",
+	"restore/before node Task.Connect/containerd",
+	"restore/before node Task.Wait #2/containerd",
+	"restore/before node Task.Create #3/containerd",
+	"restore/before node Task.State #4/containerd",
 	"leave/after node Machine.Vote/godwitd",
 	"come/after node pod.Arm #3/containerd",
 	"come/before node Machine.Run/shim",
 }
 
 // TestCrashPodSleep kills the shim, the VMM, containerd and godwitd at each point of the sleep of a pod. It does so too
-// at each point of its wake by crictl on the other node. After a death of containerd, the pod is made as a kubelet
-// does, which goes on with what is there. The same is done in its live move, on each of both nodes.
-// Never does a second VM run, and no operation stays open. The
-// pod that runs or sleeps afterwards is the same run, and sleeps and wakes once more. Only the death of VMM or shim may
-// lose it.
+// at each point of its wake by crictl on the other node. The same is done in its live move, on each of both nodes. Step
+// restore is a wake in which containerd dies at each of its calls. After a death of containerd, the pod is made as a
+// kubelet does, which goes on with what is there.
+// Never does a second VM run, and no operation stays open. The pod that runs or sleeps afterwards is the same run, and
+// sleeps and wakes once more. Only the death of VMM or shim may lose it.
 func TestCrashPodSleep(t *testing.T) {
 	full := os.Getenv("GODWIT_CRASH") == "full"
 	w := newSleepWorld(t)
 	t.Run("a sidecar ends in the last pass", w.losesSidecar)
-	for _, step := range []string{"hibernate", "wake", "leave", "come"} {
-		names := slices.DeleteFunc(slices.Clone(sleepSelection), func(n string) bool {
-			return !strings.HasPrefix(n, step+"/")
-		})
-		if full {
-			names = w.survey(t, step)
-		}
-		for _, name := range names {
-			t.Run(name, func(t *testing.T) {
-				if err := w.play(t, step, strings.TrimPrefix(name, step+"/")); err != nil {
-					t.Error(err)
-					if err := w.fresh(t.Context()); err != nil { // the next case does not pay for this one
-						t.Fatal(err)
+	for _, step := range []string{"hibernate", "wake", "restore", "leave", "come"} {
+		t.Run(step, func(t *testing.T) {
+			names := selected(sleepSelection, step)
+			if full {
+				names = w.survey(t, step)
+			}
+			for _, name := range names {
+				t.Run(name, func(t *testing.T) {
+					if err := w.play(t, step, name); err != nil {
+						t.Error(err)
+						if err := w.fresh(t.Context()); err != nil { // the next case does not pay for this one
+							t.Fatal(err)
+						}
 					}
-				}
-			})
-		}
+				})
+			}
+		})
 	}
 	if err := w.fresh(t.Context()); err != nil {
 		t.Error(err)
@@ -80,14 +86,40 @@ func (w *sleepWorld) survey(t *testing.T, step string) (names []string) {
 	if err := errors.Join(err, perr, w.judge(ctx, shimProcess, t)); err != nil {
 		t.Fatal(err)
 	}
+	if step == "restore" {
+		return calls(t, all)
+	}
 	for _, e := range all {
 		t.Logf("point: %s", e)
 		for _, who := range podVictims {
-			names = append(names, step+"/"+e.String()+"/"+string(who))
+			names = append(names, e.String()+"/"+string(who))
 		}
 	}
 	return names
 }
+
+// calls are the points of a restore at which containerd dies: before each of its calls to the shim, and after each that
+// changes something. Stats come when they like, and there is no after of a wait.
+func calls(t *testing.T, all []edge) (names []string) {
+	for _, e := range all {
+		changes := e.name == "Task.Create" || e.name == "Task.Start"
+		if !strings.HasPrefix(e.name, "Task.") || e.name == "Task.Stats" || e.side == failpoint.After && !changes {
+			continue
+		}
+		t.Logf("call: %s", e)
+		names = append(names, e.String()+"/"+string(containerds))
+	}
+	if len(names) < 4*len(sleepers) {
+		t.Fatalf("a restore of %d containers has the calls %q", len(sleepers), names)
+	}
+	return names
+}
+
+// wakes reports whether a step makes a pod that sleeps.
+func wakes(step string) bool { return step == "wake" || step == "restore" }
+
+// wake makes the pod on the node that is hurt.
+func (w *sleepWorld) wake(ctx context.Context) error { return w.make(ctx, w.at) }
 
 // begin brings the pod before a step: it runs, or sleeps and is to wake on the node where it did not run.
 func (w *sleepWorld) begin(ctx context.Context, step string) error {
@@ -96,7 +128,7 @@ func (w *sleepWorld) begin(ctx context.Context, step string) error {
 			return err
 		}
 	}
-	if step == "wake" {
+	if wakes(step) {
 		if err := errors.Join(w.hibernate(ctx), w.drop(ctx)); err != nil {
 			return err
 		}
@@ -105,7 +137,13 @@ func (w *sleepWorld) begin(ctx context.Context, step string) error {
 	if step == "come" {
 		w.at = 1 - w.at
 	}
-	return errors.Join(w.nodes[0].forget(w.nodes[0].Node), w.nodes[1].forget(w.nodes[1].Node))
+	if err := errors.Join(w.nodes[0].forget(w.nodes[0].Node), w.nodes[1].forget(w.nodes[1].Node)); err != nil {
+		return err
+	}
+	if step != "restore" {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(w.here().of(w.here().Node), failpoint.AsksName), nil, 0o600)
 }
 
 // play kills a program at a side of a point.
@@ -125,7 +163,7 @@ func (w *sleepWorld) play(t *testing.T, step, name string) error {
 		return err
 	}
 	t.Logf("the call answered: %v", answer)
-	if answer != nil && step == "wake" { // a half of a pod waits for the rest
+	if answer != nil && wakes(step) { // a half of a pod waits for the rest
 		after := w.drop // its maker gives it up
 		if victim(who) == containerds {
 			after = w.retry

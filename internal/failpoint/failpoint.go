@@ -9,6 +9,10 @@ package failpoint
 // those at which they are held. Variables in it are expanded. See Dir.
 const EnvDir = "GODWIT_POINTS"
 
+// AsksName is a file in that directory. As long as it is there, a containerd's calls to a shim that change nothing are
+// points too.
+const AsksName = "asks"
+
 // Sides of a point.
 const (
 	Before = "before"

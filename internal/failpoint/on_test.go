@@ -106,3 +106,27 @@ func TestCalls(t *testing.T) {
 		t.Errorf("passed %s", got)
 	}
 }
+
+// A containerd's calls that ask are points where a file says so. Those of others are none.
+func TestAsks(t *testing.T) {
+	file := filepath.Join(Dir(), AsksName)
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	call := func(method string) {
+		_, err := Calls(t.Context(), nil, &ttrpc.UnaryServerInfo{FullMethod: method},
+			func(context.Context, func(any) error) (any, error) { return nil, nil })
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	call("/containerd.task.v3.Task/Connect")
+	call("/godwit.node.v1.Peer/Query")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	call("/containerd.task.v3.Task/State")
+	if got := passed(t); !strings.HasSuffix(got, "Task.Connect.before Task.Connect.after") {
+		t.Errorf("passed %s", got)
+	}
+}
