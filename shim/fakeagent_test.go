@@ -278,6 +278,9 @@ func (a *fakeAgent) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv
 		return &agentv1.RemoveResponse{}, nil
 	}
 	a.note("remove %q", r.GetId())
+	if err := a.aside("remove"); err != nil {
+		return nil, err
+	}
 	if strings.HasPrefix(r.GetId(), "/") {
 		a.mu.Lock()
 		delete(a.exits, r.GetId())

@@ -136,7 +136,7 @@ func TestExecsGoAlong(t *testing.T) {
 	}
 	_, err = w.service.Delete(ctxNS(t), &taskapi.DeleteRequest{ID: "vm", ExecID: "e"})
 	w.must("delete", err)
-	if !slices.Contains(w.agent.heard(), `remove "`+guest+`"`) {
+	if !eventually(func() bool { return slices.Contains(w.agent.heard(), `remove "`+guest+`"`) }) {
 		t.Error("the guest keeps what was deleted")
 	}
 	order := []string{"/tasks/create", "/tasks/start", "/tasks/exec-added", "/tasks/exec-started", "/tasks/exit",

@@ -250,16 +250,21 @@ func TestKillOfAVMMThatDoesNotDie(t *testing.T) {
 func TestExecIDReuse(t *testing.T) {
 	w := newWorld(t).running()
 	w.agent.heard()
-	for range 2 {
+	var heard []string
+	for n := range 2 {
 		w.exec("e")
 		w.must("kill", w.kill("e", 15))
 		w.wait("e")
 		_, err := w.service.Delete(ctxNS(t), &taskapi.DeleteRequest{ID: "vm", ExecID: "e"})
 		w.must("delete", err)
+		eventually(func() bool {
+			heard = append(heard, w.agent.heard()...)
+			return len(heard) == 3*(n+1)
+		})
 	}
 	want := []string{`start "e#1.1"`, `kill "e#1.1" 15`, `remove "e#1.1"`, `start "e#1.2"`, `kill "e#1.2" 15`,
 		`remove "e#1.2"`}
-	if diff := cmp.Diff(want, w.agent.heard()); diff != "" {
+	if diff := cmp.Diff(want, heard); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -32,7 +32,7 @@ func (s *Service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskap
 		var p *process
 		switch {
 		case r.GetExecID() != "":
-			p, err = t.removeExec(ctx, r.GetExecID())
+			p, err = t.removeExec(r.GetExecID())
 		case t.member != nil:
 			p, err = t.init, t.member.delete(ctx)
 		default:

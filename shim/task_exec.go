@@ -192,7 +192,7 @@ func (t *Task) claimExec(id string) (*process, error) {
 const forgetBound = time.Second
 
 // removeExec forgets an exec that has ended, or was never started.
-func (t *Task) removeExec(ctx context.Context, id string) (*process, error) {
+func (t *Task) removeExec(id string) (*process, error) {
 	vm := t.vm
 	vm.mu.Lock()
 	p, err := t.find(id)
@@ -204,16 +204,21 @@ func (t *Task) removeExec(ctx context.Context, id string) (*process, error) {
 		return nil, err
 	}
 	delete(t.execs, id)
-	ask := p.started && vm.state == Running
+	forget := func() {}
+	if p.started && vm.state == Running {
+		over := vm.call()
+		forget = func() {
+			defer over()
+			ctx, cancel := context.WithTimeout(vm.life, forgetBound)
+			defer cancel()
+			t.forgetExec(ctx, p)
+		}
+	}
 	t.exit(p, 0, time.Now()) // one that never ran: no caller waits for it for ever
 	vm.mu.Unlock()
 	if p.pump != nil {
 		p.pump.Release()
 	}
-	if ask {
-		ctx, cancel := context.WithTimeout(ctx, forgetBound)
-		defer cancel()
-		t.forgetExec(ctx, p)
-	}
+	go forget() // the guest has a name of its own for each exec: who asks need not wait
 	return p, nil
 }

@@ -3,6 +3,7 @@ package shim
 import (
 	"strings"
 	"testing"
+	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
@@ -81,5 +82,45 @@ func TestExecClasses(t *testing.T) {
 	}
 	if err := kill("e"); !errdefs.IsNotFound(err) {
 		t.Errorf("kill of a finished exec = %v", err)
+	}
+}
+
+// A Delete of an exec does not wait for the guest to forget it. A capture does.
+func TestDeleteOfAnExecIsAnsweredAtOnce(t *testing.T) {
+	w := newWorld(t).running()
+	s, ctx := w.service, ctxNS(t)
+	_, err := s.Exec(ctx, execRequest("e"))
+	w.must("exec", err)
+	_, err = s.Start(ctx, &taskapi.StartRequest{ID: "vm", ExecID: "e"})
+	w.must("start", err)
+	_, err = s.Kill(ctx, &taskapi.KillRequest{ID: "vm", ExecID: "e", Signal: 9})
+	w.must("kill", err)
+	_, err = s.Wait(ctx, &taskapi.WaitRequest{ID: "vm", ExecID: "e"})
+	w.must("wait", err)
+	asked, forget := make(chan struct{}), make(chan struct{})
+	w.at("remove", func() error { close(asked); <-forget; return nil })
+	deleted := make(chan error, 1)
+	go func() {
+		_, err := s.Delete(ctx, &taskapi.DeleteRequest{ID: "vm", ExecID: "e"})
+		deleted <- err
+	}()
+	select {
+	case err := <-deleted:
+		w.must("delete", err)
+	case <-time.After(10 * time.Second):
+		t.Error("Delete waits for the guest")
+	}
+	<-asked
+	vm, err := s.current()
+	w.must("find VM", err)
+	vm.mu.Lock()
+	calls := vm.op.calls
+	vm.mu.Unlock()
+	if calls != 1 {
+		t.Errorf("a capture sees %d calls under way", calls)
+	}
+	close(forget)
+	if _, err = w.capture(); err != nil {
+		t.Errorf("capture: %v", err)
 	}
 }
