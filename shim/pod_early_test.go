@@ -8,6 +8,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // TestVolumesComeWithTheWake: a guest that wakes is told of its volumes while it is asked who it is.
@@ -78,4 +79,30 @@ func TestSyncAfterAClockAhead(t *testing.T) {
 	if has := agent.pod.synced["v1"].GetRevision(); has <= ahead {
 		t.Errorf("the guest has revision %d of before, %d", ahead, has)
 	}
+}
+
+// TestVolumesDoNotWaitForPages: the guest of a lazy wake is left alone while it wants pages, but not with old volumes.
+func TestVolumesDoNotWaitForPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := syncedPod(t, newFakeAgent(&faults{}))
+		p.vm.postcopy.fill = &filling{vm: p.vm, here: make(chan struct{}), over: make(chan struct{}),
+			idle: make(chan time.Time)}
+		s := &starting{vm: p.vm, task: p.vm.owner}
+		waits := func() time.Duration {
+			begun := time.Now()
+			if err := s.deferAgent(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+			return time.Since(begun)
+		}
+		if took := waits(); took != 0 {
+			t.Errorf("the volumes wait %v", took)
+		}
+		if err := p.vm.write(func(j *journal.Journal) { j.Volumes = nil }); err != nil {
+			t.Fatal(err)
+		}
+		if took := waits(); took != longestDefer {
+			t.Errorf("a guest that wants pages is asked after %v", took)
+		}
+	})
 }

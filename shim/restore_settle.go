@@ -15,7 +15,11 @@ var (
 	longestDefer = 200 * time.Millisecond
 )
 
+// A pod whose volumes are kept fresh is not: its workload would go on with what they held when it went to sleep.
 func (s *starting) deferAgent(ctx context.Context, _ *steps.Undo) error {
+	if len(s.vm.pod.synced()) > 0 {
+		return nil
+	}
 	if f := s.vm.postcopy.filling(); f != nil {
 		f.awaitIdle(ctx)
 	}
