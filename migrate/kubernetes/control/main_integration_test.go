@@ -39,11 +39,11 @@ func worker(name string) *corev1.Node {
 }
 
 // api is a client without a cache.
-func api() client.Client {
+func api() client.WithWatch {
 	scheme, err := operator.Scheme()
 	if err == nil {
-		var c client.Client
-		if c, err = client.New(server.REST(), client.Options{Scheme: scheme}); err == nil {
+		var c client.WithWatch
+		if c, err = client.NewWithWatch(server.REST(), client.Options{Scheme: scheme}); err == nil {
 			return c
 		}
 	}

@@ -4,10 +4,12 @@ package control
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
@@ -50,6 +52,29 @@ func (w *world) lives(name string) {
 	})
 }
 
+// told waits for events of a VM.
+func (w *world) told(name string, reasons ...string) {
+	w.t.Helper()
+	apitest.Eventually(w.t, fmt.Sprintf("VM %s has the events %v", name, reasons), func() (bool, error) {
+		list := &eventsv1.EventList{}
+		if err := w.api.List(w.t.Context(), list, client.InNamespace("default")); err != nil {
+			return false, err
+		}
+		var has []string
+		for _, e := range list.Items {
+			if e.Regarding.Kind == "VirtualMachine" && e.Regarding.Name == name {
+				has = append(has, e.Reason)
+			}
+		}
+		for _, want := range reasons {
+			if !slices.Contains(has, want) {
+				return false, fmt.Errorf("there are %v", has)
+			}
+		}
+		return true, nil
+	})
+}
+
 func (w *world) orders(name string) (all []v1alpha1.VMOperation) {
 	w.t.Helper()
 	list := &v1alpha1.VMOperationList{}
@@ -65,7 +90,11 @@ func (w *world) orders(name string) (all []v1alpha1.VMOperation) {
 }
 
 // A VM sleeps, wakes where the scheduler puts its pod, and moves to the node that it is wanted on.
-func TestObjectsMeetTheEngine(t *testing.T) { newWorld(t).lives("life") }
+func TestObjectsMeetTheEngine(t *testing.T) {
+	w := newWorld(t)
+	w.lives("life")
+	w.told("life", "HibernateSucceeded", "WakeSucceeded", "MigrateSucceeded")
+}
 
 // Each third call of a node fails, each fourth answer is lost. Of what the operator writes, each fifth request does not
 // arrive, and each seventh answer is lost.

@@ -36,7 +36,7 @@ import (
 // world is a cluster around one operator at a time, which may be killed: its scheduler, kubelets and godwitds.
 type world struct {
 	t       *testing.T
-	api     client.Client
+	api     client.WithWatch
 	records *controller.Service // as the nodes reach it
 
 	mu     sync.Mutex

@@ -80,14 +80,18 @@ func (r operations) tell(ctx context.Context, o decide.Operation, next decide.Ac
 	if equality.Semantic.DeepEqual(status, o.Object.Status) {
 		return nil
 	}
-	failed := status.Phase == v1alpha1.MigrationFailed && o.Object.Status.Phase != status.Phase
+	ends := o.Object.Status.Phase != status.Phase
 	o.Object.Status = status
 	if err := r.client.Status().Update(ctx, o.Object); err != nil {
 		return err
 	}
-	if failed && o.VM != nil {
-		kind := string(o.Object.Spec.Kind)
+	kind := string(o.Object.Spec.Kind)
+	switch {
+	case o.VM == nil || !ends:
+	case status.Phase == v1alpha1.MigrationFailed:
 		r.events.Eventf(o.VM, o.Object, corev1.EventTypeWarning, kind+"Failed", kind, "%s", noteOf(status.Reason))
+	case status.Phase == v1alpha1.MigrationSucceeded:
+		r.events.Eventf(o.VM, o.Object, corev1.EventTypeNormal, kind+"Succeeded", kind, "%s", o.Object.Name)
 	}
 	return nil
 }
