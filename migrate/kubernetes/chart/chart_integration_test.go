@@ -149,8 +149,10 @@ func TestChartLives(t *testing.T) {
 	get(t, "create", "-f", "testdata/record.yaml")
 	const kinds = "deployment,daemonset,clusterrole,validatingadmissionpolicy"
 	before := get(t, "get", kinds, "-A", "-o", "name")
+	// Helm's watch of the hook misses its end now and then, and goes on until the time is over.
+	uninstall := []string{"uninstall", "godwit", "--namespace", own, "--timeout", "20s"}
 	apitest.Eventually(t, "the policy is in force", func() (bool, error) {
-		_, err := run(t, "uninstall", "godwit", "--namespace", own)
+		_, err := run(t, uninstall...)
 		if err == nil {
 			return false, fmt.Errorf("it was removed")
 		}
@@ -161,7 +163,7 @@ func TestChartLives(t *testing.T) {
 	}
 	get(t, "delete", "vmrecord", "-A", "--all")
 	apitest.Eventually(t, "it is removed", func() (bool, error) {
-		_, err := run(t, "uninstall", "godwit", "--namespace", own)
+		_, err := run(t, uninstall...)
 		return err == nil, err
 	})
 	if left := get(t, "get", "deployment,daemonset,validatingadmissionpolicy", "-A", "-o", "name"); left != "" {
