@@ -54,11 +54,20 @@ func newNS(t *testing.T, name string) string {
 	return path
 }
 
-// settled waits until no address is tentative: only then is a dump comparable.
+// settled waits until no address is tentative, and each has its route: only then is a dump comparable. The kernel makes
+// the route a moment after an address is no longer tentative.
 func settled(t *testing.T, ns string) {
 	t.Helper()
+	address := regexp.MustCompile(`inet6 ([0-9a-f:]+)/`)
 	eventually(t, "duplicate address detection ends", func() bool {
-		return !strings.Contains(sh(t, ns, "ip", "-6", "addr"), "tentative")
+		all := sh(t, ns, "ip", "-6", "addr", "show", "up")
+		routes := sh(t, ns, "ip", "-6", "route", "show", "table", "local") + "\n"
+		for _, m := range address.FindAllStringSubmatch(all, -1) {
+			if !strings.Contains(routes, "local "+m[1]+" dev ") {
+				return false
+			}
+		}
+		return !strings.Contains(all, "tentative")
 	})
 }
 

@@ -3,8 +3,13 @@
 package pod
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
+
+	"godwit.dev/godwit/integration/harness"
 )
 
 // shown is what a container prints of the files that its pod has for it.
@@ -35,6 +40,16 @@ func (n *node) sandboxAPI(t *testing.T) {
 		"http://127.0.0.1:8080/")
 	if out := n.crictl("statsp", "-o", "json"); !strings.Contains(out, pod) {
 		t.Errorf("stats of pods: %s", out)
+	}
+	// godwitd tries to reach a containerd that was away after a pause. Until then it warns that it knows no names.
+	if err := harness.Poll(t.Context(), 30*time.Second, func(ctx context.Context) error {
+		out, err := n.RunGodwit(ctx, "-n", "k8s.io", "ps", "-o", "json")
+		if err == nil && !strings.Contains(out, `"warning": ""`) {
+			err = errors.New(out)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 	n.seesPod(t, pod, "team/asked")
 	_, err := n.RunGodwit(t.Context(), "-n", "k8s.io", "exec", pod, "true")
