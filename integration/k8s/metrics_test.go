@@ -45,7 +45,7 @@ func (s site) metricsAreRead() {
 	for text, wants := range map[string][]string{
 		operators: {`godwit_virtualmachine_ready{name="shop",namespace="default"} 1`,
 			`leader_election_master_status{name="godwit-operator"} 1`, `godwit_cleanup_pending 0`,
-			`godwit_operation_phase_seconds_count{kind="hibernate"`},
+			`godwit_migration_active 0`},
 		nodes: {`godwit_start_seconds_count{failed="false",mode="restore"} 1`},
 	} {
 		for _, want := range wants {
@@ -63,7 +63,7 @@ func (s site) scrape(url, token string, config *tls.Config) string {
 		s.t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DialContext: s.Dial, TLSClientConfig: config, DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
 		s.t.Fatal(err)
