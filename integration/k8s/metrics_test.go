@@ -63,7 +63,8 @@ func (s site) scrape(url, token string, config *tls.Config) string {
 		s.t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
-	client := &http.Client{Transport: &http.Transport{DialContext: s.Dial, TLSClientConfig: config, DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DialContext: s.Dial, TLSClientConfig: config,
+		DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
 		s.t.Fatal(err)
