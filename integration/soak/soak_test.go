@@ -3,7 +3,6 @@
 package soak
 
 import (
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,9 +12,13 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// TestSoak is two minutes of a schedule that is new each time: GODWIT_SOAK_SEED plays one again.
+// testSeed is a schedule of 30 steps with 12 faults, a full disk and a store that goes away among them.
+const testSeed = 2789739381
+
+// TestSoak is two minutes of one schedule, so that two runs of a commit meet the same verbs and faults. New schedules
+// are for make soak. GODWIT_SOAK_SEED plays another one here.
 func TestSoak(t *testing.T) {
-	seed := rand.Uint64N(1 << 32)
+	seed := uint64(testSeed)
 	if text := os.Getenv("GODWIT_SOAK_SEED"); text != "" {
 		var err error
 		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
