@@ -113,6 +113,9 @@ func TestChartIsTheKustomization(t *testing.T) {
 	if strings.Contains(out, namespace) {
 		t.Errorf("in another namespace something is of %s", namespace)
 	}
+	if n := strings.Count(out, "--namespace=other"); n != 3 {
+		t.Errorf("%d programs are told their namespace, want operator, setup and agent", n)
+	}
 }
 
 // A chart is installed in any namespace, with a person's values. An upgrade leaves what the operator wrote. While there
