@@ -29,6 +29,38 @@ func reset(t *testing.T, ns, mac string) bool {
 	return errors.Is(err, unix.ECONNREFUSED)
 }
 
+// A namespace that is for a guest neither resets its connections nor answers who has its address, also where it is made
+// for it twice.
+func TestForGuest(t *testing.T) {
+	f := newFabric(t, 2, 1500)
+	ns, peer := f.nodes[0], f.nodes[1]
+	mac := mustRead(t, ns)[0].NIC.MAC
+	if !reset(t, peer, mac) {
+		t.Error("no reset from a namespace as any other: this test proves nothing")
+	}
+	for range 2 {
+		if err := ForGuest(ns); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if reset(t, peer, mac) {
+		t.Error("the host answers for a guest that is to come")
+	}
+	sh(t, peer, "ip", "neigh", "del", "10.88.0.2", "dev", "eth0")
+	in, err := os.Open(peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	err = within(in, func() error {
+		_, err := net.DialTimeout("tcp4", "10.88.0.2:8080", time.Second)
+		return err
+	})
+	if out := sh(t, peer, "ip", "neigh", "show", "10.88.0.2"); err == nil || strings.Contains(out, mac) {
+		t.Errorf("the host says that it has the address of a guest that is to come: %v, %s", err, out)
+	}
+}
+
 // A network that a VM has left for another node says nothing in its place, from whatever state. One that is given back
 // does, which is why there are both.
 func TestLeave(t *testing.T) {

@@ -59,6 +59,15 @@ func IsHost(path string) (bool, error) {
 // $path ip rule del table local
 func NewGuestNamespace(path string) error { return newNamespace(path, clearLocalRoutes) }
 
+// ForGuest makes a namespace that is there one for a VM's interfaces, as NewGuestNamespace makes it. Interfaces are to
+// come after it.
+func ForGuest(path string) error {
+	if err := Do(path, clearLocalRoutes); err != nil {
+		return fmt.Errorf("prepare namespace for a guest: %w", err)
+	}
+	return nil
+}
+
 func newNamespace(path string, within func() error) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return fmt.Errorf("make namespace %s: %w", path, err)
@@ -120,7 +129,7 @@ func clearLocalRoutes() error {
 	defer h.Close()
 	rule := netlink.NewRule()
 	rule.Family, rule.Table, rule.Priority = unix.AF_INET, unix.RT_TABLE_LOCAL, 0
-	if err := h.RuleDel(rule); err != nil {
+	if err := ignoreMissing(h.RuleDel(rule)); err != nil {
 		return fmt.Errorf("delete rule of local addresses: %w", err)
 	}
 	for _, which := range []string{"all", "default"} {

@@ -282,11 +282,17 @@ func (c *creation) serve(context.Context, *steps.Undo) error {
 
 func (c *creation) hold(ctx context.Context, _ *steps.Undo) error {
 	ns := sandboxprocess.Namespace{Path: c.bundle.NetNS, New: c.bundle.NetNS == "" && !c.bundle.HostNetwork}
-	return c.host.Hold(ctx, ns, func(id proc.ID) error {
+	err := c.host.Hold(ctx, ns, func(id proc.ID) error {
 		netns := c.bundle.NetNS
 		if ns.New {
 			netns = fmt.Sprintf("/proc/%d/ns/net", id.PID)
 		}
 		return c.vm.write(func(j *journal.Journal) { j.Holder, j.NetNS = id, netns })
 	})
+	j := c.vm.journal.Load()
+	if err != nil || !ns.New || len(j.Spec.NICs) == 0 {
+		return err
+	}
+	// The VM comes, and may still run elsewhere: the kernel of its namespace must not answer for it.
+	return c.host.Network.ForGuest(j.NetNS)
 }

@@ -182,15 +182,23 @@ func (m *fakeMachine) Process() vmm.Process {
 }
 
 type fakeNetwork struct {
-	mu sync.Mutex // of attached, detached, left
+	mu sync.Mutex // of attached, detached, left, forGuest
 	*faults
 	links    []network.Link
 	attached bool
 	detached string // the namespace that was given back last
 	left     string // the one that was left silent last
+	forGuest string // the one that a VM's interfaces are to come to
 	up       bool
 	serves   chan served
 	told     atomic.Int32 // how often it was announced
+}
+
+func (n *fakeNetwork) ForGuest(netns string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.forGuest = netns
+	return n.call("prepare namespace")
 }
 
 func (n *fakeNetwork) Read(context.Context, string) ([]network.Link, error) {

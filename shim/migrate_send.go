@@ -46,6 +46,8 @@ func (c *capture) stream() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// The destination has made its interfaces, and its network may have been told that the VM is there.
+	go vm.nic.announce(c.ctx)
 	state, err := memoryFile("state")
 	if err != nil {
 		return "", err

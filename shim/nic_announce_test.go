@@ -44,3 +44,27 @@ func TestAnnounced(t *testing.T) {
 		})
 	}
 }
+
+// A namespace that is the VM's alone is made for a guest before a VM comes, which may still run elsewhere. A VM that
+// boots has it as any container.
+func TestComesToASilentNamespace(t *testing.T) {
+	w := newWorld(t).running()
+	if w.net.forGuest != "" {
+		t.Errorf("a boot in %s", w.net.forGuest)
+	}
+	w.sleeps().running()
+	if netns := w.journal().NetNS; w.net.forGuest != netns || netns == "" {
+		t.Errorf("a wake in %q, its namespace is %q", w.net.forGuest, netns)
+	}
+}
+
+// A VM that is about to be sent says where it is: the network may have heard otherwise from the destination.
+func TestSourceAnnounces(t *testing.T) {
+	w := moving(t)
+	w.net.told.Store(0)
+	_, err := w.send()
+	w.must("send", err)
+	if !eventually(func() bool { return w.net.told.Load() == 1 }) {
+		t.Errorf("announced %d times", w.net.told.Load())
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/vmm"
@@ -82,7 +84,7 @@ func (n *nicSet) up(ctx context.Context) error {
 // announceBound is how long the network may take to be told where the VM is.
 const announceBound = 5 * time.Second
 
-// announce tells the network where the VM is.
+// announce tells the network where the VM is. It stops where the VM stands still meanwhile.
 func (n *nicSet) announce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, announceBound)
 	defer cancel()
@@ -90,7 +92,7 @@ func (n *nicSet) announce(ctx context.Context) {
 	if nics == nil {
 		return // taken back already
 	}
-	if err := nics.Announce(ctx); err != nil {
+	if err := nics.Announce(ctx); err != nil && !errdefs.IsFailedPrecondition(err) {
 		n.log.Warn("announce", "error", err)
 	}
 }

@@ -107,6 +107,8 @@ type Agent interface {
 
 // Network joins the namespace of a task with the NICs of its VM.
 type Network interface {
+	// ForGuest is asked before the interfaces of a VM that comes here are made: nothing may speak for it yet.
+	ForGuest(netns string) error
 	Read(ctx context.Context, netns string) ([]network.Link, error)
 	// FindGateways is asked before Attach, for guests that are not told by an agent.
 	FindGateways(ctx context.Context, netns string, links []network.Link) ([]network.Link, error)

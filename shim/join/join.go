@@ -87,6 +87,8 @@ func Host(cfg *config.Config) (*shim.Host, error) {
 // networks implements the shim's interfaces with package network.
 type networks struct{}
 
+func (networks) ForGuest(netns string) error { return network.ForGuest(netns) }
+
 func (networks) Read(ctx context.Context, netns string) ([]network.Link, error) {
 	return network.Read(ctx, netns)
 }
