@@ -60,7 +60,7 @@ func (m *Machine) callToEnd(ctx context.Context, call func(context.Context) erro
 	defer cancel()
 	err := call(ctx)
 	if err != nil && !isRefusal(err) {
-		m.lost = true
+		m.lost, m.standing = true, false
 	}
 	return err
 }

@@ -44,8 +44,8 @@ var booted = []step{
 	{"remove disk", 3, func(ctx context.Context, _ *testing.T, m *Machine, _ vmm.Config) error {
 		return m.RemoveDisk(ctx, "image")
 	}},
-	{"pause", 2, func(ctx context.Context, _ *testing.T, m *Machine, _ vmm.Config) error { return m.Pause(ctx) }},
-	{"save", 2, func(ctx context.Context, t *testing.T, m *Machine, _ vmm.Config) error {
+	{"pause", 1, func(ctx context.Context, _ *testing.T, m *Machine, _ vmm.Config) error { return m.Pause(ctx) }},
+	{"save", 1, func(ctx context.Context, t *testing.T, m *Machine, _ vmm.Config) error {
 		f, err := os.Create(filepath.Join(t.TempDir(), "state"))
 		if err != nil {
 			t.Fatal(err)
@@ -57,6 +57,8 @@ var booted = []step{
 
 // restored is a life from a saved state on, which takes so many calls to load.
 func restored(state []byte, calls int) []step {
+	resume := booted[0]
+	resume.calls = 1 // it is known to be paused
 	return append([]step{{"load", calls, func(ctx context.Context, t *testing.T, m *Machine, _ vmm.Config) error {
 		f, err := os.CreateTemp(t.TempDir(), "state")
 		if err != nil {
@@ -67,7 +69,7 @@ func restored(state []byte, calls int) []step {
 			t.Fatal(err)
 		}
 		return m.LoadState(ctx, f)
-	}}}, booted[:5]...)
+	}}, resume}, booted[1:5]...)
 }
 
 // TestFailsAtEachCall: whatever call of a life goes wrong, in whatever way, the step that makes it ends in an error

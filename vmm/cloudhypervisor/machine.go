@@ -33,6 +33,9 @@ type Machine struct {
 	turn chan struct{}
 	plan *plan // how the VM is made; nil once it is, and after Adopt; held with turn
 	lost bool  // a call was not answered: the VM's state is not known; held with turn
+	// standing: the VMM has answered that the VM is paused, and was not asked to resume it since. So it is not asked again
+	// while the VM stands still. Held with turn.
+	standing bool
 	mtu  func(tap, mtu int) error
 	// confined: the process has namespaces of its own. prepare seals it.
 	confined bool
@@ -160,6 +163,10 @@ func (m *Machine) state(ctx context.Context) (string, error) {
 // Resume lets the vCPUs run, for the first time too.
 func (m *Machine) Resume(ctx context.Context) error {
 	err := m.change(ctx, func(ctx context.Context, send sender) error {
+		if m.standing {
+			m.standing = false
+			return send(m.api.resume)
+		}
 		state, err := m.state(ctx)
 		if err != nil {
 			return fmt.Errorf("%w: %w", vmm.ErrNotResumed, err)
@@ -199,16 +206,21 @@ func (m *Machine) booted() error {
 // that has never run stands still as it is.
 func (m *Machine) Pause(ctx context.Context) error {
 	err := m.change(ctx, func(ctx context.Context, send sender) error {
+		refused := send(m.api.pause)
+		if !isRefusal(refused) {
+			m.standing = refused == nil
+			return refused
+		}
 		state, err := m.state(ctx)
 		switch {
 		case err != nil:
-			return err
+			return errors.Join(refused, err)
 		case state == "":
 			return fmt.Errorf("there is no VM: %w", errdefs.ErrFailedPrecondition)
-		case state != stateRunning:
-			return nil
+		case state == stateRunning:
+			return refused
 		}
-		return send(m.api.pause)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("pause VM: %w", err)

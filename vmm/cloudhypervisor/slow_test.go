@@ -35,7 +35,7 @@ var slow = map[string]func(ctx context.Context, t *testing.T, m *Machine, nic vm
 }
 
 // slowAt is the number of that call: a Resume is vm.info and vm.boot.
-var slowAt = map[string]int{"pause": 3, "save": 5, "add NIC": 2, "add disk": 2, "power button": 2}
+var slowAt = map[string]int{"pause": 2, "save": 3, "add NIC": 2, "add disk": 2, "power button": 2}
 
 // leave begins a step whose caller leaves in the midst of it.
 func leave(t *testing.T, f fake, m *Machine, name string, nic vmm.NIC) {

@@ -44,12 +44,14 @@ func frame(state []byte) []byte {
 }
 
 func (m *Machine) save(ctx context.Context, send sender) (_ []byte, err error) {
-	now, err := m.state(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if now != statePaused {
-		return nil, fmt.Errorf("VM is %q, not paused: %w", now, errdefs.ErrFailedPrecondition)
+	if !m.standing {
+		now, err := m.state(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if now != statePaused {
+			return nil, fmt.Errorf("VM is %q, not paused: %w", now, errdefs.ErrFailedPrecondition)
+		}
 	}
 	home, there := m.workPaths()
 	if err := clearScratch(home); err != nil {
@@ -134,6 +136,7 @@ func (m *Machine) load(ctx context.Context, from *os.File, send sender) (err err
 		return errors.Join(err, fmt.Errorf("VM is %q after the restore, not paused: %w", now,
 			errors.Join(stateErr, errdefs.ErrInternal)))
 	}
+	m.standing = err == nil
 	return err
 }
 
