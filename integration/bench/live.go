@@ -23,6 +23,7 @@ type liveBench struct {
 	bench
 	ports *observer.Ports // 0: node a's, 1: node b's
 	there *harness.Node
+	step  func(ctx context.Context, kind string, sizes []shape) error // of the ring: a round
 }
 
 // RunLive measures moves between two nodes, and QEMU's own live migration of the same guest. Its result is as Run's.

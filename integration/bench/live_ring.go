@@ -62,11 +62,19 @@ func ringFigures(kind string) []*Figure {
 		add("ch_restore_ms_"+s.name, "ms", Guest, "Cloud Hypervisor's own restore by copy to the first tick", nil)
 	}
 	if kind != "qemu" {
-		all = append(all, &Figure{Name: "differing_pages", Unit: "pages", Source: Kernel, Most: goal(0), in: verifyGroup,
-			What: "of both RAM files, compared before cont"}, &Figure{Name: "last_pass_pages", Unit: "pages", Source: Own,
-			Least: goal(1), in: verifyGroup, What: "that were sent in the pause of that move"})
+		all = append(all, ringVerifyFigures()...)
 	}
 	return all
+}
+
+// ringVerifyFigures are of a move whose RAM is compared.
+func ringVerifyFigures() []*Figure {
+	return []*Figure{
+		{Name: "differing_pages", Unit: "pages", Source: Kernel, Most: goal(0), in: verifyGroup,
+			What: "of both RAM files, compared before cont"},
+		{Name: "last_pass_pages", Unit: "pages", Source: Own, Least: goal(1), in: verifyGroup,
+			What: "that were sent in the pause of that move"},
+	}
 }
 
 // ringStartFigures lists what is measured of starts there.
@@ -82,7 +90,16 @@ func ringStartFigures() []*Figure {
 // the budget is used. What it does not reach stays null.
 func RunRing(ctx context.Context, log io.Writer, most int, budget time.Duration) (*Result, error) {
 	return inRing(log, most, ringFigures(harness.VMM()), func(b *liveBench) (int, error) {
+		b.step = b.ringRound
 		return b.ringMoves(ctx, harness.VMM(), time.Now().Add(budget))
+	})
+}
+
+// RunRingVerify compares the RAM of a live move, and measures nothing else.
+func RunRingVerify(ctx context.Context, log io.Writer, rounds int) (*Result, error) {
+	return inRing(log, rounds, ringVerifyFigures(), func(b *liveBench) (int, error) {
+		b.step = func(ctx context.Context, _ string, _ []shape) error { return b.verify(ctx, false) }
+		return b.ringMoves(ctx, harness.VMM(), time.Now().Add(time.Hour))
 	})
 }
 
@@ -134,7 +151,7 @@ func (b *liveBench) ringMoves(ctx context.Context, kind string, until time.Time)
 	sizes := ringFits(host.Totalram * uint64(host.Unit))
 	for b.round = 0; b.round < b.Rounds; {
 		begun := time.Now()
-		err := b.ringRound(ctx, kind, sizes)
+		err := b.step(ctx, kind, sizes)
 		b.round++
 		took := time.Since(begun)
 		b.say("round %d took %s", b.round, took.Round(time.Second))
@@ -252,7 +269,7 @@ func (b *liveBench) ringRound(ctx context.Context, kind string, sizes []shape) e
 	for _, s := range sizes {
 		turns := []func(context.Context) error{func(ctx context.Context) error { return b.ringOwn(ctx, s, kind) }}
 		if kind != "qemu" {
-			turns = append(turns, func(ctx context.Context) error { return b.chOwn(ctx, s) })
+			turns = append(turns, func(ctx context.Context) error { return b.chOwn(ctx, s, true) })
 		}
 		for i := range turns {
 			steps = append(steps, turns[(i+b.round)%len(turns)])

@@ -19,6 +19,21 @@ func TestLiveInRing(t *testing.T) {
 	}
 }
 
+// TestGapInRing says where the time of a gap goes.
+func TestGapInRing(t *testing.T) {
+	r, err := RunRingGap(t.Context(), os.Stdout, 2)
+	tell(t, r, err)
+}
+
+// TestVerifyInRing compares every page of moves.
+func TestVerifyInRing(t *testing.T) {
+	r, err := RunRingVerify(t.Context(), os.Stdout, 3)
+	tell(t, r, err)
+	if wrong := r.Wrong(); len(wrong) > 0 {
+		t.Fatal(wrong)
+	}
+}
+
 func TestStartsInRing(t *testing.T) {
 	r, err := RunRingStarts(t.Context(), os.Stdout, 3)
 	tell(t, r, err)

@@ -84,13 +84,13 @@ func TestDiffer(t *testing.T) {
 	for _, at := range []int{0, 1, pageSize, 2<<20 + 17, len(a) - 1} {
 		b[at] = 1
 	}
-	if n, err := differ(bytes.NewReader(a), bytes.NewReader(b), t.Logf); err != nil || n != 4 {
+	if n, err := differ(bytes.NewReader(a), bytes.NewReader(b), noWallClock, t.Logf); err != nil || n != 4 {
 		t.Errorf("%d pages, %v; want 4", n, err)
 	}
-	if n, err := differ(bytes.NewReader(a), bytes.NewReader(a), t.Logf); err != nil || n != 0 {
+	if n, err := differ(bytes.NewReader(a), bytes.NewReader(a), noWallClock, t.Logf); err != nil || n != 0 {
 		t.Errorf("%d pages, %v; want none", n, err)
 	}
-	if _, err := differ(bytes.NewReader(a), bytes.NewReader(a[:len(a)-1]), t.Logf); err == nil {
+	if _, err := differ(bytes.NewReader(a), bytes.NewReader(a[:len(a)-1]), noWallClock, t.Logf); err == nil {
 		t.Error("files of different sizes are compared")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -137,6 +138,24 @@ func (p *Ports) Cross(from, to int) (c Crossing, err error) {
 		}
 	}
 	return c, nil
+}
+
+// Around answers up to n ticks before a guest's way and after it.
+func (p *Ports) Around(from, to, n int) (here, there []Tick) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	here, there = p.ticks[from], p.ticks[to]
+	return slices.Clone(here[max(0, len(here)-n):]), slices.Clone(there[:min(n, len(there))])
+}
+
+// Heard answers when the guest was last heard at a place since Forget; zero: not at all.
+func (p *Ports) Heard(place int) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ticks := p.ticks[place]; len(ticks) > 0 {
+		return ticks[len(ticks)-1].At
+	}
+	return time.Time{}
 }
 
 // Arrived reports whether the guest was heard at a place since Forget.
