@@ -259,6 +259,7 @@ func (c *creation) journal(_ context.Context, u *steps.Undo) (err error) {
 	}
 	c.next.Shim = self
 	u.Add("reclaim", func(ctx context.Context) error {
+		c.vm.journal.Close()
 		j := c.vm.journal.Load()
 		// Without a fence: nothing of the attempt is left, and it may be made again.
 		return errors.Join(c.vm.socket.close(c.vm.life), reclaimUnfenced(ctx, c.host, c.vm.dir, j))

@@ -131,9 +131,7 @@ func (a *arrival) run() {
 	if err != nil && !gone {
 		a.vm.log.Error("receive VM: it will not run here", "operation", a.ref.GetOperation(), "attempt", a.ref.GetAttempt(),
 			"error", err)
-		if err := a.vm.write(func(j *journal.Journal) { j.Refusal = err.Error() }); err != nil {
-			a.vm.log.Warn("note why it will not run here", "error", err)
-		}
+		_ = a.vm.journal.owe("why it will not run here", func(j *journal.Journal) { j.Refusal = err.Error() })
 		a.vm.endCreated(a.vm.life, killed)
 	}
 }

@@ -41,11 +41,11 @@ func (p *pod) adoptMembers(j *journal.Journal, state TaskState) {
 }
 
 // keepEnds notes how the containers had ended that are not taken up, for the next time that the pod sleeps or moves.
-func (p *pod) keepEnds(r *journal.Resume) error {
+func (p *pod) keepEnds(r *journal.Resume) {
 	if !p.vm.isPod() {
-		return nil
+		return
 	}
-	return p.vm.write(func(j *journal.Journal) {
+	_ = p.vm.journal.owe("which containers had ended", func(j *journal.Journal) {
 		for _, has := range j.Members {
 			if m, end := j.Spec.Pod.Member(has.Guest), r.EndOf(has.Guest); m != nil && end != nil {
 				j.NoteEnd(m.Name, *end)

@@ -108,12 +108,11 @@ func (p *pod) settle(ctx context.Context) {
 	defer p.changing.Unlock()
 	for _, guest := range p.left() {
 		err := removeContainer(ctx, agent, guest)
-		if err == nil {
-			err = vm.write(func(j *journal.Journal) { forgetGuest(j, guest) })
-		}
 		if err != nil {
 			vm.log.Warn("remove a container that had ended in the snapshot", "container", guest, "error", err)
+			continue
 		}
+		_ = vm.journal.owe("that a container is gone", func(j *journal.Journal) { forgetGuest(j, guest) })
 	}
 }
 

@@ -44,6 +44,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	case journal.Fenced:
 		return a.answerForFence(ctx)
 	case journal.Released:
+		vm.journal.Close()
 		return reclaim(ctx, host, vm.dir, vm.journal.Load())
 	}
 	if err := vm.serve(func() (*VM, error) { return vm, nil }); err != nil {
@@ -58,6 +59,7 @@ func Adopt(ctx context.Context, host *Host, namespace, id string) error {
 	retry.Sleep(ctx, answerWait)
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 	defer cancel()
+	vm.journal.Close() // another process may have it
 	j := vm.journal.Load()
 	if mine, err := a.stillOwner(); err != nil || !mine {
 		return errors.Join(err, vm.socket.close(vm.life))

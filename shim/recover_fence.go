@@ -145,7 +145,7 @@ func (r vmRecord) giveUpWake(ctx context.Context, j *journal.Journal, reason str
 // for Delete or a successor to tell.
 func (vm *VM) fence(ctx context.Context, reason string) error {
 	j := vm.journal.Load()
-	err := vm.write(func(j *journal.Journal) { j.Phase = journal.Fenced })
+	err := vm.journal.owe("a fence", func(j *journal.Journal) { j.Phase = journal.Fenced }) // a successor sets it too
 	if !j.Self {
 		return err
 	}

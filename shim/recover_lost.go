@@ -51,9 +51,8 @@ func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) e
 		rec.GetGeneration(), "ran_under", j.Generation, "reason", reason)
 	// First, for the process that gives its network back, also one that comes after this shim's death: its addresses are
 	// in use.
-	if err := vm.write(func(j *journal.Journal) { j.Reassigned = true }); err != nil {
-		vm.log.Error("note that a VM is somebody else's by now", "error", err) // two that run are worse
-	}
+	// Whether the disk takes it or not: two that run are worse.
+	_ = vm.journal.owe("that the VM is somebody else's by now", func(j *journal.Journal) { j.Reassigned = true })
 	switch state {
 	case Stopped:
 	case Created:

@@ -84,10 +84,8 @@ func (a *adoption) finishWake(ctx context.Context) {
 		return
 	}
 	vm.log.Info("the wake of a shim that died is finished", "operation", j.Operation, "attempt", j.Attempt)
-	if err := vm.pod.keepEnds(&j.Resume); err != nil {
-		vm.log.Warn("note which containers had ended", "error", err)
-	}
-	s.startTraffic(ctx)
+	vm.pod.keepEnds(&j.Resume)
+	s.startTraffic()
 	vm.pod.settle(ctx)
 }
 
@@ -121,25 +119,19 @@ func (s *starting) reopen(context.Context, *steps.Undo) error {
 }
 
 // startTraffic lets everything flow after a Start that has succeeded.
-func (s *starting) startTraffic(ctx context.Context) {
+func (s *starting) startTraffic() {
 	vm := s.vm
-	awake := func(context.Context) error {
-		return vm.journal.Update(func(j *journal.Journal) error {
+	if vm.origin.restored {
+		_ = vm.journal.owe("that the VM is awake", func(j *journal.Journal) {
 			if j.Phase == journal.Own { // else an operation has it by now, and has said so
 				j.Waking, j.Readdressed, j.Resume = false, false, journal.Resume{}
 			}
-			return nil
 		})
-	}
-	var noted error
-	if vm.origin.restored {
-		noted = awake(ctx)
 	}
 	vm.startTraffic()
 	if s.flows != nil {
 		s.flows()
 	}
-	vm.retryWhileRunning("note that the VM is awake", noted, awake)
 	go vm.watchVMM()
 	go vm.trimMemory()
 }

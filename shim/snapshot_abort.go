@@ -100,8 +100,8 @@ func (c *capture) drop() {
 
 // resume takes the VM from Aborting to Running. The record says OWN first: a crash in between must not leave a VM that
 // has no owner. Where it cannot be written, a VM that has voted stays, and so does one whose resume was not ordered.
-// Another runs on under SENDING, which a successor aborts. A VM that cannot be resumed is in an unknown state and ends;
-// whatever else goes wrong is tried again while it runs.
+// Another runs on: a successor aborts the SENDING that the disk has until it has room. A VM that cannot be resumed is
+// in an unknown state and ends; whatever else goes wrong is tried again while it runs.
 func (c *capture) resume(from State, ordered bool) error {
 	vm := c.vm
 	bound := time.Duration(vm.host.Config.Timeouts.Abort)
@@ -146,6 +146,9 @@ func (c *capture) finishResume(ctx context.Context, noted, up error) error {
 		vm.log.Error("plug NICs in again; it is tried while the VM runs", "error", err)
 	}
 	vm.op.progress.clear()
+	if noted != nil { // before another operation may come, whose own word must stand
+		_ = vm.journal.owe("the end of an operation", c.endOperation)
+	}
 	vm.mu.Lock()
 	vm.op.capture = nil
 	next := Running
@@ -155,7 +158,6 @@ func (c *capture) finishResume(ctx context.Context, noted, up error) error {
 	err := vm.setState(next)
 	vm.mu.Unlock()
 	vm.startTraffic()
-	vm.retryWhileRunning("write journal", noted, c.noteResumed())
 	vm.retryWhileRunning("set links up", up, vm.nic.up)
 	vm.retryWhileRunning("meet guest", met, vm.reconnectAll)
 	go vm.trimMemory()
@@ -222,18 +224,6 @@ func (vm *VM) retryWhileRunning(what string, err error, again func(context.Conte
 			}
 		}
 	})
-}
-
-// noteResumed writes OWN unless another operation has come.
-func (c *capture) noteResumed() func(context.Context) error {
-	vm := c.vm
-	return func(context.Context) error {
-		return vm.write(func(j *journal.Journal) {
-			if j.Phase == journal.Sending && j.Operation == c.ref.GetOperation() && j.Attempt == c.ref.GetAttempt() {
-				c.endOperation(j)
-			}
-		})
-	}
 }
 
 // reconnectAll is reconnect for a VM whose traffic flows without its init.

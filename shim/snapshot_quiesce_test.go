@@ -102,6 +102,6 @@ func TestCaptureWaitsForTheStreams(t *testing.T) {
 	if err := may(); !errors.Is(err, errBusy) {
 		t.Errorf("before the streams flow: %v", err)
 	}
-	s.startTraffic(t.Context())
+	s.startTraffic()
 	w.must("capture it then", may())
 }

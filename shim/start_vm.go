@@ -70,7 +70,7 @@ func (t *Task) start(caller context.Context) error {
 		vm.log.Error("start task", "error", err)
 		return err
 	}
-	r.startTraffic(ctx)
+	r.startTraffic()
 	r.keepDisk()
 	r.cloning.request()
 	if err := t.bundle.Hooks.Run(ctx, bundle.Poststart, t.hookState(specs.StateRunning)); err != nil {

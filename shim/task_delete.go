@@ -177,6 +177,7 @@ func (vm *VM) releaseResources(ctx context.Context) error {
 			vm.log.Warn("give back wake", "error", err)
 		}
 	}
+	vm.journal.Close()
 	j := vm.journal.Load()
 	if err := reclaim(ctx, vm.host, vm.dir, j); err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/events"
-	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/vmm"
 )
 
@@ -35,7 +34,7 @@ type VM struct {
 
 	// Components, each with a lock of its own. mu may be held where one of these is taken to look
 	// at a component, and is not taken by one that holds its own.
-	journal  journal.Store // empty before Create
+	journal  vmJournal // empty before Create
 	nic      *nicSet
 	clock    *guestClock
 	vmm      vmmFacts
@@ -56,15 +55,16 @@ func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id
 		vmName: vmName{namespace, id}, life: ctx, state: New, events: q, log: log.With("vm", namespace+"/"+id),
 		tasks: map[string]*Task{},
 	}
+	vm.journal.vm = vm
 	vm.ending = &ending{vm: vm}
 	vm.pod = &pod{vm: vm, added: make(chan struct{}, 1), told: map[string][32]byte{}, doubtful: map[string]bool{},
 		stop: &podStop{vm: vm}}
 	vm.postcopy = &postcopy{vm: vm}
 	vm.notices = &notices{vm: vm}
 	vm.socket = &machineSocket{log: vm.log}
-	vm.tracking = &ramTracking{of: vm, journal: &vm.journal, log: vm.log}
+	vm.tracking = &ramTracking{of: vm, journal: &vm.journal.Store, log: vm.log}
 	vm.clock = newGuestClock(vm, vm.log)
-	vm.nic = newNICSet(vm, &vm.journal, vm.log)
+	vm.nic = newNICSet(vm, &vm.journal.Store, vm.log)
 	vm.owner = vm.newTask(task)
 	return vm
 }

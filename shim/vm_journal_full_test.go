@@ -12,6 +12,8 @@ import (
 
 	"godwit.dev/godwit/internal/durable"
 	"godwit.dev/godwit/shim/journal"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
 
 // A full disk under the journal refuses a hibernate by class and leaves the VM as it
@@ -38,5 +40,25 @@ func TestCaptureOnAFullDisk(t *testing.T) {
 	durable.SyncDir = real
 	if _, err := w.capture(); err != nil {
 		t.Errorf("capture with space: %v", err)
+	}
+}
+
+// A second operation that a full disk refuses too is not the end of the word that the first one is over: the journal
+// says OWN when there is room.
+func TestAbortedTwiceOnAFullDisk(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.current()
+	_, err := w.capture()
+	w.must("capture", err)
+	free := w.full()
+	_, err = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
+	w.must("abort", err)
+	w.aborted++
+	if _, err := w.capture(); err == nil {
+		t.Fatal("captured on a full disk")
+	}
+	free()
+	if !eventually(func() bool { j, err := journal.Read(vm.dir); return err == nil && j.Phase == journal.Own }) {
+		t.Error("the journal never says OWN")
 	}
 }
