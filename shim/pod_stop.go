@@ -72,10 +72,13 @@ func (p *podStop) run(until time.Time) {
 	order := &nodev1.HibernateRequest{Vm: vm.name(), Operation: newStop(), EndExecs: true, Uid: sp.UID,
 		Generation: generation}
 	vm.log.Info("the pod is stopped: its signals are held", "until", until, "operation", order.GetOperation())
-	for {
+	for told := false; ; {
 		answer, err := p.ask("")
 		if left := answer.GetGraceMs(); left > 0 {
-			until = time.Now().Add(time.Duration(left)*time.Millisecond - stopMargin)
+			// The kill is where it was when this was asked first: what is told later as left from now on is not more.
+			if end := time.Now().Add(time.Duration(left)*time.Millisecond - stopMargin); !told || end.Before(until) {
+				until, told = end, true
+			}
 		}
 		if err == nil && answer.GetStays() && time.Since(begun) < stopSettle {
 			retry.Sleep(vm.life, stopRetry)

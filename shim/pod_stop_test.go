@@ -110,6 +110,7 @@ func TestPodStop(t *testing.T) {
 	hibernate, pass := &nodev1.StoppingResponse{Hibernate: true}, &nodev1.StoppingResponse{Reason: "a liveness probe"}
 	stays := &nodev1.StoppingResponse{Stays: true}
 	busy, short := &nodev1.StoppingResponse{Wait: true}, &nodev1.StoppingResponse{Hibernate: true, GraceMs: 1000}
+	soon := &nodev1.StoppingResponse{Hibernate: true, GraceMs: (stopMargin + 200*time.Millisecond).Milliseconds()}
 	away := fmt.Errorf("no operator: %w", errdefs.ErrUnavailable)
 	done, failed, passing := nodev1.Phase_PHASE_SUCCEEDED, "failed precondition", "unavailable"
 	for name, test := range map[string]struct {
@@ -136,6 +137,8 @@ func TestPodStop(t *testing.T) {
 		"it is refused": {answers: []any{hibernate}, orders: []any{fmt.Errorf("no: %w", errdefs.ErrFailedPrecondition)},
 			ordered: true, ends: true, fails: "no"},
 		"the time is over": {answers: []any{short}, ends: true, fails: "terminationGracePeriodSeconds"},
+		"the same time is told again": {answers: []any{soon}, orders: []any{away}, ordered: true, ends: true,
+			fails: "terminationGracePeriodSeconds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -27,6 +27,8 @@ type Policy struct {
 	Pull Pull
 	// OwnWakes: a VM whose record no node made wakes by the controller's own order alone, which says in which place.
 	OwnWakes bool
+	// Boots refuses that a node boots a VM whose record no node made; nil: each node may.
+	Boots func(ctx context.Context, rec *nodev1.Record, node string) error
 }
 
 // PolicyOf is the policy of a configuration. Repositories of VMs may lie below own too, the prefix of the
@@ -103,12 +105,24 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 			"set operatingMode Running in its VirtualMachine: %w", op.GetVm().GetNamespace(), op.GetVm().GetId(), peer,
 			errdefs.ErrPermissionDenied)
 	}
+	if err := s.boots(ctx, was, now, peer); err != nil {
+		return err
+	}
 	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE || claims(was, now, peer) {
 		if err := s.policy.Pull.Allows(ctx, was, peer); err != nil {
 			return err
 		}
 	}
 	return s.tally.admit(ctx, s, peer, was == nil, opens)
+}
+
+// boots asks the policy whether a node may take a VM of the controller that nothing has: no operation brings it.
+func (s *Service) boots(ctx context.Context, was, now *nodev1.Record, peer string) error {
+	if s.policy.Boots == nil || was == nil || was.GetMadeBy() != "" || was.GetOperation() != nil ||
+		was.GetOwner().GetNode() == peer || now.GetOwner().GetNode() != peer {
+		return nil
+	}
+	return s.policy.Boots(ctx, was, peer)
 }
 
 // claims reports whether a node takes a VM that has snapshots and no owner: from then on it is the one that had the

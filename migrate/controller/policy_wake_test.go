@@ -1,6 +1,8 @@
 package controller_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -44,6 +46,46 @@ func TestOwnWakes(t *testing.T) {
 			if test.refused != errdefs.IsPermissionDenied(err) || !test.refused && err != nil ||
 				test.refused && !strings.Contains(err.Error(), "operatingMode") {
 				t.Errorf("the wake: %v", err)
+			}
+		})
+	}
+}
+
+// A VM whose record the controller's host has made boots at a node by the controller's word alone.
+func TestBoots(t *testing.T) {
+	for name, test := range map[string]struct {
+		madeBy, owner   string
+		remote, refused bool
+	}{
+		"of an object, by another node": {remote: true, refused: true},
+		"of an object, by the host":     {},
+		"another task in its place":     {owner: "a", remote: true},
+		"of a node":                     {madeBy: "b", remote: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := storetest.NewMemory()
+			rec := &nodev1.Record{Vm: vmOf("x"), Uid: "u", Generation: 2, MadeBy: test.madeBy}
+			if test.owner != "" {
+				rec.Owner = &nodev1.Owner{Node: test.owner}
+			}
+			if _, err := st.Apply(t.Context(), rec.GetVm(), 0, transition.Change{Record: rec}); err != nil {
+				t.Fatal(err)
+			}
+			ctx := t.Context()
+			if test.remote {
+				ctx = controller.WithPeer(ctx, "a")
+			}
+			service := controller.New(st).Under(controller.Policy{
+				Boots: func(_ context.Context, rec *nodev1.Record, node string) error {
+					return fmt.Errorf("no pod of %s at %s: %w", rec.GetUid(), node, errdefs.ErrPermissionDenied)
+				}})
+			_, err := service.Own(ctx, &nodev1.OwnRequest{Vm: rec.GetVm(), Node: "a", Generation: 2})
+			if test.refused != errdefs.IsPermissionDenied(err) || !test.refused && test.owner == "" && err != nil {
+				t.Errorf("the boot: %v", err)
+			}
+			now, err := service.Get(t.Context(), &nodev1.GetRequest{Vm: rec.GetVm()})
+			if err != nil || test.refused != (now.GetOwner() == nil) {
+				t.Errorf("the record: %v %v", now, err)
 			}
 		})
 	}

@@ -30,11 +30,17 @@ type Controller struct {
 	store    *store.Store
 }
 
+// PodsOfNodes answers the nodes about pods, and says which node may boot a VM.
+type PodsOfNodes interface {
+	nodev1.PodsService
+	Boots(ctx context.Context, rec *nodev1.Record, node string) error
+}
+
 // Open opens the records in an API server. The notes of nodes are in a namespace. cfg is the configuration of a node:
 // its node is the controller's name, and registry.repository is where cold moves put snapshots. Its certificate is a
 // controller's. pods answers the nodes about pods. figures has the metrics; nil: there are none.
 func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace string, places engine.Places,
-	pods nodev1.PodsService, figures prometheus.Registerer) (*Controller, error) {
+	pods PodsOfNodes, figures prometheus.Registerer) (*Controller, error) {
 	identity, err := identityOf(cfg)
 	if err != nil {
 		return nil, err
@@ -48,6 +54,9 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 	}
 	policy := controller.PolicyOf(cfg, cfg.Registry.Repository)
 	policy.OwnWakes = true
+	if pods != nil {
+		policy.Boots = pods.Boots
+	}
 	alone, err := control.OpenAlone(ctx, control.Options{
 		Config: cfg, Store: st, Name: "kubernetes " + namespace, Records: controller.New(st).Under(policy), Policy: policy,
 		Places: places, Pods: pods, Metrics: figures,

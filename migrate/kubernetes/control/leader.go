@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,7 @@ import (
 type Leader struct {
 	open   func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error)
 	onStop bool
+	grace  time.Duration // at a shutdown
 	ask    []pods.AddressAnnotation
 	places *places.Places
 	pods   *Pods
@@ -46,7 +48,7 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 	if _, err := identityOf(cfg); err != nil {
 		return nil, err
 	}
-	l := &Leader{onStop: o.OnStop, ask: o.Ask}
+	l := &Leader{onStop: o.OnStop, grace: o.ShutdownGrace, ask: o.Ask}
 	l.open = func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error) {
 		figures := prometheus.NewRegistry() // each time it leads its counters begin at 0
 		c, err := Open(ctx, cfg, api, o.Namespace, places, l.pods, figures)
@@ -70,7 +72,8 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 func (l *Leader) Join(mgr manager.Manager) error {
 	l.places = &places.Places{Cached: mgr.GetClient(), Writer: mgr.GetClient(),
 		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop, Ask: l.ask}}
-	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator")}
+	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator"),
+		ShutdownGrace: l.grace}
 	if err := mgr.Add(l); err != nil {
 		return fmt.Errorf("add the controller: %w", err)
 	}

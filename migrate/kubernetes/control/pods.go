@@ -10,11 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/transition"
 
@@ -23,8 +25,9 @@ import (
 
 // Pods answers the nodes about pods. Each answer is read from the API server itself.
 type Pods struct {
-	View   operator.View
-	Events events.EventRecorder
+	View          operator.View
+	Events        events.EventRecorder
+	ShutdownGrace time.Duration // as in decide.Stop
 }
 
 var _ nodev1.PodsService = (*Pods)(nil)
@@ -65,14 +68,32 @@ func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*node
 	o.Shutdown = there && decide.ShutsDown(node)
 	stop := decide.NextStop(o)
 	if failed := req.GetError(); failed != "" {
-		if o.VM != nil && o.Record.GetOwner().GetNode() == o.Node {
-			p.Events.Eventf(o.VM, nil, corev1.EventTypeWarning, "HibernateAborted", "Stop", "the VM ends with its pod %s: %s",
-				req.GetPod().GetName(), failed)
+		if told := decide.FailedStop(o); told != "" {
+			p.Events.Eventf(o.VM, nil, corev1.EventTypeWarning, told, "Stop", "pod %s ends: %s", req.GetPod().GetName(), failed)
 		}
 		stop = decide.Stopped{Reason: "its hibernate came to nothing"}
 	}
 	return &nodev1.StoppingResponse{Hibernate: stop.Hibernate, Wait: stop.Wait, Stays: stop.Stays,
 		GraceMs: stop.Grace.Milliseconds(), Reason: stop.Reason}, nil
+}
+
+// Boots refuses that a node boots a VM that has no pod there. It reads from the API server itself.
+func (p *Pods) Boots(ctx context.Context, rec *nodev1.Record, node string) error {
+	namespace, name, ok := strings.Cut(rec.GetVm().GetId(), ".")
+	if !ok || rec.GetVm().GetNamespace() != store.Kubernetes {
+		return nil
+	}
+	all := &corev1.PodList{}
+	if err := p.View.List(ctx, all, client.InNamespace(namespace), client.MatchingLabels{pods.LabelVM: name}); err != nil {
+		return unread(fmt.Errorf("list pods of VM %s/%s: %w", namespace, name, err))
+	}
+	for i := range all.Items {
+		if decide.BootsIn(rec, &all.Items[i], node) {
+			return nil
+		}
+	}
+	return fmt.Errorf("boot VM %s/%s at node %s: no pod of it is bound to that node: %w", namespace, name, node,
+		errdefs.ErrPermissionDenied)
 }
 
 // question is about a pod, and the VM that it says it is.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 )
@@ -50,8 +51,10 @@ type Action struct {
 	VM        *v1alpha1.VirtualMachine
 	Images    map[string]string // NoteRun: by container
 	Addresses []string          // NoteRun
-	Content   *v1alpha1.VMSnapshotContent
-	Digest    string // TrimSnapshot
+	// AddressesOf is the pod in which they were seen.
+	AddressesOf types.UID
+	Content     *v1alpha1.VMSnapshotContent
+	Digest      string // TrimSnapshot
 
 	// Waits is why nothing is done although something is wanted. Refused: nothing will be until somebody changes
 	// something.

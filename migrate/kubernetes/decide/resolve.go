@@ -78,6 +78,14 @@ func NextResolve(o Resolve) (Resolved, error) {
 	return Resolved{UID: o.Record.GetUid(), Grace: onStop(o.Pod)}, nil
 }
 
+// BootsIn reports whether the VM of a record may boot in a pod at a node. The operator alone sets the labels, and the
+// scheduler the node. A boot that is tried again has claimed more than one generation.
+func BootsIn(rec *nodev1.Record, pod *corev1.Pod, node string) bool {
+	return VMOwner(pod) != nil && pod.Spec.NodeName == node && pod.Labels[pods.LabelRecordUID] == rec.GetUid() &&
+		pod.Labels[pods.LabelOperation] == "" && pods.Generation(pod) <= rec.GetGeneration()+1 && !pods.Ended(pod) &&
+		pod.DeletionTimestamp == nil
+}
+
 // onStop is what a pod has to end whose VM hibernates at a stop.
 func onStop(pod *corev1.Pod) time.Duration {
 	seconds := pod.Spec.TerminationGracePeriodSeconds

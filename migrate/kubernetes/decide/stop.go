@@ -23,7 +23,9 @@ type Stop struct {
 	VM       *v1alpha1.VirtualMachine // nil: there is none
 	Record   *nodev1.Record           // nil: there is none
 	Shutdown bool                     // the node shuts down
-	Now      time.Time
+	// ShutdownGrace is what kubelets give pods then: no object tells it.
+	ShutdownGrace time.Duration
+	Now           time.Time
 }
 
 // Stopped is what becomes of the VM.
@@ -62,9 +64,29 @@ func NextStop(o Stop) Stopped {
 	case isTrue(pod, corev1.DisruptionTarget):
 		return Stopped{Hibernate: true, Reason: "the pod is a target of a disruption"}
 	case o.Shutdown:
-		return Stopped{Hibernate: true, Reason: fmt.Sprintf("node %s shuts down", o.Node)}
+		return Stopped{Hibernate: true, Reason: fmt.Sprintf("node %s shuts down", o.Node), Grace: o.ShutdownGrace}
 	}
 	return Stopped{Stays: true, Reason: "the pod stays, and a container of it is stopped"}
+}
+
+// The events of a stop whose hibernate has failed, as its node says.
+const (
+	EventHibernateAborted = "HibernateAborted" // the VM ends with its pod
+	EventHibernateUnknown = "HibernateUnknown" // an operation is open: the VM may sleep when it ends
+)
+
+// FailedStop is the event of a stop whose hibernate has failed, as its node says; empty: the record says that the node
+// has not the VM, which may sleep or run elsewhere.
+func FailedStop(o Stop) string {
+	rec := o.Record
+	switch {
+	case o.VM == nil || rec.GetUid() != o.UID || pods.RecordUID(o.VM) != o.UID || rec.GetOwner().GetNode() != o.Node ||
+		rec.GetPlace() != "" && rec.GetPlace() != o.Asked.GetUid():
+		return ""
+	case rec.GetOperation() != nil && !undone(rec.GetOperation()):
+		return EventHibernateUnknown
+	}
+	return EventHibernateAborted
 }
 
 // left is what a deleted pod still has to end: at least a second, for 0 would say that it is not known.

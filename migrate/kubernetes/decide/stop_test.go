@@ -38,7 +38,7 @@ func TestNextStop(t *testing.T) {
 		"deleted, late":              {change: at(-time.Hour, 60), hibernate: true, grace: time.Second},
 		"evicted":                    {change: disrupted, hibernate: true, says: "disruption"},
 		"the node shuts down": {change: func(o *decide.Stop) { o.Shutdown = true }, hibernate: true,
-			says: "shuts down"},
+			grace: 20 * time.Second, says: "shuts down"},
 		"deleted by force": {change: func(o *decide.Stop) { o.Pod = nil }, hibernate: true,
 			says: "by force"},
 		"a liveness probe":          {change: func(*decide.Stop) {}, says: "the pod stays"},
@@ -61,7 +61,7 @@ func TestNextStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			vm := world()
 			o := decide.Stop{Node: "a", Asked: &nodev1.Pod{Namespace: "ns", Name: "vm-g3-a0", Uid: "vm-g3-a0"}, UID: "u1",
-				Pod: &vm.Pods[0], VM: vm.Object, Record: vm.Record, Now: now}
+				Pod: &vm.Pods[0], VM: vm.Object, Record: vm.Record, Now: now, ShutdownGrace: 20 * time.Second}
 			test.change(&o)
 			got := decide.NextStop(o)
 			if stays := name == "a liveness probe"; got.Stays != stays {
@@ -72,6 +72,36 @@ func TestNextStop(t *testing.T) {
 				t.Errorf("answered %+v", got)
 			}
 		})
+	}
+}
+
+// What has become of a VM whose hibernate failed, is told of the VM that the node has, and of no other one.
+func TestFailedStop(t *testing.T) {
+	under := func(phase nodev1.Phase) func(*decide.Stop) {
+		return func(o *decide.Stop) { o.Record.Operation = operation(nodev1.Kind_KIND_HIBERNATE, phase) }
+	}
+	for name, test := range map[string]struct {
+		change func(*decide.Stop)
+		told   string
+	}{
+		"it runs":             {func(*decide.Stop) {}, decide.EventHibernateAborted},
+		"aborted":             {under(nodev1.Phase_PHASE_ABORTING), decide.EventHibernateAborted},
+		"it may sleep yet":    {under(nodev1.Phase_PHASE_TRANSFERRING), decide.EventHibernateUnknown},
+		"it will sleep":       {under(nodev1.Phase_PHASE_COMMITTED), decide.EventHibernateUnknown},
+		"it sleeps":           {func(o *decide.Stop) { o.Record.Owner = asleep }, ""},
+		"another node has it": {func(o *decide.Stop) { o.Node = "b" }, ""},
+		"another pod has it":  {func(o *decide.Stop) { o.Record.Place = "p" }, ""},
+		"another VM":          {func(o *decide.Stop) { o.UID = "u2" }, ""},
+		"its object is gone":  {func(o *decide.Stop) { o.VM = nil }, ""},
+		"it has no record":    {func(o *decide.Stop) { o.Record = nil }, ""},
+	} {
+		vm := world()
+		o := decide.Stop{Node: "a", Asked: &nodev1.Pod{Namespace: "ns", Name: "vm-g3-a0", Uid: "vm-g3-a0"}, UID: "u1",
+			Pod: &vm.Pods[0], VM: vm.Object, Record: vm.Record, Now: now}
+		test.change(&o)
+		if told := decide.FailedStop(o); told != test.told {
+			t.Errorf("%s: told %q, want %q", name, told, test.told)
+		}
 	}
 }
 
@@ -142,4 +172,30 @@ func TestNextResolve(t *testing.T) {
 func beingWoken(o *decide.Resolve) {
 	o.Record.Owner = asleep
 	o.Record.Operation = operation(nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_PENDING)
+}
+
+// A VM boots in a pod that the operator has made for that, at the node that it is bound to, and nowhere else.
+func TestBootsIn(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*corev1.Pod)
+		boots  bool
+	}{
+		"its pod":             {func(*corev1.Pod) {}, true},
+		"a boot tried again":  {func(p *corev1.Pod) { p.Labels[pods.LabelGeneration] = "2" }, true},
+		"of another node":     {func(p *corev1.Pod) { p.Spec.NodeName = "b" }, false},
+		"without a node":      {func(p *corev1.Pod) { p.Spec.NodeName = "" }, false},
+		"of another record":   {func(p *corev1.Pod) { p.Labels[pods.LabelRecordUID] = "u2" }, false},
+		"without an owner":    {func(p *corev1.Pod) { p.OwnerReferences = nil }, false},
+		"of an operation":     {func(p *corev1.Pod) { p.Labels[pods.LabelOperation] = "op1" }, false},
+		"it has ended":        {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		"it ends":             {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, false},
+		"of a later boot yet": {func(p *corev1.Pod) { p.Labels[pods.LabelGeneration] = "9" }, false},
+	} {
+		vm := world()
+		vm.Record.Owner, vm.Record.Generation = nil, 2
+		test.change(&vm.Pods[0])
+		if got := decide.BootsIn(vm.Record, &vm.Pods[0], "a"); got != test.boots {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
 }

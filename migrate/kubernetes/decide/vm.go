@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
@@ -43,12 +44,14 @@ type VM struct {
 	Running map[string]string // images of the pod that the record names; empty: it does not tell all of them
 	// Addresses of the VM, as they were written down while it ran; and how its next pod asks for them.
 	Addresses []string
-	Ask       []pods.AddressAnnotation
-	Holders   []string
-	CPU       string
-	Engine    bool // orders can be driven
-	OnStop    bool
-	Now       time.Time
+	// AddressesOf is the pod in which they were seen.
+	AddressesOf types.UID
+	Ask         []pods.AddressAnnotation
+	Holders     []string
+	CPU         string
+	Engine      bool // orders can be driven
+	OnStop      bool
+	Now         time.Time
 }
 
 // NextVM decides what is done next of a VM.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
@@ -80,29 +81,34 @@ func (o VM) leftover() Action {
 
 // note writes down what the containers of a VM run, by digest, and its addresses: its next pod has the same.
 func (o VM) note() Action {
-	addresses := o.addresses()
+	addresses, seen := o.addresses()
 	if o.Record.GetOperation() != nil || len(o.Running) == 0 || maps.Equal(o.Running, o.Images) &&
-		slices.Equal(addresses, o.Addresses) {
+		slices.Equal(addresses, o.Addresses) && (seen == o.AddressesOf || len(addresses) == 0) {
 		return Action{Do: None}
 	}
-	return Action{Do: NoteRun, Images: o.Running, Addresses: addresses}
+	return Action{Do: NoteRun, Images: o.Running, Addresses: addresses, AddressesOf: seen}
 }
 
-// addresses are those of the pod that the VM runs in, else those that it had when it last ran.
-func (o VM) addresses() (all []string) {
+// addresses of a VM, and the pod that they were seen in. A node says what addresses its pods have, and may lie: so what
+// was seen of a pod stays. A VM that keeps its addresses brings them into each pod that it comes into.
+func (o VM) addresses() (all []string, seen types.UID) {
 	own, _ := o.own()
 	for i := range own {
-		if !o.names(&own[i]) {
+		pod := &own[i]
+		came := pod.Labels[pods.LabelOperation] != ""
+		kept := o.Object.Spec.Network == v1alpha1.NetworkKeep && came && len(o.Addresses) > 0
+		if !o.names(pod) || kept || pod.UID == o.AddressesOf {
 			continue
 		}
-		for _, ip := range own[i].Status.PodIPs {
+		for _, ip := range pod.Status.PodIPs {
 			all = append(all, ip.IP)
 		}
+		seen = pod.UID
 	}
 	if len(all) == 0 {
-		return o.Addresses
+		return o.Addresses, o.AddressesOf
 	}
-	return all
+	return all, seen
 }
 
 // undone: the attempt is over, and its destination never runs. After a switch-over has begun that is not said.
@@ -209,7 +215,7 @@ func (o VM) makePod() Action {
 		images = o.Running
 	}
 	pod, err := pods.Make(pods.Input{VM: o.Object, Record: o.Record, Images: images, Node: o.wanted(),
-		Holders: o.Holders, CPU: o.CPU, Movable: o.Engine, OnStop: o.OnStop, Addresses: o.addresses(), Ask: o.Ask})
+		Holders: o.Holders, CPU: o.CPU, Movable: o.Engine, OnStop: o.OnStop, Addresses: o.Addresses, Ask: o.Ask})
 	if err != nil {
 		return refuse(ReasonInvalid, err.Error())
 	}

@@ -2,9 +2,11 @@ package decide_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
@@ -134,15 +136,47 @@ func TestNoteRun(t *testing.T) {
 	if !slices.Equal(next.Addresses, []string{"10.0.0.7", "fd00::7"}) || next.Images["main"] != runs["main"] {
 		t.Errorf("noted %v, %v", next.Addresses, next.Images)
 	}
-	o.Addresses = next.Addresses
+	if next.AddressesOf != o.Pods[0].UID {
+		t.Errorf("seen in pod %q", next.AddressesOf)
+	}
+	o.Addresses, o.AddressesOf = next.Addresses, next.AddressesOf
 	want{do: decide.None}.check(t, decide.NextVM(o))
 	o = world(moving(nodev1.Phase_PHASE_PREPARING, func(*corev1.Pod) {}))
 	o.Running = runs
 	want{do: decide.None, waits: decide.ReasonOperation}.check(t, decide.NextVM(o))
 }
 
-// The pod of a VM that keeps its addresses asks for those that the VM has. Asleep, it has those from before. Any other
-// pod asks for none.
+// What a node says later of the addresses of a pod counts no more. A VM that keeps its addresses has those from before
+// in each pod that it comes into by an operation. When it boots again it has new ones.
+func TestAddressesStay(t *testing.T) {
+	for name, test := range map[string]struct {
+		network v1alpha1.NetworkMode
+		came    bool
+		seen    types.UID
+		noted   string
+	}{
+		"the same pod":                  {network: v1alpha1.NetworkKeep, seen: "vm-g3-a0"},
+		"the same pod, without keeping": {seen: "vm-g3-a0"},
+		"it came, and keeps":            {network: v1alpha1.NetworkKeep, came: true, seen: "before"},
+		"it came":                       {came: true, seen: "before", noted: "10.0.0.66"},
+		"it boots again":                {network: v1alpha1.NetworkKeep, seen: "before", noted: "10.0.0.66"},
+	} {
+		runs := map[string]string{"main": "m@sha256:1"}
+		o := world(func(o *decide.VM) { o.Running, o.Images = runs, runs })
+		o.Object.Spec.Network, o.Addresses, o.AddressesOf = test.network, []string{"10.0.0.5"}, test.seen
+		o.Pods[0].Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.66"}}
+		if test.came {
+			o.Pods[0].Labels[pods.LabelOperation] = "op0"
+		}
+		next := decide.NextVM(o)
+		if noted := strings.Join(next.Addresses, ","); noted != test.noted || (next.Do == decide.NoteRun) != (noted != "") {
+			t.Errorf("%s: %s notes %q, want %q", name, next.Do, noted, test.noted)
+		}
+	}
+}
+
+// The pod of a VM that keeps its addresses asks for those that were written down, whatever its node says by now. Any
+// other pod asks for none.
 func TestPodAsksForItsAddresses(t *testing.T) {
 	keeps := func(o *decide.VM) {
 		o.Object.Spec.Network = v1alpha1.NetworkKeep
@@ -162,8 +196,11 @@ func TestPodAsksForItsAddresses(t *testing.T) {
 		list, text string
 		keep       string
 	}{
-		"a move": {[]func(*decide.VM){keeps, at, waits(nodev1.Kind_KIND_MIGRATE, atA)}, `["10.0.0.7","fd00::7"]`,
-			"10.0.0.7,fd00::7", "keep"},
+		"a move": {[]func(*decide.VM){keeps, at, waits(nodev1.Kind_KIND_MIGRATE, atA)}, `["10.0.0.5"]`, "10.0.0.5",
+			"keep"},
+		"a wake of two addresses": {[]func(*decide.VM){keeps, func(o *decide.VM) {
+			o.Addresses = []string{"10.0.0.7", "fd00::7"}
+		}, waits(nodev1.Kind_KIND_WAKE, asleep)}, `["10.0.0.7","fd00::7"]`, "10.0.0.7,fd00::7", "keep"},
 		"a wake": {[]func(*decide.VM){keeps, waits(nodev1.Kind_KIND_WAKE, asleep)}, `["10.0.0.5"]`, "10.0.0.5", "keep"},
 		"a move of one that has other addresses then": {[]func(*decide.VM){at, waits(nodev1.Kind_KIND_MIGRATE, atA)},
 			"", "", ""},

@@ -90,6 +90,12 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 	case decide.MakePod:
 		return b.makePod(ctx, next.Pod)
 	case decide.NoteRun:
+		if vm.Spec.Network == v1alpha1.NetworkKeep && next.AddressesOf != o.AddressesOf {
+			var err error
+			if next.Addresses, err = b.unused(ctx, vm, next.Addresses); err != nil {
+				return err
+			}
+		}
 		return b.noteRun(ctx, o.Record, next)
 	case decide.DeletePod:
 		return ignoreAbsent(b.client.Delete(ctx, next.Pod, client.Preconditions{UID: &next.Pod.UID}))

@@ -55,6 +55,8 @@ type Options struct {
 	Log       *slog.Logger
 	Engine    Engine // nil: each order is refused
 	OnStop    bool   // the nodes' shims hibernate at a stop
+	// ShutdownGrace is what kubelets give pods when their node shuts down.
+	ShutdownGrace time.Duration
 	// Ask is how the pod of a VM that keeps its addresses asks the network of the nodes for them.
 	Ask []pods.AddressAnnotation
 	// Resync is how often everything is looked at although nothing has changed. 0: the framework's, some ten hours.

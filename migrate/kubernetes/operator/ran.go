@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
@@ -25,6 +27,7 @@ type ran struct {
 	UID       string            `json:"uid"`
 	Images    map[string]string `json:"images"` // by container
 	Addresses []string          `json:"addresses,omitempty"`
+	Of        types.UID         `json:"of,omitempty"` // the pod in which these were seen
 }
 
 func hasRan(o *v1alpha1.VMRecord, rec *nodev1.Record) (noted ran, err error) {
@@ -43,7 +46,8 @@ func hasRan(o *v1alpha1.VMRecord, rec *nodev1.Record) (noted ran, err error) {
 
 // noteRun writes it down next to the record, whose version this does not change.
 func (b base) noteRun(ctx context.Context, rec *nodev1.Record, next decide.Action) error {
-	text, err := json.Marshal(ran{UID: rec.GetUid(), Images: next.Images, Addresses: next.Addresses})
+	text, err := json.Marshal(ran{UID: rec.GetUid(), Images: next.Images, Addresses: next.Addresses,
+		Of: next.AddressesOf})
 	if err != nil {
 		return fmt.Errorf("encode how a VM runs: %w", err)
 	}
@@ -55,6 +59,29 @@ func (b base) noteRun(ctx context.Context, rec *nodev1.Record, next decide.Actio
 	o := &v1alpha1.VMRecord{}
 	o.Name = rec.GetVm().GetId()
 	return ignoreAbsent(b.client.Patch(ctx, o, client.RawPatch("application/merge-patch+json", patch)))
+}
+
+// unused answers those addresses that no other pod has. A node says what addresses its pods have: one that names those
+// of another pod would have the VM's next pod ask for them. The pods of nodes' networks have the nodes' addresses.
+func (b base) unused(ctx context.Context, vm *v1alpha1.VirtualMachine, addresses []string) ([]string, error) {
+	for _, address := range addresses {
+		all := &corev1.PodList{}
+		if err := b.current.List(ctx, all, client.MatchingFields{"status.podIP": address}); err != nil {
+			return nil, fmt.Errorf("list pods with the address %s: %w", address, err)
+		}
+		for i := range all.Items {
+			pod := &all.Items[i]
+			own := pod.Namespace == vm.Namespace && pod.Labels[pods.LabelVM] == vm.Name &&
+				pod.Labels[pods.LabelRecordUID] == pods.RecordUID(vm)
+			if own || pods.Ended(pod) || pod.DeletionTimestamp != nil {
+				continue
+			}
+			b.events.Eventf(vm, nil, corev1.EventTypeWarning, "AddressOfAnother", "NoteRun", "the node of the VM says that it "+
+				"has the address %s, which pod %s/%s has: the VM does not keep it", address, pod.Namespace, pod.Name)
+			return nil, nil
+		}
+	}
+	return addresses, nil
 }
 
 // running are the images of the pod that the VM runs in, each by its digest where it has one; nil: not all are known.

@@ -108,6 +108,8 @@ func (s *settings) flags() *flag.FlagSet {
 	f.StringVar(&s.Namespace, "namespace", "godwit-system", "where the lease is, and what is known of nodes")
 	f.BoolVar(&s.OnStop, "on-stop", true, "the nodes' shims hibernate a VM whose pod is stopped; false while a node "+
 		"has a release that cannot")
+	f.DurationVar(&s.ShutdownGrace, "shutdown-grace", shutdownGrace, "what the kubelets give pods when their node shuts "+
+		"down: shutdownGracePeriod less shutdownGracePeriodCriticalPods")
 	f.Func("address-annotation", "NAME=json or NAME=text, more than once too: an annotation by which the pod of a VM "+
 		"with network Keep asks for its addresses", func(text string) error {
 		a, err := pods.ParseAddressAnnotation(text)
@@ -125,6 +127,9 @@ func (s *settings) flags() *flag.FlagSet {
 	f.StringVar(&s.Health, "health", "", "address of /healthz and /readyz (default: none)")
 	return f
 }
+
+// shutdownGrace is what the documentation of kubelets has, 30 s less 10 s for critical pods.
+const shutdownGrace = 20 * time.Second
 
 // pause is between two times that this program tries to lead.
 const pause = 2 * time.Second
