@@ -41,8 +41,9 @@ const virtualMachine = `{"apiVersion": "godwit.dev/v1alpha1", "kind": "VirtualMa
 func RunKubernetes(ctx context.Context, out io.Writer) (_ KubernetesResult, err error) {
 	begun := time.Now()
 	d := &kubernetesDemo{out: out}
-	d.say("etcd, API server, scheduler, controller manager, godwit-operator, and two nodes with kubelet and containerd")
-	if d.c, err = k8s.Open(ctx, k8s.Options{Nodes: 2, Handler: k8s.Godwit, Operator: true}); err != nil {
+	d.say("etcd, API server, scheduler, controller manager, and two nodes with kubelet and containerd")
+	d.say("kubectl apply -k packaging/kubernetes/default: two operators, and godwit on each node")
+	if d.c, err = k8s.Open(ctx, k8s.Options{Nodes: 2, Handler: k8s.Godwit, Installed: true}); err != nil {
 		return d.result, err
 	}
 	defer func() {
@@ -86,9 +87,9 @@ func (d *kubernetesDemo) story(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	away := d.c.Workers()[0].Name
+	away := d.c.Nodes()[0].Name
 	if away == home {
-		away = d.c.Workers()[1].Name
+		away = d.c.Nodes()[1].Name
 	}
 	d.nonce = rand.Text()
 	if _, err := d.c.AskRedis(ctx, "shop", "SET", "nonce", d.nonce); err != nil {
@@ -151,7 +152,7 @@ func (d *kubernetesDemo) sleep(ctx context.Context, home, away string) error {
 
 // silent tells whether no node has a VMM.
 func (d *kubernetesDemo) silent(context.Context) error {
-	for _, n := range d.c.Workers() {
+	for _, n := range d.c.Nodes() {
 		if pids, err := n.VMMs(); err != nil || len(pids) > 0 {
 			return fmt.Errorf("node %s has the VMMs %v: %w", n.Name, pids, err)
 		}

@@ -25,7 +25,7 @@ func (d *kubernetesDemo) drain(ctx context.Context, home, away string) error {
 	}
 	defer line.HangUp()
 	d.say("kubectl drain %s: a PodDisruptionBudget allows no disruption", home)
-	for _, n := range d.c.Workers() {
+	for _, n := range d.c.Nodes() {
 		if n.Name != home {
 			continue
 		}

@@ -29,8 +29,8 @@ mkdir -p "$1" /var/lib/godwit
 mount --bind "$1" /var/lib/godwit
 # Programs themselves, and no links: a pod that mounts this directory sees where none leads.
 rm -r /opt/cni/bin
-mkdir /opt/cni/bin
-mount --bind "$2" /opt/cni/bin`
+mkdir -p /opt/cni/bin /run/.private/cni/upper /run/.private/cni/work
+mount -t overlay overlay -o "lowerdir=$2,upperdir=/run/.private/cni/upper,workdir=/run/.private/cni/work" /opt/cni/bin`
 
 // systemctl is the node's: the harness is its service manager.
 const systemctl = `#!/bin/sh

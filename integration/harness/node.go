@@ -175,7 +175,11 @@ func (n *Node) CtrArgs(args ...string) []string {
 
 // RunGodwit runs the CLI with the node's configuration.
 func (n *Node) RunGodwit(ctx context.Context, args ...string) (string, error) {
-	return n.Run(ctx, "godwit", append([]string{"--config", n.Config}, args...)...)
+	program := "godwit"
+	if n.harness.opts.Installed { // its place is one of the node alone
+		program = "/usr/local/bin/godwit"
+	}
+	return n.Run(ctx, program, append([]string{"--config", n.Config}, args...)...)
 }
 
 // Ctr is RunCtr that fails the test on an error.

@@ -28,9 +28,9 @@ func (c *Cluster) writeNetwork(ctx context.Context) error {
 	if err := os.MkdirAll(c.leases(), 0o755); err != nil {
 		return err
 	}
-	for _, n := range c.Workers() {
+	for _, n := range c.Nodes() {
 		inside := func(path string) string { return filepath.Join(n.Root(), path) }
-		if err := os.Symlink(plugin, inside("/opt/cni/bin/addresses")); err != nil {
+		if err := copyProgram(plugin, inside("/opt/cni/bin/addresses")); err != nil {
 			return err
 		}
 		if err := os.WriteFile(inside("/etc/cni/net.d/10-godwit.conflist"), fmt.Appendf(nil, addressConfig, c.leases()),
@@ -46,6 +46,15 @@ func (c *Cluster) writeNetwork(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// copyProgram copies it: a pod that mounts its directory sees where no link leads.
+func copyProgram(from, to string) error {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, text, 0o755)
 }
 
 // Deaf has the network give no pod the address that it asks for; or it does so again.

@@ -23,8 +23,6 @@ const Godwit = "godwit"
 type Options struct {
 	Nodes   int    // 1 or 2
 	Handler string // of RuntimeClass godwit
-	// Operator has godwit-operator keep the records and run VirtualMachines, on a node of its own without a kubelet.
-	Operator bool
 	// Installed has godwit installed by kubectl apply -k, from images of this checkout.
 	Installed bool
 	Log       func(format string, args ...any)
@@ -39,10 +37,6 @@ type Cluster struct {
 	programs string // directory
 	kubelets map[string]*harness.Process
 	api      *harness.Process // the API server
-
-	agents          map[string]*harness.Process // godwit-node, by node
-	operator        *harness.Process
-	operatorProgram string
 }
 
 // containerdConfig is containerd's part for kubelet.
@@ -63,15 +57,11 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 	if _, err := os.Stat(filepath.Join(tools, ".k8s")); err != nil {
 		return nil, fmt.Errorf("find the programs of Kubernetes (make bin/tools/.k8s): %w", err)
 	}
-	count := opts.Nodes
-	if opts.Operator {
-		count++
-	}
 	config := containerdConfig
 	if opts.Installed { // the installation brings the handler
 		config, _, _ = strings.Cut(config, "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.godwit]")
 	}
-	h, err := harness.Start(ctx, harness.Options{Nodes: count, CRI: true, Godwitd: !opts.Installed, Log: opts.Log,
+	h, err := harness.Start(ctx, harness.Options{Nodes: opts.Nodes, CRI: true, Godwitd: !opts.Installed, Log: opts.Log,
 		Installed: opts.Installed, Registry: harness.PlainHTTP,
 		Containerd: fmt.Sprintf(config, filepath.Join(tools, "runc"))})
 	if err != nil {
@@ -85,12 +75,8 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 		}
 	}()
 	steps := []func(context.Context) error{c.writeKeys, c.startControl, c.importImages, c.startKubelets, c.prepare}
-	switch {
-	case opts.Operator:
-		steps = slices.Insert(steps, 2, c.install)
-		steps = slices.Insert(steps, 0, c.writeNetwork)
-	case opts.Installed:
-		steps = append(steps, c.importInstall, c.installGodwit)
+	if opts.Installed {
+		steps = append(slices.Insert(steps, 0, c.writeNetwork), c.importInstall, c.installGodwit)
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -102,7 +88,7 @@ func Open(ctx context.Context, opts Options) (_ *Cluster, err error) {
 
 func cluster(h *harness.Harness, tools string, opts Options) *Cluster {
 	return &Cluster{Harness: h, opts: opts, wire: h.Wire(), programs: filepath.Join(tools, "k8s"),
-		kubelets: map[string]*harness.Process{}, agents: map[string]*harness.Process{},
+		kubelets: map[string]*harness.Process{},
 		server: &controlplane.Server{Dir: filepath.Join(h.Dir, "k8s"),
 			Address: harness.Gateway + ":443", Etcd: etcdClient, EtcdPeer: etcdPeer}}
 }
@@ -120,7 +106,7 @@ func (c *Cluster) importImages(ctx context.Context) error {
 	for i := range all {
 		all[i].Name = "localhost/" + all[i].Name
 	}
-	if c.opts.Operator || c.opts.Installed {
+	if c.opts.Installed {
 		more, err := c.machines(ctx)
 		if err != nil {
 			return err
@@ -132,7 +118,7 @@ func (c *Cluster) importImages(ctx context.Context) error {
 		return err
 	}
 	defer os.Remove(file)
-	for _, n := range c.Workers() {
+	for _, n := range c.Nodes() {
 		if _, err := n.RunCtr(ctx, "--namespace", "k8s.io", "images", "import", "--local", file); err != nil {
 			return fmt.Errorf("import images on node %s: %w", n.Name, err)
 		}

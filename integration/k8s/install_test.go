@@ -35,7 +35,7 @@ func TestInstall(t *testing.T) {
 	s := site{Cluster: c, t: t}
 	operators := s.kubectl("get", "pods", "-n", system, "-l", "app.kubernetes.io/name=godwit-operator", "-o",
 		`jsonpath={range .items[*]}{.spec.nodeName} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}`)
-	for _, n := range c.Workers() {
+	for _, n := range c.Nodes() {
 		if !strings.Contains(operators+"\n", n.Name+" True\n") {
 			t.Errorf("no operator is ready on node %s: %s", n.Name, operators)
 		}

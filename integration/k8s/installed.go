@@ -21,24 +21,24 @@ const (
 	operatorName = "godwit-operator.godwit-system.svc"
 )
 
-// importInstall puts the images of godwit itself on each node. They are built from this checkout.
+// importInstall puts the images of godwit itself on each node. They are built from this checkout, once for
+// the same programs.
 func (c *Cluster) importInstall(ctx context.Context) error {
 	root, err := harness.Root()
 	if err != nil {
 		return err
 	}
-	file := c.path("godwit.tar")
-	defer os.Remove(file)
+	file := filepath.Join(root, "out", "k8s-images.tar")
 	build := exec.CommandContext(ctx, filepath.Join(root, "tools", "k8s-images.sh"), file)
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the images of godwit (make build guest first): %w: %s", err, out)
 	}
 	// There is no DNS: the name of the operators is in each node's hosts.
 	var names strings.Builder
-	for _, n := range c.Workers() {
+	for _, n := range c.Nodes() {
 		fmt.Fprintf(&names, "%s %s\n", n.Address, operatorName)
 	}
-	for _, n := range c.Workers() {
+	for _, n := range c.Nodes() {
 		if err := n.Hosts(names.String()); err != nil {
 			return err
 		}
@@ -57,6 +57,10 @@ func (c *Cluster) installGodwit(ctx context.Context) error {
 	}
 	// The operators' pods run until their nodes end. As long as they watch, the API server would not end.
 	c.OnClose(func() error { return c.api.Kill() })
+	overlay, err := c.overlay(root)
+	if err != nil {
+		return err
+	}
 	settings := []string{"create", "configmap", "--namespace", system, "godwit-settings"}
 	for name, text := range map[string]string{"operator.toml": fmt.Sprintf(operatorSettings, harness.Repository),
 		"node.toml": fmt.Sprintf(nodeSettings, harness.VMM(), harness.Repository)} {
@@ -68,7 +72,7 @@ func (c *Cluster) installGodwit(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"create", "namespace", system},
 		settings,
-		{"apply", "-k", filepath.Join(root, "packaging", "kubernetes", "default")},
+		{"apply", "-k", overlay},
 		{"wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"},
 		{"rollout", "status", "--namespace", system, "--timeout=" + readyTime.String(), "deployment/godwit-operator"},
 		{"rollout", "status", "--namespace", system, "--timeout=" + readyTime.String(), "daemonset/godwit-node"},
@@ -79,6 +83,27 @@ func (c *Cluster) installGodwit(ctx context.Context) error {
 	}
 	return nil
 }
+
+// overlay is the installation with the flags of this cluster, as the documentation has it.
+func (c *Cluster) overlay(root string) (string, error) {
+	dir := c.path("install")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	packaging, err := filepath.Rel(dir, filepath.Join(root, "packaging", "kubernetes", "default"))
+	if err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, kustomization, packaging,
+		"--address-annotation="+addressAnnotation), 0o600)
+}
+
+const kustomization = `resources: [%s]
+patches:
+- target: {kind: Deployment, name: godwit-operator}
+  patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: %q}
+`
 
 // state is what Kubernetes says of godwit's own pods, for a failure.
 func (c *Cluster) state(ctx context.Context) string {

@@ -59,7 +59,7 @@ func (k keeper) talks(after string) {
 }
 
 func (k keeper) other(node string) string {
-	for _, n := range k.Workers() {
+	for _, n := range k.Nodes() {
 		if n.Name != node {
 			return n.Name
 		}

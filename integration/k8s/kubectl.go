@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"godwit.dev/godwit/integration/harness"
 )
 
 // Kubectl runs kubectl on the wire as the cluster's administrator.
@@ -40,4 +42,10 @@ func (c *Cluster) Apply(ctx context.Context, manifest string) error {
 	}
 	_, err = c.Kubectl(ctx, "apply", "-f", filepath.Clean(file.Name()))
 	return err
+}
+
+// Drain is kubectl drain of a node.
+func (c *Cluster) Drain(ctx context.Context, n *harness.Node) (string, error) {
+	return c.Kubectl(ctx, "drain", n.Name, "--ignore-daemonsets", "--delete-emptydir-data",
+		"--timeout="+readyTime.String())
 }

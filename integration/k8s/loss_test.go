@@ -26,7 +26,7 @@ const quietFor = 10 * time.Second
 // crash ends all that runs on a node, as a loss of power does.
 func (s site) crash(n *harness.Node) {
 	s.t.Helper()
-	for _, p := range []*harness.Process{s.Kubelet(n), n.Godwitd, n.Containerd} {
+	for _, p := range []*harness.Process{s.Kubelet(n), n.Containerd} {
 		if err := p.Kill(); err != nil {
 			s.t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func (s site) crash(n *harness.Node) {
 // boots starts a node again.
 func (s site) boots(n *harness.Node) {
 	s.t.Helper()
-	for _, start := range []func(context.Context) error{n.StartContainerd, n.StartGodwitd,
+	for _, start := range []func(context.Context) error{n.StartContainerd,
 		func(ctx context.Context) error { return s.StartKubelet(ctx, n) }} {
 		if err := start(context.WithoutCancel(s.t.Context())); err != nil {
 			s.t.Fatal(err)
@@ -122,7 +122,7 @@ func lost(t *testing.T, checkpoint, taint string, lose func(site, *harness.Node)
 	}
 	s.kubectl("taint", "node", pod.node.Name, taint)
 	vouched := time.Now()
-	for _, n := range s.Workers() {
+	for _, n := range s.Nodes() {
 		if n != pod.node {
 			s.kubectl("wait", "gvm/survivor", "--for=jsonpath={.status.owner.node}="+n.Name, "--timeout="+limit.String())
 		}

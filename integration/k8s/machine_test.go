@@ -15,9 +15,9 @@ import (
 	"godwit.dev/godwit/integration/harness"
 )
 
-// machines is the cluster of all cases with VirtualMachines: two nodes with kubelets, and the operator.
+// machines is the cluster of all cases with VirtualMachines: two nodes, and godwit as kubectl installs it.
 var machines = sync.OnceValues(func() (*Cluster, error) {
-	c, err := Open(context.Background(), Options{Nodes: 2, Handler: Godwit, Operator: true})
+	c, err := Open(context.Background(), Options{Nodes: 2, Handler: Godwit, Installed: true})
 	opened = append(opened, c)
 	return c, err
 })
@@ -72,9 +72,9 @@ func TestMachine(t *testing.T) {
 // impostors are pods that call themselves the VM that runs on a node, in each way that a pod can.
 func (s site) impostors(node *harness.Node) {
 	s.t.Helper()
-	other := s.Workers()[0]
+	other := s.Nodes()[0]
 	if other == node {
-		other = s.Workers()[1]
+		other = s.Nodes()[1]
 	}
 	s.kubectl("create", "namespace", "team")
 	s.t.Cleanup(func() {
@@ -155,9 +155,9 @@ func TestMachineTravels(t *testing.T) {
 	s.apply("shop")
 	s.wait("condition=Ready", "gvm/shop")
 	home := s.kubectl("get", "gvm", "shop", "-o", "jsonpath={.status.owner.node}")
-	away := s.Workers()[0].Name
+	away := s.Nodes()[0].Name
 	if away == home {
-		away = s.Workers()[1].Name
+		away = s.Nodes()[1].Name
 	}
 	nonce := rand.Text()
 	if got, err := s.AskRedis(t.Context(), "shop", "SET", "nonce", nonce); err != nil || got != "OK" {

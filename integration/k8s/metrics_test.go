@@ -37,7 +37,7 @@ func (s site) metricsAreRead() {
 		"secret/godwit-metrics-token")
 	token := string(secret("godwit-metrics-token", "token"))
 	operators, nodes := "", ""
-	for _, n := range s.Workers() {
+	for _, n := range s.Nodes() {
 		operators += s.scrape("https://"+n.Address+":7447/metrics", token,
 			&tls.Config{RootCAs: signer, ServerName: "godwit-webhook.godwit-system.svc"})
 		nodes += s.scrape("https://"+n.Address+":7448/metrics/godwitd", token, &tls.Config{InsecureSkipVerify: true})

@@ -52,7 +52,7 @@ exec "$@"`
 
 // startKubelets makes every node of the harness one of Kubernetes.
 func (c *Cluster) startKubelets(ctx context.Context) error {
-	for _, n := range c.Workers() {
+	for _, n := range c.Nodes() {
 		if _, err := n.Run(ctx, "sh", "-c", ownSettings); err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		if _, err := c.Kubectl(ctx, "get", "serviceaccount", "default"); err != nil {
 			return err
 		}
-		for _, n := range c.Workers() {
+		for _, n := range c.Nodes() {
 			if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=10s", "node/"+n.Name); err != nil {
 				return err
 			}

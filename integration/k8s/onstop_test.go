@@ -3,6 +3,7 @@
 package k8s
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"strconv"
@@ -10,6 +11,9 @@ import (
 	"testing"
 	"time"
 )
+
+// operators are as many as the installation has.
+const operators = 2
 
 // awakes waits until a VM runs under its owner number, and asks its redis for what it had in memory.
 func (s site) awakes(what, nonce string, generation, count int) (node string) {
@@ -47,16 +51,21 @@ func TestMachineOnStop(t *testing.T) {
 	s.apply("shop")
 	s.wait("condition=Ready", "gvm/shop")
 	nonce := s.remembers()
-	if err := s.Operator().Kill(); err != nil {
+	if err := s.Operators(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := s.Operators(context.WithoutCancel(t.Context()), operators); err != nil {
+			t.Error(err)
+		}
+	})
 	s.kubectl("delete", "pod", "shop-g1-a0", "--wait=false")
 	for begun := time.Now(); time.Since(begun) < 8*time.Second; time.Sleep(time.Second) { // longer than the shim waits
 		if got, err := s.AskRedis(t.Context(), "shop", "GET nonce"); err != nil || got != nonce {
 			t.Fatalf("its pod is deleted, and no operator is there: the nonce is %q: %v", got, err)
 		}
 	}
-	if err := s.StartOperator(t.Context()); err != nil {
+	if err := s.Operators(t.Context(), operators); err != nil {
 		t.Fatal(err)
 	}
 	s.awakes("after a delete without an operator", nonce, 3, 2)
@@ -113,7 +122,7 @@ func TestMachineEvicted(t *testing.T) {
 	}
 	s.kubectl("uncordon", node.Name)
 	s.kubectl("patch", "gvm", "shop", "--type=merge", "-p", `{"spec": {"eviction": {"strategy": "Hibernate"}}}`)
-	for _, n := range s.Workers() {
+	for _, n := range s.Nodes() {
 		if n.Name != now {
 			continue
 		}
@@ -141,7 +150,7 @@ func TestMachineStranger(t *testing.T) {
 	s.wait("condition=Hibernated", "gvm/shop")
 	record := []string{"get", "vmrecord", "default.shop", "-o", "jsonpath={.record}"}
 	before := s.kubectl(record...)
-	for _, n := range s.Workers() {
+	for _, n := range s.Nodes() {
 		name := "thief-" + n.Name
 		if err := s.Apply(t.Context(), fmt.Sprintf(impostor, name, "default", "shop", n.Name)); err != nil {
 			t.Fatal(err)

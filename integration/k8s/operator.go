@@ -2,114 +2,83 @@ package k8s
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"godwit.dev/godwit/integration/harness"
 	"godwit.dev/godwit/integration/images"
 )
 
-// operatorAccount is who the operator is for the API server.
-const operatorAccount = "godwit-operator"
+// Programs of godwit's own pods.
+const (
+	operatorProgram = "godwit-operator"
+	agentProgram    = "godwit-node"
+)
 
-// install replaces the first node's godwitd, which has made the certificates, by the operator. Its rights
-// on Kubernetes come from packaging/kubernetes.
-func (c *Cluster) install(ctx context.Context) error {
-	root, err := harness.Root()
-	if err != nil {
+// Operators has so many operators run.
+func (c *Cluster) Operators(ctx context.Context, count int) error {
+	if _, err := c.Kubectl(ctx, "scale", "--namespace", system, fmt.Sprint("--replicas=", count),
+		"deployment/godwit-operator"); err != nil {
 		return err
 	}
-	if c.operatorProgram, err = c.buildProgram(ctx, operatorAccount); err != nil {
+	if count > 0 {
+		_, err := c.Kubectl(ctx, "rollout", "status", "--namespace", system, "--timeout="+readyTime.String(),
+			"deployment/godwit-operator")
 		return err
 	}
-	if err := c.Node(0).Godwitd.Stop(); err != nil {
-		return err
-	}
-	for _, args := range [][]string{
-		{"apply", "-f", filepath.Join(root, "packaging", "kubernetes", "system", "namespace.yaml")},
-		{"apply", "-k", filepath.Join(root, "packaging", "kubernetes", "crd")},
-		{"apply", "-k", filepath.Join(root, "packaging", "kubernetes", "rbac")},
-		{"wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"},
-	} {
-		if _, err := c.Kubectl(ctx, args...); err != nil {
-			return err
-		}
-	}
-	// It has the rights of its account, and no others.
-	token, err := c.Kubectl(ctx, "create", "token", "--namespace", system, "--duration", "24h", operatorAccount)
-	if err != nil {
-		return err
-	}
-	if err := c.server.WriteConfig(operatorAccount, strings.TrimSpace(token)); err != nil {
-		return err
-	}
-	if err := c.writeWebhook(ctx, root); err != nil {
-		return err
-	}
-	return c.StartOperator(ctx)
-}
-
-// buildProgram builds a program of migrate/kubernetes, once.
-func (c *Cluster) buildProgram(ctx context.Context, name string) (string, error) {
-	program := filepath.Join(c.Dir, name)
-	if _, err := os.Stat(program); err == nil {
-		return program, nil
-	}
-	root, err := harness.Root()
-	if err != nil {
-		return "", err
-	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/"+name)
-	build.Dir = filepath.Join(root, "migrate", "kubernetes")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w: %s", name, err, out)
-	}
-	return program, nil
-}
-
-// StartOperator starts the operator, also again, and waits until it and all other nodes are up.
-func (c *Cluster) StartOperator(ctx context.Context) error {
-	if len(c.Nodes()) < 2 {
-		return errors.New("start the operator: it needs a node of its own, and there is one node alone")
-	}
-	a, b := c.Node(0), c.Node(1)
-	up := func(ctx context.Context) error {
-		out, err := b.RunGodwit(ctx, "nodes", "-o", "json")
-		if err == nil && strings.Count(out, `"up": true`) < len(c.Nodes()) {
-			err = fmt.Errorf("nodes: %s", out)
+	return harness.Poll(ctx, readyTime, func(ctx context.Context) error {
+		out, err := c.Kubectl(ctx, "get", "pods", "--namespace", system, "--output=name",
+			"--selector=app.kubernetes.io/name=godwit-operator")
+		if err == nil && strings.TrimSpace(out) != "" {
+			err = fmt.Errorf("operators: %s", out)
 		}
 		return err
-	}
-	var err error
-	c.operator, err = a.Daemon(ctx, "operator", up, c.operatorProgram, "--config", a.Config, "--kubeconfig",
-		c.config(operatorAccount), "--webhook", c.webhookAt(), "--webhook-certs", c.path("webhook"),
-		"--address-annotation", addressAnnotation)
-	if err != nil {
-		return fmt.Errorf("start the operator: %w", err)
-	}
-	return nil
+	})
 }
 
-// Operator is its process.
-func (c *Cluster) Operator() *harness.Process { return c.operator }
-
-// OperatorLog is what it has said, also before it was started again.
+// OperatorLog is what the operators have said that run now.
 func (c *Cluster) OperatorLog() (string, error) {
-	log, err := os.ReadFile(filepath.Join(c.Dir, "log", c.Node(0).Name+"-operator.log"))
-	return string(log), err
+	return c.Kubectl(context.Background(), "logs", "--namespace", system, "--prefix", "--tail=-1", "--ignore-errors",
+		"--selector=app.kubernetes.io/name=godwit-operator")
 }
 
-// Workers are the nodes of Kubernetes.
-func (c *Cluster) Workers() []*harness.Node {
-	if c.opts.Operator {
-		return c.Nodes()[1:]
+// Kill kills a program of godwit's pods on those nodes, as a lack of memory does. The kubelets start its container
+// again.
+func Kill(program string, nodes ...*harness.Node) error {
+	return signal(program, syscall.SIGKILL, nodes...)
+}
+
+func signal(program string, s syscall.Signal, nodes ...*harness.Node) error {
+	pids, err := running(program, nodes...)
+	if err == nil && len(pids) == 0 {
+		err = fmt.Errorf("no %s runs", program)
 	}
-	return c.Nodes()
+	for _, pid := range pids {
+		if err == nil {
+			err = syscall.Kill(pid, s)
+		}
+	}
+	return err
+}
+
+// running are the processes of a program on nodes.
+func running(program string, nodes ...*harness.Node) (pids []int, err error) {
+	for _, n := range nodes {
+		all, err := n.PIDs()
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range all {
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if first, _, _ := strings.Cut(string(line), "\x00"); err == nil && filepath.Base(first) == program {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids, nil
 }
 
 // The images of VirtualMachines.

@@ -53,9 +53,9 @@ func TestMachineSet(t *testing.T) {
 	s.apply("club")
 	s.wait("condition=Ready", "gvmset/club")
 	home := s.recorded("db", "{.summary.owner}")
-	away := s.Workers()[0].Name
+	away := s.Nodes()[0].Name
 	if away == home {
-		away = s.Workers()[1].Name
+		away = s.Nodes()[1].Name
 	}
 	nonce := rand.Text()
 	for _, m := range clubMembers {

@@ -21,21 +21,6 @@ import (
 const snapshotOf = `{"apiVersion": "godwit.dev/v1alpha1", "kind": "VMSnapshot", "metadata": {"name": %q},
 	"spec": {"source": {"vmRef": {"name": "shop"}}}}`
 
-// agents runs godwit-node on each node while the case lasts.
-func (s site) agents() {
-	s.t.Helper()
-	for _, n := range s.Workers() {
-		if err := s.StartAgent(s.t.Context(), n); err != nil {
-			s.t.Fatal(err)
-		}
-		s.t.Cleanup(func() {
-			if err := s.Agent(n).Stop(); err != nil {
-				s.t.Error(err)
-			}
-		})
-	}
-}
-
 // order makes a VMSnapshot of the shop, and answers the name of its work order.
 func (s site) order(name string) string {
 	s.t.Helper()
@@ -86,11 +71,10 @@ func (s site) record() (*nodev1.Record, error) {
 }
 
 // TestMachineSnapshot: kubectl apply of a VMSnapshot has the node of its VM capture it. Two of them are two snapshots,
-// of a VM that runs on. The agents have the rights of their account alone, each by a token of its node.
+// of a VM that runs on.
 func TestMachineSnapshot(t *testing.T) {
 	s := openMachines(t)
 	s.apply("shop")
-	s.agents()
 	s.wait("condition=Ready", "gvm/shop")
 	nonce := rand.Text()
 	if got, err := s.AskRedis(t.Context(), "shop", "SET", "nonce", nonce); err != nil || got != "OK" {
@@ -154,22 +138,13 @@ func (s site) stepsOfSnapshots(node string) []stepOfSnapshot {
 func TestMachineSnapshotKilled(t *testing.T) {
 	s := openMachines(t)
 	s.apply("shop")
-	s.agents()
 	s.wait("condition=Ready", "gvm/shop")
 	node := s.pod("shop-g1-a0").node
-	programs := []struct {
-		name    string
-		process func() *harness.Process
-		start   func() error
-	}{
-		{"agent", func() *harness.Process { return s.Agent(node) }, func() error { return s.StartAgent(t.Context(), node) }},
-		{"operator", s.Operator, func() error { return s.StartOperator(t.Context()) }},
-	}
-	for _, p := range programs {
+	for name, program := range map[string]string{"agent": agentProgram, "operator": operatorProgram} {
 		for _, step := range s.stepsOfSnapshots(node.Name) {
-			t.Run(p.name+" "+step.name, func(t *testing.T) {
+			t.Run(name+" "+step.name, func(t *testing.T) {
 				s := site{s.Cluster, t}
-				name := p.name + "-" + step.name
+				name := name + "-" + step.name
 				content := s.order(name)
 				begun := time.Now()
 				// A step may be over before it is seen: then this is a kill at a later one.
@@ -179,14 +154,13 @@ func TestMachineSnapshotKilled(t *testing.T) {
 						break
 					}
 				}
-				if err := p.process().Kill(); err != nil {
-					t.Fatal(err)
-				}
-				if err := p.start(); err != nil {
+				if err := Kill(program, s.Nodes()...); err != nil {
 					t.Fatal(err)
 				}
 				s.captured(name, content)
 				t.Logf("ready after %.1f s", time.Since(begun).Seconds())
+				s.kubectl("rollout", "status", "-n", system, "--timeout="+limit.String(), "deployment/godwit-operator")
+				s.kubectl("rollout", "status", "-n", system, "--timeout="+limit.String(), "daemonset/godwit-node")
 			})
 		}
 	}

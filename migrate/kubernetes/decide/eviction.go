@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -112,11 +113,38 @@ func (o Eviction) movesAway() Answer {
 			return Answer{Message: fmt.Sprintf("%s is %s", ofOrder(op), orPending(op.Status.Phase))}
 		}
 	}
+	if o.stays() {
+		return o.stops()
+	}
 	if !o.Engine {
 		return Answer{Message: "the VM moves live, and this operator has no engine for operations yet. Set " +
 			"eviction.strategy None to give it up"}
 	}
 	return Answer{Order: true}
+}
+
+// EvictionOrder is how the names of the moves begin that evictions order of a VM, as long as it stays where it is.
+func EvictionOrder(vm *v1alpha1.VirtualMachine, rec *nodev1.Record) string {
+	return fmt.Sprintf("%s-evict-g%d", vm.Name, rec.GetGeneration())
+}
+
+// stays: the VM does not move live, or a move that an eviction ordered has shown that it cannot. It may move asleep.
+// One that keeps its address may not: the network that refused it would refuse the wake.
+func (o Eviction) stays() bool {
+	switch {
+	case o.VM.Spec.Network == v1alpha1.NetworkKeep, o.VM.Spec.Migration.Lane == v1alpha1.LaneLive:
+		return false
+	case o.VM.Spec.Migration.Lane == v1alpha1.LaneCold:
+		return true
+	}
+	for i := range o.Orders {
+		op := &o.Orders[i]
+		if strings.HasPrefix(op.Name, EvictionOrder(o.VM, o.Record)) && op.Status.Phase == v1alpha1.MigrationFailed &&
+			op.Status.Class == class("") {
+			return true
+		}
+	}
+	return false
 }
 
 func orPending(phase v1alpha1.MigrationPhase) v1alpha1.MigrationPhase {

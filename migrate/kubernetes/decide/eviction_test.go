@@ -36,6 +36,26 @@ func TestNextEviction(t *testing.T) {
 			ordered("op1")(o)
 			o.Record.Operation = op
 		}, says: "VMOperation shop-evict-g3-0 is Transferring"},
+		"a move has shown that it cannot": {change: failed("failed precondition"), allow: true},
+		"a move has failed by chance":     {change: failed("unavailable"), order: true},
+		"a move of a generation before": {change: func(o *decide.Eviction) {
+			failed("failed precondition")(o)
+			o.Orders[0].Name = "vm-evict-g2-0"
+		}, order: true},
+		"it cannot, and moves live or not at all": {change: func(o *decide.Eviction) {
+			failed("failed precondition")(o)
+			o.VM.Spec.Migration.Lane = v1alpha1.LaneLive
+		}, order: true},
+		"it cannot, and keeps its address": {change: func(o *decide.Eviction) {
+			failed("failed precondition")(o)
+			o.VM.Spec.Network = v1alpha1.NetworkKeep
+		}, order: true},
+		"it cannot, and its pod ends soon": {change: func(o *decide.Eviction) {
+			failed("failed precondition")(o)
+			o.Grace = grace(20)
+		}, says: "20 s, and a hibernate needs 30 s"},
+		"it moves asleep alone": {change: func(o *decide.Eviction) { o.VM.Spec.Migration.Lane = v1alpha1.LaneCold },
+			allow: true},
 		"no engine":           {change: func(o *decide.Eviction) { o.Engine = false }, says: "no engine"},
 		"records unavailable": {change: unread, says: "etcd is away"},
 		"the pod cannot be read": {change: func(o *decide.Eviction) {
@@ -88,6 +108,14 @@ func TestNextEviction(t *testing.T) {
 func ordered(id types.UID) func(*decide.Eviction) {
 	return func(o *decide.Eviction) {
 		o.Orders = []v1alpha1.VMOperation{{ObjectMeta: metav1.ObjectMeta{Name: "shop-evict-g3-0", UID: id}}}
+	}
+}
+
+// failed is a move that an eviction has ordered, and that has failed.
+func failed(class string) func(*decide.Eviction) {
+	return func(o *decide.Eviction) {
+		o.Orders = []v1alpha1.VMOperation{{ObjectMeta: metav1.ObjectMeta{Name: "vm-evict-g3-0", UID: "o9"},
+			Status: v1alpha1.VMOperationStatus{Phase: v1alpha1.MigrationFailed, Class: class}}}
 	}
 }
 

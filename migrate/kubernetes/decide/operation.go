@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +32,7 @@ type Operation struct {
 	Orders []v1alpha1.VMOperation   // of the same VM, this one too
 	Pod    *corev1.Pod              // of the attempt; nil: there is none
 	Engine bool
+	Now    time.Time
 }
 
 // NextOperation decides what is done next of an order.
@@ -45,7 +47,9 @@ func NextOperation(o Operation) Action {
 		if op.Spec.Abort && !o.Found.GetCancelled() && !transition.Committed(o.Found.GetPhase()) && o.Engine {
 			return Action{Do: OrderAbort, Operation: o.Found.GetId()}
 		}
-		return wait(ReasonOperation, "")
+		waits := wait(ReasonOperation, "")
+		_, waits.After = unreleased(o.Found, o.Now)
+		return waits
 	case o.Found != nil || Closed(op):
 		return o.forget()
 	}
@@ -178,15 +182,24 @@ func OperationStatus(o Operation, next Action, now metav1.Time) v1alpha1.VMOpera
 		status = metav1.ConditionFalse
 	}
 	setCondition(&s.Conditions, s.ObservedGeneration, CondProgressing, status, reason, found.GetReason())
-	if found.GetCleanupPending() { // it is done all the same
+	o.cleanup(&s)
+	return s
+}
+
+// cleanup says what is left of an operation that is done all the same.
+func (o Operation) cleanup(s *v1alpha1.VMOperationStatus) {
+	silent, _ := unreleased(o.Found, o.Now)
+	switch {
+	case o.Found.GetCleanupPending():
 		setCondition(&s.Conditions, s.ObservedGeneration, CondCleanupPending, metav1.ConditionTrue, ReasonDeleteRefused,
-			found.GetReason())
-	} else {
+			o.Found.GetReason())
+	case silent != "":
+		setCondition(&s.Conditions, s.ObservedGeneration, CondCleanupPending, metav1.ConditionTrue, ReasonNodeSilent, silent)
+	default:
 		s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c metav1.Condition) bool {
 			return c.Type == CondCleanupPending
 		})
 	}
-	return s
 }
 
 func class(why Reason) string {

@@ -36,7 +36,9 @@ func (o VM) under(op *nodev1.Operation) Action {
 		return abort
 	}
 	if !pods.Arriving(op) {
-		return wait(ReasonOperation, op.GetReason())
+		waits := wait(ReasonOperation, op.GetReason())
+		_, waits.After = unreleased(op, o.Now)
+		return waits
 	}
 	for i := range own {
 		if pod := &own[i]; pod.Labels[pods.LabelOperation] == op.GetId() && pods.Attempt(pod) == op.GetAttempt() {

@@ -185,6 +185,8 @@ func (o VM) ends(s *v1alpha1.VirtualMachineStatus, next Action) {
 	rec := o.Record
 	if op := rec.GetOperation(); op.GetCleanupPending() {
 		set(s, CondCleanupPending, metav1.ConditionTrue, ReasonDeleteRefused, op.GetReason())
+	} else if silent, _ := unreleased(op, o.Now); silent != "" {
+		set(s, CondCleanupPending, metav1.ConditionTrue, ReasonNodeSilent, silent)
 	} else if next.Waits == ReasonNodeSilent {
 		set(s, CondCleanupPending, metav1.ConditionTrue, ReasonNodeSilent, next.Message)
 	} else {

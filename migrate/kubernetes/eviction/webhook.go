@@ -113,7 +113,7 @@ func (w Webhook) observe(ctx context.Context, req *admissionv1.AdmissionRequest)
 // how many have failed before.
 func (w Webhook) order(ctx context.Context, o decide.Eviction) string {
 	vm, failed := o.VM, 0
-	name := fmt.Sprintf("%s-evict-g%d", vm.Name, o.Record.GetGeneration())
+	name := decide.EvictionOrder(vm, o.Record)
 	for _, op := range o.Orders {
 		if strings.HasPrefix(op.Name, name) {
 			failed++

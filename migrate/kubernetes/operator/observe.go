@@ -207,7 +207,7 @@ func (v View) members(ctx context.Context, o *decide.Set) error {
 
 // Operation observes a VMOperation; false: there is none.
 func (v View) Operation(ctx context.Context, key types.NamespacedName) (decide.Operation, bool, error) {
-	o := decide.Operation{Object: &v1alpha1.VMOperation{}, Engine: v.Engine}
+	o := decide.Operation{Object: &v1alpha1.VMOperation{}, Engine: v.Engine, Now: time.Now()}
 	there, err := v.Get(ctx, key, o.Object)
 	if err != nil || !there {
 		return o, there, err
