@@ -104,7 +104,9 @@ func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage,
 	a.start.written = written
 	var drafting sync.WaitGroup
 	drafting.Go(func() { a.vm.prewrite(ready) })
+	begun := time.Now()
 	err := a.vm.machine.LoadState(ctx, a.state)
+	a.loading = time.Since(begun)
 	if drafting.Wait(); err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ type arrival struct {
 	disks     []worker.Disk // that come along
 	announced *spec.Pod     // as it was offered; nil: the VM is no pod
 	state     *os.File
+	loading   time.Duration  // that the VMM took for it
 	launching sync.WaitGroup // of the VMM; and of drafts of the journal
 	launched  chan struct{}  // closed when the VMM has started, or has not: launchErr
 	launchErr error

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/steps"
 )
 
@@ -22,6 +23,12 @@ func (s *starting) deferAgent(ctx context.Context, _ *steps.Undo) error {
 	}
 	if f := s.vm.postcopy.filling(); f != nil {
 		f.awaitIdle(ctx)
+		return nil
+	}
+	// After a live move each page is mapped at its first use. The workload comes first, for as long as this host and VMM
+	// took to load the state. A guest that has addresses to learn does not talk before.
+	if a := s.vm.origin.arrival; a != nil && !s.readdress && !s.plugs {
+		retry.Sleep(ctx, min(a.loading, longestDefer))
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func TestLiveInRing(t *testing.T) {
 
 // TestGapInRing says where the time of a gap goes.
 func TestGapInRing(t *testing.T) {
-	r, err := RunRingGap(t.Context(), os.Stdout, 2)
+	r, err := RunRingGap(t.Context(), os.Stdout, 4)
 	tell(t, r, err)
 }
 
