@@ -144,6 +144,9 @@ func (w *podWorld) drop(ctx context.Context) error {
 	}
 	err := harness.Poll(ctx, settleBound, func(ctx context.Context) error {
 		_, err := w.crictl(ctx, "rm", "-f", w.third)
+		if err != nil && strings.Contains(err.Error(), "code = NotFound") { // by the call that was disturbed
+			return nil
+		}
 		return err
 	})
 	w.third = ""
