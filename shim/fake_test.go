@@ -193,7 +193,7 @@ func (w *world) rest() {
 	}()
 	select {
 	case <-over:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		w.t.Log("something of the VM goes on after the test's end")
 	}
 }

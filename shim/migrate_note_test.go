@@ -22,7 +22,7 @@ func TestSentAndNotNoted(t *testing.T) {
 	}
 	w.must("mend", os.RemoveAll(journal))
 	for begun := time.Now(); w.store.lingers.Load(); time.Sleep(time.Millisecond) {
-		if time.Since(begun) > 10*time.Second {
+		if time.Since(begun) > time.Minute {
 			t.Fatal("the worker has the VM's memory mapped")
 		}
 	}

@@ -35,7 +35,7 @@ func TestPodKeepsItsAddresses(t *testing.T) {
 				w.must("move", w.moved())
 				return
 			}
-			for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 				missing, err := w.missing(w.stream.GetSpec())
 				if errdefs.IsFailedPrecondition(err) {
 					for _, text := range []string{other, spec.AnnotationNetwork} {

@@ -71,7 +71,7 @@ func TestPodEndsUnderCreate(t *testing.T) {
 			}
 			select {
 			case <-w.service.shutdown.Done():
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("the shim stays without a task")
 			}
 		})
@@ -93,7 +93,7 @@ func TestLastCreateFails(t *testing.T) {
 	w.must("delete pod", <-deleted)
 	select {
 	case <-w.service.shutdown.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the shim stays without a task")
 	}
 }

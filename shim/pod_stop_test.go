@@ -155,7 +155,7 @@ func TestPodStop(t *testing.T) {
 				slices.Sort(all)
 				return slices.Compact(all)
 			}
-			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+			for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 				retry.Sleep(t.Context(), 10*time.Millisecond)
 				_, _, ordered := k.seen()
 				if test.ends && len(got()) == 2 || !test.ends && len(ordered) == len(test.orders) {
@@ -201,7 +201,7 @@ func TestNextPodStop(t *testing.T) {
 	stop := func(task, what string, so func() bool) {
 		t.Helper()
 		w.must("stop", w.killTask(task))
-		for end := time.Now().Add(10 * time.Second); !so(); retry.Sleep(t.Context(), 10*time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !so(); retry.Sleep(t.Context(), 10*time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal(what)
 			}

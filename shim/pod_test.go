@@ -123,7 +123,7 @@ func TestPodOwnerFirst(t *testing.T) {
 	}
 	select {
 	case <-w.service.shutdown.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the shim stays without a task")
 	}
 }

@@ -70,7 +70,7 @@ func (s *sandboxed) status() *api.SandboxStatusResponse {
 }
 
 func (s *sandboxed) stopPod() error {
-	ctx, cancel := context.WithTimeout(ctxNS(s.t), 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctxNS(s.t), time.Minute)
 	defer cancel()
 	_, err := s.api.StopSandbox(ctx, &api.StopSandboxRequest{SandboxID: "vm"})
 	return errgrpc.ToNative(err)
@@ -85,7 +85,7 @@ func (s *sandboxed) awaitShimEnd() {
 	s.t.Helper()
 	select {
 	case <-s.service.shutdown.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		s.t.Error("the shim does not end")
 	}
 }

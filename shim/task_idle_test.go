@@ -13,16 +13,16 @@ import (
 func TestShimWithoutATaskEnds(t *testing.T) {
 	idleBound = 100 * time.Millisecond
 	t.Cleanup(func() { idleBound = 3 * time.Minute })
-	over := func(w *world) bool {
+	over := func(w *world, within time.Duration) bool {
 		select {
 		case <-w.service.shutdown.Done():
 			return true
-		case <-time.After(10 * idleBound):
+		case <-time.After(within):
 			return false
 		}
 	}
 	w := newWorld(t)
-	if !over(w) {
+	if !over(w, time.Minute) {
 		t.Error("a shim without a task stays")
 	}
 	if err := errgrpc.ToNative(w.create()); !errdefs.IsUnavailable(err) {
@@ -30,7 +30,7 @@ func TestShimWithoutATaskEnds(t *testing.T) {
 	}
 	w = newWorld(t)
 	w.must("create", w.create())
-	if over(w) {
+	if over(w, 10*idleBound) {
 		t.Error("a shim with a task has ended")
 	}
 	w = newWorld(t)
@@ -39,7 +39,7 @@ func TestShimWithoutATaskEnds(t *testing.T) {
 		t.Fatal("the first call of a Create has failed, and it succeeded")
 	}
 	w.arm(0)
-	if !over(w) {
+	if !over(w, time.Minute) {
 		t.Error("a shim stays whose Create has failed")
 	}
 }

@@ -110,7 +110,7 @@ func TestExecIsReadWhenItIsOver(t *testing.T) {
 		client, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		w.must("open fifo", err)
 		defer client.Close()
-		w.must("set deadline", client.SetReadDeadline(time.Now().Add(10*time.Second)))
+		w.must("set deadline", client.SetReadDeadline(time.Now().Add(time.Minute)))
 		got, err := io.ReadAll(client)
 		if err != nil || len(got) != want {
 			t.Errorf("%s: %d bytes, %v, want %d", filepath.Base(path), len(got), err, want)

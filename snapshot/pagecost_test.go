@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
@@ -29,11 +30,24 @@ func (w *weighed) Put(ctx context.Context, o store.Object, c store.Content) erro
 
 // What a push takes in addition to its buffers grows with the pages that it stores. It is no more than a VM's
 // cgroup grants for them. Measured are a first push, and one all of whose pages are others than its parent's and
-// whose next table is made.
+// whose next table is made. How many buffers are in use at a Put is the scheduler's: on a busy host one measurement
+// may have more of them than another, which a second one shows.
 func TestPageCost(t *testing.T) {
 	if raced {
 		t.Skip("the race detector has memory of its own: without it in make integration")
 	}
+	var wrong []string
+	for range 3 {
+		if wrong = dearPages(t); len(wrong) == 0 {
+			return
+		}
+		t.Log(wrong)
+	}
+	t.Errorf("three times: %v", wrong)
+}
+
+// dearPages answers the pushes whose pages take more than they may.
+func dearPages(t *testing.T) (wrong []string) {
 	const small, large = 48, 240 // MiB
 	most := map[string]map[int]uint64{"first": {}, "second": {}}
 	for _, mib := range []int{small, large} {
@@ -64,8 +78,10 @@ func TestPageCost(t *testing.T) {
 		page := (at[large] - min(at[large], at[small])) / ((large - small) << 20 / format.PageSize)
 		// Main has the collector wait until half as much has become garbage.
 		if page == 0 || page*3/2 > PageCost {
-			t.Errorf("%s: %d bytes a page, and half of that is garbage; granted are %d", which, page, PageCost)
+			wrong = append(wrong, fmt.Sprintf("%s: %d bytes a page, and half of that is garbage; granted are %d", which, page,
+				PageCost))
 		}
 		t.Logf("%s: %d MiB of %d, %d of %d: %d bytes a page", which, at[small]>>20, small, at[large]>>20, large, page)
 	}
+	return wrong
 }

@@ -14,6 +14,9 @@ import (
 	"godwit.dev/godwit/integration/images"
 )
 
+// stopSeconds is how long a guest may take for its TERM. One that does not get it ends with 137.
+const stopSeconds = "120"
+
 const countLabel = "containerd.io/restart.count"
 
 // count is how often the restart monitor has started a container.
@@ -82,7 +85,14 @@ func (s *site) testRestart(t *testing.T) {
 		}
 		return nil
 	})
-	s.ok(t, "stop", "stopped")
+	eventually(t, "the shell has its trap", func(context.Context) error {
+		if out := s.ok(t, "logs", "stopped"); out != "life\n" {
+			return fmt.Errorf("logs %q", out)
+		}
+		return nil
+	})
+	// Longer than its 10 s, after which it kills: a guest on a busy host may take that long to start the next sleep.
+	s.ok(t, "stop", "--time", stopSeconds, "stopped")
 	// The monitor also counts a try that came too early, while the first task was being made.
 	tried := s.count(t, "stopped")
 	s.rounds(t)
