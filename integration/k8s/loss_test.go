@@ -31,7 +31,7 @@ func (s site) crash(n *harness.Node) {
 			s.t.Fatal(err)
 		}
 	}
-	all, err := n.PIDs()
+	all, err := everything(n)
 	if err != nil {
 		s.t.Fatal(err)
 	}

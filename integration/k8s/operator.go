@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -64,10 +65,25 @@ func signal(program string, s syscall.Signal, nodes ...*harness.Node) error {
 	return err
 }
 
+// everything is each process of a node, those of its pods too: a pod has a process namespace of its own.
+func everything(n *harness.Node) (pids []int, err error) {
+	dirs, err := os.ReadDir("/proc")
+	for _, dir := range dirs {
+		pid, nerr := strconv.Atoi(dir.Name())
+		if nerr != nil {
+			continue
+		}
+		if in, below := n.Within(pid); in || below {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
+}
+
 // running are the processes of a program on nodes.
 func running(program string, nodes ...*harness.Node) (pids []int, err error) {
 	for _, n := range nodes {
-		all, err := n.PIDs()
+		all, err := everything(n)
 		if err != nil {
 			return nil, err
 		}

@@ -77,11 +77,15 @@ func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*node
 		GraceMs: stop.Grace.Milliseconds(), Reason: stop.Reason}, nil
 }
 
-// Boots refuses that a node boots a VM that has no pod there. It reads from the API server itself.
+// Boots refuses that a node boots the VM of a VirtualMachine that has no pod there. It reads from the API server itself.
 func (p *Pods) Boots(ctx context.Context, rec *nodev1.Record, node string) error {
 	namespace, name, ok := strings.Cut(rec.GetVm().GetId(), ".")
 	if !ok || rec.GetVm().GetNamespace() != store.Kubernetes {
 		return nil
+	}
+	vm, _, err := p.vm(ctx, rec.GetVm())
+	if err != nil || vm == nil || pods.RecordUID(vm) != rec.GetUid() {
+		return err
 	}
 	all := &corev1.PodList{}
 	if err := p.View.List(ctx, all, client.InNamespace(namespace), client.MatchingLabels{pods.LabelVM: name}); err != nil {
