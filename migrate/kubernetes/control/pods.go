@@ -77,7 +77,7 @@ func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*node
 		GraceMs: stop.Grace.Milliseconds(), Reason: stop.Reason}, nil
 }
 
-// Boots refuses that a node boots the VM of a VirtualMachine that has no pod there. It reads from the API server itself.
+// Boots refuses that a node boots the VM of a VirtualMachine that has no pod there. It reads from the API server.
 func (p *Pods) Boots(ctx context.Context, rec *nodev1.Record, node string) error {
 	namespace, name, ok := strings.Cut(rec.GetVm().GetId(), ".")
 	if !ok || rec.GetVm().GetNamespace() != store.Kubernetes {
