@@ -72,7 +72,11 @@ func (c *Cluster) startServer(ctx context.Context) error {
 		return err
 	}
 	ready := func(ctx context.Context) error { _, err := c.Kubectl(ctx, "get", "--raw", "/readyz"); return err }
-	c.api, err = c.wire.Daemon(ctx, "apiserver", ready, c.program("kube-apiserver"), api...)
+	started, err := c.wire.Daemon(ctx, "apiserver", ready, c.program("kube-apiserver"), api...)
+	if c.api = started; err == nil && c.opts.Installed {
+		// The operators' pods run until their nodes end. As long as they watch, the API server would not end.
+		c.OnClose(started.Kill)
+	}
 	return err
 }
 

@@ -55,8 +55,6 @@ func (c *Cluster) installGodwit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The operators' pods run until their nodes end. As long as they watch, the API server would not end.
-	c.OnClose(func() error { return c.api.Kill() })
 	overlay, err := c.overlay(root)
 	if err != nil {
 		return err
