@@ -99,6 +99,12 @@ $(tools)/.k8s: tools/k8s/go.mod tools/k8s/go.sum
 	cd tools/k8s && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/k8s go install -trimpath -ldflags '$(k8s_ldflags)' tool
 	@touch $@
 
+# agent-sandbox asks for another release of Kubernetes' modules: it has a module of its own.
+$(tools)/.agentsandbox: tools/agentsandbox/go.mod tools/agentsandbox/go.sum
+	@mkdir -p $(tools)/agentsandbox
+	cd tools/agentsandbox && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/agentsandbox go install -trimpath -ldflags '-s -w' tool
+	@touch $@
+
 # Debian's own registry, unpacked: its package would start it.
 $(tools)/docker-registry:
 	rm -rf bin/debs/docker-registry && mkdir -p $(tools) bin/debs/docker-registry
@@ -210,7 +216,7 @@ cri-suite: setup tools $(tools)/.critest $(tools)/.crisuite $(tools)/runc build 
 	$(gobuild) -o bin/integration/critest ./integration/cmd/critest
 	bin/integration/critest -suite cri-suite -handler '$(HANDLER)' -containerd '$(RELEASE)' -focus '$(FOCUS)'
 
-k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(tools)/runc build guest ## CASES (all, smoke, a regular expression of names) of pods under real kubelets, with the runtime handler HANDLER (godwit), into out/k8s.json (root)
+k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(tools)/.agentsandbox $(tools)/runc build guest ## CASES (all, smoke, a regular expression of names) of pods under real kubelets, with the runtime handler HANDLER (godwit), into out/k8s.json (root)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/k8s ./integration/cmd/k8s
 	bin/integration/k8s -cases '$(CASES)' -handler '$(HANDLER)'

@@ -5,6 +5,8 @@ package control
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -24,7 +26,7 @@ const (
 	left   = "left"
 )
 
-// digest is what a hibernate makes.
+// digest is what the hibernate of a VM of generation 1 makes.
 const digest = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
 
 // daemons are the godwitds of all nodes, which drive hibernates, checkpoints, and wakes that have a node.
@@ -73,7 +75,7 @@ func (w *world) drive(rec *nodev1.Record) {
 	case nodev1.Phase_PHASE_TRANSFERRING:
 		switch {
 		case !wake:
-			next(nodev1.Phase_PHASE_SWITCHING, digest)
+			next(nodev1.Phase_PHASE_SWITCHING, "sha256:"+strings.Repeat(strconv.FormatUint(op.GetGeneration()%10, 10), 64))
 		case w.is(vm, op.GetDestination()) == armed:
 			next(nodev1.Phase_PHASE_SWITCHING, "")
 		}

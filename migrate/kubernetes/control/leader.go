@@ -63,7 +63,7 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 			defer hide()
 			return c.Run(ctx)
 		}
-		return Orders{Engine: c.Driver(), Peers: c.Peers, Restores: c.Moves.Recover}, run, nil
+		return Orders{Engine: c.Driver(), Peers: c.Peers, Restores: c.Moves.Recover, Records: c.Records}, run, nil
 	}
 	return l, nil
 }
@@ -72,8 +72,8 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 func (l *Leader) Join(mgr manager.Manager) error {
 	l.places = &places.Places{Cached: mgr.GetClient(), Writer: mgr.GetClient(),
 		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop, Ask: l.ask}}
-	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator"),
-		ShutdownGrace: l.grace}
+	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator"), Writer: mgr.GetClient(),
+		Orders: l, ShutdownGrace: l.grace}
 	if err := mgr.Add(l); err != nil {
 		return fmt.Errorf("add the controller: %w", err)
 	}
@@ -134,4 +134,13 @@ func (l *Leader) Recover(ctx context.Context, rec *nodev1.Record) error {
 		return err
 	}
 	return orders.Recover(ctx, rec)
+}
+
+// Ensure implements operator.Engine.
+func (l *Leader) Ensure(ctx context.Context, vm *nodev1.VM, uid string) error {
+	orders, err := l.leads()
+	if err != nil {
+		return err
+	}
+	return orders.Ensure(ctx, vm, uid)
 }

@@ -36,6 +36,7 @@ type Orders struct {
 	Peers  Peers
 	// Restores answers the snapshot that a VM of a lost node is woken from.
 	Restores func(ctx context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error)
+	Records  nodev1.RecordsService
 }
 
 var _ operator.Engine = Orders{}
@@ -108,6 +109,12 @@ func (o Orders) Abort(ctx context.Context, vm *nodev1.VM, id string) error {
 		return fmt.Errorf("abort operation %s of VM %s: %w", id, vm.GetId(), err)
 	}
 	return nil
+}
+
+// Ensure implements operator.Engine.
+func (o Orders) Ensure(ctx context.Context, vm *nodev1.VM, uid string) error {
+	_, err := o.Records.Ensure(ctx, &nodev1.EnsureRequest{Vm: vm, Uid: uid})
+	return err
 }
 
 // Recover implements operator.Engine. The id follows from the record: of two orders for one loss, one is opened.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +28,8 @@ import (
 type Pods struct {
 	View          operator.View
 	Events        events.EventRecorder
+	Writer        client.Writer
+	Orders        operator.Engine
 	ShutdownGrace time.Duration // as in decide.Stop
 }
 
@@ -43,6 +46,9 @@ func (p *Pods) Resolve(ctx context.Context, req *nodev1.ResolveRequest) (*nodev1
 	if owner := decide.VMOwner(o.Pod); owner != nil && req.GetVm().GetId() != o.Pod.Namespace+"."+owner.Name {
 		return nil, fmt.Errorf("pod %s/%s is of VirtualMachine %s, and calls itself VM %s: delete the pod: %w",
 			o.Pod.Namespace, o.Pod.Name, owner.Name, req.GetVm().GetId(), errdefs.ErrPermissionDenied)
+	}
+	if o.OptedIn() {
+		return p.resolveSandbox(ctx, o)
 	}
 	resolved, err := decide.NextResolve(o)
 	if err != nil {
@@ -66,10 +72,16 @@ func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*node
 		return nil, unread(err)
 	}
 	o.Shutdown = there && decide.ShutsDown(node)
+	if pods.OfSandbox(o.Record) {
+		if o.Sandbox, err = p.sandboxOf(ctx, req.GetVm()); err != nil {
+			return nil, err
+		}
+	}
 	stop := decide.NextStop(o)
 	if failed := req.GetError(); failed != "" {
 		if told := decide.FailedStop(o); told != "" {
-			p.Events.Eventf(o.VM, nil, corev1.EventTypeWarning, told, "Stop", "pod %s ends: %s", req.GetPod().GetName(), failed)
+			p.Events.Eventf(aborted(o), nil, corev1.EventTypeWarning, told, "Stop", "pod %s ends: %s", req.GetPod().GetName(),
+				failed)
 		}
 		stop = decide.Stopped{Reason: "its hibernate came to nothing"}
 	}
@@ -82,6 +94,9 @@ func (p *Pods) Boots(ctx context.Context, rec *nodev1.Record, node string) error
 	namespace, name, ok := strings.Cut(rec.GetVm().GetId(), ".")
 	if !ok || rec.GetVm().GetNamespace() != store.Kubernetes {
 		return nil
+	}
+	if pods.OfSandbox(rec) {
+		return p.bootsSandbox(ctx, rec, node)
 	}
 	vm, _, err := p.vm(ctx, rec.GetVm())
 	if err != nil || vm == nil || pods.RecordUID(vm) != rec.GetUid() {
@@ -98,6 +113,14 @@ func (p *Pods) Boots(ctx context.Context, rec *nodev1.Record, node string) error
 	}
 	return fmt.Errorf("boot VM %s/%s at node %s: no pod of it is bound to that node: %w", namespace, name, node,
 		errdefs.ErrPermissionDenied)
+}
+
+// aborted is what the event of a hibernate that failed is about: the pods of a Sandbox have no VirtualMachine.
+func aborted(o decide.Stop) runtime.Object {
+	if o.VM != nil {
+		return o.VM
+	}
+	return o.Pod
 }
 
 // question is about a pod, and the VM that it says it is.

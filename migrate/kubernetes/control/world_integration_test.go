@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -39,15 +40,16 @@ type world struct {
 	api     client.WithWatch
 	records *controller.Service // as the nodes reach it
 
-	mu     sync.Mutex
-	full   []string                     // nodes without room
-	at     map[string]map[string]string // state of a VM, by node
-	broken []string
-	calls  int           // of peers
-	faulty bool          // calls and writes fail now and then
-	slow   time.Duration // that a transfer takes
-	every  int           // writes after which an operator is killed; 0: it lives
-	kills  int
+	mu      sync.Mutex
+	full    []string                     // nodes without room
+	at      map[string]map[string]string // state of a VM, by node
+	broken  []string
+	calls   int           // of peers
+	faulty  bool          // calls and writes fail now and then
+	slow    time.Duration // that a transfer takes
+	every   int           // writes after which an operator is killed; 0: it lives
+	kills   int
+	answers *Pods // of the operator that was started last
 }
 
 // process is one operator, until it is killed.
@@ -124,7 +126,7 @@ func (w *world) start() *process {
 		e := engine.New(engine.Parts{Records: controller.New(st), Peers: nodes, Places: places,
 			Snapshots: snapshots{&config.Config{}}, Events: engine.Log{Logger: log}}, engine.Options{Node: "operator",
 			Repository: func(rec *nodev1.Record) string { return "r/" + rec.GetUid() }})
-		return Orders{Engine: e, Peers: nodes}, func(ctx context.Context) error {
+		return Orders{Engine: e, Peers: nodes, Records: controller.New(st)}, func(ctx context.Context) error {
 			defer e.Close()
 			for ctx.Err() == nil {
 				_ = e.Resume(ctx)
@@ -136,12 +138,20 @@ func (w *world) start() *process {
 	go func() {
 		defer close(p.ended)
 		err := operator.Run(ctx, operator.Options{Config: cfg, Namespace: apitest.System, Log: log, Engine: l,
-			Manager: l.Join, OnStop: true})
+			Manager: func(mgr manager.Manager) error { return w.joined(l, mgr) }, OnStop: true, SandboxRound: 10 * tick})
 		if err != nil && !errors.Is(err, context.Canceled) && !p.dead.Load() {
 			w.t.Error(err)
 		}
 	}()
 	return p
+}
+
+func (w *world) joined(l *Leader, mgr manager.Manager) error {
+	err := l.Join(mgr)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answers = l.pods
+	return err
 }
 
 // transport is an operator's way to the API server. Events and the lease are not counted.

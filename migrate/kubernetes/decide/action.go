@@ -34,6 +34,7 @@ const (
 	OrderAbort      Do = "OrderAbort"
 	OrderRecover    Do = "OrderRecover"
 	NoteRun         Do = "NoteRun"
+	NoteOwner       Do = "NoteOwner" // the Sandbox whose VM a record is of
 	MakeVM          Do = "MakeVM"
 	UpdateVM        Do = "UpdateVM"
 	DeleteVM        Do = "DeleteVM"

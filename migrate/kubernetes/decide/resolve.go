@@ -23,6 +23,16 @@ type Resolve struct {
 	Pod    *corev1.Pod              // of that uid; nil: the API server has none
 	VM     *v1alpha1.VirtualMachine // of the name that the pod says; nil: there is none
 	Record *nodev1.Record           // of that name; nil: there is none
+
+	Sandbox *Sandbox // that the pod says controls it; nil: there is none
+	Noted   string   // the name of the Sandbox, by the record
+	Now     time.Time
+}
+
+// refused is why a pod is not the VM that it names.
+func (o Resolve) refused(class error, format string, args ...any) error {
+	return fmt.Errorf("pod %s/%s (uid %s) as VM %s: %s: %w", o.Asked.GetNamespace(), o.Asked.GetName(), o.Asked.GetUid(),
+		o.Named, fmt.Sprintf(format, args...), class)
 }
 
 // Resolved is which VM a pod is.
@@ -46,13 +56,15 @@ func VMOwner(pod *corev1.Pod) *metav1.OwnerReference {
 // NextResolve decides which VM a pod is. Its object says so, and the record: never its annotations.
 func NextResolve(o Resolve) (Resolved, error) {
 	fail := func(class error, format string, args ...any) (Resolved, error) {
-		return Resolved{}, fmt.Errorf("pod %s/%s (uid %s) as VM %s: %s: %w", o.Asked.GetNamespace(), o.Asked.GetName(),
-			o.Asked.GetUid(), o.Named, fmt.Sprintf(format, args...), class)
+		return Resolved{}, o.refused(class, format, args...)
 	}
 	owner := VMOwner(o.Pod)
 	switch {
 	case o.Pod != nil && o.Pod.Spec.NodeName != o.Node:
 		return fail(errdefs.ErrPermissionDenied, "it is bound to node %q, and node %s asks", o.Pod.Spec.NodeName, o.Node)
+	case owner == nil && pods.IsSandboxRecord(o.Named):
+		return fail(errdefs.ErrPermissionDenied, "such names are of VMs of Sandboxes, and the pod is of none: leave "+
+			"annotation %s out, or give another name", pods.AnnotationVM)
 	case owner == nil && o.VM != nil:
 		return fail(errdefs.ErrPermissionDenied, "that is VirtualMachine %s, and the pod is none of its pods: leave "+
 			"annotation %s out, or give another name", o.VM.Name, pods.AnnotationVM)
@@ -75,7 +87,7 @@ func NextResolve(o Resolve) (Resolved, error) {
 	case o.Record.GetOwner().GetDigest() != "" && o.Record.GetOperation() == nil:
 		return fail(errdefs.ErrFailedPrecondition, "the VM sleeps, and no wake is ordered: set operatingMode Running")
 	}
-	return Resolved{UID: o.Record.GetUid(), Grace: onStop(o.Pod)}, nil
+	return o.isVM(), nil
 }
 
 // BootsIn reports whether the VM of a record may boot in a pod at a node. The operator alone sets the labels, and the

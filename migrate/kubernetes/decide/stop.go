@@ -21,6 +21,7 @@ type Stop struct {
 
 	Pod      *corev1.Pod              // of that uid; nil: the API server has none
 	VM       *v1alpha1.VirtualMachine // nil: there is none
+	Sandbox  *Sandbox                 // that the record says it is of; nil: there is none
 	Record   *nodev1.Record           // nil: there is none
 	Shutdown bool                     // the node shuts down
 	// ShutdownGrace is what kubelets give pods then: no object tells it.
@@ -41,16 +42,10 @@ type Stopped struct {
 // that a kubelet restarts alone, as by its liveness probe, is no reason.
 func NextStop(o Stop) Stopped {
 	ends := func(format string, args ...any) Stopped { return Stopped{Reason: fmt.Sprintf(format, args...)} }
-	vm, rec, pod := o.VM, o.Record, o.Pod
-	switch {
-	case vm == nil || pods.RecordUID(vm) != o.UID:
-		return ends("its VirtualMachine is gone")
-	case vm.DeletionTimestamp != nil:
-		return ends("VirtualMachine %s is deleted", vm.Name)
-	case mode(vm) == v1alpha1.ModeStopped:
-		return ends("VirtualMachine %s is to be Stopped", vm.Name)
-	case vm.Spec.Eviction.Strategy == v1alpha1.EvictionNone:
-		return ends("eviction.strategy of VirtualMachine %s is None", vm.Name)
+	rec, pod := o.Record, o.Pod
+	switch why := o.unwanted(); {
+	case why != "":
+		return ends("%s", why)
 	case rec == nil || rec.GetUid() != o.UID || rec.GetOwner().GetNode() != o.Node ||
 		rec.GetPlace() != "" && rec.GetPlace() != o.Asked.GetUid():
 		return ends("the record does not name this pod as the VM's")
@@ -80,13 +75,39 @@ const (
 func FailedStop(o Stop) string {
 	rec := o.Record
 	switch {
-	case o.VM == nil || rec.GetUid() != o.UID || pods.RecordUID(o.VM) != o.UID || rec.GetOwner().GetNode() != o.Node ||
+	case rec.GetUid() != o.UID || !o.told() || rec.GetOwner().GetNode() != o.Node ||
 		rec.GetPlace() != "" && rec.GetPlace() != o.Asked.GetUid():
 		return ""
 	case rec.GetOperation() != nil && !undone(rec.GetOperation()):
 		return EventHibernateUnknown
 	}
 	return EventHibernateAborted
+}
+
+// told reports whether there is an object that the event is about.
+func (o Stop) told() bool {
+	if pods.OfSandbox(o.Record) {
+		return o.Pod != nil
+	}
+	return o.VM != nil && pods.RecordUID(o.VM) == o.UID
+}
+
+// unwanted is why the VM is not to go on; empty: it is.
+func (o Stop) unwanted() string {
+	if pods.OfSandbox(o.Record) && o.Record.GetUid() == o.UID {
+		return o.Sandbox.ended(o.UID, o.Now)
+	}
+	switch vm := o.VM; {
+	case vm == nil || pods.RecordUID(vm) != o.UID:
+		return "its VirtualMachine is gone"
+	case vm.DeletionTimestamp != nil:
+		return fmt.Sprintf("VirtualMachine %s is deleted", vm.Name)
+	case mode(vm) == v1alpha1.ModeStopped:
+		return fmt.Sprintf("VirtualMachine %s is to be Stopped", vm.Name)
+	case vm.Spec.Eviction.Strategy == v1alpha1.EvictionNone:
+		return fmt.Sprintf("eviction.strategy of VirtualMachine %s is None", vm.Name)
+	}
+	return ""
 }
 
 // left is what a deleted pod still has to end: at least a second, for 0 would say that it is not known.

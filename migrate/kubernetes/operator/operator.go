@@ -3,6 +3,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,6 +62,8 @@ type Options struct {
 	Ask []pods.AddressAnnotation
 	// Resync is how often everything is looked at although nothing has changed. 0: the framework's, some ten hours.
 	Resync time.Duration
+	// SandboxRound is how often it looks for Sandboxes that are gone. 0: each minute.
+	SandboxRound time.Duration
 	// Manager has more in it; it has a runnable of the caller's, as the server of webhooks.
 	Manager func(manager.Manager) error
 	// Metrics is where they are served (metrics.Served), and MetricsCerts the directory with the certificate.
@@ -133,7 +136,7 @@ func Run(ctx context.Context, o Options) error {
 		records: records{store: st, service: controller.New(st)}, engine: o.Engine,
 		events: mgr.GetEventRecorder(lease)}
 	for _, add := range []func(ctrl.Manager, base) error{addVM, addSet, addOperation,
-		addSnapshot(o.Namespace)} {
+		addSnapshot(o.Namespace), addSandboxes(cmp.Or(o.SandboxRound, sandboxRound))} {
 		if err := add(mgr, b); err != nil {
 			return fmt.Errorf("start operator: %w", err)
 		}

@@ -19,6 +19,8 @@ import (
 type Engine interface {
 	Order(ctx context.Context, order Order) error
 	Abort(ctx context.Context, vm *nodev1.VM, id string) error
+	// Ensure makes the record of a VM with that uid. One that is there under another uid is left, and refused.
+	Ensure(ctx context.Context, vm *nodev1.VM, uid string) error
 	// Recover wakes a VM from its newest snapshot. Its node is lost, and somebody vouches that nothing runs there.
 	Recover(ctx context.Context, rec *nodev1.Record) error
 }

@@ -84,6 +84,9 @@ func named(namespace, name string) []types.NamespacedName {
 }
 
 func vmOfRecord(o client.Object) []types.NamespacedName {
+	if pods.IsSandboxRecord(o.GetName()) {
+		return nil
+	}
 	namespace, name, _ := strings.Cut(o.GetName(), ".")
 	return named(namespace, name)
 }

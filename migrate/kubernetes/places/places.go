@@ -43,8 +43,11 @@ func nameOf(vm *nodev1.VM) (types.NamespacedName, bool) {
 // Makes implements engine.Places: of VMs that have a VirtualMachine.
 func (p *Places) Makes(ctx context.Context, rec *nodev1.Record) (bool, error) {
 	key, ok := nameOf(rec.GetVm())
-	if !ok {
+	switch {
+	case !ok:
 		return false, nil
+	case pods.OfSandbox(rec):
+		return true, nil
 	}
 	vm := &v1alpha1.VirtualMachine{}
 	there, err := p.Current.Get(ctx, key, vm)
@@ -61,6 +64,9 @@ func (p *Places) Place(ctx context.Context, rec *nodev1.Record) (node, place str
 	key, ok := nameOf(op.GetVm())
 	if !ok {
 		return "", "", fmt.Errorf("VM %s is no VirtualMachine's: %w", op.GetVm().GetId(), errdefs.ErrFailedPrecondition)
+	}
+	if pods.OfSandbox(rec) {
+		return sandboxPlace(op)
 	}
 	of := attempt{op: op, uid: rec.GetUid(), number: op.GetAttempt()}
 	key = types.NamespacedName{Namespace: key.Namespace, Name: pods.Name(key.Name, op.GetGeneration()+1, of.number)}
@@ -86,6 +92,16 @@ func (p *Places) Place(ctx context.Context, rec *nodev1.Record) (node, place str
 		return "", "", notYet(pod)
 	}
 	return pod.Spec.NodeName, string(pod.UID), nil
+}
+
+// sandboxPlace is where a VM of a Sandbox wakes: in the pod that agent-sandbox has made, and that asked. No other
+// operation brings such a VM anywhere: its pod would not be made.
+func sandboxPlace(op *nodev1.Operation) (node, place string, err error) {
+	if place = pods.WokenFor(op); place == "" || op.GetWish() == "" {
+		return "", "", fmt.Errorf("VM %s is of a Sandbox, whose pods agent-sandbox makes: delete its pod, and it wakes in "+
+			"the next one: %w", op.GetVm().GetId(), errdefs.ErrFailedPrecondition)
+	}
+	return op.GetWish(), place, nil
 }
 
 // make makes the pod of the attempt that rec has, from what is true now. The pod is answered once it has a node.
@@ -147,7 +163,7 @@ func (p *Places) Settled(ctx context.Context, rec *nodev1.Record) error {
 func (p *Places) Vacate(ctx context.Context, rec *nodev1.Record, number uint32) error {
 	op := rec.GetOperation()
 	key, ok := nameOf(op.GetVm())
-	if !ok {
+	if !ok || pods.OfSandbox(rec) { // agent-sandbox ends its pods itself
 		return nil
 	}
 	all := &corev1.PodList{}

@@ -1,0 +1,135 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Times of a pod of a Sandbox. Its shim asks no longer than timeouts.daemon.
+const (
+	sandboxBound = 6 * time.Second
+	sandboxPause = 100 * time.Millisecond
+)
+
+// ownRight is a call of the controller itself: it is not bounded by what the node that asked may do.
+type ownRight struct{ context.Context }
+
+// Value implements context.Context.
+func (ownRight) Value(any) any { return nil }
+
+// resolveSandbox answers whether a pod is the VM of its Sandbox. It makes the record, and orders the wake of a VM that
+// sleeps: the pod is there already, so that no scheduler is asked. What is not done within sandboxBound is asked again.
+func (p *Pods) resolveSandbox(ctx context.Context, o decide.Resolve) (*nodev1.ResolveResponse, error) {
+	ctx, cancel := context.WithTimeout(ownRight{ctx}, sandboxBound)
+	defer cancel()
+	for {
+		if err := p.observeSandbox(ctx, &o); err != nil {
+			return nil, err
+		}
+		resolved, next, err := decide.NextSandbox(o)
+		if err != nil {
+			p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "VMRefused", "Resolve", "%s", err.Error())
+			return nil, err
+		}
+		if next.Do == decide.None && next.Waits == "" {
+			return &nodev1.ResolveResponse{Uid: resolved.UID, GraceMs: resolved.Grace.Milliseconds()}, nil
+		}
+		if err := p.applySandbox(ctx, o, next); err != nil {
+			return nil, fmt.Errorf("%s for pod %s/%s: %w", next.Do, o.Pod.Namespace, o.Pod.Name, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("pod %s/%s: its VM is not free to come yet (%s): %w", o.Pod.Namespace, o.Pod.Name,
+				next.Message, errdefs.ErrUnavailable)
+		case <-time.After(sandboxPause):
+		}
+	}
+}
+
+func (p *Pods) observeSandbox(ctx context.Context, o *decide.Resolve) (err error) {
+	o.Now = time.Now()
+	owner := pods.SandboxOf(o.Pod)
+	if o.Record, o.Noted, err = p.View.SandboxRecord(ctx,
+		pods.SandboxRecord(o.Pod.Namespace, string(owner.UID))); err != nil {
+		return unread(err)
+	}
+	o.Sandbox, err = p.View.Sandbox(ctx, types.NamespacedName{Namespace: o.Pod.Namespace, Name: owner.Name})
+	if err != nil {
+		return unread(err)
+	}
+	return nil
+}
+
+// applySandbox makes what was decided. A lost race is looked at again.
+func (p *Pods) applySandbox(ctx context.Context, o decide.Resolve, next decide.Action) error {
+	vm := &nodev1.VM{Namespace: store.Kubernetes, Id: o.Named}
+	var err error
+	switch next.Do {
+	case decide.EnsureRecord:
+		err = p.Orders.Ensure(ctx, vm, string(pods.SandboxOf(o.Pod).UID))
+	case decide.NoteOwner:
+		err = operator.NoteSandbox(ctx, p.Writer, o.Named, o.Sandbox.Name)
+	case decide.Order:
+		err = p.Orders.Order(ctx, operator.Order{Record: o.Record, Kind: nodev1.Kind_KIND_WAKE, ID: next.Operation,
+			Node: next.Node})
+	case decide.OrderAbort:
+		err = p.Orders.Abort(ctx, vm, next.Operation)
+	}
+	if errdefs.IsConflict(err) || errdefs.IsAborted(err) {
+		return nil
+	}
+	return err
+}
+
+// sandboxOf reads the Sandbox that a record says it is of; nil: there is none. A record that does not say it proves
+// nothing.
+func (p *Pods) sandboxOf(ctx context.Context, vm *nodev1.VM) (*decide.Sandbox, error) {
+	_, noted, err := p.View.SandboxRecord(ctx, vm.GetId())
+	if err != nil {
+		return nil, unread(err)
+	}
+	if noted == "" {
+		return nil, fmt.Errorf("VMRecord %s: annotation %s is empty: %w", vm.GetId(), decide.AnnotationSandbox,
+			errdefs.ErrUnavailable)
+	}
+	namespace, _, _ := strings.Cut(vm.GetId(), ".")
+	s, err := p.View.Sandbox(ctx, types.NamespacedName{Namespace: namespace, Name: noted})
+	if err != nil {
+		return nil, unread(err)
+	}
+	return s, nil
+}
+
+// bootsSandbox refuses that a node boots the VM of a Sandbox whose pod is not there.
+func (p *Pods) bootsSandbox(ctx context.Context, rec *nodev1.Record, node string) error {
+	id := rec.GetVm().GetId()
+	s, err := p.sandboxOf(ctx, rec.GetVm())
+	if err != nil {
+		return err
+	}
+	pod := &corev1.Pod{}
+	if s != nil && s.UID == rec.GetUid() {
+		namespace, _, _ := strings.Cut(id, ".")
+		if _, err := p.View.Get(ctx, types.NamespacedName{Namespace: namespace, Name: s.Pod}, pod); err != nil {
+			return unread(err)
+		}
+	}
+	if owner := pods.SandboxOf(pod); owner == nil || string(owner.UID) != rec.GetUid() || pod.Spec.NodeName != node {
+		return fmt.Errorf("boot VM %s at node %s: no pod of its Sandbox is bound to that node: %w", id, node,
+			errdefs.ErrPermissionDenied)
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package decide
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/kubernetes/phases"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// AnnotationSandbox of a VMRecord is the name of the Sandbox whose VM it is.
+const AnnotationSandbox = "godwit.dev/sandbox"
+
+// Sandbox is what an object of agent-sandbox says of its pod.
+type Sandbox struct {
+	Name, UID string
+	Deleted   bool      // it is being deleted
+	Suspended bool      // it is to have no pod
+	Shutdown  time.Time // from then on it has none; zero: never
+	Pod       string    // how its pod is called
+}
+
+// ended says why nothing of a Sandbox is wanted any more; empty: it may go on.
+func (s *Sandbox) ended(uid string, now time.Time) string {
+	switch {
+	case s == nil || s.UID != uid:
+		return "its Sandbox is gone"
+	case s.Deleted:
+		return fmt.Sprintf("Sandbox %s is deleted", s.Name)
+	case !s.Shutdown.IsZero() && !now.Before(s.Shutdown):
+		return fmt.Sprintf("Sandbox %s has expired", s.Name)
+	}
+	return ""
+}
+
+// OptedIn reports whether a pod of a Sandbox asks for a VM that stays when the pod ends, or calls itself one.
+func (o Resolve) OptedIn() bool {
+	return pods.SandboxOf(o.Pod) != nil &&
+		(o.Pod.Annotations[pods.AnnotationOnStop] != "" || pods.IsSandboxRecord(o.Named))
+}
+
+// NextSandbox decides whether a pod is the VM of its Sandbox, and what is done before it is told so. The Sandbox says
+// which pod is its own. Who makes pods can write all that a pod says.
+func NextSandbox(o Resolve) (Resolved, Action, error) {
+	fail := func(class error, format string, args ...any) (Resolved, Action, error) {
+		return Resolved{}, Action{}, o.refused(class, format, args...)
+	}
+	owner, s, rec := pods.SandboxOf(o.Pod), o.Sandbox, o.Record
+	uid := string(owner.UID)
+	want := pods.SandboxRecord(o.Pod.Namespace, uid)
+	switch {
+	case o.Pod.Spec.NodeName != o.Node:
+		return fail(errdefs.ErrPermissionDenied, "it is bound to node %q, and node %s asks", o.Pod.Spec.NodeName, o.Node)
+	case o.Pod.Spec.RuntimeClassName == nil:
+		return fail(errdefs.ErrPermissionDenied, "its object has no runtimeClassName")
+	case o.Pod.DeletionTimestamp != nil:
+		return fail(errdefs.ErrFailedPrecondition, "it is being deleted")
+	case s.ended(uid, o.Now) != "":
+		return fail(errdefs.ErrFailedPrecondition, "%s: delete the pod", s.ended(uid, o.Now))
+	case s.Suspended:
+		return fail(errdefs.ErrFailedPrecondition, "Sandbox %s is Suspended: set operatingMode Running", s.Name)
+	case o.Pod.Name != s.Pod:
+		return fail(errdefs.ErrPermissionDenied, "the pod of Sandbox %s is called %s: delete this one", s.Name, s.Pod)
+	case o.Pod.Labels[pods.LabelSandbox] != pods.NameHash(s.Name):
+		return fail(errdefs.ErrPermissionDenied, "its label %s is %q, and Sandbox %s has %q", pods.LabelSandbox,
+			o.Pod.Labels[pods.LabelSandbox], s.Name, pods.NameHash(s.Name))
+	case o.Named != want:
+		return fail(errdefs.ErrPermissionDenied, "its VM is %s, and the API server gave the pod no such name: kubectl "+
+			"apply -k packaging/kubernetes/agent-sandbox, and have the pod made again", want)
+	case rec == nil:
+		return Resolved{}, Action{Do: EnsureRecord}, nil
+	case rec.GetUid() != uid || !pods.OfSandbox(rec):
+		return fail(errdefs.ErrPermissionDenied, "VMRecord %s is not of Sandbox %s with uid %s", want, s.Name, uid)
+	case o.Noted != s.Name:
+		return Resolved{}, Action{Do: NoteOwner}, nil
+	case rec.GetOperation() != nil:
+		return o.arrives(rec.GetOperation())
+	case record.IsLost(rec):
+		return fail(errdefs.ErrFailedPrecondition, "its state is lost: delete the Sandbox")
+	case rec.GetOwner().GetDigest() != "":
+		return Resolved{}, Action{Do: Order, Operation: pods.WakeFor(string(o.Pod.UID), rec.GetVersion()), Node: o.Node}, nil
+	case rec.GetOwner().GetNode() != "" && rec.GetOwner().GetNode() != o.Node:
+		return fail(errdefs.ErrFailedPrecondition, "node %s has the VM, and has not said that it has ended there",
+			rec.GetOwner().GetNode())
+	}
+	return o.isVM(), Action{Do: None}, nil
+}
+
+// arrives is a pod whose VM has an open operation. A pod that had this name before is gone, and its wake with it.
+func (o Resolve) arrives(op *nodev1.Operation) (Resolved, Action, error) {
+	pod := pods.WokenFor(op)
+	switch mine := pod == string(o.Pod.UID); {
+	case mine && pods.Arriving(op) && op.GetPlace() == pod:
+		return o.isVM(), Action{Do: None}, nil
+	case !mine && pod != "" && pods.Arriving(op) && !op.GetCancelled():
+		return Resolved{}, Action{Do: OrderAbort, Operation: op.GetId()}, nil
+	}
+	return Resolved{}, wait(ReasonOperation, fmt.Sprintf("operation %s is %s", op.GetId(), phases.Records[op.GetPhase()])),
+		nil
+}
+
+func (o Resolve) isVM() Resolved { return Resolved{UID: o.Record.GetUid(), Grace: onStop(o.Pod)} }
+
+// SandboxEnd is what was observed of the record of a VM whose pods a Sandbox makes, uncached.
+type SandboxEnd struct {
+	Record  *nodev1.Record
+	Noted   string   // the name of its Sandbox, by the record; empty: it is not written down yet
+	Sandbox *Sandbox // of that name; nil: there is none
+	Now     time.Time
+}
+
+// NextSandboxEnd decides what becomes of a record whose Sandbox has ended: it ends too, with its snapshots.
+func NextSandboxEnd(o SandboxEnd) Action {
+	rec := o.Record
+	op, owner := rec.GetOperation(), rec.GetOwner()
+	switch {
+	case !pods.OfSandbox(rec):
+		return Action{Do: None}
+	case o.Noted == "": // a Resolve is at work on it
+		return wait(ReasonStarting, "it does not say yet which Sandbox it is of")
+	case o.Sandbox != nil && o.Sandbox.UID == rec.GetUid():
+		return Action{Do: None}
+	case op != nil && pods.Arriving(op) && !op.GetCancelled():
+		return Action{Do: OrderAbort, Operation: op.GetId()}
+	case op != nil:
+		return wait(ReasonOperation, "operation "+op.GetId()+" ends first")
+	case owner.GetNode() != "":
+		return wait(ReasonNodeSilent, fmt.Sprintf("node %s has not said yet that the VM has ended there", owner.GetNode()))
+	}
+	return Action{Do: RemoveRecord}
+}

@@ -1,0 +1,231 @@
+package decide_test
+
+import (
+	"cmp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+const (
+	sandboxUID = "11111111-1111-1111-1111-111111111111"
+	podUID     = "22222222-2222-2222-2222-222222222222"
+	podBefore  = "33333333-3333-3333-3333-333333333333"
+)
+
+// sandboxed is the pod of Sandbox agent on node a, whose VM has ended or never ran.
+func sandboxed() decide.Resolve {
+	controller, class, seconds := true, "godwit", int64(60)
+	id := pods.SandboxRecord("ns", sandboxUID)
+	return decide.Resolve{Node: "a", Asked: &nodev1.Pod{Namespace: "ns", Name: "agent", Uid: podUID}, Named: id,
+		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "agent", UID: podUID,
+			Labels:      map[string]string{pods.LabelSandbox: "4fe7f1a6"},
+			Annotations: map[string]string{pods.AnnotationOnStop: "hibernate"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "agents.x-k8s.io/v1beta1", Kind: "Sandbox", Name: "agent",
+				UID: sandboxUID, Controller: &controller}}},
+			Spec: corev1.PodSpec{NodeName: "a", RuntimeClassName: &class, TerminationGracePeriodSeconds: &seconds}},
+		Sandbox: &decide.Sandbox{Name: "agent", UID: sandboxUID, Pod: "agent"},
+		Record:  &nodev1.Record{Vm: &nodev1.VM{Namespace: "k8s.io", Id: id}, Uid: sandboxUID, Version: 7}, Noted: "agent",
+		Now: now}
+}
+
+// wakes has an operation that wakes the VM for a pod.
+func wakes(pod, place string, phase nodev1.Phase) func(*decide.Resolve) {
+	return func(o *decide.Resolve) {
+		o.Record.Owner = asleep
+		o.Record.Operation = &nodev1.Operation{Id: pods.WakeFor(pod, 6), Kind: nodev1.Kind_KIND_WAKE, Phase: phase,
+			ByPlace: true, Place: place}
+	}
+}
+
+func TestNextSandbox(t *testing.T) {
+	denied, failed := errdefs.IsPermissionDenied, errdefs.IsFailedPrecondition
+	pending, transferring := nodev1.Phase_PHASE_PENDING, nodev1.Phase_PHASE_TRANSFERRING
+	for name, test := range map[string]struct {
+		change func(*decide.Resolve)
+		do     decide.Do // empty: it is the VM
+		waits  bool
+		class  func(error) bool
+		says   string // of the refusal, or the operation
+	}{
+		"it boots":         {change: func(*decide.Resolve) {}},
+		"its own node":     {change: func(o *decide.Resolve) { o.Record.Owner = &nodev1.Owner{Node: "a"} }},
+		"it has no record": {change: func(o *decide.Resolve) { o.Record, o.Noted = nil, "" }, do: decide.EnsureRecord},
+		"its record does not say whose": {change: func(o *decide.Resolve) { o.Noted = "" },
+			do: decide.NoteOwner},
+		"it sleeps": {change: func(o *decide.Resolve) { o.Record.Owner = asleep }, do: decide.Order,
+			says: "sbx-" + podUID + "-7"},
+		"its wake waits for its place": {change: wakes(podUID, "", pending), waits: true},
+		"its wake comes":               {change: wakes(podUID, podUID, pending)},
+		"its wake goes on":             {change: wakes(podUID, podUID, transferring)},
+		"its wake came to nothing":     {change: wakes(podUID, podUID, nodev1.Phase_PHASE_ABORTING), waits: true},
+		"the wake of a pod before": {change: wakes(podBefore, podBefore, transferring), do: decide.OrderAbort,
+			says: "sbx-" + podBefore + "-6"},
+		"the wake of a pod before is called off": {change: func(o *decide.Resolve) {
+			wakes(podBefore, podBefore, transferring)(o)
+			o.Record.Operation.Cancelled = true
+		}, waits: true},
+		"the wake of a pod before is over": {change: wakes(podBefore, podBefore, nodev1.Phase_PHASE_CLEANING), waits: true},
+		"the pod before still hibernates": {change: func(o *decide.Resolve) {
+			o.Record.Operation = operation(nodev1.Kind_KIND_HIBERNATE, transferring)
+		}, waits: true},
+		"a move of somebody": {change: func(o *decide.Resolve) {
+			o.Record.Operation = operation(nodev1.Kind_KIND_MIGRATE, pending)
+		}, waits: true},
+		"another node has it": {change: func(o *decide.Resolve) { o.Record.Owner = &nodev1.Owner{Node: "b"} }, class: failed,
+			says: "node b has the VM"},
+		"its state is lost": {change: func(o *decide.Resolve) { o.Record.Lost = "disk" }, class: failed, says: "lost"},
+		"another node asks": {change: func(o *decide.Resolve) { o.Node = "b" }, class: denied, says: `node "a"`},
+		"no runtime class": {change: func(o *decide.Resolve) { o.Pod.Spec.RuntimeClassName = nil }, class: denied,
+			says: "runtimeClassName"},
+		"the pod is deleted": {change: func(o *decide.Resolve) { o.Pod.DeletionTimestamp = &metav1.Time{} }, class: failed,
+			says: "being deleted"},
+		"no Sandbox":        {change: func(o *decide.Resolve) { o.Sandbox = nil }, class: failed, says: "gone"},
+		"it was made again": {change: func(o *decide.Resolve) { o.Sandbox.UID = podBefore }, class: failed, says: "gone"},
+		"it is deleted": {change: func(o *decide.Resolve) { o.Sandbox.Deleted = true }, class: failed,
+			says: "is deleted"},
+		"it has expired": {change: func(o *decide.Resolve) { o.Sandbox.Shutdown = now }, class: failed,
+			says: "expired"},
+		"it expires": {change: func(o *decide.Resolve) { o.Sandbox.Shutdown = now.Add(time.Second) }},
+		"it is suspended": {change: func(o *decide.Resolve) { o.Sandbox.Suspended = true }, class: failed,
+			says: "Suspended"},
+		"a pod of a warm pool": {change: func(o *decide.Resolve) { o.Sandbox.Pod, o.Pod.Name = "pool-1", "pool-1" }},
+		"a forged owner": {change: func(o *decide.Resolve) { o.Pod.Name = "thief" }, class: denied,
+			says: "is called agent"},
+		"a name whose hash is another one": {change: func(o *decide.Resolve) { o.Pod.Labels[pods.LabelSandbox] = "1" },
+			class: denied, says: "4fe7f1a6"},
+		"it was given no name": {change: func(o *decide.Resolve) { o.Named = "0123abcd" }, class: denied,
+			says: "packaging/kubernetes/agent-sandbox"},
+		"a name of another Sandbox": {change: func(o *decide.Resolve) { o.Named = pods.SandboxRecord("ns", podBefore) },
+			class: denied, says: sandboxUID},
+		"a record of another VM": {change: func(o *decide.Resolve) { o.Record.Uid = podBefore }, class: denied,
+			says: "is not of Sandbox"},
+		"a record that a node made": {change: func(o *decide.Resolve) { o.Record.MadeBy = "b" }, class: denied,
+			says: "is not of Sandbox"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := sandboxed()
+			test.change(&o)
+			got, next, err := decide.NextSandbox(o)
+			is := test.class == nil && test.do == "" && !test.waits
+			if test.class == nil && err != nil || test.class != nil && !test.class(err) ||
+				err != nil && !strings.Contains(err.Error(), test.says) {
+				t.Fatalf("refused: %v", err)
+			}
+			if want := (decide.Resolved{UID: sandboxUID, Grace: time.Minute}); is && got != want || !is && got.UID != "" {
+				t.Errorf("answered %+v", got)
+			}
+			if err != nil {
+				return
+			}
+			if next.Do != cmp.Or(test.do, decide.None) || test.waits == (next.Waits == "") ||
+				test.do != "" && next.Operation != test.says {
+				t.Errorf("next is %+v", next)
+			}
+		})
+	}
+}
+
+// A pod that no Sandbox controls has none of the names that are kept for those, whatever it says of itself.
+func TestNamesOfSandboxes(t *testing.T) {
+	for name, change := range map[string]func(*decide.Resolve){
+		"a stranger": func(o *decide.Resolve) { o.Pod.OwnerReferences = nil },
+		"crictl":     func(o *decide.Resolve) { o.Pod = nil },
+		"of another group": func(o *decide.Resolve) {
+			o.Pod.OwnerReferences[0].APIVersion = "agents.example/v1"
+		},
+		"no controller": func(o *decide.Resolve) { o.Pod.OwnerReferences[0].Controller = nil },
+	} {
+		o := sandboxed()
+		change(&o)
+		if _, err := decide.NextResolve(o); o.OptedIn() || !errdefs.IsPermissionDenied(err) {
+			t.Errorf("%s: opted in %v, %v", name, o.OptedIn(), err)
+		}
+	}
+	o := sandboxed()
+	o.Pod.Annotations, o.Named, o.Record = nil, "0123abcd", nil // as any pod
+	if got, err := decide.NextResolve(o); o.OptedIn() || err != nil || got.UID != "" {
+		t.Errorf("a pod of a Sandbox without the opt-in: %v, %+v, %v", o.OptedIn(), got, err)
+	}
+}
+
+func TestStopOfSandbox(t *testing.T) {
+	for name, test := range map[string]struct {
+		change    func(*decide.Stop)
+		hibernate bool
+		says      string
+	}{
+		"suspended": {change: func(o *decide.Stop) { o.Sandbox.Suspended = true }, hibernate: true,
+			says: "is deleted"},
+		"its pod is evicted": {change: func(*decide.Stop) {}, hibernate: true, says: "is deleted"},
+		"deleted by force":   {change: func(o *decide.Stop) { o.Pod = nil }, hibernate: true, says: "by force"},
+		"it is gone":         {change: func(o *decide.Stop) { o.Sandbox = nil }, says: "gone"},
+		"it was made again":  {change: func(o *decide.Stop) { o.Sandbox.UID = podBefore }, says: "gone"},
+		"it is deleted":      {change: func(o *decide.Stop) { o.Sandbox.Deleted = true }, says: "deleted"},
+		"it has expired":     {change: func(o *decide.Stop) { o.Sandbox.Shutdown = now }, says: "expired"},
+		"its VM is another":  {change: func(o *decide.Stop) { o.UID = podBefore }, says: "gone"},
+		"another pod has it": {change: func(o *decide.Stop) { o.Record.Place = podBefore },
+			says: "does not name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := sandboxed()
+			r.Pod.DeletionTimestamp = &metav1.Time{Time: now.Add(time.Minute)}
+			r.Record.Owner, r.Record.Place = &nodev1.Owner{Node: "a"}, podUID
+			o := decide.Stop{Node: "a", Asked: r.Asked, UID: sandboxUID, Pod: r.Pod, Sandbox: r.Sandbox, Record: r.Record,
+				Now: now}
+			test.change(&o)
+			got := decide.NextStop(o)
+			if got.Hibernate != test.hibernate || !strings.Contains(got.Reason, test.says) || got.Wait || got.Stays {
+				t.Errorf("answered %+v", got)
+			}
+		})
+	}
+}
+
+func TestNextSandboxEnd(t *testing.T) {
+	gone := func(change func(*decide.SandboxEnd)) func(*decide.SandboxEnd) {
+		return func(o *decide.SandboxEnd) { o.Sandbox = nil; change(o) }
+	}
+	for name, test := range map[string]struct {
+		change func(*decide.SandboxEnd)
+		do     decide.Do
+		waits  decide.Reason
+	}{
+		"it is there":         {change: func(*decide.SandboxEnd) {}, do: decide.None},
+		"it is being deleted": {change: func(o *decide.SandboxEnd) { o.Sandbox.Deleted = true }, do: decide.None},
+		"it is gone":          {change: gone(func(*decide.SandboxEnd) {}), do: decide.RemoveRecord},
+		"it was made again":   {change: func(o *decide.SandboxEnd) { o.Sandbox.UID = podBefore }, do: decide.RemoveRecord},
+		"gone, a node has the VM": {change: gone(func(o *decide.SandboxEnd) { o.Record.Owner = &nodev1.Owner{Node: "a"} }),
+			do: decide.None, waits: decide.ReasonNodeSilent},
+		"gone, it wakes": {change: gone(func(o *decide.SandboxEnd) {
+			o.Record.Operation = operation(nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_TRANSFERRING)
+		}), do: decide.OrderAbort},
+		"gone, it goes to sleep": {change: gone(func(o *decide.SandboxEnd) {
+			o.Record.Operation = operation(nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_TRANSFERRING)
+		}), do: decide.None, waits: decide.ReasonOperation},
+		"a VirtualMachine's": {change: gone(func(o *decide.SandboxEnd) { o.Record.Uid = podBefore }), do: decide.None},
+		"a node's":           {change: gone(func(o *decide.SandboxEnd) { o.Record.MadeBy = "a" }), do: decide.None},
+		"no record":          {change: gone(func(o *decide.SandboxEnd) { o.Record = nil }), do: decide.None},
+		"it does not say whose": {change: func(o *decide.SandboxEnd) { o.Noted, o.Sandbox = "", nil }, do: decide.None,
+			waits: decide.ReasonStarting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := sandboxed()
+			r.Record.Owner = asleep
+			o := decide.SandboxEnd{Record: r.Record, Noted: r.Noted, Sandbox: r.Sandbox}
+			test.change(&o)
+			if got := decide.NextSandboxEnd(o); got.Do != test.do || got.Waits != test.waits {
+				t.Errorf("next is %+v", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// sandboxKind is read as it is served. A cluster without agent-sandbox does not know it, and has no pods of it.
+var sandboxKind = schema.GroupVersionKind{Group: pods.SandboxGroup, Version: "v1beta1", Kind: "Sandbox"}
+
+// Sandbox reads an object of agent-sandbox; nil: there is none. That the API server does not know the kind is an error.
+func (v View) Sandbox(ctx context.Context, key types.NamespacedName) (*decide.Sandbox, error) {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(sandboxKind)
+	there, err := v.Get(ctx, key, o)
+	if err != nil || !there {
+		return nil, err
+	}
+	s := &decide.Sandbox{Name: o.GetName(), UID: string(o.GetUID()), Deleted: o.GetDeletionTimestamp() != nil,
+		Pod: o.GetName()}
+	if name := o.GetAnnotations()[pods.AnnotationSandboxPod]; name != "" {
+		s.Pod = name
+	}
+	mode, _, merr := unstructured.NestedString(o.Object, "spec", "operatingMode")
+	shutdown, _, serr := unstructured.NestedString(o.Object, "spec", "shutdownTime")
+	if err := errors.Join(merr, serr); err != nil {
+		return nil, fmt.Errorf("read Sandbox %s: %w: %w", key, err, errdefs.ErrDataLoss)
+	}
+	s.Suspended = mode == "Suspended"
+	if shutdown != "" {
+		if s.Shutdown, err = time.Parse(time.RFC3339, shutdown); err != nil {
+			return nil, fmt.Errorf("read Sandbox %s: spec.shutdownTime: %w: %w", key, err, errdefs.ErrDataLoss)
+		}
+	}
+	return s, nil
+}
+
+// SandboxRecord reads the record of a VM whose pods a Sandbox makes, and which Sandbox it says that this is.
+func (v View) SandboxRecord(ctx context.Context, id string) (rec *nodev1.Record, sandbox string, err error) {
+	o := &v1alpha1.VMRecord{}
+	there, err := v.Get(ctx, types.NamespacedName{Name: id}, o)
+	if err != nil || !there {
+		return nil, "", err
+	}
+	rec, _, err = store.Record(o)
+	return rec, o.Annotations[decide.AnnotationSandbox], err
+}
+
+// NoteSandbox writes down next to a record which Sandbox it is of. The record's version does not change.
+func NoteSandbox(ctx context.Context, w client.Writer, id, sandbox string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		decide.AnnotationSandbox: sandbox}}})
+	if err != nil {
+		return fmt.Errorf("encode which Sandbox a VM is of: %w", err)
+	}
+	o := &v1alpha1.VMRecord{}
+	o.Name = id
+	if err := w.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("note Sandbox %s at VMRecord %s: %w: %w", sandbox, id, err, errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
+// sandboxRound is how long after its Sandbox a VM that sleeps may end. Nothing tells of that end: the operator does not
+// watch what is not its own.
+const sandboxRound = time.Minute
+
+// addSandboxes ends the records of Sandboxes that are gone.
+func addSandboxes(every time.Duration) func(ctrl.Manager, base) error {
+	return func(mgr ctrl.Manager, b base) error {
+		return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			tick := time.NewTicker(every)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-tick.C:
+					b.endSandboxes(ctx, mgr.GetLogger().Error)
+				}
+			}
+		}))
+	}
+}
+
+// endSandboxes looks at each VM that no node has. One whose Sandbox is gone while a node has it ends there first.
+func (b base) endSandboxes(ctx context.Context, failed func(error, string, ...any)) {
+	all := &v1alpha1.VMRecordList{}
+	if err := b.client.List(ctx, all); err != nil {
+		failed(err, "list records for Sandboxes that are gone")
+		return
+	}
+	for i := range all.Items {
+		o := &all.Items[i]
+		if !pods.IsSandboxRecord(o.Name) {
+			continue
+		}
+		if rec, _, err := store.Record(o); err == nil && rec.GetOwner().GetNode() != "" {
+			continue
+		}
+		if err := b.endSandbox(ctx, o); err != nil && ctx.Err() == nil {
+			failed(err, "end the VM of a Sandbox", "vm", o.Name)
+		}
+	}
+}
+
+func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
+	o := decide.SandboxEnd{}
+	var err error
+	if o.Record, o.Noted, err = b.current.SandboxRecord(ctx, cached.Name); err != nil || o.Record == nil {
+		return err
+	}
+	if o.Noted != "" {
+		namespace, _, _ := strings.Cut(cached.Name, ".")
+		key := types.NamespacedName{Namespace: namespace, Name: o.Noted}
+		if o.Sandbox, err = b.current.Sandbox(ctx, key); err != nil {
+			return err
+		}
+	}
+	switch next := decide.NextSandboxEnd(o); next.Do {
+	case decide.RemoveRecord:
+		err = b.records.remove(ctx, cached.Name, o.Record.GetUid())
+		if err == nil {
+			b.events.Eventf(cached, nil, corev1.EventTypeNormal, "SandboxGone", "Remove",
+				"Sandbox %s is gone: its VM ends, and its snapshots are deleted", o.Noted)
+		}
+		return err
+	case decide.OrderAbort:
+		if b.engine != nil {
+			return b.engine.Abort(ctx, vmOf(cached.Name), next.Operation)
+		}
+	}
+	return nil
+}
