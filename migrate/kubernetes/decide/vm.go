@@ -63,6 +63,11 @@ func NextVM(o VM) Action {
 		return wait(ReasonRecordsUnavailable, o.Unread.Error())
 	case deleting && !slices.Contains(vm.Finalizers, FinalizerVM):
 		return Action{Do: None}
+	case pods.IsSandboxRecord(pods.RecordID(vm)): // it would take the record of a Sandbox, or end it
+		if deleting {
+			return Action{Do: DropFinalizer}
+		}
+		return refuse(ReasonInvalid, "its name is one of the VMs of Sandboxes: use another name")
 	case !deleting && !slices.Contains(vm.Finalizers, FinalizerVM):
 		return Action{Do: AddFinalizer} // also where somebody has stripped it
 	case rec != nil && rec.GetUid() != pods.RecordUID(vm):

@@ -145,6 +145,12 @@ func TestNextVM(t *testing.T) {
 			o.Object.Spec.NodeName, o.Cordoned = "b", true
 		}, want: want{do: decide.None, waits: decide.ReasonUnschedulable}},
 		"new": {change: func(o *decide.VM) { o.Record, o.Pods = nil, nil }, want: want{do: decide.EnsureRecord}},
+		"of a Sandbox's name": {change: func(o *decide.VM) {
+			o.Record, o.Pods, o.Object.Name = nil, nil, "sbx-"+sandboxUID
+		}, want: want{do: decide.None, waits: decide.ReasonInvalid, refused: true}},
+		"of a Sandbox's name, deleted": {change: func(o *decide.VM) {
+			o.Object.Name, o.Object.DeletionTimestamp = "sbx-"+sandboxUID, &metav1.Time{}
+		}, want: want{do: decide.DropFinalizer}},
 		"new and hibernated": {change: func(o *decide.VM) {
 			o.Record, o.Pods, o.Object.Spec.OperatingMode = nil, nil, v1alpha1.ModeHibernated
 		}, want: want{do: decide.None, waits: decide.ReasonNotHibernated}},
