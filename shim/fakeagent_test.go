@@ -234,7 +234,10 @@ func (a *fakeAgent) CloseStdin(_ context.Context, r *agentv1.CloseStdinRequest) 
 	return &agentv1.CloseStdinResponse{}, nil
 }
 
-func (a *fakeAgent) Kill(_ context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+func (a *fakeAgent) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	a.note("kill %q %d", r.GetId(), r.GetSignal())
 	if r.GetSignal() == 28 { // SIGWINCH ends no process
 		return &agentv1.KillResponse{}, nil

@@ -291,3 +291,17 @@ func TestHibernateAfterTheStop(t *testing.T) {
 	w.must("delete pod", w.delete())
 	w.nothingLeft()
 }
+
+// TestKillByACallerThatGoes: containerd dies while it kills a container. The VM of the pod, and its other containers,
+// live on.
+func TestKillByACallerThatGoes(t *testing.T) {
+	w := newWorld(t).runningPod("web", "log")
+	ctx, cancel := context.WithCancel(ctxNS(t))
+	cancel()
+	_, err := w.service.Kill(ctx, &taskapi.KillRequest{ID: "web", Signal: 9})
+	w.must("kill", err)
+	w.waitFor("web")
+	if vm, err := w.service.current(); err != nil || !vm.inState(Running) || !w.machine.running() {
+		t.Errorf("the pod ended with its container: %v", err)
+	}
+}

@@ -165,7 +165,11 @@ func (t *Task) signal(ctx context.Context, agent agentv1.AgentService, s pending
 	if s.signal == sigkill && s.process.id == "" && vm.postcopy.filling() != nil {
 		patience = heldBound
 	}
-	bound, cancel := context.WithTimeout(ctx, patience)
+	asks := ctx
+	if s.signal == sigkill && s.process.id == "" {
+		asks = context.WithoutCancel(ctx) // that the caller has gone says nothing of the guest
+	}
+	bound, cancel := context.WithTimeout(asks, patience)
 	defer cancel()
 	if !vm.spec().HasAgent() {
 		return vm.signalSystem(bound, s.signal)
