@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -115,7 +116,7 @@ func (c *Client) start(ctx context.Context, vm *nodev1.VM, container containerd.
 	}
 	task, err := container.NewTask(ctx, creator)
 	if err != nil {
-		return nil, err
+		return nil, shimEnded(err)
 	}
 	p.task = task
 	waiting := context.WithoutCancel(ctx) // Wait has a context of its own
@@ -136,7 +137,15 @@ func (c *Client) start(ctx context.Context, vm *nodev1.VM, container containerd.
 	if _, gone := task.Delete(after, containerd.WithProcessKill); gone != nil && !errdefs.IsNotFound(gone) {
 		err = errors.Join(err, fmt.Errorf("end the task: %w", gone))
 	}
-	return nil, err
+	return nil, shimEnded(err)
+}
+
+// shimEnded says that a shim ended before its answer. containerd passes that on as text, without a class.
+func shimEnded(err error) error {
+	if err == nil || !errdefs.IsUnknown(err) || !strings.Contains(err.Error(), ttrpc.ErrClosed.Error()) {
+		return err
+	}
+	return fmt.Errorf("the shim ended before its answer: %w: %w", err, errdefs.ErrUnavailable)
 }
 
 // loaded is the container of a VM that this node has.
