@@ -25,8 +25,8 @@ func TestUpgrade(t *testing.T) {
 	if err != nil || len(before) != 1 {
 		t.Fatalf("node %s has the VMMs %v: %v", home.Name, before, err)
 	}
-	for object, image := range map[string]string{"deployment/godwit-operator": "operator",
-		"daemonset/godwit-node": "node"} {
+	for _, part := range [][2]string{{"deployment/godwit-operator", "operator"}, {"daemonset/godwit-node", "node"}} {
+		object, image := part[0], part[1]
 		roll := func(tag string) []string {
 			return []string{"set", "image", "-n", system, object, "*=localhost/godwit/" + image + ":" + tag}
 		}
