@@ -216,7 +216,7 @@ cri-suite: setup tools $(tools)/.critest $(tools)/.crisuite $(tools)/runc build 
 	$(gobuild) -o bin/integration/critest ./integration/cmd/critest
 	bin/integration/critest -suite cri-suite -handler '$(HANDLER)' -containerd '$(RELEASE)' -focus '$(FOCUS)'
 
-k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(tools)/.agentsandbox $(tools)/runc build guest ## CASES (all, smoke, a regular expression of names) of pods under real kubelets, with the runtime handler HANDLER (godwit), into out/k8s.json (root)
+k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(if $(filter smoke,$(CASES)),,$(tools)/.agentsandbox) $(tools)/runc build guest ## CASES (all, smoke, a regular expression of names) of pods under real kubelets, with the runtime handler HANDLER (godwit), into out/k8s.json (root)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/k8s ./integration/cmd/k8s
 	bin/integration/k8s -cases '$(CASES)' -handler '$(HANDLER)'
