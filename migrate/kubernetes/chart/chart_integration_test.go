@@ -80,9 +80,10 @@ func byName(t *testing.T, text string) map[string]object {
 func TestChartIsTheKustomization(t *testing.T) {
 	dir := made(t)
 	must(t, "lint", "--strict", dir)
-	got := byName(t, must(t, "template", "godwit", dir, "--namespace", namespace, "--set", "monitoring.enabled=true"))
+	got := byName(t, must(t, "template", "godwit", dir, "--namespace", namespace, "--set",
+		"monitoring.enabled=true,agentSandbox.enabled=true"))
 	delete(got, "ConfigMap godwit-uninstall") // a hook of Helm
-	for _, part := range []string{"default", "monitoring"} {
+	for _, part := range []string{"default", "monitoring", "agent-sandbox"} {
 		want, err := build(filepath.Join(source, part))
 		if err != nil {
 			t.Fatal(err)

@@ -34,7 +34,8 @@ func write(source, out, version string) error {
 	}
 	c := chart{defaults: map[string]any{}}
 	files := map[string]string{"Chart.yaml": header(version)}
-	for dir, wrap := range map[string]string{"default": "", "monitoring": "monitoring.enabled"} {
+	for dir, wrap := range map[string]string{"default": "", "monitoring": "monitoring.enabled",
+		"agent-sandbox": "agentSandbox.enabled"} {
 		objects, err := build(filepath.Join(source, dir))
 		if err != nil {
 			return err

@@ -40,10 +40,11 @@ var more = []struct{ key, fallback, says string }{
 		"godwit-settings is yours."},
 	{"settings.node", `""`, "Settings of nodes."},
 	{"monitoring.enabled", "false", "Objects for the Prometheus Operator: PodMonitor, PrometheusRule, the dashboard."},
+	{"agentSandbox.enabled", "false", "Policies by which the pods of Sandboxes are VMs: Kubernetes 1.36 or newer."},
 }
 
 // sections are the order of the sections, with what stands above each.
-var sections = []string{"image", "settings", "operator", "node", "runtimeClass", "monitoring"}
+var sections = []string{"image", "settings", "operator", "node", "runtimeClass", "monitoring", "agentSandbox"}
 
 // values writes values.yaml.
 func (c *chart) values() (string, error) {
