@@ -50,7 +50,7 @@ func (c *memberCreation) bind(ctx context.Context, u *steps.Undo) error {
 	u.Add("let go of container", func(context.Context) error { return vm.pod.unbind(c.task) })
 	return c.bound(func(j *journal.Journal) {
 		c.task.member.named(m.Guest)
-		c.task.member.ended = j.Resume.EndOf(m.Guest)
+		c.task.member.hadEnded(j.Resume.EndOf(m.Guest))
 		j.Volumes = volumes
 	})
 }
@@ -89,7 +89,7 @@ func (c *memberCreation) bindEnded(u *steps.Undo, end *journal.Exit) error {
 		s := j.Spec.Clone()
 		s.Pod.Issued++
 		c.task.member.named(fmt.Sprintf("c%d", s.Pod.Issued))
-		c.task.member.ended = end
+		c.task.member.hadEnded(end)
 		j.Spec = s
 		j.TellEnd(c.member.Name)
 	})

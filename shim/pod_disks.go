@@ -69,6 +69,13 @@ func (m *member) named(guest string) {
 	t.stats.of, t.bundle.Member.Container.Guest = guest, guest
 }
 
+// hadEnded says how the container ended before its pod came. What ends such containers looks at all tasks.
+func (m *member) hadEnded(end *journal.Exit) {
+	m.t.vm.mu.Lock()
+	defer m.t.vm.mu.Unlock()
+	m.ended = end
+}
+
 // add answers the id of a disk of that content, which the VM has or gets now. The caller holds changing.
 func (p *pod) add(ctx context.Context, d spec.Disk, path string) (string, error) {
 	if p.doubtful[d.ID] {

@@ -240,14 +240,16 @@ func (p *pod) endDeparted(ctx context.Context) {
 	for _, t := range p.vm.allTasks() {
 		p.vm.mu.Lock()
 		over := t.member != nil && t.member.ended != nil && t.state == TaskArmed
+		var end journal.Exit
 		if over {
+			end = *t.member.ended
 			over = t.setState(TaskRunning) == nil
 			t.init.started = true
 			p.vm.events.Send(&events.TaskStart{ContainerID: t.id, Pid: t.pid()})
 		}
 		p.vm.mu.Unlock()
 		if over {
-			t.member.end(ctx, t.member.ended.Status, t.member.ended.At)
+			t.member.end(ctx, end.Status, end.At)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package shim
 import (
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -19,10 +20,16 @@ import (
 // A full disk under the journal refuses a hibernate by class and leaves the VM as it
 // was; with space it goes on.
 func TestCaptureOnAFullDisk(t *testing.T) {
+	real, full := durable.SyncDir, &atomic.Bool{}
+	t.Cleanup(func() { durable.SyncDir = real }) // after the end of the world, which has writers of its own
+	durable.SyncDir = func(dir string) error {
+		if full.Load() {
+			return &os.PathError{Op: "sync", Path: dir, Err: syscall.ENOSPC}
+		}
+		return real(dir)
+	}
 	w := newWorld(t).running()
-	real := durable.SyncDir
-	t.Cleanup(func() { durable.SyncDir = real })
-	durable.SyncDir = func(dir string) error { return &os.PathError{Op: "sync", Path: dir, Err: syscall.ENOSPC} }
+	full.Store(true)
 	_, err := w.capture()
 	if !errdefs.IsResourceExhausted(errgrpc.ToNative(err)) || !strings.Contains(err.Error(), "state_dir") {
 		t.Errorf("capture: %v", err)
@@ -37,7 +44,7 @@ func TestCaptureOnAFullDisk(t *testing.T) {
 	if _, err := w.service.Resume(ctxNS(t), &taskapi.ResumeRequest{ID: "vm"}); err != nil {
 		t.Errorf("resume needs no disk: %v", err)
 	}
-	durable.SyncDir = real
+	full.Store(false)
 	if _, err := w.capture(); err != nil {
 		t.Errorf("capture with space: %v", err)
 	}
