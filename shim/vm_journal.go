@@ -18,9 +18,14 @@ type vmJournal struct {
 
 // write changes the VM's journal and makes it durable; see journal.Store.Update.
 func (vm *VM) write(change func(*journal.Journal)) error {
-	err := vm.journal.Update(func(j *journal.Journal) error { change(j); return nil })
-	if err != nil && vm.journal.Unwritten() != nil {
-		vm.journal.settle()
+	return vm.journal.Update(func(j *journal.Journal) error { change(j); return nil })
+}
+
+// Update is that of the store. A new journal that could not be taken back from the disk is replaced when there is room.
+func (j *vmJournal) Update(change func(*journal.Journal) error) error {
+	err := j.Store.Update(change)
+	if err != nil && j.Unwritten() != nil {
+		j.settle()
 	}
 	return err
 }

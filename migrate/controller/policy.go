@@ -27,6 +27,8 @@ type Policy struct {
 	Pull Pull
 	// OwnWakes: a VM whose record no node made wakes by the controller's own order alone, which says in which place.
 	OwnWakes bool
+	// Reserved are names under which no node makes a record; nil: none is.
+	Reserved func(vm *nodev1.VM) bool
 	// Boots refuses that a node boots a VM whose record no node made; nil: each node may.
 	Boots func(ctx context.Context, rec *nodev1.Record, node string) error
 }
@@ -89,6 +91,10 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 		return nil
 	}
 	if was == nil {
+		if s.policy.Reserved != nil && s.policy.Reserved(now.GetVm()) {
+			return fmt.Errorf("make a record of VM %s/%s: the controller alone makes records of that name: %w",
+				now.GetVm().GetNamespace(), now.GetVm().GetId(), errdefs.ErrPermissionDenied)
+		}
 		now.MadeBy, now.Home = peer, peer
 	}
 	op := now.GetOperation()

@@ -51,6 +51,30 @@ func TestOwnWakes(t *testing.T) {
 	}
 }
 
+// Under some names a node makes no record. The controller's host does, and then the node finds it.
+func TestReserved(t *testing.T) {
+	service := controller.New(storetest.NewMemory()).Under(controller.Policy{
+		Reserved: func(vm *nodev1.VM) bool { return vm.GetId() == "kept" }})
+	node := controller.WithPeer(t.Context(), "a")
+	if _, err := service.Ensure(node, &nodev1.EnsureRequest{Vm: vmOf("kept")}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("a node makes it: %v", err)
+	}
+	if _, err := service.Get(t.Context(), &nodev1.GetRequest{Vm: vmOf("kept")}); !errdefs.IsNotFound(err) {
+		t.Errorf("there is a record: %v", err)
+	}
+	if _, err := service.Ensure(node, &nodev1.EnsureRequest{Vm: vmOf("free")}); err != nil {
+		t.Errorf("another name: %v", err)
+	}
+	made, err := service.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vmOf("kept")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := service.Ensure(node, &nodev1.EnsureRequest{Vm: vmOf("kept")}); err != nil ||
+		found.GetUid() != made.GetUid() {
+		t.Errorf("once it is there: %v %v", found, err)
+	}
+}
+
 // A VM whose record the controller's host has made boots at a node by the controller's word alone.
 func TestBoots(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -16,6 +16,7 @@ import (
 	"godwit.dev/godwit/migrate/control"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/pki"
 	"godwit.dev/godwit/snapshot"
@@ -53,7 +54,7 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 		return nil, fmt.Errorf("state_dir: %w", err)
 	}
 	policy := controller.PolicyOf(cfg, cfg.Registry.Repository)
-	policy.OwnWakes = true
+	policy.OwnWakes, policy.Reserved = true, reserved
 	if pods != nil {
 		policy.Boots = pods.Boots
 	}
@@ -66,6 +67,11 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 		return nil, err
 	}
 	return &Controller{Alone: alone, identity: identity, store: st}, nil
+}
+
+// reserved are the names of the VMs of Sandboxes. A node sees the uid of a Sandbox before its pod asks for the VM.
+func reserved(vm *nodev1.VM) bool {
+	return vm.GetNamespace() == store.Kubernetes && pods.IsSandboxRecord(vm.GetId())
 }
 
 // identityOf checks what a controller needs of its configuration, without which it would never lead.

@@ -50,6 +50,9 @@ func (p *Pods) Resolve(ctx context.Context, req *nodev1.ResolveRequest) (*nodev1
 	if o.OptedIn() {
 		return p.resolveSandbox(ctx, o)
 	}
+	if err := p.optedOut(ctx, o); err != nil {
+		return nil, err
+	}
 	resolved, err := decide.NextResolve(o)
 	if err != nil {
 		return nil, err
@@ -99,8 +102,12 @@ func (p *Pods) Boots(ctx context.Context, rec *nodev1.Record, node string) error
 		return p.bootsSandbox(ctx, rec, node)
 	}
 	vm, _, err := p.vm(ctx, rec.GetVm())
-	if err != nil || vm == nil || pods.RecordUID(vm) != rec.GetUid() {
+	if err != nil {
 		return err
+	}
+	if vm == nil || pods.RecordUID(vm) != rec.GetUid() {
+		return fmt.Errorf("boot VM %s/%s at node %s: it has no VirtualMachine: %w", namespace, name, node,
+			errdefs.ErrPermissionDenied)
 	}
 	all := &corev1.PodList{}
 	if err := p.View.List(ctx, all, client.InNamespace(namespace), client.MatchingLabels{pods.LabelVM: name}); err != nil {

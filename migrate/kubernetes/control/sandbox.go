@@ -41,7 +41,7 @@ func (p *Pods) resolveSandbox(ctx context.Context, o decide.Resolve) (*nodev1.Re
 		}
 		resolved, next, err := decide.NextSandbox(o)
 		if err != nil {
-			p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "VMRefused", "Resolve", "%s", err.Error())
+			p.refuse(o, err)
 			return nil, err
 		}
 		if next.Do == decide.None && next.Waits == "" {
@@ -57,6 +57,29 @@ func (p *Pods) resolveSandbox(ctx context.Context, o decide.Resolve) (*nodev1.Re
 		case <-time.After(sandboxPause):
 		}
 	}
+}
+
+// refuse tells a pod that it has no VM. Another node than its own tells it nothing.
+func (p *Pods) refuse(o decide.Resolve, err error) {
+	if o.Pod.Spec.NodeName == o.Node {
+		p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "VMRefused", "Resolve", "%s", err.Error())
+	}
+}
+
+// optedOut refuses a pod without the opt-in whose Sandbox has a VM.
+func (p *Pods) optedOut(ctx context.Context, o decide.Resolve) error {
+	owner := pods.SandboxOf(o.Pod)
+	if owner == nil {
+		return nil
+	}
+	rec, _, err := p.View.SandboxRecord(ctx, pods.SandboxRecord(o.Pod.Namespace, string(owner.UID)))
+	if err != nil {
+		return unread(err)
+	}
+	if err = o.OptedOut(rec); err != nil {
+		p.refuse(o, err)
+	}
+	return err
 }
 
 func (p *Pods) observeSandbox(ctx context.Context, o *decide.Resolve) (err error) {
@@ -127,7 +150,7 @@ func (p *Pods) bootsSandbox(ctx context.Context, rec *nodev1.Record, node string
 			return unread(err)
 		}
 	}
-	if owner := pods.SandboxOf(pod); owner == nil || string(owner.UID) != rec.GetUid() || pod.Spec.NodeName != node {
+	if !decide.BootsSandbox(rec, pod, node) {
 		return fmt.Errorf("boot VM %s at node %s: no pod of its Sandbox is bound to that node: %w", id, node,
 			errdefs.ErrPermissionDenied)
 	}

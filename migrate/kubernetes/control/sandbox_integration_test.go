@@ -119,13 +119,16 @@ func (w *world) asks() *Pods {
 func (w *world) resolve(pod *corev1.Pod, node string) (resp *nodev1.ResolveResponse, err error) {
 	w.t.Helper()
 	ctx := controller.WithPeer(w.t.Context(), node)
+	name := pod.Annotations[pods.AnnotationVM]
+	if owner := pods.SandboxOf(pod); name == "" && owner != nil {
+		name = pods.SandboxVM(string(owner.UID)) // a node may say what it likes
+	}
 	apitest.Eventually(w.t, "pod "+pod.Name+" is resolved", func() (bool, error) {
 		answers := w.asks()
 		if answers == nil {
 			return false, nil
 		}
-		resp, err = answers.Resolve(ctx, &nodev1.ResolveRequest{Pod: asked(pod), Vm: vmNamed("default." +
-			pod.Annotations[pods.AnnotationVM])})
+		resp, err = answers.Resolve(ctx, &nodev1.ResolveRequest{Pod: asked(pod), Vm: vmNamed("default." + name)})
 		return err == nil || errdefs.IsPermissionDenied(err) || errdefs.IsFailedPrecondition(err), err
 	})
 	return resp, err
@@ -289,6 +292,9 @@ func TestForgedPodsOfSandbox(t *testing.T) {
 	collides := podOf(s, "forged")
 	collides.Labels[pods.LabelSandbox] = "00000000"
 	refused("a pod of another hash", "sandbox-name-hash", collides)
+	adopted := podOf(s, "forged") // agent-sandbox takes up a pod that somebody made, without a name
+	adopted.Annotations = nil
+	refused("a pod whose node names the VM", "gave the pod no such name", adopted)
 	other := w.sandbox("other")
 	mixed := podOf(other, "forged")
 	mixed.OwnerReferences[0].UID = s.GetUID()

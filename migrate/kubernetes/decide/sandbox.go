@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	corev1 "k8s.io/api/core/v1"
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/phases"
@@ -44,6 +45,25 @@ func (o Resolve) OptedIn() bool {
 		(o.Pod.Annotations[pods.AnnotationOnStop] != "" || pods.IsSandboxRecord(o.Named))
 }
 
+// OptedOut refuses a pod without the opt-in whose Sandbox has a VM already: that VM sleeps, or runs at a node that is
+// silent, and a second one would begin from nothing. rec is what the records have of the Sandbox's VM.
+func (o Resolve) OptedOut(rec *nodev1.Record) error {
+	owner := pods.SandboxOf(o.Pod)
+	if owner == nil || rec == nil || !pods.OfSandbox(rec) || rec.GetUid() != string(owner.UID) {
+		return nil
+	}
+	return o.refused(errdefs.ErrFailedPrecondition, "Sandbox %s has a VM already, VMRecord %s, and its pod template has "+
+		"no annotation %s: %s any more: put it back, or make another Sandbox", owner.Name, rec.GetVm().GetId(),
+		pods.AnnotationOnStop, pods.OnStopHibernate)
+}
+
+// BootsSandbox reports whether the VM of a Sandbox may boot in a pod at a node: one that the API server gave its name.
+func BootsSandbox(rec *nodev1.Record, pod *corev1.Pod, node string) bool {
+	owner := pods.SandboxOf(pod)
+	return owner != nil && string(owner.UID) == rec.GetUid() && pod.Spec.NodeName == node && !pods.Ended(pod) &&
+		pod.DeletionTimestamp == nil && pod.Annotations[pods.AnnotationVM] == pods.SandboxVM(rec.GetUid())
+}
+
 // NextSandbox decides whether a pod is the VM of its Sandbox, and what is done before it is told so. The Sandbox says
 // which pod is its own. Who makes pods can write all that a pod says.
 func NextSandbox(o Resolve) (Resolved, Action, error) {
@@ -69,7 +89,8 @@ func NextSandbox(o Resolve) (Resolved, Action, error) {
 	case o.Pod.Labels[pods.LabelSandbox] != pods.NameHash(s.Name):
 		return fail(errdefs.ErrPermissionDenied, "its label %s is %q, and Sandbox %s has %q", pods.LabelSandbox,
 			o.Pod.Labels[pods.LabelSandbox], s.Name, pods.NameHash(s.Name))
-	case o.Named != want:
+	// What a node says that the VM is called proves nothing.
+	case o.Named != want || o.Pod.Annotations[pods.AnnotationVM] != pods.SandboxVM(uid):
 		return fail(errdefs.ErrPermissionDenied, "its VM is %s, and the API server gave the pod no such name: kubectl "+
 			"apply -k packaging/kubernetes/agent-sandbox, and have the pod made again", want)
 	case rec == nil:

@@ -29,7 +29,7 @@ func sandboxed() decide.Resolve {
 	return decide.Resolve{Node: "a", Asked: &nodev1.Pod{Namespace: "ns", Name: "agent", Uid: podUID}, Named: id,
 		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "agent", UID: podUID,
 			Labels:      map[string]string{pods.LabelSandbox: "4fe7f1a6"},
-			Annotations: map[string]string{pods.AnnotationOnStop: "hibernate"},
+			Annotations: map[string]string{pods.AnnotationOnStop: "hibernate", pods.AnnotationVM: "sbx-" + sandboxUID},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "agents.x-k8s.io/v1beta1", Kind: "Sandbox", Name: "agent",
 				UID: sandboxUID, Controller: &controller}}},
 			Spec: corev1.PodSpec{NodeName: "a", RuntimeClassName: &class, TerminationGracePeriodSeconds: &seconds}},
@@ -105,6 +105,11 @@ func TestNextSandbox(t *testing.T) {
 			class: denied, says: "4fe7f1a6"},
 		"it was given no name": {change: func(o *decide.Resolve) { o.Named = "0123abcd" }, class: denied,
 			says: "packaging/kubernetes/agent-sandbox"},
+		"a name that its node alone says": {change: func(o *decide.Resolve) { delete(o.Pod.Annotations, pods.AnnotationVM) },
+			class: denied, says: "packaging/kubernetes/agent-sandbox"},
+		"a name of another Sandbox, for the API server": {change: func(o *decide.Resolve) {
+			o.Pod.Annotations[pods.AnnotationVM] = "sbx-" + podBefore
+		}, class: denied, says: "packaging/kubernetes/agent-sandbox"},
 		"a name of another Sandbox": {change: func(o *decide.Resolve) { o.Named = pods.SandboxRecord("ns", podBefore) },
 			class: denied, says: sandboxUID},
 		"a record of another VM": {change: func(o *decide.Resolve) { o.Record.Uid = podBefore }, class: denied,
@@ -155,6 +160,52 @@ func TestNamesOfSandboxes(t *testing.T) {
 	o.Pod.Annotations, o.Named, o.Record = nil, "0123abcd", nil // as any pod
 	if got, err := decide.NextResolve(o); o.OptedIn() || err != nil || got.UID != "" {
 		t.Errorf("a pod of a Sandbox without the opt-in: %v, %+v, %v", o.OptedIn(), got, err)
+	}
+}
+
+// A Sandbox whose VM sleeps, or is at another node, gets no second one from nothing.
+func TestOptedOut(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*decide.Resolve)
+		refused bool
+	}{
+		"its VM sleeps":           {func(o *decide.Resolve) { o.Record.Owner = asleep }, true},
+		"its VM is at a node":     {func(o *decide.Resolve) { o.Record.Owner = &nodev1.Owner{Node: "b"} }, true},
+		"it never had one":        {func(o *decide.Resolve) { o.Record = nil }, false},
+		"of no Sandbox":           {func(o *decide.Resolve) { o.Pod.OwnerReferences = nil }, false},
+		"a record of another VM":  {func(o *decide.Resolve) { o.Record.Uid = podBefore }, false},
+		"a record of a node's VM": {func(o *decide.Resolve) { o.Record.MadeBy = "b" }, false},
+	} {
+		o := sandboxed()
+		o.Pod.Annotations = nil
+		test.change(&o)
+		if err := o.OptedOut(o.Record); test.refused != errdefs.IsFailedPrecondition(err) ||
+			test.refused != (err != nil) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The VM of a Sandbox boots in the pod that the API server gave its name, at the node that this pod is bound to.
+func TestBootsSandbox(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*corev1.Pod)
+		boots  bool
+	}{
+		"its pod":           {func(*corev1.Pod) {}, true},
+		"of another node":   {func(p *corev1.Pod) { p.Spec.NodeName = "b" }, false},
+		"without a node":    {func(p *corev1.Pod) { p.Spec.NodeName = "" }, false},
+		"without a name":    {func(p *corev1.Pod) { delete(p.Annotations, pods.AnnotationVM) }, false},
+		"without a Sandbox": {func(p *corev1.Pod) { p.OwnerReferences = nil }, false},
+		"of another one":    {func(p *corev1.Pod) { p.OwnerReferences[0].UID = podBefore }, false},
+		"it has ended":      {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		"it ends":           {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }, false},
+	} {
+		o := sandboxed()
+		test.change(o.Pod)
+		if got := decide.BootsSandbox(o.Record, o.Pod, "a"); got != test.boots {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }
 

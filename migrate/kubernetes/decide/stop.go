@@ -86,8 +86,9 @@ func FailedStop(o Stop) string {
 
 // told reports whether there is an object that the event is about.
 func (o Stop) told() bool {
-	if pods.OfSandbox(o.Record) {
-		return o.Pod != nil
+	if pods.OfSandbox(o.Record) { // a node names the pod: it may be any
+		owner := pods.SandboxOf(o.Pod)
+		return owner != nil && string(owner.UID) == o.Record.GetUid() && o.Pod.Spec.NodeName == o.Node
 	}
 	return o.VM != nil && pods.RecordUID(o.VM) == o.UID
 }

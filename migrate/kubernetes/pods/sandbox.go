@@ -36,7 +36,10 @@ func SandboxOf(pod *corev1.Pod) *metav1.OwnerReference {
 }
 
 // SandboxRecord is the name in the records of the VM of a Sandbox. A Sandbox that is made again is another VM.
-func SandboxRecord(namespace, uid string) string { return namespace + "." + sandboxVM + uid }
+func SandboxRecord(namespace, uid string) string { return namespace + "." + SandboxVM(uid) }
+
+// SandboxVM is what annotation AnnotationVM of the pod of a Sandbox has. A policy of the API server guards it.
+func SandboxVM(uid string) string { return sandboxVM + uid }
 
 // IsSandboxRecord reports whether a name in the records is kept for VMs of Sandboxes.
 func IsSandboxRecord(id string) bool {
