@@ -91,9 +91,8 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 		return nil
 	}
 	if was == nil {
-		if s.policy.Reserved != nil && s.policy.Reserved(now.GetVm()) {
-			return fmt.Errorf("make a record of VM %s/%s: the controller alone makes records of that name: %w",
-				now.GetVm().GetNamespace(), now.GetVm().GetId(), errdefs.ErrPermissionDenied)
+		if err := s.policy.makes(now.GetVm()); err != nil {
+			return err
 		}
 		now.MadeBy, now.Home = peer, peer
 	}
@@ -120,6 +119,15 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 		}
 	}
 	return s.tally.admit(ctx, s, peer, was == nil, opens)
+}
+
+// makes refuses that a node makes a record under a name that is kept for the controller.
+func (p Policy) makes(vm *nodev1.VM) error {
+	if p.Reserved == nil || !p.Reserved(vm) {
+		return nil
+	}
+	return fmt.Errorf("make a record of VM %s/%s: the controller alone makes records of that name: %w",
+		vm.GetNamespace(), vm.GetId(), errdefs.ErrPermissionDenied)
 }
 
 // boots asks the policy whether a node may take a VM of the controller that nothing has: no operation brings it.
