@@ -132,7 +132,18 @@ type SandboxEnd struct {
 	Record  *nodev1.Record
 	Noted   string   // the name of its Sandbox, by the record; empty: it is not written down yet
 	Sandbox *Sandbox // of that name; nil: there is none
+	Made    time.Time
 	Now     time.Time
+}
+
+// unnoted is how long a record may not say which Sandbox it is of. A Resolve says it within seconds, unless it is
+// killed. The next one makes the record again if it must.
+const unnoted = time.Hour
+
+// untouched is a record that was made, and nothing else: there is nothing to lose with it.
+func untouched(rec *nodev1.Record) bool {
+	return rec.GetGeneration() == 0 && rec.GetOwner() == nil && rec.GetOperation() == nil &&
+		len(rec.GetSnapshots()) == 0 && !record.IsLost(rec)
 }
 
 // NextSandboxEnd decides what becomes of a record whose Sandbox has ended: it ends too, with its snapshots.
@@ -142,6 +153,8 @@ func NextSandboxEnd(o SandboxEnd) Action {
 	switch {
 	case !pods.OfSandbox(rec):
 		return Action{Do: None}
+	case o.Noted == "" && untouched(rec) && !o.Made.IsZero() && o.Now.Sub(o.Made) > unnoted:
+		return Action{Do: RemoveRecord}
 	case o.Noted == "": // a Resolve is at work on it
 		return wait(ReasonStarting, "it does not say yet which Sandbox it is of")
 	case o.Sandbox != nil && o.Sandbox.UID == rec.GetUid():

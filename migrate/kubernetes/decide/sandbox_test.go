@@ -268,11 +268,21 @@ func TestNextSandboxEnd(t *testing.T) {
 		"no record":          {change: gone(func(o *decide.SandboxEnd) { o.Record = nil }), do: decide.None},
 		"it does not say whose": {change: func(o *decide.SandboxEnd) { o.Noted, o.Sandbox = "", nil }, do: decide.None,
 			waits: decide.ReasonStarting},
+		"made, and nothing else": {change: func(o *decide.SandboxEnd) {
+			o.Noted, o.Sandbox, o.Record.Owner, o.Made = "", nil, nil, now.Add(-time.Minute)
+		}, do: decide.None, waits: decide.ReasonStarting},
+		"made long ago, and nothing else": {change: func(o *decide.SandboxEnd) {
+			o.Noted, o.Sandbox, o.Record.Owner, o.Made = "", nil, nil, now.Add(-2*time.Hour)
+		}, do: decide.RemoveRecord},
+		"made long ago, and it has run": {change: func(o *decide.SandboxEnd) {
+			o.Noted, o.Sandbox, o.Record.Owner, o.Record.Generation = "", nil, nil, 1
+			o.Made = now.Add(-2 * time.Hour)
+		}, do: decide.None, waits: decide.ReasonStarting},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := sandboxed()
 			r.Record.Owner = asleep
-			o := decide.SandboxEnd{Record: r.Record, Noted: r.Noted, Sandbox: r.Sandbox}
+			o := decide.SandboxEnd{Record: r.Record, Noted: r.Noted, Sandbox: r.Sandbox, Now: now}
 			test.change(&o)
 			if got := decide.NextSandboxEnd(o); got.Do != test.do || got.Waits != test.waits {
 				t.Errorf("next is %+v", got)

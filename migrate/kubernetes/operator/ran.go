@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -64,24 +65,40 @@ func (b base) noteRun(ctx context.Context, rec *nodev1.Record, next decide.Actio
 // unused answers those addresses that no other pod has. A node says what addresses its pods have: one that names those
 // of another pod would have the VM's next pod ask for them. The pods of nodes' networks have the nodes' addresses.
 func (b base) unused(ctx context.Context, vm *v1alpha1.VirtualMachine, addresses []string) ([]string, error) {
-	for _, address := range addresses {
-		all := &corev1.PodList{}
-		if err := b.current.List(ctx, all, client.MatchingFields{"status.podIP": address}); err != nil {
-			return nil, fmt.Errorf("list pods with the address %s: %w", address, err)
+	all := &corev1.PodList{} // a field selects pods by the first address of each, and by its text
+	if err := b.current.List(ctx, all); err != nil {
+		return nil, fmt.Errorf("list pods for their addresses: %w", err)
+	}
+	for i := range all.Items {
+		pod := &all.Items[i]
+		own := pod.Namespace == vm.Namespace && pod.Labels[pods.LabelVM] == vm.Name &&
+			pod.Labels[pods.LabelRecordUID] == pods.RecordUID(vm)
+		if own || pods.Ended(pod) || pod.DeletionTimestamp != nil {
+			continue
 		}
-		for i := range all.Items {
-			pod := &all.Items[i]
-			own := pod.Namespace == vm.Namespace && pod.Labels[pods.LabelVM] == vm.Name &&
-				pod.Labels[pods.LabelRecordUID] == pods.RecordUID(vm)
-			if own || pods.Ended(pod) || pod.DeletionTimestamp != nil {
-				continue
-			}
+		if address := common(addresses, pod.Status.PodIPs); address != "" {
 			b.events.Eventf(vm, nil, corev1.EventTypeWarning, "AddressOfAnother", "NoteRun", "the node of the VM says that it "+
 				"has the address %s, which pod %s/%s has: the VM does not keep it", address, pod.Namespace, pod.Name)
 			return nil, nil
 		}
 	}
 	return addresses, nil
+}
+
+// common is an address that a pod has too, however it is written; empty: none. One that is no address is in no use.
+func common(addresses []string, of []corev1.PodIP) string {
+	for _, a := range addresses {
+		address, err := netip.ParseAddr(a)
+		if err != nil {
+			continue
+		}
+		for _, ip := range of {
+			if other, err := netip.ParseAddr(ip.IP); err == nil && other.Unmap() == address.Unmap() {
+				return a
+			}
+		}
+	}
+	return ""
 }
 
 // running are the images of the pod that the VM runs in, each by its digest where it has one; nil: not all are known.

@@ -125,7 +125,7 @@ func (b base) endSandboxes(ctx context.Context, failed func(error, string, ...an
 }
 
 func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
-	o := decide.SandboxEnd{}
+	o := decide.SandboxEnd{Made: cached.CreationTimestamp.Time, Now: time.Now()}
 	var err error
 	if o.Record, o.Noted, err = b.current.SandboxRecord(ctx, cached.Name); err != nil || o.Record == nil {
 		return err
