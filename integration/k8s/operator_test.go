@@ -27,7 +27,13 @@ const (
 // owner is the node that has the VM, as its record in the API server says; empty: it sleeps.
 func (s site) owner() string {
 	s.t.Helper()
-	return s.kubectl("get", "vmrecord", "default."+sleeper, "-o", "jsonpath={.summary.owner}")
+	return s.ofSleeper(".summary.owner")
+}
+
+// ofSleeper is a field of the VM's record. Other cases have records of their own.
+func (s site) ofSleeper(field string) string {
+	s.t.Helper()
+	return s.kubectl("get", "vmrecords", "-o", `jsonpath={.items[?(@.spec.vm.id=="`+sleeper+`")]`+field+`}`)
 }
 
 // knows compares what the VM has in its memory.
@@ -115,7 +121,7 @@ func (s site) moves(from, to *harness.Node, fault func()) {
 		moved <- err
 	}()
 	if err := harness.Poll(s.t.Context(), time.Minute, func(context.Context) error {
-		if s.kubectl("get", "vmrecord", "default."+sleeper, "-o", "jsonpath={.summary.operation}") == "" {
+		if s.ofSleeper(".summary.operation") == "" {
 			return fmt.Errorf("no move is open")
 		}
 		return nil
@@ -145,8 +151,7 @@ func (s site) removed(n *harness.Node) {
 		s.t.Errorf("%s: %v", out, err)
 	}
 	if err := harness.Poll(s.t.Context(), time.Minute, func(context.Context) error {
-		// Other cases have records of their own.
-		if left := s.kubectl("get", "vmrecords", "-o", "name"); strings.Contains(left+"\n", "."+sleeper+"\n") {
+		if left := s.ofSleeper(".metadata.name"); left != "" {
 			return fmt.Errorf("left: %s", left)
 		}
 		return nil

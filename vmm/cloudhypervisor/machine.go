@@ -36,7 +36,7 @@ type Machine struct {
 	// standing: the VMM has answered that the VM is paused, and was not asked to resume it since. So it is not asked again
 	// while the VM stands still. Held with turn.
 	standing bool
-	mtu  func(tap, mtu int) error
+	mtu      func(tap, mtu int) error
 	// confined: the process has namespaces of its own. prepare seals it.
 	confined bool
 	files    shower // of the process; what it sees while it is confined
