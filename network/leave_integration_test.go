@@ -17,16 +17,21 @@ import (
 func reset(t *testing.T, ns, mac string) bool {
 	t.Helper()
 	sh(t, ns, "ip", "neigh", "replace", "10.88.0.2", "lladdr", mac, "dev", "eth0", "nud", "permanent")
+	return errors.Is(dial(t, ns), unix.ECONNREFUSED)
+}
+
+// dial connects to 10.88.0.2 from a namespace.
+func dial(t *testing.T, ns string) error {
+	t.Helper()
 	in, err := os.Open(ns)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	err = within(in, func() error {
+	return within(in, func() error {
 		_, err := net.DialTimeout("tcp4", "10.88.0.2:8080", time.Second)
 		return err
 	})
-	return errors.Is(err, unix.ECONNREFUSED)
 }
 
 // A namespace that is for a guest neither resets its connections nor answers who has its address, also where it is made
@@ -47,15 +52,7 @@ func TestForGuest(t *testing.T) {
 		t.Error("the host answers for a guest that is to come")
 	}
 	sh(t, peer, "ip", "neigh", "del", "10.88.0.2", "dev", "eth0")
-	in, err := os.Open(peer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	err = within(in, func() error {
-		_, err := net.DialTimeout("tcp4", "10.88.0.2:8080", time.Second)
-		return err
-	})
+	err := dial(t, peer)
 	if out := sh(t, peer, "ip", "neigh", "show", "10.88.0.2"); err == nil || strings.Contains(out, mac) {
 		t.Errorf("the host says that it has the address of a guest that is to come: %v, %s", err, out)
 	}

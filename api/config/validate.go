@@ -359,15 +359,17 @@ func (c *Config) validateMetrics() error {
 // MetricsTLS reports whether metrics.address reaches beyond this host, so that it is
 // served with mutual TLS only.
 func (c *Config) MetricsTLS() bool {
-	if c.Metrics.Address == "" {
+	return c.Metrics.Address != "" && !Loopback(c.Metrics.Address)
+}
+
+// Loopback reports whether only this host reaches HOST:PORT. A name does not count: it may mean another host tomorrow.
+func Loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
 		return false
 	}
-	host, _, err := net.SplitHostPort(c.Metrics.Address)
-	if err != nil {
-		return true
-	}
 	addr, err := netip.ParseAddr(host)
-	return err != nil || !addr.IsLoopback()
+	return err == nil && addr.IsLoopback()
 }
 
 func hostPort(key, value string) error {

@@ -154,8 +154,7 @@ func (d *daemon) measureController() error {
 	if !d.isController() {
 		return nil
 	}
-	return errors.Join(d.metrics.Register(engine.NewTransferMetrics(d.engine)),
-		d.metrics.Register(control.Doubts{Store: d.whole}))
+	return control.MeasureMoves(d.metrics, d.engine, d.whole)
 }
 
 // measure registers the figures that are no engine's.

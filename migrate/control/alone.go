@@ -46,7 +46,7 @@ func OpenAlone(ctx context.Context, o Options, snapshots engine.Snapshots, opts 
 	e := engine.New(parts, opts)
 	c.DrivenBy(e)
 	if o.Metrics != nil {
-		if err := c.measured(o.Metrics, e); err != nil {
+		if err := MeasureMoves(o.Metrics, e, c.Whole); err != nil {
 			e.Close()
 			return nil, errors.Join(err, c.Close())
 		}

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -94,31 +93,32 @@ func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*node
 
 // Boots refuses that a node boots the VM of a VirtualMachine that has no pod there. It reads from the API server.
 func (p *Pods) Boots(ctx context.Context, rec *nodev1.Record, node string) error {
-	namespace, name, ok := strings.Cut(rec.GetVm().GetId(), ".")
-	if !ok || rec.GetVm().GetNamespace() != store.Kubernetes {
+	key, ok := store.NameOf(rec.GetVm())
+	switch {
+	case !ok:
 		return nil
-	}
-	if pods.OfSandbox(rec) {
+	case pods.OfSandbox(rec):
 		return p.bootsSandbox(ctx, rec, node)
 	}
-	vm, _, err := p.vm(ctx, rec.GetVm())
+	vm := &v1alpha1.VirtualMachine{}
+	there, err := p.View.Get(ctx, key, vm)
 	if err != nil {
-		return err
+		return unread(err)
 	}
-	if vm == nil || pods.RecordUID(vm) != rec.GetUid() {
-		return fmt.Errorf("boot VM %s/%s at node %s: it has no VirtualMachine: %w", namespace, name, node,
-			errdefs.ErrPermissionDenied)
+	if !there || pods.RecordUID(vm) != rec.GetUid() {
+		return fmt.Errorf("boot VM %s at node %s: it has no VirtualMachine: %w", key, node, errdefs.ErrPermissionDenied)
 	}
 	all := &corev1.PodList{}
-	if err := p.View.List(ctx, all, client.InNamespace(namespace), client.MatchingLabels{pods.LabelVM: name}); err != nil {
-		return unread(fmt.Errorf("list pods of VM %s/%s: %w", namespace, name, err))
+	if err := p.View.List(ctx, all, client.InNamespace(key.Namespace),
+		client.MatchingLabels{pods.LabelVM: key.Name}); err != nil {
+		return unread(fmt.Errorf("list pods of VM %s: %w", key, err))
 	}
 	for i := range all.Items {
 		if decide.BootsIn(rec, &all.Items[i], node) {
 			return nil
 		}
 	}
-	return fmt.Errorf("boot VM %s/%s at node %s: no pod of it is bound to that node: %w", namespace, name, node,
+	return fmt.Errorf("boot VM %s at node %s: no pod of it is bound to that node: %w", key, node,
 		errdefs.ErrPermissionDenied)
 }
 
@@ -180,21 +180,21 @@ func (p *Pods) pod(ctx context.Context, asked *nodev1.Pod) (*corev1.Pod, error) 
 	return pod, nil
 }
 
-// vm reads what there is of a VM by its name in the records; nil: the API server has none. A namespace has no dot.
+// vm reads what there is of a VM by its name in the records; nil: the API server has none.
 func (p *Pods) vm(ctx context.Context, named *nodev1.VM) (*v1alpha1.VirtualMachine, *nodev1.Record, error) {
-	namespace, name, ok := strings.Cut(named.GetId(), ".")
-	if !ok || named.GetNamespace() != store.Kubernetes {
+	key, ok := store.NameOf(named)
+	if !ok {
 		return nil, nil, nil
 	}
 	vm := &v1alpha1.VirtualMachine{}
-	there, err := p.View.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, vm)
+	there, err := p.View.Get(ctx, key, vm)
 	if err != nil {
 		return nil, nil, unread(err)
 	}
 	if !there {
 		vm = nil
 	}
-	rec, _, err := p.View.Record(ctx, namespace, name)
+	rec, _, err := p.View.Record(ctx, key.Namespace, key.Name)
 	if err != nil {
 		return nil, nil, unread(err)
 	}

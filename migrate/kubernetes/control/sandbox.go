@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -128,8 +127,8 @@ func (p *Pods) sandboxOf(ctx context.Context, vm *nodev1.VM) (*decide.Sandbox, e
 		return nil, fmt.Errorf("VMRecord %s: annotation %s is empty: %w", vm.GetId(), decide.AnnotationSandbox,
 			errdefs.ErrUnavailable)
 	}
-	namespace, _, _ := strings.Cut(vm.GetId(), ".")
-	s, err := p.View.Sandbox(ctx, types.NamespacedName{Namespace: namespace, Name: noted})
+	key, _ := store.NameOf(vm)
+	s, err := p.View.Sandbox(ctx, types.NamespacedName{Namespace: key.Namespace, Name: noted})
 	if err != nil {
 		return nil, unread(err)
 	}
@@ -138,21 +137,20 @@ func (p *Pods) sandboxOf(ctx context.Context, vm *nodev1.VM) (*decide.Sandbox, e
 
 // bootsSandbox refuses that a node boots the VM of a Sandbox whose pod is not there.
 func (p *Pods) bootsSandbox(ctx context.Context, rec *nodev1.Record, node string) error {
-	id := rec.GetVm().GetId()
 	s, err := p.sandboxOf(ctx, rec.GetVm())
 	if err != nil {
 		return err
 	}
 	pod := &corev1.Pod{}
 	if s != nil && s.UID == rec.GetUid() {
-		namespace, _, _ := strings.Cut(id, ".")
-		if _, err := p.View.Get(ctx, types.NamespacedName{Namespace: namespace, Name: s.Pod}, pod); err != nil {
+		key, _ := store.NameOf(rec.GetVm())
+		if _, err := p.View.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: s.Pod}, pod); err != nil {
 			return unread(err)
 		}
 	}
 	if !decide.BootsSandbox(rec, pod, node) {
-		return fmt.Errorf("boot VM %s at node %s: no pod of its Sandbox is bound to that node: %w", id, node,
-			errdefs.ErrPermissionDenied)
+		return fmt.Errorf("boot VM %s at node %s: no pod of its Sandbox is bound to that node: %w",
+			rec.GetVm().GetId(), node, errdefs.ErrPermissionDenied)
 	}
 	return nil
 }

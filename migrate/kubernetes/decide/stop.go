@@ -46,8 +46,7 @@ func NextStop(o Stop) Stopped {
 	switch why := o.unwanted(); {
 	case why != "":
 		return ends("%s", why)
-	case rec == nil || rec.GetUid() != o.UID || rec.GetOwner().GetNode() != o.Node ||
-		rec.GetPlace() != "" && rec.GetPlace() != o.Asked.GetUid():
+	case !o.named():
 		return ends("the record does not name this pod as the VM's")
 	case rec.GetOperation() != nil:
 		op := rec.GetOperation()
@@ -75,13 +74,19 @@ const (
 func FailedStop(o Stop) string {
 	rec := o.Record
 	switch {
-	case rec.GetUid() != o.UID || !o.told() || rec.GetOwner().GetNode() != o.Node ||
-		rec.GetPlace() != "" && rec.GetPlace() != o.Asked.GetUid():
+	case !o.named() || !o.told():
 		return ""
 	case rec.GetOperation() != nil && !undone(rec.GetOperation()):
 		return EventHibernateUnknown
 	}
 	return EventHibernateAborted
+}
+
+// named reports whether the record names this pod, at this node, as the VM's.
+func (o Stop) named() bool {
+	rec := o.Record
+	return rec != nil && rec.GetUid() == o.UID && rec.GetOwner().GetNode() == o.Node &&
+		(rec.GetPlace() == "" || rec.GetPlace() == o.Asked.GetUid())
 }
 
 // told reports whether there is an object that the event is about.
@@ -103,7 +108,7 @@ func (o Stop) unwanted() string {
 		return "its VirtualMachine is gone"
 	case vm.DeletionTimestamp != nil:
 		return fmt.Sprintf("VirtualMachine %s is deleted", vm.Name)
-	case mode(vm) == v1alpha1.ModeStopped:
+	case Mode(vm) == v1alpha1.ModeStopped:
 		return fmt.Sprintf("VirtualMachine %s is to be Stopped", vm.Name)
 	case vm.Spec.Eviction.Strategy == v1alpha1.EvictionNone:
 		return fmt.Sprintf("eviction.strategy of VirtualMachine %s is None", vm.Name)

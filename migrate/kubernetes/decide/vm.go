@@ -98,7 +98,8 @@ func NextVM(o VM) Action {
 	return o.free()
 }
 
-func mode(vm *v1alpha1.VirtualMachine) v1alpha1.OperatingMode {
+// Mode is what a VM should be; by default it runs.
+func Mode(vm *v1alpha1.VirtualMachine) v1alpha1.OperatingMode {
 	return cmp.Or(vm.Spec.OperatingMode, v1alpha1.ModeRunning)
 }
 
@@ -148,7 +149,7 @@ func (o VM) foreign(deleting bool) Action {
 // evicted has a VM that is to sleep at an eviction stay asleep. Its budget was taken: the pod ends already.
 func (o VM) evicted() Action {
 	sleeps := o.Object.Spec.Eviction.Strategy == v1alpha1.EvictionHibernate
-	if !sleeps || mode(o.Object) != v1alpha1.ModeRunning || !o.OnStop {
+	if !sleeps || Mode(o.Object) != v1alpha1.ModeRunning || !o.OnStop {
 		return Action{Do: None}
 	}
 	own, _ := o.own()
@@ -167,7 +168,7 @@ func (o VM) new() Action {
 		return refuse(ReasonRecordMissing, fmt.Sprintf("pod %s is there, and the VM has no record: end the pod for a boot",
 			pod.Name))
 	}
-	switch mode(o.Object) {
+	switch Mode(o.Object) {
 	case v1alpha1.ModeHibernated:
 		return wait(ReasonNotHibernated, "it never ran, so that there is no state to keep")
 	case v1alpha1.ModeStopped:
@@ -197,7 +198,7 @@ func (o VM) runs() Action {
 		// A forced delete takes the object only: the node may run the VM, and the record fences.
 		return wait(ReasonNodeUnreachable, fmt.Sprintf("node %s has the VM, and its pod is gone", node))
 	}
-	switch mode(vm) {
+	switch Mode(vm) {
 	case v1alpha1.ModeHibernated:
 		return o.order(v1alpha1.KindHibernate, "")
 	case v1alpha1.ModeStopped:
@@ -220,7 +221,7 @@ func (o VM) sleeps() Action {
 	if done := ended(own, o.Record.GetGeneration()+1); done != nil {
 		return o.deletePod(done)
 	}
-	switch mode(o.Object) {
+	switch Mode(o.Object) {
 	case v1alpha1.ModeHibernated:
 		return Action{Do: None}
 	case v1alpha1.ModeStopped:
@@ -241,14 +242,14 @@ func (o VM) free() Action {
 	}
 	if pod := alive(own); pod != nil {
 		switch {
-		case mode(vm) == v1alpha1.ModeStopped:
+		case Mode(vm) == v1alpha1.ModeStopped:
 			return o.deletePod(pod)
 		case pods.Generation(pod) <= rec.GetGeneration():
 			return wait(ReasonPodsAlive, fmt.Sprintf("pod %s, whose VM has ended, is there", pod.Name))
 		}
 		return wait(ReasonStarting, Unscheduled(pod))
 	}
-	if mode(vm) != v1alpha1.ModeRunning {
+	if Mode(vm) != v1alpha1.ModeRunning {
 		return Action{Do: None}
 	}
 	if last := newest(own); last != nil {

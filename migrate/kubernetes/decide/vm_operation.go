@@ -137,7 +137,7 @@ func (o VM) withdrawn(op *nodev1.Operation) Action {
 	if waits {
 		wish = o.wish()
 	}
-	if wish != order.Spec.NodeName || mode(o.Object) != v1alpha1.ModeRunning {
+	if wish != order.Spec.NodeName || Mode(o.Object) != v1alpha1.ModeRunning {
 		return Action{Do: AbortOperation, Operation: order.Name}
 	}
 	return Action{Do: None}

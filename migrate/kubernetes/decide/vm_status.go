@@ -107,7 +107,7 @@ func (o VM) phase(pod *corev1.Pod, next Action) v1alpha1.VMPhase {
 		return v1alpha1.VMMigrating
 	case rec.GetOwner().GetDigest() != "":
 		return v1alpha1.VMHibernated
-	case rec.GetOwner().GetNode() != "" && mode(o.Object) == v1alpha1.ModeStopped:
+	case rec.GetOwner().GetNode() != "" && Mode(o.Object) == v1alpha1.ModeStopped:
 		return v1alpha1.VMStopping
 	case rec.GetOwner().GetNode() != "" && pod != nil && o.names(pod) && pod.Status.Phase == corev1.PodRunning:
 		return v1alpha1.VMRunning
@@ -128,7 +128,7 @@ func (o VM) restPhase(pod *corev1.Pod, next Action) v1alpha1.VMPhase {
 		return v1alpha1.VMScheduling
 	case pod != nil && !pods.Ended(pod):
 		return v1alpha1.VMStarting
-	case mode(o.Object) != v1alpha1.ModeRunning:
+	case Mode(o.Object) != v1alpha1.ModeRunning:
 		return v1alpha1.VMStopped
 	}
 	return v1alpha1.VMPending

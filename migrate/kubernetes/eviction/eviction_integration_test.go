@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubectl/pkg/drain"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
@@ -57,6 +58,26 @@ func TestMain(m *testing.M) {
 	}))
 }
 
+// installed is the configuration of packaging/kubernetes, for a webhook that is a Service there.
+func installed(t *testing.T) *admissionregistration.ValidatingWebhookConfiguration {
+	t.Helper()
+	text, err := os.ReadFile("../../../packaging/kubernetes/operator/webhook.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range strings.Split(string(text), "\n---\n") {
+		config := &admissionregistration.ValidatingWebhookConfiguration{}
+		if err := yaml.Unmarshal([]byte(part), config); err != nil {
+			t.Fatal(err)
+		}
+		if config.Name == eviction.ConfigurationName && len(config.Webhooks) == 1 {
+			return config
+		}
+	}
+	t.Fatalf("no %s with one webhook in %s", eviction.ConfigurationName, text)
+	return nil
+}
+
 // serve has the API server ask a webhook of ours before it evicts.
 func serve(t *testing.T) *httptest.Server {
 	t.Helper()
@@ -64,8 +85,9 @@ func serve(t *testing.T) *httptest.Server {
 		View: operator.View{Reader: api, Engine: true, OnStop: true}})
 	t.Cleanup(hook.Close)
 	url := hook.URL + eviction.Path
-	config := eviction.Configuration(admissionregistration.WebhookClientConfig{URL: &url, CABundle: pem.EncodeToMemory(
-		&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})})
+	config := installed(t)
+	config.Webhooks[0].ClientConfig = admissionregistration.WebhookClientConfig{URL: &url, CABundle: pem.EncodeToMemory(
+		&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})}
 	if err := api.Create(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"net"
 	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"godwit.dev/godwit/api/config"
 )
 
 // Served are the options of a manager that serves metrics at an address; empty: it serves none. On the loopback
@@ -22,7 +23,7 @@ func Served(address, certs string) metricsserver.Options {
 	if address == "" {
 		return metricsserver.Options{BindAddress: "0"}
 	}
-	if loopback(address) {
+	if config.Loopback(address) {
 		return metricsserver.Options{BindAddress: address}
 	}
 	o := metricsserver.Options{BindAddress: address, SecureServing: true,
@@ -42,13 +43,6 @@ func read(dir string) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		}
 		return &cert, nil
 	}
-}
-
-// loopback reports whether an address is one that only this host reaches. A name is none: it may mean another tomorrow.
-func loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	ip := net.ParseIP(host)
-	return err == nil && ip != nil && ip.IsLoopback()
 }
 
 // Leading has a manager show figures while it leads: those that wait to lead would tell them once more.

@@ -78,8 +78,7 @@ func collectVMs(vms []v1alpha1.VirtualMachine, to chan<- prometheus.Metric) {
 	for i := range vms {
 		vm := &vms[i]
 		count[string(vm.Status.Phase)]++
-		if runs := vm.Spec.OperatingMode == "" || vm.Spec.OperatingMode == v1alpha1.ModeRunning; runs &&
-			vm.DeletionTimestamp == nil {
+		if decide.Mode(vm) == v1alpha1.ModeRunning && vm.DeletionTimestamp == nil {
 			ready := 0.0
 			if meta.IsStatusConditionTrue(vm.Status.Conditions, decide.CondReady) {
 				ready = 1

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -131,8 +130,8 @@ func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
 		return err
 	}
 	if o.Noted != "" {
-		namespace, _, _ := strings.Cut(cached.Name, ".")
-		key := types.NamespacedName{Namespace: namespace, Name: o.Noted}
+		vm, _ := store.NameOf(o.Record.GetVm())
+		key := types.NamespacedName{Namespace: vm.Namespace, Name: o.Noted}
 		if o.Sandbox, err = b.current.Sandbox(ctx, key); err != nil {
 			return err
 		}

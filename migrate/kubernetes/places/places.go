@@ -34,15 +34,9 @@ type Places struct {
 
 var _ engine.Places = (*Places)(nil)
 
-// nameOf is the VirtualMachine that a record's name stands for; false: it stands for none. A namespace has no dot.
-func nameOf(vm *nodev1.VM) (types.NamespacedName, bool) {
-	namespace, name, ok := strings.Cut(vm.GetId(), ".")
-	return types.NamespacedName{Namespace: namespace, Name: name}, ok && vm.GetNamespace() == store.Kubernetes
-}
-
 // Makes implements engine.Places: of VMs that have a VirtualMachine.
 func (p *Places) Makes(ctx context.Context, rec *nodev1.Record) (bool, error) {
-	key, ok := nameOf(rec.GetVm())
+	key, ok := store.NameOf(rec.GetVm())
 	switch {
 	case !ok:
 		return false, nil
@@ -61,7 +55,7 @@ func (p *Places) Makes(ctx context.Context, rec *nodev1.Record) (bool, error) {
 // pod that waits for the scheduler costs no request: the cache tells of it.
 func (p *Places) Place(ctx context.Context, rec *nodev1.Record) (node, place string, err error) {
 	op := rec.GetOperation()
-	key, ok := nameOf(op.GetVm())
+	key, ok := store.NameOf(op.GetVm())
 	if !ok {
 		return "", "", fmt.Errorf("VM %s is no VirtualMachine's: %w", op.GetVm().GetId(), errdefs.ErrFailedPrecondition)
 	}
@@ -107,7 +101,7 @@ func sandboxPlace(op *nodev1.Operation) (node, place string, err error) {
 // make makes the pod of the attempt that rec has, from what is true now. The pod is answered once it has a node.
 func (p *Places) make(ctx context.Context, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	key, _ := nameOf(op.GetVm())
+	key, _ := store.NameOf(op.GetVm())
 	o, there, err := p.Current.VM(ctx, key)
 	switch {
 	case err != nil:
@@ -142,7 +136,7 @@ func (p *Places) make(ctx context.Context, rec *nodev1.Record) error {
 // Settled implements engine.Places: the pod that the VM has come into is ready.
 func (p *Places) Settled(ctx context.Context, rec *nodev1.Record) error {
 	op := rec.GetOperation()
-	key, _ := nameOf(op.GetVm())
+	key, _ := store.NameOf(op.GetVm())
 	key.Name = pods.Name(key.Name, op.GetGeneration()+1, op.GetAttempt())
 	pod := &corev1.Pod{}
 	if err := p.Cached.Get(ctx, key, pod); err == nil && !decide.Ready(pod) {
@@ -162,7 +156,7 @@ func (p *Places) Settled(ctx context.Context, rec *nodev1.Record) error {
 // holds a pod whose deletion was accepted is its shim.
 func (p *Places) Vacate(ctx context.Context, rec *nodev1.Record, number uint32) error {
 	op := rec.GetOperation()
-	key, ok := nameOf(op.GetVm())
+	key, ok := store.NameOf(op.GetVm())
 	if !ok || pods.OfSandbox(rec) { // agent-sandbox ends its pods itself
 		return nil
 	}

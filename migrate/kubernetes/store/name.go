@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -15,6 +16,13 @@ import (
 
 // Kubernetes is the namespace of containerd that VMs of Kubernetes are in.
 const Kubernetes = "k8s.io"
+
+// NameOf is the object that a VM's name in the records stands for, a VirtualMachine or a Sandbox's VM; false: it stands
+// for none. A namespace has no dot.
+func NameOf(vm *nodev1.VM) (types.NamespacedName, bool) {
+	namespace, name, ok := strings.Cut(vm.GetId(), ".")
+	return types.NamespacedName{Namespace: namespace, Name: name}, ok && vm.GetNamespace() == Kubernetes
+}
 
 // encoding keeps the order of what it encodes, and has no dot.
 var encoding = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding)
