@@ -24,7 +24,7 @@ type nicVM interface {
 // nicSet are the NICs of the VM on their taps.
 type nicSet struct {
 	vm      nicVM
-	journal *journal.Store
+	journal *vmJournal
 	log     *slog.Logger
 	leases  leases
 
@@ -36,7 +36,7 @@ type nicSet struct {
 	ejects   uint64     // how often they went; plugging guards it
 }
 
-func newNICSet(vm nicVM, j *journal.Store, log *slog.Logger) *nicSet {
+func newNICSet(vm nicVM, j *vmJournal, log *slog.Logger) *nicSet {
 	return &nicSet{vm: vm, journal: j, log: log}
 }
 

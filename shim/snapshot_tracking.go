@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"godwit.dev/godwit/internal/failpoint"
-	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/snapshot/track"
@@ -30,7 +29,7 @@ type trackedVM interface {
 // ramTracking knows how changed pages of RAM are found, and opens what finds them.
 type ramTracking struct {
 	of      trackedVM
-	journal *journal.Store
+	journal *vmJournal
 	log     *slog.Logger
 
 	mu  sync.Mutex

@@ -62,9 +62,9 @@ func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id
 	vm.postcopy = &postcopy{vm: vm}
 	vm.notices = &notices{vm: vm}
 	vm.socket = &machineSocket{log: vm.log}
-	vm.tracking = &ramTracking{of: vm, journal: &vm.journal.Store, log: vm.log}
+	vm.tracking = &ramTracking{of: vm, journal: &vm.journal, log: vm.log}
 	vm.clock = newGuestClock(vm, vm.log)
-	vm.nic = newNICSet(vm, &vm.journal.Store, vm.log)
+	vm.nic = newNICSet(vm, &vm.journal, vm.log)
 	vm.owner = vm.newTask(task)
 	return vm
 }
