@@ -26,11 +26,15 @@ func main() {
 
 // write makes the chart in out: chart/ of the source as it is, and what is made.
 func write(source, out, version string) error {
+	own := filepath.Join(source, "chart")
+	if _, err := os.Stat(own); err != nil { // before anything is removed
+		return fmt.Errorf("-source %s: run this in migrate/kubernetes, or name packaging/kubernetes: %w", source, err)
+	}
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
-	if err := os.CopyFS(out, os.DirFS(filepath.Join(source, "chart"))); err != nil {
-		return err
+	if err := os.CopyFS(out, os.DirFS(own)); err != nil {
+		return fmt.Errorf("copy %s to %s: %w", own, out, err)
 	}
 	c := chart{defaults: map[string]any{}}
 	files := map[string]string{"Chart.yaml": header(version)}
