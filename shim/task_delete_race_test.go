@@ -8,6 +8,7 @@ import (
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
 )
 
 // waits fails the test if a call is over while another one holds it up.
@@ -193,14 +194,14 @@ func TestCallsDuringAStart(t *testing.T) {
 				}
 				exec := execRequest("e")
 				exec.ID = id
-				waiting := map[string]<-chan error{
+				waiting := map[string]<-chan error{ // SIGWINCH, as a signal that ends the process would race with the others
 					"exec": begun(func() error { _, err := w.service.Exec(ctx, exec); return err }),
 					"update": begun(func() error {
 						_, err := w.service.Update(ctx, &taskapi.UpdateTaskRequest{ID: id})
 						return err
 					}),
 					"kill": begun(func() error {
-						_, err := w.service.Kill(ctx, &taskapi.KillRequest{ID: id, Signal: 10})
+						_, err := w.service.Kill(ctx, &taskapi.KillRequest{ID: id, Signal: uint32(unix.SIGWINCH)})
 						return err
 					}),
 				}
