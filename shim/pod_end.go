@@ -15,8 +15,11 @@ import (
 )
 
 // finish ends a container after its init: its other processes first, init's exit last. The VM and the other
-// containers go on.
+// containers go on. An end that was told is not told again.
 func (m *member) finish(status uint32, at time.Time) {
+	if m.hasEnded() {
+		return
+	}
 	t := m.t
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, endBound)

@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"godwit.dev/godwit/shim/journal"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
 )
 
 // held makes every call of that name wait until it is let go. reached has an element when one waits.
@@ -299,6 +301,73 @@ func TestKillByACallerThatGoes(t *testing.T) {
 	ctx, cancel := context.WithCancel(ctxNS(t))
 	cancel()
 	_, err := w.service.Kill(ctx, &taskapi.KillRequest{ID: "web", Signal: 9})
+	w.must("kill", err)
+	w.waitFor("web")
+	if vm, err := w.service.current(); err != nil || !vm.inState(Running) || !w.machine.running() {
+		t.Errorf("the pod ended with its container: %v", err)
+	}
+}
+
+// slowPod is a guest that looks at a SIGKILL, or that says nothing of what its containers have used.
+type slowPod struct {
+	*fakeAgent
+	looks func(context.Context)
+	mute  bool
+}
+
+func (p *slowPod) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
+	if p.looks != nil && !r.GetAll() {
+		p.looks(ctx)
+	}
+	return p.fakeAgent.Kill(ctx, r)
+}
+
+func (p *slowPod) Stats(ctx context.Context, r *agentv1.StatsRequest) (*agentv1.StatsResponse, error) {
+	if p.mute {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return p.fakeAgent.Stats(ctx, r)
+}
+
+// TestKillInALazyWake: a container is killed while the RAM of its pod still comes. The guest has the time of any call:
+// the VM does not end for one container after the second that its own SIGKILL has.
+func TestKillInALazyWake(t *testing.T) {
+	patience := make(chan time.Duration, 1)
+	w := newWorld(t)
+	w.guest = func(a *fakeAgent) Agent {
+		return &slowPod{fakeAgent: a, looks: func(ctx context.Context) {
+			until, _ := ctx.Deadline()
+			patience <- time.Until(until)
+		}}
+	}
+	w.runningPod("web", "log")
+	vm, err := w.service.current()
+	w.must("find VM", err)
+	vm.postcopy.mu.Lock()
+	vm.postcopy.fill = &filling{here: make(chan struct{}), over: make(chan struct{})}
+	vm.postcopy.mu.Unlock()
+	_, err = w.service.Kill(ctxNS(t), &taskapi.KillRequest{ID: "web", Signal: 9})
+	w.must("kill", err)
+	if got := <-patience; got < guestBound/2 {
+		t.Errorf("the guest has %v for the container, before its pod ends", got)
+	}
+	w.waitFor("web")
+	vm.postcopy.mu.Lock()
+	vm.postcopy.fill = nil
+	vm.postcopy.mu.Unlock()
+}
+
+// TestKillOfASlowEnd: a guest has told the end of a container that was killed, and what comes after it takes long. The
+// container ends, and its pod does not.
+func TestKillOfASlowEnd(t *testing.T) {
+	wasKill, wasEnd := killBound, endBound
+	t.Cleanup(func() { killBound, endBound = wasKill, wasEnd })
+	w := newWorld(t)
+	w.guest = func(a *fakeAgent) Agent { return &slowPod{fakeAgent: a, mute: true} }
+	w.runningPod("web", "log")
+	killBound, endBound = 10*time.Millisecond, 500*time.Millisecond
+	_, err := w.service.Kill(ctxNS(t), &taskapi.KillRequest{ID: "web", Signal: 9})
 	w.must("kill", err)
 	w.waitFor("web")
 	if vm, err := w.service.current(); err != nil || !vm.inState(Running) || !w.machine.running() {

@@ -155,14 +155,15 @@ func (t *Task) delivery(p *process, signal uint32, all bool) func(context.Contex
 	return func(context.Context) (bool, error) { return false, err }
 }
 
-// heldBound is how long a guest that may wait for its RAM has to answer who ends it.
+// heldBound is how long a guest that may wait for its RAM has to answer who ends it. For a container of a pod, which is
+// not all of the VM, it has the time of any call.
 const heldBound = time.Second
 
 // signal has the guest deliver it.
 func (t *Task) signal(ctx context.Context, agent agentv1.AgentService, s pending) error {
 	vm := t.vm
 	patience := guestBound
-	if s.signal == sigkill && s.process.id == "" && vm.postcopy.filling() != nil {
+	if s.signal == sigkill && s.process.id == "" && t.member == nil && vm.postcopy.filling() != nil {
 		patience = heldBound
 	}
 	asks := ctx
@@ -214,8 +215,14 @@ func (t *Task) endUnresponsive() {
 			case <-time.After(bound):
 			}
 			vm.mu.Lock()
-			runs := vm.state == Running
+			runs, pump := vm.state == Running, t.init.pump
 			vm.mu.Unlock()
+			if t.member != nil && pump != nil {
+				if r := pump.Reported(); r != nil { // what is late is its output, or what comes after its end
+					t.member.finish(r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano()))
+					return
+				}
+			}
 			if runs {
 				vm.log.Warn("guest does not end a process that was killed: kill the VM")
 				vm.ending.end(context.WithoutCancel(vm.life), killed, time.Now())
