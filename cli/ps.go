@@ -84,11 +84,16 @@ func ended(vm *nodev1.VMInfo) bool {
 }
 
 // sayNote tells why nothing is known of a VM, what to do about one that is lost, and what a
-// deletion waits for. Notes of others are for programs: they come and go with an operation.
+// deletion waits for. It also says why a journal is not written. Notes of others are for programs: they come and go
+// with an operation.
 func sayNote(out io.Writer, vm *nodev1.VMInfo) {
 	name := fullName(vm.GetVm())
 	if s := vm.GetStatus(); vm.GetNote() != "" && (s == "lost" || s == "unknown") {
 		fmt.Fprintf(out, "godwit: VM %s is %s: %s\n", name, s, vm.GetNote())
+	}
+	if why := vm.GetUnwritten(); why != "" {
+		fmt.Fprintf(out, "godwit: VM %s: its node's disk has an older journal of it; make room below state_dir: %s\n",
+			name, why)
 	}
 	if d := vm.GetDeletion(); record.Stuck(d) {
 		fmt.Fprintf(out, "godwit: VM %s is not removed: its final snapshot has failed for good: %s\n", name, d.GetReason())

@@ -39,6 +39,9 @@ func stateText(vm *nodev1.VMInfo) string {
 	if n := vm.GetCleanupPending(); n > 0 {
 		state += fmt.Sprintf(", cleanup pending (%d)", n)
 	}
+	if vm.GetUnwritten() != "" {
+		state += ", journal not written"
+	}
 	if r := vm.GetRestore(); r != "" {
 		state += ", restore: " + r
 	}

@@ -43,6 +43,19 @@ func TestNotesOfTheList(t *testing.T) {
 	}
 }
 
+// A journal that the disk did not take shows in the state, and next to the table with its reason and the remedy.
+func TestUnwrittenJournalShows(t *testing.T) {
+	vm := &nodev1.VMInfo{Vm: &nodev1.VM{Namespace: "default", Id: "web"}, Status: "running", Unwritten: "no space left"}
+	if got := stateText(vm); got != "running, journal not written" {
+		t.Errorf("ps: %q", got)
+	}
+	var out bytes.Buffer
+	sayNote(&out, vm)
+	if got := out.String(); !strings.Contains(got, "default/web") || !strings.Contains(got, "state_dir: no space left") {
+		t.Errorf("note: %q", got)
+	}
+}
+
 // Pending deletions show where people look.
 func TestCleanupPendingShows(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}

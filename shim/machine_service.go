@@ -73,6 +73,9 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		if vm.pod.restores() {
 			r.Missing = vm.pod.missing()
 		}
+		if err := vm.journal.Unwritten(); err != nil {
+			r.Unwritten = err.Error()
+		}
 		if !vm.origin.resumed.IsZero() {
 			r.ResumedUnixNano = vm.origin.resumed.UnixNano()
 		}

@@ -64,8 +64,21 @@ func TestAbortedTwiceOnAFullDisk(t *testing.T) {
 	if _, err := w.capture(); err == nil {
 		t.Fatal("captured on a full disk")
 	}
+	if said := w.unwritten(); !strings.Contains(said, journal.File("")) {
+		t.Errorf("the shim says of its journal: %q", said)
+	}
 	free()
 	if !eventually(func() bool { j, err := journal.Read(vm.dir); return err == nil && j.Phase == journal.Own }) {
 		t.Error("the journal never says OWN")
 	}
+	if !eventually(func() bool { return w.unwritten() == "" }) {
+		t.Error("the shim says of a journal that is written that it is not")
+	}
+}
+
+// unwritten is what the shim says of a journal that the disk has not taken.
+func (w *world) unwritten() string {
+	r, err := w.machineService().Query(w.t.Context(), &machinev1.QueryRequest{})
+	w.must("query", err)
+	return r.GetUnwritten()
 }
