@@ -77,6 +77,7 @@ var podSelection = []string{
 	"start/after node Task.Start/containerd",
 	"exec/before node Task.Exec/containerd",
 	"stop/before node Task.Kill/containerd",
+	"rm/before node Task.Kill/containerd",
 	"rm/before node pod.RemoveContainer/containerd",
 	"rm/after node pod.RemoveContainer/shim",
 	"stopp/before node Task.Kill/containerd",
