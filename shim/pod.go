@@ -39,6 +39,7 @@ type member struct {
 	name            string        // CRI's, which stays the same when the container is made anew
 	holder          proc.ID       // its sandbox process
 	abandon         func()        // ends the Create that is under way
+	finished        sync.Once     // orders who ends it, once it has run
 	ending          chan struct{} // closed when a container that never ran has ended; nil: that has not begun
 	termination     *os.File      // of the host, for its last words; nil: none
 	terminationPath string        // of that file in the container

@@ -15,11 +15,12 @@ import (
 )
 
 // finish ends a container after its init: its other processes first, init's exit last. The VM and the other
-// containers go on. An end that was told is not told again.
+// containers go on. Who comes later waits for the first.
 func (m *member) finish(status uint32, at time.Time) {
-	if m.hasEnded() {
-		return
-	}
+	m.finished.Do(func() { m.finishOnce(status, at) })
+}
+
+func (m *member) finishOnce(status uint32, at time.Time) {
 	t := m.t
 	vm := t.vm
 	ctx, cancel := context.WithTimeout(vm.life, endBound)
