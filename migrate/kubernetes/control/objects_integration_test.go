@@ -10,10 +10,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -28,6 +30,8 @@ func (w *world) lives(name string) {
 	w.until(name, "sleeps", func(vm *v1alpha1.VirtualMachine) bool {
 		return vm.Status.Phase == v1alpha1.VMHibernated && vm.Status.Owner.Digest == digest && len(w.pods(name)) == 0
 	})
+	w.wants(name, `"template":{"metadata":{"labels":{"changed":"yes"}}}`)
+	w.until(name, "says that its template has changed", drifts)
 	w.fill("a")
 	w.wants(name, `"operatingMode":"Running"`)
 	woken := w.running(name, "b")
@@ -38,8 +42,10 @@ func (w *world) lives(name string) {
 		w.t.Errorf("VM %s is in place %q: %v; its pod %s has labels %v and image %s", name, rec.GetPlace(), err, woken.UID,
 			woken.Labels, woken.Spec.Containers[0].Image)
 	}
+	w.restored(woken, decide.ReasonWoken)
+	w.until(name, "woke by the template of its boot, and says so", drifts)
 	w.wants(name, `"nodeName":"c"`)
-	w.running(name, "c")
+	w.restored(w.running(name, "c"), decide.ReasonMoved)
 	apitest.Eventually(w.t, "the orders of VM "+name+" have succeeded", func() (bool, error) {
 		kinds := map[v1alpha1.OperationKind]int{}
 		orders := w.orders(name)
@@ -49,6 +55,24 @@ func (w *world) lives(name string) {
 			}
 		}
 		return fmt.Sprint(kinds) == "map[Hibernate:1 Migrate:1 Wake:1]", fmt.Errorf("%v, of %d", kinds, len(orders))
+	})
+}
+
+func drifts(vm *v1alpha1.VirtualMachine) bool {
+	return meta.IsStatusConditionTrue(vm.Status.Conditions, decide.CondTemplateDrift)
+}
+
+// restored waits until a pod says that its VM came into it, and how.
+func (w *world) restored(pod *corev1.Pod, how decide.Reason) {
+	w.t.Helper()
+	apitest.Eventually(w.t, fmt.Sprintf("pod %s is restored: %s", pod.Name, how), func() (bool, error) {
+		now := &corev1.Pod{}
+		if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(pod), now); err != nil {
+			return false, err
+		}
+		return slices.ContainsFunc(now.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == pods.CondRestored && c.Status == corev1.ConditionTrue && c.Reason == string(how)
+		}), fmt.Errorf("%v", now.Status.Conditions)
 	})
 }
 

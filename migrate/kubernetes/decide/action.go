@@ -45,6 +45,8 @@ type Action struct {
 	Do  Do
 	Pod *corev1.Pod // MakePod: the new one. DeletePod, SetGate: the one that was seen
 	On  bool        // SetGate
+	// Restored is how the VM came into the pod of a SetGate; empty: it booted there, or is not there.
+	Restored Reason
 
 	Kind      v1alpha1.OperationKind // MakeOperation, Order, OrderAbort
 	Node      string                 // MakeOperation, Order: the destination; empty: the scheduler's choice
@@ -52,6 +54,7 @@ type Action struct {
 	VM        *v1alpha1.VirtualMachine
 	Images    map[string]string // NoteRun: by container
 	Addresses []string          // NoteRun
+	Template  string            // NoteRun: that the VM booted from; empty: not known
 	// AddressesOf is the pod in which they were seen.
 	AddressesOf types.UID
 	Content     *v1alpha1.VMSnapshotContent
@@ -93,6 +96,11 @@ const (
 	ReasonBackOff            Reason = "BackOff"
 	ReasonPodsAlive          Reason = "PodsAlive"
 	ReasonStopsAtFailure     Reason = "StopsAtFailure"
+	ReasonWoken              Reason = "Woken"
+	ReasonMoved              Reason = "Moved"
+	ReasonRestored           Reason = "Restored" // by an operation that is known no more
+	ReasonTemplateChanged    Reason = "TemplateChanged"
+	ReasonTemplateCurrent    Reason = "TemplateCurrent"
 )
 
 func wait(why Reason, message string) Action { return Action{Do: None, Waits: why, Message: message} }

@@ -40,8 +40,9 @@ type VM struct {
 	Fenced   bool   // somebody vouches that the owner's node runs nothing any more
 	Cordoned bool   // the node that the VM is wanted on takes no pods
 
-	Images  map[string]string // as in pods.Input; as they were written down while the VM ran
-	Running map[string]string // images of the pod that the record names; empty: it does not tell all of them
+	Images   map[string]string // as in pods.Input; as they were written down while the VM ran
+	Running  map[string]string // images of the pod that the record names; empty: it does not tell all of them
+	Template string            // that the VM booted from, as it was written down while it ran; empty: not known
 	// Addresses of the VM, as they were written down while it ran; and how its next pod asks for them.
 	Addresses []string
 	// AddressesOf is the pod in which they were seen.

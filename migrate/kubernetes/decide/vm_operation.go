@@ -84,11 +84,12 @@ func (o VM) leftover() Action {
 // note writes down what the containers of a VM run, by digest, and its addresses: its next pod has the same.
 func (o VM) note() Action {
 	addresses, seen := o.addresses()
+	template := o.template()
 	if o.Record.GetOperation() != nil || len(o.Running) == 0 || maps.Equal(o.Running, o.Images) &&
-		slices.Equal(addresses, o.Addresses) && (seen == o.AddressesOf || len(addresses) == 0) {
+		template == o.Template && slices.Equal(addresses, o.Addresses) && (seen == o.AddressesOf || len(addresses) == 0) {
 		return Action{Do: None}
 	}
-	return Action{Do: NoteRun, Images: o.Running, Addresses: addresses, AddressesOf: seen}
+	return Action{Do: NoteRun, Images: o.Running, Addresses: addresses, AddressesOf: seen, Template: template}
 }
 
 // addresses of a VM, and the pod that they were seen in. A node says what addresses its pods have, and may lie: so what
@@ -225,50 +226,4 @@ func (o VM) makePod() Action {
 		return wait(ReasonPodsAlive, fmt.Sprintf("pod %s, which has the name of the next one, ends", pod.Name))
 	}
 	return Action{Do: MakePod, Pod: pod}
-}
-
-// gate says which pod the record names: services and budgets count that one as ready.
-func (o VM) gate() Action {
-	own, _ := o.own()
-	for i := range own {
-		pod := &own[i]
-		if o.Record == nil || pods.Ended(pod) {
-			continue
-		}
-		if named := o.names(pod); named != gateOf(pod) {
-			if !named && o.keepsGate(pod) {
-				continue
-			}
-			return Action{Do: SetGate, Pod: pod, On: named}
-		}
-	}
-	return Action{Do: None}
-}
-
-// keepsGate: the pod that a move left counts as ready until the new one is, so that no budget sees a gap.
-func (o VM) keepsGate(pod *corev1.Pod) bool {
-	if !gateOf(pod) || o.Record.GetOperation() == nil {
-		return false
-	}
-	own, _ := o.own()
-	for i := range own {
-		if o.names(&own[i]) && Ready(&own[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-func gateOf(pod *corev1.Pod) bool { return isTrue(pod, pods.GateRunning) }
-
-// Ready reports whether a pod counts as ready.
-func Ready(pod *corev1.Pod) bool { return isTrue(pod, corev1.PodReady) }
-
-func isTrue(pod *corev1.Pod, which corev1.PodConditionType) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == which {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }

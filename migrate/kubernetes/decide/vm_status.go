@@ -25,6 +25,7 @@ const (
 	CondCleanupPending = "CleanupPending"
 	CondLost           = "Lost"
 	CondElsewhere      = "MembersElsewhere"
+	CondTemplateDrift  = "TemplateDrift"
 )
 
 // VMStatus is what the status says of what was observed, and of what is done next. It is a copy: what a hand wrote
@@ -69,7 +70,8 @@ func VMStatus(o VM, next Action) v1alpha1.VirtualMachineStatus {
 func known(old []metav1.Condition) (all []metav1.Condition) {
 	for _, c := range old {
 		switch c.Type {
-		case CondReady, CondProgressing, CondHibernated, CondMovable, CondCapacity, CondCleanupPending, CondLost:
+		case CondReady, CondProgressing, CondHibernated, CondMovable, CondCapacity, CondCleanupPending, CondLost,
+			CondTemplateDrift:
 			all = append(all, c)
 		}
 	}
@@ -165,7 +167,23 @@ func (o VM) conditions(s *v1alpha1.VirtualMachineStatus, pod *corev1.Pod, next A
 		set(s, CondMovable, metav1.ConditionFalse, ReasonEngineMissing, "this operator has no engine for operations yet")
 	}
 	o.capacity(s, pod)
+	o.drift(s)
 	o.ends(s, next)
+}
+
+// drift tells of a template that the VM does not run. Nothing is changed by that: not what runs, and not what sleeps.
+func (o VM) drift(s *v1alpha1.VirtualMachineStatus) {
+	ran := o.template()
+	wanted, err := pods.Template(o.Object)
+	switch {
+	case ran == "" || err != nil || s.Owner == (v1alpha1.VMOwner{}): // it has no state, and boots from the template
+		meta.RemoveStatusCondition(&s.Conditions, CondTemplateDrift)
+	case ran == wanted:
+		set(s, CondTemplateDrift, metav1.ConditionFalse, ReasonTemplateCurrent, "")
+	default:
+		set(s, CondTemplateDrift, metav1.ConditionTrue, ReasonTemplateChanged, "the VM booted from another template. This "+
+			"one counts from its next boot: set operatingMode Stopped while it runs, then Running. That gives its memory up")
+	}
 }
 
 // capacity says whether there is room for the pod.

@@ -64,7 +64,8 @@ func itoa(n uint64) string { return string(rune('0' + n)) }
 
 func gated(p *corev1.Pod) {
 	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: pods.GateRunning,
-		Status: corev1.ConditionTrue}, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+		Status: corev1.ConditionTrue}, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+		corev1.PodCondition{Type: pods.CondRestored, Status: corev1.ConditionTrue})
 }
 
 func of(id string, attempt uint64) func(*corev1.Pod) {
@@ -346,14 +347,6 @@ func TestOrdersAreRefusedByName(t *testing.T) {
 			t.Errorf("%s: no condition says so: %v", name, s.Conditions)
 		}
 	}
-}
-
-// A VM that runs is left alone, whatever its template has become: that is for the next boot.
-func TestDriftEndsNothing(t *testing.T) {
-	o := world()
-	o.Object.Spec.Template.Spec.Containers[0].Image = "m:2"
-	o.Object.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
-	want{do: decide.None}.check(t, decide.NextVM(o))
 }
 
 // A member goes to where the record of the main one is. Its own wish and the set's count nothing.

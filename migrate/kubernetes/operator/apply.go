@@ -100,7 +100,7 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 	case decide.DeletePod:
 		return ignoreAbsent(b.client.Delete(ctx, next.Pod, client.Preconditions{UID: &next.Pod.UID}))
 	case decide.SetGate:
-		return ignoreAbsent(b.setGate(ctx, next.Pod, next.On))
+		return ignoreAbsent(b.setGate(ctx, next))
 	case decide.MakeOperation:
 		return b.client.Create(ctx, order(vm, next, map[string]string{decide.LabelFor: string(vm.UID)}, vm.Generation))
 	case decide.AbortOperation:
@@ -157,21 +157,35 @@ func (b base) makePod(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-func (b base) setGate(ctx context.Context, pod *corev1.Pod, on bool) error {
+// setGate says whether the VM is in a pod, and how it came there, in one write.
+func (b base) setGate(ctx context.Context, next decide.Action) error {
+	pod := next.Pod
 	was := client.StrategicMergeFrom(pod.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	status := corev1.ConditionFalse
-	if on {
+	if next.On {
 		status = corev1.ConditionTrue
 	}
-	next := corev1.PodCondition{Type: pods.GateRunning, Status: status, LastTransitionTime: metav1.Now()}
+	setPodCondition(pod, corev1.PodCondition{Type: pods.GateRunning, Status: status})
+	if next.Restored != "" {
+		setPodCondition(pod, corev1.PodCondition{Type: pods.CondRestored, Status: corev1.ConditionTrue,
+			Reason: string(next.Restored), Message: "the VM went on here with its memory"})
+	}
+	return b.client.Status().Patch(ctx, pod, was)
+}
+
+// setPodCondition leaves the time of the last change where the status is as it was.
+func setPodCondition(pod *corev1.Pod, next corev1.PodCondition) {
+	next.LastTransitionTime = metav1.Now()
 	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == pods.GateRunning {
-			pod.Status.Conditions[i] = next
-			return b.client.Status().Patch(ctx, pod, was)
+		if c := &pod.Status.Conditions[i]; c.Type == next.Type {
+			if c.Status == next.Status {
+				next.LastTransitionTime = c.LastTransitionTime
+			}
+			*c = next
+			return
 		}
 	}
 	pod.Status.Conditions = append(pod.Status.Conditions, next)
-	return b.client.Status().Patch(ctx, pod, was)
 }
 
 // order is a VMOperation for a VM. It goes with the VM.

@@ -91,7 +91,7 @@ func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 		if err != nil {
 			return err
 		}
-		o.Images, o.Addresses, o.AddressesOf = noted.Images, noted.Addresses, noted.Of
+		o.Images, o.Addresses, o.AddressesOf, o.Template = noted.Images, noted.Addresses, noted.Of, noted.Template
 	}
 	if o.Orders, err = v.Orders(ctx, vm.Namespace, vm.Name); err != nil {
 		return err

@@ -29,6 +29,7 @@ type ran struct {
 	Images    map[string]string `json:"images"` // by container
 	Addresses []string          `json:"addresses,omitempty"`
 	Of        types.UID         `json:"of,omitempty"` // the pod in which these were seen
+	Template  string            `json:"template,omitempty"`
 }
 
 func hasRan(o *v1alpha1.VMRecord, rec *nodev1.Record) (noted ran, err error) {
@@ -48,7 +49,7 @@ func hasRan(o *v1alpha1.VMRecord, rec *nodev1.Record) (noted ran, err error) {
 // noteRun writes it down next to the record, whose version this does not change.
 func (b base) noteRun(ctx context.Context, rec *nodev1.Record, next decide.Action) error {
 	text, err := json.Marshal(ran{UID: rec.GetUid(), Images: next.Images, Addresses: next.Addresses,
-		Of: next.AddressesOf})
+		Of: next.AddressesOf, Template: next.Template})
 	if err != nil {
 		return fmt.Errorf("encode how a VM runs: %w", err)
 	}

@@ -55,6 +55,12 @@ func Make(in Input) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
+	of := ""
+	if intent == Boot {
+		if of, err = Template(vm); err != nil {
+			return nil, err
+		}
+	}
 	template := vm.Spec.Template.DeepCopy()
 	op := rec.GetOperation()
 	generation := rec.GetGeneration() + 1
@@ -63,7 +69,7 @@ func Make(in Input) (*corev1.Pod, error) {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: Name(vm.Name, generation, op.GetAttempt()), Namespace: vm.Namespace,
-		Labels: labels(template.Labels, vm, rec, generation), Annotations: annotations(template.Annotations, in, intent),
+		Labels: labels(template.Labels, in, generation, of), Annotations: annotations(template.Annotations, in, intent),
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(vm,
 			v1alpha1.GroupVersion.WithKind("VirtualMachine"))},
 	}, Spec: template.Spec}
@@ -96,14 +102,18 @@ func deref(n *int64) int64 {
 	return *n
 }
 
-func labels(template map[string]string, vm *v1alpha1.VirtualMachine, rec *nodev1.Record, generation uint64,
-) map[string]string {
+func labels(template map[string]string, in Input, generation uint64, of string) map[string]string {
+	vm, rec := in.VM, in.Record
 	all := maps.Clone(template)
 	if all == nil {
 		all = map[string]string{}
 	}
 	delete(all, LabelOperation)
 	delete(all, LabelAttempt)
+	delete(all, LabelTemplate)
+	if of != "" {
+		all[LabelTemplate] = of
+	}
 	all[LabelVM], all[LabelRecordUID] = vm.Name, rec.GetUid()
 	all[LabelGeneration] = strconv.FormatUint(generation, 10)
 	if op := rec.GetOperation(); op != nil {
