@@ -109,7 +109,10 @@ func (p peers) Drives(string) bool { return true }
 
 func (p peers) Nodes() (all []*nodev1.NodeInfo) {
 	for _, name := range []string{"a", "b", "c"} {
-		all = append(all, &nodev1.NodeInfo{Name: name, Up: true, Address: name})
+		p.mu.Lock()
+		down := p.down[name]
+		p.mu.Unlock()
+		all = append(all, &nodev1.NodeInfo{Name: name, Up: !down, Address: name})
 	}
 	return all
 }

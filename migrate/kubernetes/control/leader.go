@@ -128,12 +128,21 @@ func (l *Leader) Abort(ctx context.Context, vm *nodev1.VM, id string) error {
 }
 
 // Recover implements operator.Engine.
-func (l *Leader) Recover(ctx context.Context, rec *nodev1.Record) error {
+func (l *Leader) Recover(ctx context.Context, order operator.Order) error {
 	orders, err := l.leads()
 	if err != nil {
 		return err
 	}
-	return orders.Recover(ctx, rec)
+	return orders.Recover(ctx, order)
+}
+
+// GiveUp implements operator.Engine.
+func (l *Leader) GiveUp(ctx context.Context, rec *nodev1.Record) error {
+	orders, err := l.leads()
+	if err != nil {
+		return err
+	}
+	return orders.GiveUp(ctx, rec)
 }
 
 // Ensure implements operator.Engine.

@@ -11,6 +11,7 @@ import (
 
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -117,30 +118,63 @@ func (o Orders) Ensure(ctx context.Context, vm *nodev1.VM, uid string) error {
 	return err
 }
 
-// Recover implements operator.Engine. The id follows from the record: of two orders for one loss, one is opened.
-func (o Orders) Recover(ctx context.Context, rec *nodev1.Record) error {
+// Recover implements operator.Engine. An order without an id has one that follows from the record: of two orders for
+// one loss, one is opened.
+func (o Orders) Recover(ctx context.Context, order operator.Order) error {
 	ctx, cancel := context.WithTimeout(ctx, orderBound)
 	defer cancel()
-	lost := rec.GetOwner().GetNode()
+	rec := order.Record
+	lost := decide.SandboxAt(rec)
 	fail := func(err error) error {
 		return fmt.Errorf("restore VM %s of the lost node %s: %w", rec.GetVm().GetId(), lost, err)
 	}
+	if err := o.silent(lost); err != nil {
+		return fail(err)
+	}
+	digest := rec.GetOwner().GetDigest() // it sleeps already
+	if digest == "" {
+		from, err := o.Restores(ctx, &nodev1.RecoverRequest{Vm: rec.GetVm(), LostNode: lost, Generation: rec.GetGeneration()})
+		if err != nil {
+			return fail(err)
+		}
+		digest = from.GetDigest()
+	}
+	id := order.ID
+	if id == "" {
+		id = uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "godwit.dev/recover/%s/%d", rec.GetUid(),
+			rec.GetVersion())).String()
+	}
+	if _, err := o.Engine.WakePlaced(ctx, &nodev1.WakeOrder{On: order.Node, Wake: &nodev1.WakeRequest{Vm: rec.GetVm(),
+		Operation: id, Digest: digest, LostNode: lost, Uid: rec.GetUid(), Generation: rec.GetGeneration()}}); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// GiveUp implements operator.Engine.
+func (o Orders) GiveUp(ctx context.Context, rec *nodev1.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, orderBound)
+	defer cancel()
+	lost := rec.GetOwner().GetNode()
+	err := o.silent(lost)
+	if err == nil {
+		_, err = o.Records.Remove(ctx, &nodev1.RemoveRequest{Vm: rec.GetVm(), Uid: rec.GetUid(), Force: true,
+			DropSnapshots: true, LostNode: lost})
+	}
+	if err != nil {
+		return fmt.Errorf("give VM %s up with the lost node %s: %w", rec.GetVm().GetId(), lost, err)
+	}
+	return nil
+}
+
+// silent refuses to call a node lost that sends heartbeats.
+func (o Orders) silent(lost string) error {
 	node, err := o.Peers.Node(lost)
 	switch {
 	case err != nil && !errdefs.IsNotFound(err):
-		return fail(err)
+		return err
 	case node.GetUp():
-		return fail(fmt.Errorf("the node answers: stop it, or take its taint away: %w", errdefs.ErrFailedPrecondition))
-	}
-	from, err := o.Restores(ctx, &nodev1.RecoverRequest{Vm: rec.GetVm(), LostNode: lost, Generation: rec.GetGeneration()})
-	if err != nil {
-		return fail(err)
-	}
-	id := uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "godwit.dev/recover/%s/%d", rec.GetUid(), rec.GetVersion()))
-	if _, err = o.Engine.WakePlaced(ctx, &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: rec.GetVm(),
-		Operation: id.String(), Digest: from.GetDigest(), LostNode: lost, Uid: rec.GetUid(),
-		Generation: rec.GetGeneration()}}); err != nil {
-		return fail(err)
+		return fmt.Errorf("the node answers: stop it, or take its taint away: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -58,10 +58,15 @@ func (p *Pods) resolveSandbox(ctx context.Context, o decide.Resolve) (*nodev1.Re
 	}
 }
 
-// refuse tells a pod that it has no VM. Another node than its own tells it nothing.
+// refuse tells a pod that it has no VM. Another node than its own tells it nothing. Events of one reason are counted,
+// and keep the text of the first: so a node that is lost is another reason.
 func (p *Pods) refuse(o decide.Resolve, err error) {
+	reason := "VMRefused"
+	if o.Fenced {
+		reason = "NodeLost"
+	}
 	if o.Pod.Spec.NodeName == o.Node {
-		p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "VMRefused", "Resolve", "%s", err.Error())
+		p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, reason, "Resolve", "%s", err.Error())
 	}
 }
 
@@ -92,6 +97,11 @@ func (p *Pods) observeSandbox(ctx context.Context, o *decide.Resolve) (err error
 	if err != nil {
 		return unread(err)
 	}
+	if at := decide.SandboxAt(o.Record); at != "" && at != o.Node {
+		if o.Fenced, err = p.View.NodeFenced(ctx, at); err != nil {
+			return unread(err)
+		}
+	}
 	return nil
 }
 
@@ -107,6 +117,9 @@ func (p *Pods) applySandbox(ctx context.Context, o decide.Resolve, next decide.A
 	case decide.Order:
 		err = p.Orders.Order(ctx, operator.Order{Record: o.Record, Kind: nodev1.Kind_KIND_WAKE, ID: next.Operation,
 			Node: next.Node})
+	case decide.OrderRecover:
+		err = p.Orders.Recover(ctx, operator.Order{Record: o.Record, ID: next.Operation, Node: next.Node})
+		p.recovered(o, err)
 	case decide.OrderAbort:
 		err = p.Orders.Abort(ctx, vm, next.Operation)
 	}
@@ -114,6 +127,16 @@ func (p *Pods) applySandbox(ctx context.Context, o decide.Resolve, next decide.A
 		return nil
 	}
 	return err
+}
+
+// recovered tells a pod that its VM is taken from a lost node, or why it cannot be.
+func (p *Pods) recovered(o decide.Resolve, err error) {
+	if err != nil {
+		p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "RecoverFailed", "Recover", "%s", err.Error())
+		return
+	}
+	p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "Recovered", "Recover", "node %s is lost: the VM wakes from its "+
+		"newest snapshot, and what it did there since is given up", decide.SandboxAt(o.Record))
 }
 
 // sandboxOf reads the Sandbox that a record says it is of; nil: there is none. A record that does not say it proves

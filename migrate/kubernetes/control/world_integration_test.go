@@ -30,6 +30,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/store"
+	"godwit.dev/godwit/migrate/moves"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -42,6 +43,7 @@ type world struct {
 
 	mu      sync.Mutex
 	full    []string                     // nodes without room
+	down    map[string]bool              // nodes that send no heartbeat
 	at      map[string]map[string]string // state of a VM, by node
 	broken  []string
 	calls   int           // of peers
@@ -66,7 +68,8 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, api: api(), records: controller.New(st), at: map[string]map[string]string{}}
+	w := &world{t: t, api: api(), records: controller.New(st), at: map[string]map[string]string{},
+		down: map[string]bool{}}
 	for _, c := range change {
 		c(w)
 	}
@@ -126,7 +129,9 @@ func (w *world) start() *process {
 		e := engine.New(engine.Parts{Records: controller.New(st), Peers: nodes, Places: places,
 			Snapshots: snapshots{&config.Config{}}, Events: engine.Log{Logger: log}}, engine.Options{Node: "operator",
 			Repository: func(rec *nodev1.Record) string { return "r/" + rec.GetUid() }})
-		return Orders{Engine: e, Peers: nodes, Records: controller.New(st)}, func(ctx context.Context) error {
+		restores := (&moves.Service{Records: controller.New(st)}).Recover
+		orders := Orders{Engine: e, Peers: nodes, Records: controller.New(st), Restores: restores}
+		return orders, func(ctx context.Context) error {
 			defer e.Close()
 			for ctx.Err() == nil {
 				_ = e.Resume(ctx)

@@ -33,6 +33,7 @@ const (
 	Order           Do = "Order" // to the engine, by a VMOperation
 	OrderAbort      Do = "OrderAbort"
 	OrderRecover    Do = "OrderRecover"
+	OrderGiveUp     Do = "OrderGiveUp" // of a VM together with its node, which is lost
 	NoteRun         Do = "NoteRun"
 	NoteOwner       Do = "NoteOwner" // the Sandbox whose VM a record is of
 	MakeVM          Do = "MakeVM"

@@ -8,8 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/phases"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -17,9 +19,14 @@ import (
 // AnnotationSandbox of a VMRecord is the name of the Sandbox whose VM it is.
 const AnnotationSandbox = "godwit.dev/sandbox"
 
+// AnnotationOnNodeLoss of a Sandbox is what becomes of its VM when its node is lost: NodeLossPolicy. The Sandbox has
+// it, and not the pod: who edits the Sandbox may give up what its VM did since its last snapshot.
+const AnnotationOnNodeLoss = "godwit.dev/on-node-loss"
+
 // Sandbox is what an object of agent-sandbox says of its pod.
 type Sandbox struct {
 	Name, UID string
+	Restore   bool      // its VM wakes from its newest snapshot when its node is lost
 	Deleted   bool      // it is being deleted
 	Suspended bool      // it is to have no pod
 	Shutdown  time.Time // from then on it has none; zero: never
@@ -99,17 +106,57 @@ func NextSandbox(o Resolve) (Resolved, Action, error) {
 		return fail(errdefs.ErrPermissionDenied, "VMRecord %s is not of Sandbox %s with uid %s", want, s.Name, uid)
 	case o.Noted != s.Name:
 		return Resolved{}, Action{Do: NoteOwner}, nil
+	}
+	return o.comes()
+}
+
+// comes is a pod that is its Sandbox's, by where the VM is.
+func (o Resolve) comes() (Resolved, Action, error) {
+	fail := func(format string, args ...any) (Resolved, Action, error) {
+		return Resolved{}, Action{}, o.refused(errdefs.ErrFailedPrecondition, format, args...)
+	}
+	rec := o.Record
+	switch {
+	case o.Fenced && SandboxAt(rec) != o.Node:
+		return o.lost()
 	case rec.GetOperation() != nil:
 		return o.arrives(rec.GetOperation())
 	case record.IsLost(rec):
-		return fail(errdefs.ErrFailedPrecondition, "its state is lost: delete the Sandbox")
+		return fail("its state is lost: delete the Sandbox")
 	case rec.GetOwner().GetDigest() != "":
 		return Resolved{}, Action{Do: Order, Operation: pods.WakeFor(string(o.Pod.UID), rec.GetVersion()), Node: o.Node}, nil
 	case rec.GetOwner().GetNode() != "" && rec.GetOwner().GetNode() != o.Node:
-		return fail(errdefs.ErrFailedPrecondition, "node %s has the VM, and has not said that it has ended there",
+		return fail("node %s has the VM, and has not said that it has ended there",
 			rec.GetOwner().GetNode())
 	}
 	return o.isVM(), Action{Do: None}, nil
+}
+
+// SandboxAt is the node whose loss keeps the VM of a Sandbox from a wake elsewhere; empty: none does.
+func SandboxAt(rec *nodev1.Record) string {
+	if op := rec.GetOperation(); op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
+		return op.GetSource() // also one that has committed, and is not cleaned up yet
+	}
+	return transition.InHand(rec)
+}
+
+// lost is a pod whose VM is at a node that runs nothing any more, as somebody vouches. What the VM did there since its
+// newest snapshot is given up by the Sandbox's own policy alone.
+func (o Resolve) lost() (Resolved, Action, error) {
+	rec, node := o.Record, SandboxAt(o.Record)
+	fail := func(format string, args ...any) (Resolved, Action, error) {
+		return Resolved{}, Action{}, o.refused(errdefs.ErrFailedPrecondition, format, args...)
+	}
+	switch {
+	case rec.GetOwner().GetNode() == "": // it sleeps: nothing is given up
+	case !o.Sandbox.Restore:
+		return fail("node %s is lost, and has the VM. To wake it from its newest snapshot: kubectl annotate sandbox %s "+
+			"%s=%s", node, o.Sandbox.Name, AnnotationOnNodeLoss, v1alpha1.NodeLossRestore)
+	case len(transition.Restorable(rec)) == 0:
+		return fail("node %s is lost, and the VM has no snapshot: its state is lost with the node. Delete the Sandbox", node)
+	}
+	id := pods.WakeFor(string(o.Pod.UID), rec.GetVersion())
+	return Resolved{}, Action{Do: OrderRecover, Operation: id, Node: o.Node}, nil
 }
 
 // arrives is a pod whose VM has an open operation. A pod that had this name before is gone, and its wake with it.
@@ -132,6 +179,7 @@ type SandboxEnd struct {
 	Record  *nodev1.Record
 	Noted   string   // the name of its Sandbox, by the record; empty: it is not written down yet
 	Sandbox *Sandbox // of that name; nil: there is none
+	Fenced  bool     // somebody vouches that the node which has the VM runs nothing any more
 	Made    time.Time
 	Now     time.Time
 }
@@ -163,6 +211,8 @@ func NextSandboxEnd(o SandboxEnd) Action {
 		return Action{Do: OrderAbort, Operation: op.GetId()}
 	case op != nil:
 		return wait(ReasonOperation, "operation "+op.GetId()+" ends first")
+	case owner.GetNode() != "" && o.Fenced:
+		return Action{Do: OrderGiveUp, Node: owner.GetNode()}
 	case owner.GetNode() != "":
 		return wait(ReasonNodeSilent, fmt.Sprintf("node %s has not said yet that the VM has ended there", owner.GetNode()))
 	}

@@ -47,6 +47,18 @@ func wakes(pod, place string, phase nodev1.Phase) func(*decide.Resolve) {
 	}
 }
 
+// lostWith has a node that somebody vouches for have the VM.
+func lostWith(more ...func(*decide.Resolve)) func(*decide.Resolve) {
+	return func(o *decide.Resolve) {
+		o.Record.Owner, o.Fenced, o.Sandbox.Restore = &nodev1.Owner{Node: "b"}, true, true
+		for _, change := range more {
+			change(o)
+		}
+	}
+}
+
+func snapshot(o *decide.Resolve) { o.Record.Snapshots = []*nodev1.SnapshotRef{{Digest: "sha256:aa"}} }
+
 func TestNextSandbox(t *testing.T) {
 	denied, failed := errdefs.IsPermissionDenied, errdefs.IsFailedPrecondition
 	pending, transferring := nodev1.Phase_PHASE_PENDING, nodev1.Phase_PHASE_TRANSFERRING
@@ -81,6 +93,24 @@ func TestNextSandbox(t *testing.T) {
 		"a move of somebody": {change: func(o *decide.Resolve) {
 			o.Record.Operation = operation(nodev1.Kind_KIND_MIGRATE, pending)
 		}, waits: true},
+		"its node is lost": {change: lostWith(snapshot), do: decide.OrderRecover, says: "sbx-" + podUID + "-7"},
+		"its node is lost, and its policy waits": {change: lostWith(snapshot, func(o *decide.Resolve) {
+			o.Sandbox.Restore = false
+		}), class: failed, says: "godwit.dev/on-node-loss=Restore"},
+		"its node is lost, and it has no snapshot": {change: lostWith(), class: failed, says: "its state is lost"},
+		"its node is lost while it hibernates": {change: lostWith(snapshot, func(o *decide.Resolve) {
+			o.Record.Operation = operation(nodev1.Kind_KIND_HIBERNATE, transferring)
+			o.Record.Operation.Source = "b"
+		}), do: decide.OrderRecover, says: "sbx-" + podUID + "-7"},
+		"its node is lost before the hibernate is cleaned up": {change: lostWith(func(o *decide.Resolve) {
+			o.Record.Operation = operation(nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_CLEANING)
+			o.Record.Operation.Source, o.Record.Owner, o.Sandbox.Restore = "b", asleep, false
+		}), do: decide.OrderRecover, says: "sbx-" + podUID + "-7"},
+		"the node of its wake before is lost": {change: lostWith(func(o *decide.Resolve) {
+			wakes(podBefore, podBefore, transferring)(o)
+			o.Record.Operation.Destination, o.Sandbox.Restore = "b", false
+		}), do: decide.OrderRecover, says: "sbx-" + podUID + "-7"},
+		"its own node is called lost": {change: lostWith(func(o *decide.Resolve) { o.Record.Owner.Node = "a" })},
 		"another node has it": {change: func(o *decide.Resolve) { o.Record.Owner = &nodev1.Owner{Node: "b"} }, class: failed,
 			says: "node b has the VM"},
 		"its state is lost": {change: func(o *decide.Resolve) { o.Record.Lost = "disk" }, class: failed, says: "lost"},
@@ -257,6 +287,12 @@ func TestNextSandboxEnd(t *testing.T) {
 		"it was made again":   {change: func(o *decide.SandboxEnd) { o.Sandbox.UID = podBefore }, do: decide.RemoveRecord},
 		"gone, a node has the VM": {change: gone(func(o *decide.SandboxEnd) { o.Record.Owner = &nodev1.Owner{Node: "a"} }),
 			do: decide.None, waits: decide.ReasonNodeSilent},
+		"gone, and so is its node": {change: gone(func(o *decide.SandboxEnd) {
+			o.Record.Owner, o.Fenced = &nodev1.Owner{Node: "a"}, true
+		}), do: decide.OrderGiveUp},
+		"there, and its node is lost": {change: func(o *decide.SandboxEnd) {
+			o.Record.Owner, o.Fenced = &nodev1.Owner{Node: "a"}, true
+		}, do: decide.None},
 		"gone, it wakes": {change: gone(func(o *decide.SandboxEnd) {
 			o.Record.Operation = operation(nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_TRANSFERRING)
 		}), do: decide.OrderAbort},

@@ -313,6 +313,8 @@ func (o VM) end() Action {
 	switch {
 	case o.SetLives && rec.GetOwner().GetNode() == "", rec == nil:
 		return Action{Do: DropFinalizer}
+	case rec.GetOwner().GetNode() != "" && o.Fenced && o.Engine:
+		return Action{Do: OrderGiveUp, Node: rec.GetOwner().GetNode()}
 	case rec.GetOwner().GetNode() != "":
 		return wait(ReasonNodeSilent, fmt.Sprintf("node %s has not said yet that the VM has ended there",
 			rec.GetOwner().GetNode()))

@@ -29,6 +29,8 @@ func TestDeletedVM(t *testing.T) {
 			want: want{do: decide.None, waits: decide.ReasonPodsAlive}},
 		"its node is mum": {change: func(o *decide.VM) { o.Pods = nil },
 			want: want{do: decide.None, waits: decide.ReasonNodeSilent}},
+		"its node is lost": {change: func(o *decide.VM) { o.Pods, o.Fenced = nil, true },
+			want: want{do: decide.OrderGiveUp, detail: "a"}},
 		"it has stopped": {change: owned(nil), want: want{do: decide.RemoveRecord}},
 		"it sleeps":      {change: owned(asleep), want: want{do: decide.RemoveRecord}},
 		"its record is gone": {change: func(o *decide.VM) { o.Record, o.Pods = nil, nil },

@@ -111,16 +111,23 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 				return ignoreAbsent(b.client.Patch(ctx, op, was))
 			}
 		}
-	case decide.OrderAbort:
+	case decide.OrderAbort, decide.OrderRecover, decide.OrderGiveUp:
 		if b.engine != nil {
-			return b.engine.Abort(ctx, vmOf(id), next.Operation)
-		}
-	case decide.OrderRecover:
-		if b.engine != nil {
-			return b.engine.Recover(ctx, o.Record)
+			return b.order(ctx, o, next)
 		}
 	}
 	return fmt.Errorf("%s: %w", next.Do, errdefs.ErrNotImplemented)
+}
+
+// order tells the engine what no VMOperation does.
+func (b base) order(ctx context.Context, o decide.VM, next decide.Action) error {
+	switch next.Do {
+	case decide.OrderRecover:
+		return b.engine.Recover(ctx, Order{Record: o.Record})
+	case decide.OrderGiveUp:
+		return b.engine.GiveUp(ctx, o.Record)
+	}
+	return b.engine.Abort(ctx, o.Record.GetVm(), next.Operation)
 }
 
 // change edits the object itself, as it was seen.

@@ -110,12 +110,11 @@ func (v View) ofNodes(ctx context.Context, o *decide.VM) error {
 		return nil
 	}
 	n := &corev1.Node{}
-	if vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
-		there, err := v.Get(ctx, types.NamespacedName{Name: owner}, n)
-		if err != nil {
+	if matters(vm) {
+		var err error
+		if o.Fenced, err = v.NodeFenced(ctx, owner); err != nil {
 			return err
 		}
-		o.Fenced = there && Fenced(n)
 	}
 	if wish := vm.Spec.NodeName; wish != "" && wish != owner {
 		there, err := v.Get(ctx, types.NamespacedName{Name: wish}, n)
@@ -125,6 +124,18 @@ func (v View) ofNodes(ctx context.Context, o *decide.VM) error {
 		o.Cordoned = there && n.Spec.Unschedulable
 	}
 	return nil
+}
+
+// matters reports whether a VM is taken from its node when somebody vouches that this runs nothing any more.
+func matters(vm *v1alpha1.VirtualMachine) bool {
+	return vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore || vm.DeletionTimestamp != nil
+}
+
+// NodeFenced reads whether a node is Fenced. A Node that was deleted proves nothing.
+func (v View) NodeFenced(ctx context.Context, name string) (bool, error) {
+	n := &corev1.Node{}
+	there, err := v.Get(ctx, types.NamespacedName{Name: name}, n)
+	return there && Fenced(n), err
 }
 
 // Fenced reports whether somebody vouches that a node runs nothing any more.

@@ -22,7 +22,10 @@ type Engine interface {
 	// Ensure makes the record of a VM with that uid. One that is there under another uid is left, and refused.
 	Ensure(ctx context.Context, vm *nodev1.VM, uid string) error
 	// Recover wakes a VM from its newest snapshot. Its node is lost, and somebody vouches that nothing runs there.
-	Recover(ctx context.Context, rec *nodev1.Record) error
+	// Of the order it takes the record, and the id and the node if they are set.
+	Recover(ctx context.Context, order Order) error
+	// GiveUp ends the record of a VM together with its node. That is lost, and somebody vouches that nothing runs there.
+	GiveUp(ctx context.Context, rec *nodev1.Record) error
 }
 
 // Order is one to an engine.

@@ -46,6 +46,7 @@ func (v View) Sandbox(ctx context.Context, key types.NamespacedName) (*decide.Sa
 		return nil, fmt.Errorf("read Sandbox %s: %w: %w", key, err, errdefs.ErrDataLoss)
 	}
 	s.Suspended = mode == "Suspended"
+	s.Restore = o.GetAnnotations()[decide.AnnotationOnNodeLoss] == string(v1alpha1.NodeLossRestore)
 	if shutdown != "" {
 		if s.Shutdown, err = time.Parse(time.RFC3339, shutdown); err != nil {
 			return nil, fmt.Errorf("read Sandbox %s: spec.shutdownTime: %w: %w", key, err, errdefs.ErrDataLoss)
@@ -102,7 +103,8 @@ func addSandboxes(every time.Duration) func(ctrl.Manager, base) error {
 	}
 }
 
-// endSandboxes looks at each VM that no node has. One whose Sandbox is gone while a node has it ends there first.
+// endSandboxes looks at each VM that no node has. One whose Sandbox is gone while a node has it ends there first, or
+// with the node, when somebody vouches that this is lost.
 func (b base) endSandboxes(ctx context.Context, failed func(error, string, ...any)) {
 	all := &v1alpha1.VMRecordList{}
 	if err := b.client.List(ctx, all); err != nil {
@@ -115,7 +117,9 @@ func (b base) endSandboxes(ctx context.Context, failed func(error, string, ...an
 			continue
 		}
 		if rec, _, err := store.Record(o); err == nil && rec.GetOwner().GetNode() != "" {
-			continue
+			if fenced, err := b.cached.NodeFenced(ctx, rec.GetOwner().GetNode()); err != nil || !fenced {
+				continue // the cache is a hint: endSandbox reads anew
+			}
 		}
 		if err := b.endSandbox(ctx, o); err != nil && ctx.Err() == nil {
 			failed(err, "end the VM of a Sandbox", "vm", o.Name)
@@ -136,12 +140,26 @@ func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
 			return err
 		}
 	}
+	if node := o.Record.GetOwner().GetNode(); node != "" {
+		if o.Fenced, err = b.current.NodeFenced(ctx, node); err != nil {
+			return err
+		}
+	}
 	switch next := decide.NextSandboxEnd(o); next.Do {
 	case decide.RemoveRecord:
 		err = b.records.remove(ctx, cached.Name, o.Record.GetUid())
 		if err == nil {
 			b.events.Eventf(cached, nil, corev1.EventTypeNormal, "SandboxGone", "Remove",
 				"Sandbox %s is gone: its VM ends, and its snapshots are deleted", o.Noted)
+		}
+		return err
+	case decide.OrderGiveUp:
+		if b.engine == nil {
+			return nil
+		}
+		if err = b.engine.GiveUp(ctx, o.Record); err == nil {
+			b.events.Eventf(cached, nil, corev1.EventTypeWarning, "SandboxGone", "GiveUp",
+				"Sandbox %s is gone, and node %s is lost: the VM ends with it, and its snapshots are deleted", o.Noted, next.Node)
 		}
 		return err
 	case decide.OrderAbort:

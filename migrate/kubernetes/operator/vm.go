@@ -59,7 +59,7 @@ func (b base) about(ctx context.Context, o client.Object) (all []ctrl.Request) {
 		return nil // from the cache: a kind that is not there yet tells of each object anyway
 	}
 	for _, vm := range list.Items {
-		if Fenced(node) && vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore || vm.Spec.NodeName == node.Name {
+		if Fenced(node) && matters(&vm) || vm.Spec.NodeName == node.Name {
 			all = append(all, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&vm)})
 		}
 	}
