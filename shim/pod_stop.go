@@ -28,6 +28,9 @@ var (
 	stopSettle = 3 * time.Second // that a kubelet has to tell the API server why it stops a pod
 )
 
+// shortestStop is the least time of an order: 0 there is as long as it takes.
+const shortestStop = time.Millisecond
+
 // heldSignal is one for the init of a container.
 type heldSignal struct {
 	t      *Task
@@ -74,12 +77,7 @@ func (p *podStop) run(until time.Time) {
 	vm.log.Info("the pod is stopped: its signals are held", "until", until, "operation", order.GetOperation())
 	for told := false; ; {
 		answer, err := p.ask("")
-		if left := answer.GetGraceMs(); left > 0 {
-			// The kill is where it was when this was asked first: what is told later as left from now on is not more.
-			if end := time.Now().Add(time.Duration(left)*time.Millisecond - stopMargin); !told || end.Before(until) {
-				until, told = end, true
-			}
-		}
+		until, told = endOf(answer, begun, time.Now(), until, told)
 		if err == nil && answer.GetStays() && time.Since(begun) < stopSettle {
 			retry.Sleep(vm.life, stopRetry)
 			continue
@@ -114,6 +112,22 @@ func (p *podStop) run(until time.Time) {
 		p.letGo(until.Add(2 * stopMargin))
 		return
 	}
+}
+
+// endOf is until when a hibernate may go on. The kill is where it was when this was asked first: what is told later as
+// left from now on is not more. What counts from the signal only shortens what the pod has by itself.
+func endOf(answer *nodev1.StoppingResponse, begun, now, until time.Time, told bool) (time.Time, bool) {
+	grace := time.Duration(answer.GetGraceMs()) * time.Millisecond
+	if grace <= 0 {
+		return until, told
+	}
+	if answer.GetFromSignal() {
+		now, told = begun, true
+	}
+	if end := now.Add(grace - stopMargin); !told || end.Before(until) {
+		until = end
+	}
+	return until, true
 }
 
 func newStop() string { return "stop-" + uuid.NewString() }
@@ -155,7 +169,7 @@ func (p *podStop) ask(failed string) (answer *nodev1.StoppingResponse, err error
 func (p *podStop) hibernate(order *nodev1.HibernateRequest, until time.Time) error {
 	vm := p.vm
 	left := time.Until(until)
-	if left <= 0 {
+	if left < shortestStop {
 		return fmt.Errorf("the pod has no time left to hibernate, %s before it is killed: give it a longer "+
 			"terminationGracePeriodSeconds: %w", stopMargin, errdefs.ErrAborted)
 	}

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -99,7 +100,7 @@ func (k *knowing) seen() (asked int, failures []string, ordered []*nodev1.Hibern
 func quickStops(t *testing.T) {
 	answer, again, pause, settle := stopAnswer, stopRetry, stopPause, stopSettle
 	stopAnswer, stopRetry, stopPause = 100*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
-	stopSettle = 200 * time.Millisecond
+	stopSettle = 3 * time.Second
 	t.Cleanup(func() { stopAnswer, stopRetry, stopPause, stopSettle = answer, again, pause, settle })
 }
 
@@ -115,10 +116,11 @@ func TestPodStop(t *testing.T) {
 	done, failed, passing := nodev1.Phase_PHASE_SUCCEEDED, "failed precondition", "unavailable"
 	for name, test := range map[string]struct {
 		answers, orders []any
-		ends            bool   // the signals come to the guest
-		ordered         bool   // once at least
-		fails           string // what is told
-		operations      int    // that are ordered, where it is not one
+		ends            bool          // the signals come to the guest
+		ordered         bool          // once at least
+		fails           string        // what is told
+		operations      int           // that are ordered, where it is not one
+		grace           time.Duration // of the pod; 0: ten minutes
 	}{
 		"it ends":            {answers: []any{pass}, ends: true},
 		"no reason is known": {answers: []any{stays}, ends: true},
@@ -139,12 +141,16 @@ func TestPodStop(t *testing.T) {
 		"the time is over": {answers: []any{short}, ends: true, fails: "terminationGracePeriodSeconds"},
 		"the same time is told again": {answers: []any{soon}, orders: []any{away}, ordered: true, ends: true,
 			fails: "terminationGracePeriodSeconds"},
+		"the node shuts down, and the pod has less": {answers: []any{&nodev1.StoppingResponse{Hibernate: true,
+			GraceMs: 300000, FromSignal: true}}, orders: []any{away}, grace: stopMargin + 200*time.Millisecond, ends: true,
+			ordered: true, fails: "terminationGracePeriodSeconds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.podNotes = map[string]string{"godwit.dev/vm": "web", "godwit.dev/on-stop": "hibernate"}
+			grace := cmp.Or(test.grace, 10*time.Minute)
 			k := &knowing{w: w, answers: test.answers, orders: test.orders,
-				resolved: &nodev1.ResolveResponse{GraceMs: 600000}}
+				resolved: &nodev1.ResolveResponse{GraceMs: grace.Milliseconds()}}
 			w.pods = k
 			w.runningPod("web", "log")
 			for _, task := range []string{"web", "log", "web"} { // a kubelet that starts again says it again
@@ -174,7 +180,7 @@ func TestPodStop(t *testing.T) {
 			for _, o := range ordered {
 				operations[o.GetOperation()] = true
 				if !o.GetEndExecs() || o.GetTimeoutMs() <= 0 ||
-					o.GetTimeoutMs() > 595000 || o.GetUid() == "" || o.GetGeneration() == 0 {
+					o.GetTimeoutMs() > (grace-stopMargin).Milliseconds() || o.GetUid() == "" || o.GetGeneration() == 0 {
 					t.Errorf("ordered %v", o)
 				}
 			}
@@ -185,6 +191,29 @@ func TestPodStop(t *testing.T) {
 				t.Errorf("told that %q came to nothing", told)
 			}
 		})
+	}
+}
+
+// What is told first, however late, is not more than the time from the signal on.
+func TestEndOfStop(t *testing.T) {
+	begun := time.Now()
+	late, pod := begun.Add(12*time.Second), begun.Add(time.Minute)
+	for name, test := range map[string]struct {
+		ms         int64
+		fromSignal bool
+		told       bool
+		want       time.Time
+	}{
+		"nothing is told":         {want: pod},
+		"deleted with more":       {ms: 100_000, want: late.Add(100*time.Second - stopMargin)},
+		"told again":              {ms: 100_000, told: true, want: pod},
+		"a shutdown":              {ms: 20_000, fromSignal: true, want: begun.Add(15 * time.Second)},
+		"a shutdown that is long": {ms: 100_000, fromSignal: true, want: pod},
+	} {
+		answer := &nodev1.StoppingResponse{GraceMs: test.ms, FromSignal: test.fromSignal}
+		if got, _ := endOf(answer, begun, late, pod, test.told); !got.Equal(test.want) {
+			t.Errorf("%s: %v after the signal, want %v", name, got.Sub(begun), test.want.Sub(begun))
+		}
 	}
 }
 

@@ -263,6 +263,7 @@ type StoppingResponse struct {
 	Wait      bool                   `protobuf:"varint,4,opt,name=wait,proto3" json:"wait,omitempty"` // an operation is open: ask again, it may take the VM away
 	// The API server knows of no reason. A kubelet that evicts, or shuts down, tells its own a moment after the signal.
 	Stays         bool `protobuf:"varint,5,opt,name=stays,proto3" json:"stays,omitempty"`
+	FromSignal    bool `protobuf:"varint,6,opt,name=from_signal,json=fromSignal,proto3" json:"from_signal,omitempty"` // grace_ms counts from the signal, and is no more than the pod had: as when a node shuts down
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -332,6 +333,13 @@ func (x *StoppingResponse) GetStays() bool {
 	return false
 }
 
+func (x *StoppingResponse) GetFromSignal() bool {
+	if x != nil {
+		return x.FromSignal
+	}
+	return false
+}
+
 var File_node_v1_pods_proto protoreflect.FileDescriptor
 
 const file_node_v1_pods_proto_rawDesc = "" +
@@ -351,13 +359,15 @@ const file_node_v1_pods_proto_rawDesc = "" +
 	"\x03pod\x18\x01 \x01(\v2\x13.godwit.node.v1.PodR\x03pod\x12\"\n" +
 	"\x02vm\x18\x02 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"\x8d\x01\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\xae\x01\n" +
 	"\x10StoppingResponse\x12\x1c\n" +
 	"\thibernate\x18\x01 \x01(\bR\thibernate\x12\x19\n" +
 	"\bgrace_ms\x18\x02 \x01(\x03R\agraceMs\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04wait\x18\x04 \x01(\bR\x04wait\x12\x14\n" +
-	"\x05stays\x18\x05 \x01(\bR\x05stays2\xa1\x01\n" +
+	"\x05stays\x18\x05 \x01(\bR\x05stays\x12\x1f\n" +
+	"\vfrom_signal\x18\x06 \x01(\bR\n" +
+	"fromSignal2\xa1\x01\n" +
 	"\x04Pods\x12J\n" +
 	"\aResolve\x12\x1e.godwit.node.v1.ResolveRequest\x1a\x1f.godwit.node.v1.ResolveResponse\x12M\n" +
 	"\bStopping\x12\x1f.godwit.node.v1.StoppingRequest\x1a .godwit.node.v1.StoppingResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"

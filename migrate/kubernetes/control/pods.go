@@ -88,7 +88,7 @@ func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*node
 		stop = decide.Stopped{Reason: "its hibernate came to nothing"}
 	}
 	return &nodev1.StoppingResponse{Hibernate: stop.Hibernate, Wait: stop.Wait, Stays: stop.Stays,
-		GraceMs: stop.Grace.Milliseconds(), Reason: stop.Reason}, nil
+		GraceMs: stop.Grace.Milliseconds(), FromSignal: stop.FromSignal, Reason: stop.Reason}, nil
 }
 
 // Boots refuses that a node boots the VM of a VirtualMachine that has no pod there. It reads from the API server.

@@ -35,7 +35,9 @@ type Stopped struct {
 	Wait      bool // until the open operation is over
 	Stays     bool // no reason is known, and one may be told a moment later
 	Grace     time.Duration
-	Reason    string
+	// FromSignal: Grace counts from the signal, and is a bound in addition to that of the pod.
+	FromSignal bool
+	Reason     string
 }
 
 // NextStop decides what becomes of a VM whose pod is stopped. A VM that somebody wants to go on hibernates. A container
@@ -58,7 +60,8 @@ func NextStop(o Stop) Stopped {
 	case isTrue(pod, corev1.DisruptionTarget):
 		return Stopped{Hibernate: true, Reason: "the pod is a target of a disruption"}
 	case o.Shutdown:
-		return Stopped{Hibernate: true, Reason: fmt.Sprintf("node %s shuts down", o.Node), Grace: o.ShutdownGrace}
+		return Stopped{Hibernate: true, Reason: fmt.Sprintf("node %s shuts down", o.Node), Grace: o.ShutdownGrace,
+			FromSignal: true}
 	}
 	return Stopped{Stays: true, Reason: "the pod stays, and a container of it is stopped"}
 }

@@ -67,6 +67,9 @@ func TestNextStop(t *testing.T) {
 			if stays := name == "a liveness probe"; got.Stays != stays {
 				t.Errorf("another reason may come: %v", got.Stays)
 			}
+			if shuts := name == "the node shuts down"; got.FromSignal != shuts {
+				t.Errorf("its grace counts from the signal: %v", got.FromSignal)
+			}
 			if got.Hibernate != test.hibernate || got.Wait != test.wait || got.Grace != test.grace ||
 				!strings.Contains(got.Reason, test.says) {
 				t.Errorf("answered %+v", got)
