@@ -29,16 +29,34 @@ func CheckSnapshotName(name string) error {
 	return nil
 }
 
-// VMNameMax is the longest name of a VM, in bytes: that of an id of containerd.
-const VMNameMax = 76
+const (
+	// VMNameMax is the longest name that people give a VM, in bytes: that of an id of containerd.
+	VMNameMax = 76
+	// VMIDMax is the longest id of a VM in the records, in bytes. That of a pod's VM has the namespace in it, and is
+	// the name of an object of Kubernetes: RFC 1123.
+	VMIDMax = 253
+)
 
-var vmName = regexp.MustCompile(`^[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*$`)
+var (
+	vmName = regexp.MustCompile(`^[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*$`)
+	vmID   = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[._]|-+)[A-Za-z0-9]+)*$`)
+)
 
 // CheckVMName refuses what is no name of a VM. A name is written as an id of containerd is.
 func CheckVMName(name string) error {
-	if !vmName.MatchString(name) || len(name) > VMNameMax {
+	if len(name) > VMNameMax || !vmName.MatchString(name) {
 		return fmt.Errorf("name %q: write letters and digits, with single . _ - between them, at most %d characters: %w",
 			name, VMNameMax, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// CheckVMID refuses what is no id of a VM in the records. Such ids become names of files, keys and text of terminals. A
+// name of Kubernetes may have several dashes in a row.
+func CheckVMID(id string) error {
+	if len(id) > VMIDMax || !vmID.MatchString(id) {
+		return fmt.Errorf("id %q: write letters and digits, with single . _ or dashes between them, "+
+			"at most %d characters: %w", id, VMIDMax, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (a *arena) attacks() map[string][]proto.Message {
 			&nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "../..", Id: "x"}},
 			&nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "default", Id: "a\x1b[2Jb"}},
 			&nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "default\x00run", Id: "x"}},
-			&nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "default", Id: strings.Repeat("a", 77)}},
+			&nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "default", Id: strings.Repeat("a", record.VMIDMax+1)}},
 			&nodev1.EnsureRequest{Vm: named("new"), Uid: "0d9e4a2c-7f3b-4c58-9d37-0a6f1c2b3e4d", Node: "victim"},
 			&nodev1.EnsureRequest{Vm: named("new"), Uid: "0d9e4a2c-7f3b-4c58-9d37-0a6f1c2b3e4d"},
 			&nodev1.EnsureRequest{Vm: run, Uid: "0d9e4a2c-7f3b-4c58-9d37-0a6f1c2b3e4d"},

@@ -86,8 +86,8 @@ func spend(rec *nodev1.Record, digest string) {
 
 func name(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
 
-// CheckVM refuses a VM whose namespace or id containerd takes for none: they become paths, keys and
-// text of terminals.
+// CheckVM refuses a VM whose namespace or id is none: they become paths, keys and text of terminals. The id
+// of a pod's VM may be longer than containerd takes: it has the namespace in Kubernetes in it.
 func CheckVM(vm *nodev1.VM) error {
 	if vm.GetNamespace() == "" || vm.GetId() == "" {
 		return fmt.Errorf("vm %q: namespace and id are needed: %w", name(vm), errdefs.ErrInvalidArgument)
@@ -95,7 +95,7 @@ func CheckVM(vm *nodev1.VM) error {
 	if err := identifiers.Validate(vm.GetNamespace()); err != nil {
 		return fmt.Errorf("vm.namespace: %w", err)
 	}
-	if err := identifiers.Validate(vm.GetId()); err != nil {
+	if err := record.CheckVMID(vm.GetId()); err != nil {
 		return fmt.Errorf("vm.id: %w", err)
 	}
 	return nil

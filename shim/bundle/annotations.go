@@ -76,7 +76,7 @@ var readers = map[string]func(*annotations, string) error{
 		_, err := spec.ParseReadyTimeout(v)
 		return err
 	},
-	"vm":      func(_ *annotations, v string) error { return record.CheckVMName(v) },
+	"vm":      func(_ *annotations, v string) error { return record.CheckVMID(v) },
 	"on-stop": func(_ *annotations, v string) error { return oneOf(v, spec.OnStopHibernate) },
 	"image": func(a *annotations, v string) error {
 		a.image = v

@@ -32,7 +32,7 @@ func vmName(annotations map[string]string, id string) (string, error) {
 	if name == "" {
 		return id, nil
 	}
-	if err := record.CheckVMName(name); err != nil {
+	if err := record.CheckVMID(name); err != nil {
 		return "", fmt.Errorf("annotation %s: with the namespace of the pod before it: %w", spec.AnnotationVM, err)
 	}
 	return name, nil
