@@ -103,6 +103,8 @@ $(tools)/.k8s: tools/k8s/go.mod tools/k8s/go.sum
 $(tools)/.agentsandbox: tools/agentsandbox/go.mod tools/agentsandbox/go.sum
 	@mkdir -p $(tools)/agentsandbox
 	cd tools/agentsandbox && CGO_ENABLED=0 GOBIN=$(CURDIR)/$(tools)/agentsandbox go install -trimpath -ldflags '-s -w' tool
+	cd tools/agentsandbox && for suite in e2e e2e/extensions; do CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' \
+		-o $(CURDIR)/$(tools)/agentsandbox/$$(echo $$suite | tr / -) sigs.k8s.io/agent-sandbox/test/$$suite || exit 1; done
 	@touch $@
 
 # Debian's own registry, unpacked: its package would start it.

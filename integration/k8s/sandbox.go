@@ -37,11 +37,14 @@ func (c *Cluster) InstallSandboxes(ctx context.Context) error {
 	}
 	const account, namespace = sandboxController, "agent-sandbox-system"
 	for _, args := range [][]string{
-		{"apply", "--server-side", "-f", filepath.Join(module.Dir, "k8s", "crds", "agents.x-k8s.io_sandboxes.yaml")},
+		{"apply", "--server-side", "-f", filepath.Join(module.Dir, "k8s", "crds")},
 		{"apply", "-f", filepath.Join(module.Dir, "k8s", "rbac.generated.yaml")},
+		{"apply", "-f", filepath.Join(module.Dir, "k8s", "extensions-rbac.generated.yaml")},
 		{"create", "namespace", namespace},
 		{"create", "serviceaccount", "--namespace", namespace, account},
 		{"create", "clusterrolebinding", account, "--clusterrole=" + account,
+			"--serviceaccount=" + namespace + ":" + account},
+		{"create", "clusterrolebinding", account + "-extensions", "--clusterrole=" + account + "-extensions",
 			"--serviceaccount=" + namespace + ":" + account},
 		{"wait", "--for=condition=Established", "--timeout=60s", "crd/sandboxes.agents.x-k8s.io"},
 		{"apply", "-k", filepath.Join(root, "packaging", "kubernetes", "agent-sandbox")},
@@ -58,7 +61,7 @@ func (c *Cluster) InstallSandboxes(ctx context.Context) error {
 		return err
 	}
 	_, err = c.wire.Daemon(ctx, account, started, program, "--kubeconfig="+c.config(account), "--leader-elect=false",
-		"--enable-webhook=false", "--manage-webhook-certs=false", "--metrics-bind-address=0",
+		"--extensions", "--enable-webhook=false", "--manage-webhook-certs=false", "--metrics-bind-address=0",
 		"--health-probe-bind-address=127.0.0.1:18081")
 	return err
 }

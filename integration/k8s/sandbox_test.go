@@ -3,9 +3,11 @@
 package k8s
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -17,6 +19,24 @@ const thief = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "thief",
   "kind": "Sandbox", "name": "agent", "uid": %q, "controller": true}]},
  "spec": {"runtimeClassName": "godwit", "terminationGracePeriodSeconds": 5,
   "containers": [{"name": "redis", "image": "localhost/godwit/redis:7"}]}}`
+
+var sandboxes = sync.OnceValue(func() error {
+	c, err := machines()
+	if err != nil {
+		return err
+	}
+	return c.InstallSandboxes(context.Background())
+})
+
+// openSandboxes is openMachines with agent-sandbox.
+func openSandboxes(t *testing.T) site {
+	t.Helper()
+	s := openMachines(t)
+	if err := sandboxes(); err != nil {
+		t.Fatalf("install agent-sandbox: %v", err)
+	}
+	return s
+}
 
 // suspend has agent-sandbox delete the pod of a Sandbox, and waits until its VM sleeps.
 func (s site) suspend(record string) {
@@ -53,10 +73,7 @@ func (s site) answers() {
 // VM with all that was in memory, on the other node too. A forged pod does not, and neither does a Sandbox that is made
 // anew under the name.
 func TestSandbox(t *testing.T) {
-	s := openMachines(t)
-	if err := s.InstallSandboxes(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := openSandboxes(t)
 	s.apply("agent")
 	s.wait("condition=Ready", "sandbox/agent")
 	uid := s.kubectl("get", "sandbox", "agent", "-o", "jsonpath={.metadata.uid}")
