@@ -334,10 +334,7 @@ func (w *world) removePod(ctx context.Context, g *guest) error {
 			return err
 		}
 	}
-	_, err := w.Node(0).RunGodwit(ctx, "-n", criNamespace, "rm", "--force", g.name)
-	if exitCode(err) == absentCode {
-		err = nil
-	}
+	err := w.removeRecord(ctx, "-n", criNamespace, "rm", "--force", g.name)
 	if err == nil {
 		g.retire()
 		g.pod.side.retire()

@@ -267,6 +267,20 @@ func (a *act) drain(ctx context.Context) error {
 	return errors.Join(err, a.godwit(ctx, a.asked, "uncordon", a.to.Name))
 }
 
+// removeRecord removes the record of a VM that no node has any more. Where a store that was put back knows another VM
+// of that name, the nodes are asked once more, as the record says.
+func (w *world) removeRecord(ctx context.Context, args ...string) error {
+	_, err := w.Node(0).RunGodwit(ctx, args...)
+	switch {
+	case exitCode(err) == absentCode:
+		return nil
+	case err != nil && strings.Contains(err.Error(), "order godwit controller restore once more"):
+		_, rerr := w.Node(0).RunGodwit(ctx, "controller", "restore")
+		return errors.Join(err, rerr)
+	}
+	return err
+}
+
 // remove ends a VM as a user of containerd does, on all nodes, and its record.
 func (w *world) remove(ctx context.Context, g *guest) error {
 	if g.pod != nil {
@@ -286,10 +300,7 @@ func (w *world) remove(ctx context.Context, g *guest) error {
 			}
 		}
 	}
-	_, err := w.Node(0).RunGodwit(ctx, "rm", "--force", g.name)
-	if exitCode(err) == absentCode {
-		err = nil
-	}
+	err := w.removeRecord(ctx, "rm", "--force", g.name)
 	if err == nil {
 		g.retire()
 	}

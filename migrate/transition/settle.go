@@ -138,8 +138,9 @@ func choose(rec *nodev1.Record, holders []Holder) (winner *Holder, why string) {
 	switch {
 	case len(fit) == 0 && len(others) > 0:
 		return nil, fmt.Sprintf("node %s has another VM of that name (uid %s, generation %d), which the copy of the store "+
-			"does not know; end it there, or end this record (uid %s)",
-			others[0].Node, others[0].GetUid(), others[0].GetGeneration(), rec.GetUid())
+			"does not know (uid %s); end it there, then order godwit controller restore once more; without that node: "+
+			"godwit controller restore --retire %s",
+			others[0].Node, others[0].GetUid(), others[0].GetGeneration(), rec.GetUid(), others[0].Node)
 	case len(fit) == 0:
 		return nil, ""
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -162,6 +163,26 @@ func TestSettle(t *testing.T) {
 				t.Errorf("settled twice: closed %v, %s", twice, d)
 			}
 		})
+	}
+}
+
+// TestAnotherVMOfThatName: what the record says to do about it helps. The record is held until the nodes have been
+// asked once more, and can be ended then.
+func TestAnotherVMOfThatName(t *testing.T) {
+	other := holder("b", 3, "OWN", nil)
+	other.Uid = "another"
+	rec, _ := settle(t, copyOf(&nodev1.Owner{Node: "a"}, nil), nil, other)
+	if text := record.LostText(rec); !strings.Contains(text, "end it there, then order godwit controller restore "+
+		"once more") {
+		t.Errorf("the record says %q", text)
+	}
+	remove := &nodev1.RemoveRequest{Vm: settled, Uid: rec.GetUid(), Force: true}
+	if _, err := Remove(State{Record: rec}, remove, time.Time{}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("remove: %v, want failed precondition", err)
+	}
+	rec, _ = settle(t, rec, nil)
+	if _, err := Remove(State{Record: rec}, remove, time.Time{}); err != nil {
+		t.Errorf("remove, after b has ended it: %v", err)
 	}
 }
 
