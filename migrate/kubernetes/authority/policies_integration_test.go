@@ -149,12 +149,14 @@ func TestRecordsPolicy(t *testing.T) {
 		"an order":                do(created(somebody, order("vmsnap-two", "n1"))),
 		"a pod":                   do(created(somebody, pod("plain", "", map[string]string{"app": "x"}))),
 		"a pod of an operation":   do(created(somebody, pod("forged", "", operation))),
+		"a pod of a template":     do(created(somebody, pod("drifted", "", map[string]string{"godwit.dev/template": "1"}))),
 		"the operator's record":   do(created(op, record("default.three"))),
 		"the operator's order":    do(created(op, order("vmsnap-three", "n1"))),
 		"the operator's pod":      do(created(op, pod("real", "", operation))),
 		"a pod's label taken off": do(patched(somebody, pod("real", "", nil), `{"metadata":{"labels":null}}`)),
 	}, map[string]string{"a record": "operator alone", "a change of one": "operator alone",
 		"the end of one": "operator alone", "an order": "operator alone", "a pod of an operation": "operator alone",
+		"a pod of a template":     "operator alone",
 		"a pod's label taken off": "operator alone"})
 }
 
