@@ -311,7 +311,7 @@ func (o VM) end() Action {
 		}
 	}
 	switch {
-	case o.SetLives && rec.GetOwner().GetNode() == "", rec == nil:
+	case o.SetLives && (rec.GetOwner().GetNode() == "" || o.Fenced), rec == nil: // the next object has it, and its policy
 		return Action{Do: DropFinalizer}
 	case rec.GetOwner().GetNode() != "" && o.Fenced && o.Engine:
 		return Action{Do: OrderGiveUp, Node: rec.GetOwner().GetNode()}

@@ -141,6 +141,11 @@ func TestMemberDeletedSuspended(t *testing.T) {
 	want{do: decide.DropFinalizer}.check(t, decide.NextVM(o))
 	o.SetLives = false
 	want{do: decide.RemoveRecord}.check(t, decide.NextVM(o))
+	lost := world(owned(atA), deleted)
+	lost.Fenced, lost.SetLives = true, true
+	want{do: decide.DropFinalizer}.check(t, decide.NextVM(lost))
+	lost.SetLives = false
+	want{do: decide.OrderGiveUp, detail: "a"}.check(t, decide.NextVM(lost))
 
 	all := setWorld(asleep)
 	all.Object.Spec.Suspend = true
