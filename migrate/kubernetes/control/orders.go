@@ -171,6 +171,8 @@ func (o Orders) GiveUp(ctx context.Context, rec *nodev1.Record) error {
 func (o Orders) silent(lost string) error {
 	node, err := o.Peers.Node(lost)
 	switch {
+	case lost == "":
+		return fmt.Errorf("no node has the VM: %w", errdefs.ErrFailedPrecondition)
 	case err != nil && !errdefs.IsNotFound(err):
 		return err
 	case node.GetUp():

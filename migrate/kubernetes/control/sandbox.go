@@ -87,7 +87,7 @@ func (p *Pods) optedOut(ctx context.Context, o decide.Resolve) error {
 }
 
 func (p *Pods) observeSandbox(ctx context.Context, o *decide.Resolve) (err error) {
-	o.Now = time.Now()
+	o.Now, o.Fenced = time.Now(), false
 	owner := pods.SandboxOf(o.Pod)
 	if o.Record, o.Noted, err = p.View.SandboxRecord(ctx,
 		pods.SandboxRecord(o.Pod.Namespace, string(owner.UID))); err != nil {
@@ -97,7 +97,7 @@ func (p *Pods) observeSandbox(ctx context.Context, o *decide.Resolve) (err error
 	if err != nil {
 		return unread(err)
 	}
-	if at := decide.SandboxAt(o.Record); at != "" && at != o.Node {
+	if at := decide.SandboxAt(o.Record); at != "" && at != o.Node { // none: it is on its way
 		if o.Fenced, err = p.View.NodeFenced(ctx, at); err != nil {
 			return unread(err)
 		}
@@ -131,12 +131,18 @@ func (p *Pods) applySandbox(ctx context.Context, o decide.Resolve, next decide.A
 
 // recovered tells a pod that its VM is taken from a lost node, or why it cannot be.
 func (p *Pods) recovered(o decide.Resolve, err error) {
-	if err != nil {
-		p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "RecoverFailed", "Recover", "%s", err.Error())
-		return
+	what := "the VM wakes from its newest snapshot, and what it did there since is given up"
+	if o.Record.GetOwner().GetNode() == "" {
+		what = "the VM, which slept, wakes here"
 	}
-	p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "Recovered", "Recover", "node %s is lost: the VM wakes from its "+
-		"newest snapshot, and what it did there since is given up", decide.SandboxAt(o.Record))
+	switch {
+	case errdefs.IsConflict(err), errdefs.IsAborted(err), errdefs.IsUnavailable(err): // it is looked at again
+	case err != nil:
+		p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "RecoverFailed", "Recover", "%s", err.Error())
+	default:
+		p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "Recovered", "Recover", "node %s is lost: %s",
+			decide.SandboxAt(o.Record), what)
+	}
 }
 
 // sandboxOf reads the Sandbox that a record says it is of; nil: there is none. A record that does not say it proves

@@ -64,7 +64,11 @@ func (b base) apply(ctx context.Context, o decide.VM, next decide.Action) error 
 		}
 		return fmt.Errorf("%s of VM %s/%s: %w", next.Do, vm.Namespace, vm.Name, err)
 	}
-	b.events.Eventf(vm, nil, corev1.EventTypeNormal, string(next.Do), string(next.Do), "%s", done(next))
+	kind := corev1.EventTypeNormal
+	if next.Do == decide.OrderGiveUp {
+		kind = corev1.EventTypeWarning
+	}
+	b.events.Eventf(vm, nil, kind, string(next.Do), string(next.Do), "%s", done(next))
 	return nil
 }
 
@@ -72,6 +76,8 @@ func done(next decide.Action) string {
 	switch {
 	case next.Pod != nil:
 		return "pod " + next.Pod.Name
+	case next.Do == decide.OrderGiveUp:
+		return "the VM ends with the lost node " + next.Node + ", and its snapshots are deleted"
 	case next.Kind != "":
 		return string(next.Kind) + " " + next.Node
 	}
