@@ -366,7 +366,7 @@ func TestKillOfASlowEnd(t *testing.T) {
 	w := newWorld(t)
 	w.guest = func(a *fakeAgent) Agent { return &slowPod{fakeAgent: a, mute: true} }
 	w.runningPod("web", "log")
-	killBound, endBound = 10*time.Millisecond, 500*time.Millisecond
+	killBound, endBound = 2*time.Second, 10*time.Second // the end is told in the first
 	_, err := w.service.Kill(ctxNS(t), &taskapi.KillRequest{ID: "web", Signal: 9})
 	w.must("kill", err)
 	w.waitFor("web")

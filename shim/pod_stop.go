@@ -171,7 +171,7 @@ func (p *podStop) hibernate(order *nodev1.HibernateRequest, until time.Time) err
 	left := time.Until(until)
 	if left < shortestStop {
 		return fmt.Errorf("the pod has no time left to hibernate, %s before it is killed: give it a longer "+
-			"terminationGracePeriodSeconds: %w", stopMargin, errdefs.ErrAborted)
+			"terminationGracePeriodSeconds, or the node a longer shutdown: %w", stopMargin, errdefs.ErrAborted)
 	}
 	order.TimeoutMs = left.Milliseconds()
 	ctx, cancel := context.WithDeadline(vm.life, until)

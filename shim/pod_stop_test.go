@@ -142,7 +142,7 @@ func TestPodStop(t *testing.T) {
 		"the same time is told again": {answers: []any{soon}, orders: []any{away}, ordered: true, ends: true,
 			fails: "terminationGracePeriodSeconds"},
 		"the node shuts down, and the pod has less": {answers: []any{&nodev1.StoppingResponse{Hibernate: true,
-			GraceMs: 300000, FromSignal: true}}, orders: []any{away}, grace: stopMargin + 200*time.Millisecond, ends: true,
+			GraceMs: 300000, FromSignal: true}}, orders: []any{away}, grace: stopMargin + 3*time.Second, ends: true,
 			ordered: true, fails: "terminationGracePeriodSeconds"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -217,7 +217,7 @@ func (t *Task) endUnresponsive() {
 			vm.mu.Lock()
 			runs, pump := vm.state == Running, t.init.pump
 			vm.mu.Unlock()
-			if t.member != nil && pump != nil {
+			if runs && t.member != nil && pump != nil {
 				if r := pump.Reported(); r != nil { // what is late is its output, or what comes after its end
 					t.member.finish(r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano()))
 					return
