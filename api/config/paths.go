@@ -72,14 +72,14 @@ func (c *Config) DiskDir(namespace, id string) string {
 // VMsDir holds one directory per containerd namespace, and in it one per VM.
 func (c *Config) VMsDir() string { return filepath.Join(c.StateDir, "vms") }
 
-// VMDir is the durable directory of one VM. containerd's identifiers hold no slash and
-// do not begin with a dot, so that two VMs never share one.
+// VMDir is the durable directory of one VM. Ids of VMs hold no slash and do not begin with a dot, so that two
+// VMs never share one.
 func (c *Config) VMDir(namespace, id string) string {
 	return filepath.Join(c.VMsDir(), namespace, id)
 }
 
 // VMRunDir is the directory for the sockets of one VM. Its name is a hash, because a
-// socket's path is short and containerd's identifiers are not.
+// socket's path is short and the id of a VM is not.
 func (c *Config) VMRunDir(namespace, id string) string {
 	return filepath.Join(c.RunDir, "vm", vmHash(namespace, id))
 }
