@@ -28,7 +28,8 @@ type pod struct {
 	early    early                        // before the traffic of a wake
 	added    chan struct{}                // has an element after a volume came
 	doubtful map[string]bool              // disks of which it is not known whether the VMM has them; changing guards it
-	run      *movedRun                    // that is under way; the VM's lock guards it
+	removals *removals
+	run      *movedRun // that is under way; the VM's lock guards it
 	stop     *podStop
 }
 

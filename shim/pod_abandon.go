@@ -75,5 +75,5 @@ func (p *pod) awaitCreations(ctx context.Context) error {
 			return fmt.Errorf("container %s is still being created: %w: %w", t.id, errdefs.ErrUnavailable, ctx.Err())
 		}
 	}
-	return nil
+	return p.removals.await(ctx)
 }

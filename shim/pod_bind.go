@@ -47,7 +47,7 @@ func (c *memberCreation) bind(ctx context.Context, u *steps.Undo) error {
 		c.task.member.termination, c.task.member.terminationPath = f, from.Destination
 	}
 	c.member = *m
-	u.Add("let go of container", func(context.Context) error { return vm.pod.unbind(c.task) })
+	u.Add("let go of container", c.takeBack)
 	return c.bound(func(j *journal.Journal) {
 		c.task.member.named(m.Guest)
 		c.task.member.hadEnded(j.Resume.EndOf(m.Guest))
@@ -83,8 +83,7 @@ func (c *memberCreation) bindLate(_ context.Context, u *steps.Undo) error {
 
 // bindEnded is bind of a container that had ended before the pod left: the guest has nothing of it any more.
 func (c *memberCreation) bindEnded(u *steps.Undo, end *journal.Exit) error {
-	vm := c.vm
-	u.Add("let go of container", func(context.Context) error { return vm.pod.unbind(c.task) })
+	u.Add("let go of container", c.takeBack)
 	return c.bound(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Pod.Issued++

@@ -228,9 +228,8 @@ func (p *pod) pidNamespace(m *bundle.Member) (string, error) {
 }
 
 // hold starts the process whose pid the task shows, in the network namespace of the pod.
-func (c *memberCreation) hold(ctx context.Context, u *steps.Undo) error {
+func (c *memberCreation) hold(ctx context.Context, _ *steps.Undo) error {
 	vm, t := c.vm, c.task
-	u.Add("end sandbox process", func(ctx context.Context) error { return endHolder(ctx, t.member.holder) })
 	return vm.host.Hold(ctx, sandboxprocess.Namespace{Path: vm.journal.Load().NetNS}, func(id proc.ID) error {
 		vm.mu.Lock()
 		t.member.holder = id
@@ -248,7 +247,7 @@ func endHolder(ctx context.Context, id proc.ID) error {
 }
 
 // add makes the container in the guest, where it waits for its Start.
-func (c *memberCreation) add(ctx context.Context, u *steps.Undo) error {
+func (c *memberCreation) add(ctx context.Context, _ *steps.Undo) error {
 	vm, agent, sp := c.vm, c.vm.guest(), c.vm.spec()
 	m := sp.Pod.Member(c.task.guest)
 	setup, err := bundle.MemberSetup(sp, m)
@@ -256,7 +255,6 @@ func (c *memberCreation) add(ctx context.Context, u *steps.Undo) error {
 		return err
 	}
 	setup.Copies = c.bundle.Copies.Mounts()
-	u.Add("remove container", func(ctx context.Context) error { return removeContainer(ctx, agent, m.Guest) })
 	err = failpoint.Record(podPoint, "AddContainer", func() error {
 		_, err := agent.AddContainer(ctx, &agentv1.AddContainerRequest{
 			Container: m.Guest, Setup: setup, Pid: m.PID, Volumes: volumeMounts(sp.Pod, m.Mounts), Devices: devicesOf(sp, m),

@@ -77,8 +77,8 @@ func openDisk(d spec.Disk, path string) (*os.File, error) {
 	return f, err
 }
 
-// releaseDevices unplugs the devices of the node that no container has any more. What fails is tried again when
-// another device needs the slot, and a device that a VM still has does no harm to the pod.
+// releaseDevices unplugs the devices of the node that no container has any more. What fails is tried again: a device
+// that the VM has still cannot be used on the node, and keeps the pod there.
 func (p *pod) releaseDevices(ctx context.Context) {
 	if !p.vm.inState(Running) { // they go with the VM
 		return
@@ -96,6 +96,11 @@ func (p *pod) releaseDevice(ctx context.Context, id string) error {
 			continue
 		}
 		if err := p.removeVolume(ctx, v.ID); err != nil {
+			p.removals.later("device "+id, func(ctx context.Context) error {
+				p.changing.Lock()
+				defer p.changing.Unlock()
+				return p.releaseDevice(ctx, id)
+			})
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/internal/loopdevice"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // loopDevice is a block device of the node.
@@ -172,5 +173,32 @@ func TestPodDeviceOfASnapshot(t *testing.T) {
 	if err := w.createWithDevice("log", path, "rw"); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) ||
 		!strings.Contains(err.Error(), "block devices") {
 		t.Errorf("a container with a device that the snapshot has without: %v", err)
+	}
+}
+
+// TestPodDeviceIsNotLetGo: the guest does not let go of a device, or of the file system on it, when its last container
+// is deleted. Once the guest has, the node has the device back, without another call.
+func TestPodDeviceIsNotLetGo(t *testing.T) {
+	for _, call := range []string{"remove disk", "remove volume"} {
+		path := loopDevice(t)
+		w := newWorld(t).runningPod()
+		vm, err := w.service.current()
+		w.must("find VM", err)
+		w.must("create db", w.createWithDevice("db", path, "rw"))
+		id := vm.spec().NodeDevices()[0]
+		w.must("have a file system on it", vm.write(func(j *journal.Journal) {
+			s := j.Spec.Clone()
+			s.Pod.Volumes = append(s.Pod.Volumes, spec.Volume{ID: "v1", Kind: spec.VolumeMounted, Disk: id})
+			j.Spec = s
+		}))
+		w.at(call, broken)
+		w.must("delete db", w.deleteTask("db"))
+		if !slices.Contains(w.machine.plugged(), id) {
+			t.Errorf("%s failed, and the device is gone", call)
+		}
+		w.at(call, whole)
+		if !eventually(func() bool { return len(vm.spec().NodeDevices()) == 0 }) || slices.Contains(w.machine.plugged(), id) {
+			t.Errorf("%s failed once, and the VM has %q for ever", call, w.machine.plugged())
+		}
 	}
 }

@@ -43,7 +43,7 @@ func (c *memberCreation) plug(ctx context.Context, u *steps.Undo) error {
 		}
 		layers = append(layers, id)
 	}
-	u.Add("forget container", func(ctx context.Context) error { return vm.pod.forget(ctx, c.task) })
+	u.Add("take container back", c.takeBack)
 	if err := c.plugDevices(ctx); err != nil {
 		return err
 	}
@@ -100,7 +100,6 @@ func (p *pod) add(ctx context.Context, d spec.Disk, path string) (string, error)
 		return "", err
 	}
 	if err := p.plugIn(ctx, d, path); err != nil {
-		p.doubtful[d.ID] = true
 		return "", errors.Join(fmt.Errorf("plug in disk %s: %w", d.ID, err), p.drop(context.WithoutCancel(ctx), d.ID))
 	}
 	return d.ID, nil
@@ -144,9 +143,30 @@ func (p *pod) freeSlot(ctx context.Context) (int, error) {
 		p.vm.id, spec.LastHotSlot-spec.FirstHotSlot+1, errdefs.ErrResourceExhausted)
 }
 
-// drop unplugs a disk that no container has. Only one that the VMM has let go of leaves the journal: its slot is used
-// again then.
+// drop unplugs a disk that no container has. A guest that is asked to let go of it may do so at any time: from then on
+// the disk is doubtful. What fails is tried again.
 func (p *pod) drop(ctx context.Context, id string) error {
+	p.doubtful[id] = true
+	err := p.unplug(ctx, id)
+	if err != nil {
+		p.removals.later("disk "+id, func(ctx context.Context) error { return p.dropDoubtful(ctx, id) })
+		return err
+	}
+	delete(p.doubtful, id)
+	return nil
+}
+
+func (p *pod) dropDoubtful(ctx context.Context, id string) error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	if !p.doubtful[id] {
+		return nil
+	}
+	return p.drop(ctx, id)
+}
+
+// unplug is one try of drop. Only a disk that the VMM has let go of leaves the journal: its slot is used again then.
+func (p *pod) unplug(ctx context.Context, id string) error {
 	machine, _ := p.vm.current()
 	err := failpoint.Record(podPoint, "RemoveDisk", func() error { return machine.RemoveDisk(ctx, id) })
 	if err != nil && !errdefs.IsNotFound(err) {
@@ -162,16 +182,12 @@ func (p *pod) drop(ctx context.Context, id string) error {
 	if err := p.flushUnplugged(id); err != nil {
 		p.vm.log.Warn("unplug disk", "disk", id, "error", err)
 	}
-	err = p.vm.write(func(j *journal.Journal) {
+	return p.vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Disks = slices.DeleteFunc(s.Disks, func(d spec.Disk) bool { return d.ID == id })
 		j.Spec = s
 		j.Disks = slices.DeleteFunc(slices.Clone(j.Disks), func(d journal.Disk) bool { return d.ID == id })
 	})
-	if err == nil {
-		delete(p.doubtful, id)
-	}
-	return err
 }
 
 // forget removes a container from the journal. Its disks stay plugged in: the next container of the image waits for

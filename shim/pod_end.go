@@ -188,12 +188,7 @@ func (m *member) release(ctx context.Context) error {
 			p.pump.Close()
 		}
 	}
-	if vm.inState(Running) {
-		if err := removeContainer(ctx, vm.guest(), t.guest); err != nil && vm.inState(Running) {
-			return err
-		}
-	}
-	if err := endHolder(ctx, m.holder); err != nil {
+	if err := m.free(ctx); err != nil {
 		return err
 	}
 	if err := t.bundle.Hooks.Run(ctx, bundle.Poststop, t.hookState(specs.StateStopped)); err != nil {

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/fsnotify/fsnotify"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
@@ -147,7 +148,7 @@ func (f *freshness) push(ctx context.Context) bool {
 			bound, cancel := context.WithTimeout(ctx, guestBound)
 			err := f.pod.sync(bound, f.pod.vm.guest(), id, source)
 			cancel()
-			if err != nil {
+			if err != nil && !errdefs.IsNotFound(err) { // who makes a volume tells the guest
 				if ctx.Err() == nil {
 					f.pod.vm.log.Warn("keep volume fresh", "volume", id, "error", err)
 				}

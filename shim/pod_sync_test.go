@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/fsnotify/fsnotify"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
@@ -96,5 +97,26 @@ func TestSyncOfAHungGuest(t *testing.T) {
 		if took := time.Since(begun); took != guestBound {
 			t.Errorf("the guest was waited for for %s", took)
 		}
+	})
+}
+
+// TestSyncOfNoVolume: a Create that failed has named a volume, and the guest has none. It is not told each second: who
+// makes the volume tells it.
+func TestSyncOfNoVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &faults{}
+		told := 0
+		f.at("sync volume", func() error { told++; return errdefs.ErrNotFound })
+		p, _ := syncedPod(t, newFakeAgent(f))
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		fresh := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{}}
+		go func() { defer close(over); fresh.run(ctx, nil, nil) }()
+		time.Sleep(syncRescan / 2)
+		if synctest.Wait(); told != 1 {
+			t.Errorf("in half a minute the guest was told %d times", told)
+		}
+		cancel()
+		<-over
 	})
 }

@@ -141,6 +141,9 @@ func (c *capture) capturable() error {
 	case vm.op.calls > 0:
 		return fmt.Errorf("a call of containerd changes it: %w", errBusy)
 	}
+	if err := vm.pod.removals.over(); err != nil {
+		return err
+	}
 	for _, t := range vm.tasks {
 		if err := t.capturable(); err != nil {
 			return err

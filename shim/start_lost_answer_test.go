@@ -18,8 +18,11 @@ import (
 )
 
 // full makes every write of the journal fail until the answered function is called.
-func (w *world) full() (free func()) {
-	blocked := durable.Unfinished(journal.File(w.cfg.VMDir("ns", "vm")))
+func (w *world) full() (free func()) { return w.fullUnder("vm") }
+
+// fullUnder is full of the VM with that id.
+func (w *world) fullUnder(id string) (free func()) {
+	blocked := durable.Unfinished(journal.File(w.cfg.VMDir("ns", id)))
 	w.must("fill disk", os.MkdirAll(blocked+"/x", 0o700))
 	return func() { w.must("free disk", os.RemoveAll(blocked)) }
 }

@@ -24,12 +24,7 @@ func (s *Service) RemoveContainer(ctx context.Context,
 	if err := checkID("container", r.Container); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	c := s.containers[r.Container]
-	if c != nil {
-		c.leaving = true
-	}
-	s.mu.Unlock()
+	c := s.beginRemoval(r.Container)
 	if c == nil {
 		return nil, fmt.Errorf("remove container %s: %w", r.Container, errdefs.ErrNotFound)
 	}
@@ -39,6 +34,29 @@ func (s *Service) RemoveContainer(ctx context.Context,
 		return nil, fmt.Errorf("remove container %s: %w", c.id, err)
 	}
 	return &agentv1.RemoveContainerResponse{}, nil
+}
+
+// beginRemoval finds a container, in which nothing starts any more. One that is not there does not come: its
+// AddContainer may be on its way, for a host that has given it up.
+func (s *Service) beginRemoval(id string) *container {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.containers[id]
+	if c != nil {
+		c.leaving = true
+	} else {
+		s.noteRemoved(id)
+	}
+	return c
+}
+
+// noteRemoved keeps the id of a container that is gone for good; s.mu is held.
+func (s *Service) noteRemoved(id string) {
+	if slices.Contains(s.removed, id) {
+		return
+	}
+	s.removed = append(s.removed, id)
+	s.removed = s.removed[max(0, len(s.removed)-removedMax):]
 }
 
 // remove does not begin while a process of the container starts: it would come too late to be killed.
@@ -76,8 +94,7 @@ func (s *Service) remove(ctx context.Context, c *container) error {
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.processes, func(_ string, p *process) bool { return p.box == c })
 	delete(s.containers, c.id)
-	s.removed = append(s.removed, c.id)
-	s.removed = s.removed[max(0, len(s.removed)-removedMax):]
+	s.noteRemoved(c.id)
 	return nil
 }
 

@@ -36,7 +36,7 @@ func (s *Service) SyncVolume(_ context.Context, r *agentv1.SyncVolumeRequest) (*
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.made {
-		return nil, fmt.Errorf("change volume %s: it was not made: %w", r.Volume, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("change volume %s: it was not made: %w", r.Volume, errdefs.ErrNotFound)
 	}
 	if r.Revision > v.revision {
 		if err := v.receive(r); err != nil {

@@ -1,0 +1,124 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/retry"
+)
+
+// What no client wants any more may not go at once: a container whose Create failed, a disk that is unplugged. The
+// guest does not answer, or the node's disk is full. The journal has it until it is gone, and its disk is not given
+// away. No operation gets the VM until then: what no client knows would be in its snapshot, or go along.
+
+// removals are of what could not be removed at once.
+type removals struct {
+	vm  *VM
+	mu  sync.Mutex
+	all []*removal // under way
+}
+
+type removal struct {
+	what string
+	over chan struct{} // closed at its end, and at the VM's
+}
+
+// takeBack undoes what a Create has made of its container.
+func (c *memberCreation) takeBack(ctx context.Context) error {
+	err := c.task.member.unmake(ctx)
+	if err != nil {
+		c.vm.pod.removals.later(fmt.Sprintf("container %s (%s)", c.task.id, c.task.guest), c.task.member.unmake)
+	}
+	return err
+}
+
+func (m *member) unmake(ctx context.Context) error {
+	if err := m.free(ctx); err != nil {
+		return err
+	}
+	return m.t.vm.pod.forget(ctx, m.t)
+}
+
+// free frees what a container has in the guest, and its sandbox process. A guest is asked of no container that the
+// journal does not have: such an id is given again.
+func (m *member) free(ctx context.Context) error {
+	vm, guest := m.t.vm, m.t.guest
+	if vm.inState(Running) && vm.spec().Pod.Member(guest) != nil {
+		if err := removeContainer(ctx, vm.guest(), guest); err != nil && vm.inState(Running) {
+			return err
+		}
+	}
+	return endHolder(ctx, m.holder)
+}
+
+// later tries again what has failed, until the VM ends. One removal is under way at a time of each thing.
+func (rs *removals) later(what string, remove func(context.Context) error) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if slices.ContainsFunc(rs.all, func(other *removal) bool { return other.what == what }) {
+		return
+	}
+	r := &removal{what, make(chan struct{})}
+	rs.all = append(rs.all, r)
+	go func() {
+		defer close(r.over)
+		rs.untilGone(what, remove)
+		rs.mu.Lock()
+		defer rs.mu.Unlock()
+		rs.all = slices.DeleteFunc(rs.all, func(other *removal) bool { return other == r })
+	}()
+}
+
+func (rs *removals) untilGone(what string, remove func(context.Context) error) {
+	ctx, cancel := context.WithCancel(rs.vm.life)
+	defer cancel()
+	go func() {
+		select {
+		case <-rs.vm.owner.initDone():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for pause := (retry.Backoff{Min: retryWait, Max: longestDenial}); ; {
+		if pause.Wait(ctx); ctx.Err() != nil {
+			return
+		}
+		bound, over := context.WithTimeout(ctx, undoBound)
+		err := remove(bound)
+		over()
+		if err == nil {
+			rs.vm.log.Info("removed after all", "what", what)
+			return
+		}
+		rs.vm.log.Warn("remove from guest: it is tried again", "what", what, "error", err)
+	}
+}
+
+// over refuses an operation while something is being removed.
+func (rs *removals) over() error {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if len(rs.all) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s is no longer wanted, and is still being removed from the guest: %w", rs.all[0].what, errBusy)
+}
+
+// await returns when none is under way. The VM has ended.
+func (rs *removals) await(ctx context.Context) error {
+	rs.mu.Lock()
+	all := slices.Clone(rs.all)
+	rs.mu.Unlock()
+	for _, r := range all {
+		select {
+		case <-r.over:
+		case <-ctx.Done():
+			return fmt.Errorf("%s is still being removed: %w: %w", r.what, errdefs.ErrUnavailable, ctx.Err())
+		}
+	}
+	return nil
+}
