@@ -24,8 +24,9 @@ type fakeGuestPod struct {
 	volumes    map[string]*agentv1.AddVolumeRequest
 	removed    []string
 	synced     map[string]*agentv1.SyncVolumeRequest // the last revision of each volume
-	last       string                                // what ReadBack answers
-	hung       []string                              // calls that are not answered
+	copied     []*agentv1.CopyRequest
+	last       string   // what ReadBack answers
+	hung       []string // calls that are not answered
 }
 
 // hang leaves calls of that name without an answer from now on.
@@ -130,8 +131,14 @@ func (a *fakeAgent) ReadBack(context.Context, *agentv1.ReadBackRequest) (*agentv
 	return &agentv1.ReadBackResponse{Data: []byte(a.pod.last)}, nil
 }
 
-func (a *fakeAgent) Copy(context.Context, *agentv1.CopyRequest) (*agentv1.CopyResponse, error) {
-	return &agentv1.CopyResponse{}, a.call("copy files")
+func (a *fakeAgent) Copy(ctx context.Context, r *agentv1.CopyRequest) (*agentv1.CopyResponse, error) {
+	if err := a.podCall(ctx, "copy files"); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pod.copied = append(a.pod.copied, r)
+	return &agentv1.CopyResponse{}, nil
 }
 
 // has are the guest's containers, in order.

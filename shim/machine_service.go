@@ -165,3 +165,10 @@ func (m *machineService) End(ctx context.Context, r *machinev1.EndRequest) (*mac
 		return &machinev1.EndResponse{}, nil
 	})
 }
+
+// Tell has the workload see that a snapshot is durable.
+func (m *machineService) Tell(ctx context.Context, r *machinev1.TellRequest) (*machinev1.TellResponse, error) {
+	return ask(m, func(vm *VM) (*machinev1.TellResponse, error) {
+		return &machinev1.TellResponse{}, word{vm}.tell(ctx, r)
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/lean"
@@ -64,6 +65,9 @@ func copyFile(root *inroot.Root, f *agentv1.File) (kept *os.File, err error) {
 	case unix.S_IFLNK:
 		return nil, copyLink(root, f)
 	case unix.S_IFREG, 0:
+		if f.Replace {
+			return nil, replaceRegular(root, f)
+		}
 		return copyRegular(root, f)
 	case unix.S_IFMT: // of no kind of file
 		return nil, copyHardLink(root, f)
@@ -117,6 +121,35 @@ func copyRegular(root *inroot.Root, f *agentv1.File) (kept *os.File, err error) 
 	}
 	// The very file, whatever has its name by now.
 	return os.OpenFile(inroot.Path(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+}
+
+// replaceRegular makes a new file and then gives it the path: no reader sees a part of it. A link under the name
+// is not followed.
+func replaceRegular(root *inroot.Root, f *agentv1.File) (err error) {
+	if f.Append || f.Keep {
+		return fmt.Errorf("a file that replaces is whole, and is not kept: %w", errdefs.ErrInvalidArgument)
+	}
+	made := filepath.Join(filepath.Dir(f.Path), "."+filepath.Base(f.Path)+".new")
+	dir, name, err := vacate(root, made)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	at := int(dir.Fd())
+	fd, err := unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: made, Err: err}
+	}
+	file := os.NewFile(uintptr(fd), made)
+	_, err = file.Write(f.Data)
+	err = errors.Join(err, setAttributes(inroot.Path(file), f), file.Close())
+	if err == nil {
+		err = unix.Renameat(at, name, at, filepath.Base(f.Path))
+	}
+	if err != nil {
+		_ = unix.Unlinkat(at, name, 0)
+	}
+	return err
 }
 
 // copyHardLink gives a file that was copied before one more name. Where the name is on another mount, it gets a copy.

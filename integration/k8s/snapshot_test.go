@@ -56,6 +56,18 @@ func (s site) captured(name, content string) string {
 	return digest
 }
 
+// workloadKnows wants the file in the guest by which the workload sees that its snapshot is ready.
+func (s site) workloadKnows(name string) {
+	s.t.Helper()
+	s.wait("condition=WorkloadTold", "vmsnap/"+name)
+	uid := s.kubectl("get", "vmsnap", name, "-o", "jsonpath={.metadata.uid}")
+	digest := s.kubectl("get", "vmsnap", name, "-o", "jsonpath={.status.digest}")
+	want := fmt.Sprintf(`{"snapshot":%q,"uid":%q,"digest":%q}`, name, uid, digest)
+	if got := s.kubectl("exec", "shop-g1-a0", "--", "cat", "/run/godwit/snapshots/"+uid); strings.TrimSpace(got) != want {
+		s.t.Errorf("the workload reads %q, not %q", got, want)
+	}
+}
+
 // record reads that of the shop.
 func (s site) record() (*nodev1.Record, error) {
 	out, err := s.Kubectl(s.t.Context(), "get", "vmrecord", "default.shop", "-o", "jsonpath={.record}")
@@ -71,7 +83,7 @@ func (s site) record() (*nodev1.Record, error) {
 }
 
 // TestMachineSnapshot: kubectl apply of a VMSnapshot has the node of its VM capture it. Two of them are two snapshots,
-// of a VM that runs on.
+// of a VM that runs on. Its workload finds a file of each.
 func TestMachineSnapshot(t *testing.T) {
 	s := openMachines(t)
 	s.apply("shop")
@@ -85,6 +97,7 @@ func TestMachineSnapshot(t *testing.T) {
 	for _, name := range []string{"first", "second"} {
 		content := s.order(name)
 		seen[s.captured(name, content)] = true
+		s.workloadKnows(name)
 		if at := s.kubectl("get", "vmsnapcontent", content, "-o", "jsonpath={.spec.source.nodeName}"); at != node.Name {
 			t.Errorf("the work order is for node %q, and the VM is on %s", at, node.Name)
 		}

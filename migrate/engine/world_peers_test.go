@@ -204,6 +204,10 @@ func (s side) Checkpoint(context.Context, *nodev1.CheckpointRequest) (*nodev1.St
 	return nil, errdefs.ErrNotImplemented
 }
 
+func (s side) Tell(context.Context, *nodev1.PeerTellRequest) (*machinev1.TellResponse, error) {
+	return nil, errdefs.ErrNotImplemented
+}
+
 func (s side) Log(context.Context, *nodev1.LogRequest) (*nodev1.LogResponse, error) {
 	return nil, errdefs.ErrNotImplemented
 }

@@ -102,6 +102,14 @@ func (m *Machines) Release(ctx context.Context, vm *nodev1.VM, req *machinev1.Re
 	})
 }
 
+// Tell has the VM's workload see that a snapshot of it is durable.
+func (m *Machines) Tell(ctx context.Context, vm *nodev1.VM, req *machinev1.TellRequest) error {
+	return m.call(ctx, vm, func(s machinev1.MachineService) error {
+		_, err := s.Tell(ctx, req)
+		return err
+	})
+}
+
 // End ends a VM that runs on without a task that containerd knows.
 func (m *Machines) End(ctx context.Context, vm *nodev1.VM) error {
 	return m.call(ctx, vm, func(s machinev1.MachineService) error {

@@ -130,6 +130,7 @@ func byName(p nodev1.PeerService) map[string]answer {
 		"Release": row(p.Release, &nodev1.PeerReleaseRequest{}), "Wake": row(p.Wake, &nodev1.WakeRequest{}),
 		"Hibernate":  row(p.Hibernate, &nodev1.HibernateRequest{}),
 		"Checkpoint": row(p.Checkpoint, &nodev1.CheckpointRequest{}),
+		"Tell":       row(p.Tell, &nodev1.PeerTellRequest{}),
 		"Log":        row(p.Log, &nodev1.LogRequest{}),
 	}
 }

@@ -91,6 +91,11 @@ func (r *remote) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) 
 	return on(ctx, r, nodev1.PeerService.Checkpoint, req)
 }
 
+// Tell implements nodev1.PeerService.
+func (r *remote) Tell(ctx context.Context, req *nodev1.PeerTellRequest) (*machinev1.TellResponse, error) {
+	return on(ctx, r, nodev1.PeerService.Tell, req)
+}
+
 // Log implements nodev1.PeerService.
 func (r *remote) Log(ctx context.Context, req *nodev1.LogRequest) (*nodev1.LogResponse, error) {
 	return on(ctx, r, nodev1.PeerService.Log, req)

@@ -38,6 +38,11 @@ func (s *Server) Revert(ctx context.Context, req *nodev1.PeerRevertRequest) (*ma
 		OwnerGeneration: req.GetOwnerGeneration()})
 }
 
+// Tell implements nodev1.PeerService.
+func (s *Server) Tell(ctx context.Context, req *nodev1.PeerTellRequest) (*machinev1.TellResponse, error) {
+	return &machinev1.TellResponse{}, s.Machines.Tell(ctx, req.GetVm(), req.GetTell())
+}
+
 // What follows is ordered of the node's own engine.
 
 // Wake implements nodev1.PeerService.

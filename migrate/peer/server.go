@@ -24,6 +24,8 @@ type Machines interface {
 	engine.Observer
 	Mover
 	Arrivals
+	// Tell has the workload see that a snapshot is durable.
+	Tell(ctx context.Context, vm *nodev1.VM, req *machinev1.TellRequest) error
 }
 
 // Mover are the calls of a move that goes from node to node.

@@ -169,6 +169,7 @@ type File struct {
 	Offset        uint64
 	MtimeUnixNano int64
 	Keep          bool
+	Replace       bool
 	unknown       bool
 }
 
@@ -184,6 +185,7 @@ func (m *File) AppendTo(b []byte) []byte {
 	b = AppendNumber(b, 8, uint64(m.Offset))
 	b = AppendNumber(b, 9, uint64(m.MtimeUnixNano))
 	b = appendBool(b, 10, m.Keep)
+	b = appendBool(b, 11, m.Replace)
 	return b
 }
 
@@ -211,6 +213,8 @@ func (m *File) Unmarshal(b []byte) error {
 			m.MtimeUnixNano = int64(v.Number)
 		case 10<<TypeBits | Varint:
 			m.Keep = v.Number != 0
+		case 11<<TypeBits | Varint:
+			m.Replace = v.Number != 0
 		default:
 			m.unknown = true
 		}

@@ -333,6 +333,9 @@ type File struct {
 	Offset        uint64 `protobuf:"varint,8,opt,name=offset,proto3" json:"offset,omitempty"`                                      // of data in the file, for an entry with append
 	MtimeUnixNano int64  `protobuf:"varint,9,opt,name=mtime_unix_nano,json=mtimeUnixNano,proto3" json:"mtime_unix_nano,omitempty"` // 0: the time of the copy
 	Keep          bool   `protobuf:"varint,10,opt,name=keep,proto3" json:"keep,omitempty"`                                         // a regular file that ReadBack is going to ask for
+	// A new regular file takes the place of what has the path, whole at once. What has the path is not followed. A guest
+	// of an earlier build writes into it.
+	Replace       bool `protobuf:"varint,11,opt,name=replace,proto3" json:"replace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -433,6 +436,13 @@ func (x *File) GetMtimeUnixNano() int64 {
 func (x *File) GetKeep() bool {
 	if x != nil {
 		return x.Keep
+	}
+	return false
+}
+
+func (x *File) GetReplace() bool {
+	if x != nil {
+		return x.Replace
 	}
 	return false
 }
@@ -4166,7 +4176,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\tR\x06target\x12\x18\n" +
-	"\aoptions\x18\x04 \x03(\tR\aoptions\"\xe6\x01\n" +
+	"\aoptions\x18\x04 \x03(\tR\aoptions\"\x80\x02\n" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x10\n" +
@@ -4178,7 +4188,8 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06offset\x18\b \x01(\x04R\x06offset\x12&\n" +
 	"\x0fmtime_unix_nano\x18\t \x01(\x03R\rmtimeUnixNano\x12\x12\n" +
 	"\x04keep\x18\n" +
-	" \x01(\bR\x04keep\"\xfe\x05\n" +
+	" \x01(\bR\x04keep\x12\x18\n" +
+	"\areplace\x18\v \x01(\bR\areplace\"\xfe\x05\n" +
 	"\fSetupRequest\x12-\n" +
 	"\x06layers\x18\x01 \x03(\v2\x15.godwit.agent.v1.DiskR\x06layers\x121\n" +
 	"\bwritable\x18\x02 \x01(\v2\x15.godwit.agent.v1.DiskR\bwritable\x12.\n" +

@@ -2254,6 +2254,102 @@ func (x *TaskKilled) GetAll() bool {
 	return false
 }
 
+type TellRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ref           *Ref                   `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	Snapshot      string                 `protobuf:"bytes,2,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // how people know it
+	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TellRequest) Reset() {
+	*x = TellRequest{}
+	mi := &file_machine_v1_machine_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TellRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TellRequest) ProtoMessage() {}
+
+func (x *TellRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TellRequest.ProtoReflect.Descriptor instead.
+func (*TellRequest) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *TellRequest) GetRef() *Ref {
+	if x != nil {
+		return x.Ref
+	}
+	return nil
+}
+
+func (x *TellRequest) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+func (x *TellRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+type TellResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TellResponse) Reset() {
+	*x = TellResponse{}
+	mi := &file_machine_v1_machine_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TellResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TellResponse) ProtoMessage() {}
+
+func (x *TellResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_machine_v1_machine_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TellResponse.ProtoReflect.Descriptor instead.
+func (*TellResponse) Descriptor() ([]byte, []int) {
+	return file_machine_v1_machine_proto_rawDescGZIP(), []int{30}
+}
+
 var File_machine_v1_machine_proto protoreflect.FileDescriptor
 
 const file_machine_v1_machine_proto_rawDesc = "" +
@@ -2470,7 +2566,12 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x17\n" +
 	"\aexec_id\x18\x02 \x01(\tR\x06execId\x12\x16\n" +
 	"\x06signal\x18\x03 \x01(\rR\x06signal\x12\x10\n" +
-	"\x03all\x18\x04 \x01(\bR\x03all2\xd3\x06\n" +
+	"\x03all\x18\x04 \x01(\bR\x03all\"k\n" +
+	"\vTellRequest\x12(\n" +
+	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1a\n" +
+	"\bsnapshot\x18\x02 \x01(\tR\bsnapshot\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\"\x0e\n" +
+	"\fTellResponse2\x9c\a\n" +
 	"\aMachine\x12J\n" +
 	"\x05Query\x12\x1f.godwit.machine.v1.QueryRequest\x1a .godwit.machine.v1.QueryResponse\x12P\n" +
 	"\aCapture\x12!.godwit.machine.v1.CaptureRequest\x1a\".godwit.machine.v1.CaptureResponse\x12G\n" +
@@ -2482,7 +2583,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\bIncoming\x12\".godwit.machine.v1.IncomingRequest\x1a#.godwit.machine.v1.IncomingResponse\x12D\n" +
 	"\x03Run\x12\x1d.godwit.machine.v1.RunRequest\x1a\x1e.godwit.machine.v1.RunResponse\x12M\n" +
 	"\x06Revert\x12 .godwit.machine.v1.RevertRequest\x1a!.godwit.machine.v1.RevertResponse\x12D\n" +
-	"\x03End\x12\x1d.godwit.machine.v1.EndRequest\x1a\x1e.godwit.machine.v1.EndResponseB,Z*godwit.dev/godwit/api/machine/v1;machinev1b\x06proto3"
+	"\x03End\x12\x1d.godwit.machine.v1.EndRequest\x1a\x1e.godwit.machine.v1.EndResponse\x12G\n" +
+	"\x04Tell\x12\x1e.godwit.machine.v1.TellRequest\x1a\x1f.godwit.machine.v1.TellResponseB,Z*godwit.dev/godwit/api/machine/v1;machinev1b\x06proto3"
 
 var (
 	file_machine_v1_machine_proto_rawDescOnce sync.Once
@@ -2496,7 +2598,7 @@ func file_machine_v1_machine_proto_rawDescGZIP() []byte {
 	return file_machine_v1_machine_proto_rawDescData
 }
 
-var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_machine_v1_machine_proto_goTypes = []any{
 	(*Ref)(nil),              // 0: godwit.machine.v1.Ref
 	(*Progress)(nil),         // 1: godwit.machine.v1.Progress
@@ -2527,6 +2629,8 @@ var file_machine_v1_machine_proto_goTypes = []any{
 	(*RestoreOptions)(nil),   // 26: godwit.machine.v1.RestoreOptions
 	(*Stream)(nil),           // 27: godwit.machine.v1.Stream
 	(*TaskKilled)(nil),       // 28: godwit.machine.v1.TaskKilled
+	(*TellRequest)(nil),      // 29: godwit.machine.v1.TellRequest
+	(*TellResponse)(nil),     // 30: godwit.machine.v1.TellResponse
 }
 var file_machine_v1_machine_proto_depIdxs = []int32{
 	0,  // 0: godwit.machine.v1.QueryResponse.ref:type_name -> godwit.machine.v1.Ref
@@ -2544,33 +2648,36 @@ var file_machine_v1_machine_proto_depIdxs = []int32{
 	0,  // 12: godwit.machine.v1.RunRequest.ref:type_name -> godwit.machine.v1.Ref
 	0,  // 13: godwit.machine.v1.RevertRequest.ref:type_name -> godwit.machine.v1.Ref
 	27, // 14: godwit.machine.v1.RestoreOptions.stream:type_name -> godwit.machine.v1.Stream
-	2,  // 15: godwit.machine.v1.Machine.Query:input_type -> godwit.machine.v1.QueryRequest
-	4,  // 16: godwit.machine.v1.Machine.Capture:input_type -> godwit.machine.v1.CaptureRequest
-	8,  // 17: godwit.machine.v1.Machine.Vote:input_type -> godwit.machine.v1.VoteRequest
-	10, // 18: godwit.machine.v1.Machine.Abort:input_type -> godwit.machine.v1.AbortRequest
-	12, // 19: godwit.machine.v1.Machine.Release:input_type -> godwit.machine.v1.ReleaseRequest
-	14, // 20: godwit.machine.v1.Machine.Offer:input_type -> godwit.machine.v1.OfferRequest
-	16, // 21: godwit.machine.v1.Machine.Send:input_type -> godwit.machine.v1.SendRequest
-	18, // 22: godwit.machine.v1.Machine.Incoming:input_type -> godwit.machine.v1.IncomingRequest
-	20, // 23: godwit.machine.v1.Machine.Run:input_type -> godwit.machine.v1.RunRequest
-	22, // 24: godwit.machine.v1.Machine.Revert:input_type -> godwit.machine.v1.RevertRequest
-	24, // 25: godwit.machine.v1.Machine.End:input_type -> godwit.machine.v1.EndRequest
-	3,  // 26: godwit.machine.v1.Machine.Query:output_type -> godwit.machine.v1.QueryResponse
-	7,  // 27: godwit.machine.v1.Machine.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	9,  // 28: godwit.machine.v1.Machine.Vote:output_type -> godwit.machine.v1.VoteResponse
-	11, // 29: godwit.machine.v1.Machine.Abort:output_type -> godwit.machine.v1.AbortResponse
-	13, // 30: godwit.machine.v1.Machine.Release:output_type -> godwit.machine.v1.ReleaseResponse
-	15, // 31: godwit.machine.v1.Machine.Offer:output_type -> godwit.machine.v1.OfferResponse
-	17, // 32: godwit.machine.v1.Machine.Send:output_type -> godwit.machine.v1.SendResponse
-	19, // 33: godwit.machine.v1.Machine.Incoming:output_type -> godwit.machine.v1.IncomingResponse
-	21, // 34: godwit.machine.v1.Machine.Run:output_type -> godwit.machine.v1.RunResponse
-	23, // 35: godwit.machine.v1.Machine.Revert:output_type -> godwit.machine.v1.RevertResponse
-	25, // 36: godwit.machine.v1.Machine.End:output_type -> godwit.machine.v1.EndResponse
-	26, // [26:37] is the sub-list for method output_type
-	15, // [15:26] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	0,  // 15: godwit.machine.v1.TellRequest.ref:type_name -> godwit.machine.v1.Ref
+	2,  // 16: godwit.machine.v1.Machine.Query:input_type -> godwit.machine.v1.QueryRequest
+	4,  // 17: godwit.machine.v1.Machine.Capture:input_type -> godwit.machine.v1.CaptureRequest
+	8,  // 18: godwit.machine.v1.Machine.Vote:input_type -> godwit.machine.v1.VoteRequest
+	10, // 19: godwit.machine.v1.Machine.Abort:input_type -> godwit.machine.v1.AbortRequest
+	12, // 20: godwit.machine.v1.Machine.Release:input_type -> godwit.machine.v1.ReleaseRequest
+	14, // 21: godwit.machine.v1.Machine.Offer:input_type -> godwit.machine.v1.OfferRequest
+	16, // 22: godwit.machine.v1.Machine.Send:input_type -> godwit.machine.v1.SendRequest
+	18, // 23: godwit.machine.v1.Machine.Incoming:input_type -> godwit.machine.v1.IncomingRequest
+	20, // 24: godwit.machine.v1.Machine.Run:input_type -> godwit.machine.v1.RunRequest
+	22, // 25: godwit.machine.v1.Machine.Revert:input_type -> godwit.machine.v1.RevertRequest
+	24, // 26: godwit.machine.v1.Machine.End:input_type -> godwit.machine.v1.EndRequest
+	29, // 27: godwit.machine.v1.Machine.Tell:input_type -> godwit.machine.v1.TellRequest
+	3,  // 28: godwit.machine.v1.Machine.Query:output_type -> godwit.machine.v1.QueryResponse
+	7,  // 29: godwit.machine.v1.Machine.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	9,  // 30: godwit.machine.v1.Machine.Vote:output_type -> godwit.machine.v1.VoteResponse
+	11, // 31: godwit.machine.v1.Machine.Abort:output_type -> godwit.machine.v1.AbortResponse
+	13, // 32: godwit.machine.v1.Machine.Release:output_type -> godwit.machine.v1.ReleaseResponse
+	15, // 33: godwit.machine.v1.Machine.Offer:output_type -> godwit.machine.v1.OfferResponse
+	17, // 34: godwit.machine.v1.Machine.Send:output_type -> godwit.machine.v1.SendResponse
+	19, // 35: godwit.machine.v1.Machine.Incoming:output_type -> godwit.machine.v1.IncomingResponse
+	21, // 36: godwit.machine.v1.Machine.Run:output_type -> godwit.machine.v1.RunResponse
+	23, // 37: godwit.machine.v1.Machine.Revert:output_type -> godwit.machine.v1.RevertResponse
+	25, // 38: godwit.machine.v1.Machine.End:output_type -> godwit.machine.v1.EndResponse
+	30, // 39: godwit.machine.v1.Machine.Tell:output_type -> godwit.machine.v1.TellResponse
+	28, // [28:40] is the sub-list for method output_type
+	16, // [16:28] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_machine_v1_machine_proto_init() }
@@ -2584,7 +2691,7 @@ func file_machine_v1_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_machine_v1_machine_proto_rawDesc), len(file_machine_v1_machine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

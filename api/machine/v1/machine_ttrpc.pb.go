@@ -19,6 +19,7 @@ type MachineService interface {
 	Run(context.Context, *RunRequest) (*RunResponse, error)
 	Revert(context.Context, *RevertRequest) (*RevertResponse, error)
 	End(context.Context, *EndRequest) (*EndResponse, error)
+	Tell(context.Context, *TellRequest) (*TellResponse, error)
 }
 
 func RegisterMachineService(srv *ttrpc.Server, svc MachineService) {
@@ -100,6 +101,13 @@ func RegisterMachineService(srv *ttrpc.Server, svc MachineService) {
 					return nil, err
 				}
 				return svc.End(ctx, &req)
+			},
+			"Tell": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req TellRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Tell(ctx, &req)
 			},
 		},
 	})
@@ -198,6 +206,14 @@ func (c *machineClient) Revert(ctx context.Context, req *RevertRequest) (*Revert
 func (c *machineClient) End(ctx context.Context, req *EndRequest) (*EndResponse, error) {
 	var resp EndResponse
 	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "End", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *machineClient) Tell(ctx context.Context, req *TellRequest) (*TellResponse, error) {
+	var resp TellResponse
+	if err := c.client.Call(ctx, "godwit.machine.v1.Machine", "Tell", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

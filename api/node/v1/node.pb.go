@@ -7593,6 +7593,58 @@ func (x *PeerCaptureRequest) GetCapture() *v1.CaptureRequest {
 	return nil
 }
 
+type PeerTellRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Tell          *v1.TellRequest        `protobuf:"bytes,2,opt,name=tell,proto3" json:"tell,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerTellRequest) Reset() {
+	*x = PeerTellRequest{}
+	mi := &file_node_v1_node_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerTellRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerTellRequest) ProtoMessage() {}
+
+func (x *PeerTellRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerTellRequest.ProtoReflect.Descriptor instead.
+func (*PeerTellRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *PeerTellRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *PeerTellRequest) GetTell() *v1.TellRequest {
+	if x != nil {
+		return x.Tell
+	}
+	return nil
+}
+
 type PeerAbortRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -7604,7 +7656,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7616,7 +7668,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7629,7 +7681,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -7664,7 +7716,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7676,7 +7728,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7689,7 +7741,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -7725,7 +7777,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7737,7 +7789,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7750,7 +7802,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -7796,7 +7848,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7808,7 +7860,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7821,7 +7873,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -7887,7 +7939,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7899,7 +7951,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7912,7 +7964,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -7965,7 +8017,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7977,7 +8029,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7990,7 +8042,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 type GoldenListResponse struct {
@@ -8002,7 +8054,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8014,7 +8066,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8027,7 +8079,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -8055,7 +8107,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8067,7 +8119,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8080,7 +8132,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -8162,7 +8214,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8174,7 +8226,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8187,7 +8239,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -8206,7 +8258,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8218,7 +8270,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8231,7 +8283,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -8263,7 +8315,7 @@ type TemplateInfo struct {
 
 func (x *TemplateInfo) Reset() {
 	*x = TemplateInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8275,7 +8327,7 @@ func (x *TemplateInfo) String() string {
 func (*TemplateInfo) ProtoMessage() {}
 
 func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8288,7 +8340,7 @@ func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateInfo.ProtoReflect.Descriptor instead.
 func (*TemplateInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *TemplateInfo) GetKind() TemplateKind {
@@ -8398,7 +8450,7 @@ type TemplatesRequest struct {
 
 func (x *TemplatesRequest) Reset() {
 	*x = TemplatesRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8410,7 +8462,7 @@ func (x *TemplatesRequest) String() string {
 func (*TemplatesRequest) ProtoMessage() {}
 
 func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8423,7 +8475,7 @@ func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesRequest.ProtoReflect.Descriptor instead.
 func (*TemplatesRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *TemplatesRequest) GetKind() TemplateKind {
@@ -8443,7 +8495,7 @@ type TemplatesResponse struct {
 
 func (x *TemplatesResponse) Reset() {
 	*x = TemplatesResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[102]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8455,7 +8507,7 @@ func (x *TemplatesResponse) String() string {
 func (*TemplatesResponse) ProtoMessage() {}
 
 func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[102]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8468,7 +8520,7 @@ func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesResponse.ProtoReflect.Descriptor instead.
 func (*TemplatesResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *TemplatesResponse) GetTemplates() []*TemplateInfo {
@@ -8496,7 +8548,7 @@ type TemplateMakeRequest struct {
 
 func (x *TemplateMakeRequest) Reset() {
 	*x = TemplateMakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[103]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8508,7 +8560,7 @@ func (x *TemplateMakeRequest) String() string {
 func (*TemplateMakeRequest) ProtoMessage() {}
 
 func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[103]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8521,7 +8573,7 @@ func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeRequest.ProtoReflect.Descriptor instead.
 func (*TemplateMakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *TemplateMakeRequest) GetKind() TemplateKind {
@@ -8561,7 +8613,7 @@ type TemplateShape struct {
 
 func (x *TemplateShape) Reset() {
 	*x = TemplateShape{}
-	mi := &file_node_v1_node_proto_msgTypes[104]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8573,7 +8625,7 @@ func (x *TemplateShape) String() string {
 func (*TemplateShape) ProtoMessage() {}
 
 func (x *TemplateShape) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[104]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8586,7 +8638,7 @@ func (x *TemplateShape) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateShape.ProtoReflect.Descriptor instead.
 func (*TemplateShape) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *TemplateShape) GetMemory() uint64 {
@@ -8646,7 +8698,7 @@ type TemplateMakeResponse struct {
 
 func (x *TemplateMakeResponse) Reset() {
 	*x = TemplateMakeResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[105]
+	mi := &file_node_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8658,7 +8710,7 @@ func (x *TemplateMakeResponse) String() string {
 func (*TemplateMakeResponse) ProtoMessage() {}
 
 func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[105]
+	mi := &file_node_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8671,7 +8723,7 @@ func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeResponse.ProtoReflect.Descriptor instead.
 func (*TemplateMakeResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *TemplateMakeResponse) GetTemplate() *TemplateInfo {
@@ -8733,7 +8785,7 @@ type TemplateRemoveRequest struct {
 
 func (x *TemplateRemoveRequest) Reset() {
 	*x = TemplateRemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[106]
+	mi := &file_node_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8745,7 +8797,7 @@ func (x *TemplateRemoveRequest) String() string {
 func (*TemplateRemoveRequest) ProtoMessage() {}
 
 func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[106]
+	mi := &file_node_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8758,7 +8810,7 @@ func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveRequest.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{106}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *TemplateRemoveRequest) GetKind() TemplateKind {
@@ -8784,7 +8836,7 @@ type TemplateRemoveResponse struct {
 
 func (x *TemplateRemoveResponse) Reset() {
 	*x = TemplateRemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[107]
+	mi := &file_node_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8796,7 +8848,7 @@ func (x *TemplateRemoveResponse) String() string {
 func (*TemplateRemoveResponse) ProtoMessage() {}
 
 func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[107]
+	mi := &file_node_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8809,7 +8861,7 @@ func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveResponse.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{107}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *TemplateRemoveResponse) GetRemoved() []*TemplateInfo {
@@ -8830,7 +8882,7 @@ type TemplatePushRequest struct {
 
 func (x *TemplatePushRequest) Reset() {
 	*x = TemplatePushRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[108]
+	mi := &file_node_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8842,7 +8894,7 @@ func (x *TemplatePushRequest) String() string {
 func (*TemplatePushRequest) ProtoMessage() {}
 
 func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[108]
+	mi := &file_node_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8855,7 +8907,7 @@ func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushRequest.ProtoReflect.Descriptor instead.
 func (*TemplatePushRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{108}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *TemplatePushRequest) GetKind() TemplateKind {
@@ -8888,7 +8940,7 @@ type TemplatePushResponse struct {
 
 func (x *TemplatePushResponse) Reset() {
 	*x = TemplatePushResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[109]
+	mi := &file_node_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8900,7 +8952,7 @@ func (x *TemplatePushResponse) String() string {
 func (*TemplatePushResponse) ProtoMessage() {}
 
 func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[109]
+	mi := &file_node_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8913,7 +8965,7 @@ func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushResponse.ProtoReflect.Descriptor instead.
 func (*TemplatePushResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{109}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *TemplatePushResponse) GetPushed() []*TemplatePushed {
@@ -8936,7 +8988,7 @@ type TemplatePushed struct {
 
 func (x *TemplatePushed) Reset() {
 	*x = TemplatePushed{}
-	mi := &file_node_v1_node_proto_msgTypes[110]
+	mi := &file_node_v1_node_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8948,7 +9000,7 @@ func (x *TemplatePushed) String() string {
 func (*TemplatePushed) ProtoMessage() {}
 
 func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[110]
+	mi := &file_node_v1_node_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8961,7 +9013,7 @@ func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushed.ProtoReflect.Descriptor instead.
 func (*TemplatePushed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{110}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *TemplatePushed) GetTemplate() *TemplateInfo {
@@ -9708,7 +9760,10 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04send\x18\x02 \x01(\v2\x1e.godwit.machine.v1.SendRequestR\x04send\"u\n" +
 	"\x12PeerCaptureRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12;\n" +
-	"\acapture\x18\x02 \x01(\v2!.godwit.machine.v1.CaptureRequestR\acapture\"x\n" +
+	"\acapture\x18\x02 \x01(\v2!.godwit.machine.v1.CaptureRequestR\acapture\"i\n" +
+	"\x0fPeerTellRequest\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x122\n" +
+	"\x04tell\x18\x02 \x01(\v2\x1e.godwit.machine.v1.TellRequestR\x04tell\"x\n" +
 	"\x10PeerAbortRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12(\n" +
 	"\x03ref\x18\x02 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x16\n" +
@@ -9909,7 +9964,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\fTemplatePush\x12#.godwit.node.v1.TemplatePushRequest\x1a$.godwit.node.v1.TemplatePushResponse\x12J\n" +
 	"\aHistory\x12\x1e.godwit.node.v1.HistoryRequest\x1a\x1f.godwit.node.v1.HistoryResponse\x12M\n" +
 	"\bExpected\x12\x1f.godwit.node.v1.ExpectedRequest\x1a .godwit.node.v1.ExpectedResponse\x12_\n" +
-	"\x0eContainerImage\x12%.godwit.node.v1.ContainerImageRequest\x1a&.godwit.node.v1.ContainerImageResponse2\x94\t\n" +
+	"\x0eContainerImage\x12%.godwit.node.v1.ContainerImageRequest\x1a&.godwit.node.v1.ContainerImageResponse2\xde\t\n" +
 	"\x04Peer\x12L\n" +
 	"\x05Check\x12 .godwit.node.v1.PeerCheckRequest\x1a!.godwit.node.v1.PeerCheckResponse\x12R\n" +
 	"\aPrepare\x12\".godwit.node.v1.PeerPrepareRequest\x1a#.godwit.node.v1.PeerPrepareResponse\x12?\n" +
@@ -9926,7 +9981,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04Wake\x12\x1b.godwit.node.v1.WakeRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12M\n" +
 	"\tHibernate\x12 .godwit.node.v1.HibernateRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12O\n" +
 	"\n" +
-	"Checkpoint\x12!.godwit.node.v1.CheckpointRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12>\n" +
+	"Checkpoint\x12!.godwit.node.v1.CheckpointRequest\x1a\x1e.godwit.node.v1.StatusResponse\x12H\n" +
+	"\x04Tell\x12\x1f.godwit.node.v1.PeerTellRequest\x1a\x1f.godwit.machine.v1.TellResponse\x12>\n" +
 	"\x03Log\x12\x1a.godwit.node.v1.LogRequest\x1a\x1b.godwit.node.v1.LogResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"
 
 var (
@@ -9942,7 +9998,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 113)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                      // 0: godwit.node.v1.Kind
 	(Phase)(0),                     // 1: godwit.node.v1.Phase
@@ -10038,39 +10094,42 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*PeerRunResponse)(nil),        // 91: godwit.node.v1.PeerRunResponse
 	(*PeerSendRequest)(nil),        // 92: godwit.node.v1.PeerSendRequest
 	(*PeerCaptureRequest)(nil),     // 93: godwit.node.v1.PeerCaptureRequest
-	(*PeerAbortRequest)(nil),       // 94: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),      // 95: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),     // 96: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),          // 97: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),         // 98: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),      // 99: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),     // 100: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),             // 101: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),      // 102: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),     // 103: godwit.node.v1.GoldenDropResponse
-	(*TemplateInfo)(nil),           // 104: godwit.node.v1.TemplateInfo
-	(*TemplatesRequest)(nil),       // 105: godwit.node.v1.TemplatesRequest
-	(*TemplatesResponse)(nil),      // 106: godwit.node.v1.TemplatesResponse
-	(*TemplateMakeRequest)(nil),    // 107: godwit.node.v1.TemplateMakeRequest
-	(*TemplateShape)(nil),          // 108: godwit.node.v1.TemplateShape
-	(*TemplateMakeResponse)(nil),   // 109: godwit.node.v1.TemplateMakeResponse
-	(*TemplateRemoveRequest)(nil),  // 110: godwit.node.v1.TemplateRemoveRequest
-	(*TemplateRemoveResponse)(nil), // 111: godwit.node.v1.TemplateRemoveResponse
-	(*TemplatePushRequest)(nil),    // 112: godwit.node.v1.TemplatePushRequest
-	(*TemplatePushResponse)(nil),   // 113: godwit.node.v1.TemplatePushResponse
-	(*TemplatePushed)(nil),         // 114: godwit.node.v1.TemplatePushed
-	nil,                            // 115: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Stream)(nil),              // 116: godwit.machine.v1.Stream
-	(*v1.Ref)(nil),                 // 117: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),       // 118: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),       // 119: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),         // 120: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),      // 121: godwit.machine.v1.CaptureRequest
-	(*v1.SendResponse)(nil),        // 122: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),     // 123: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),        // 124: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),       // 125: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),      // 126: godwit.machine.v1.RevertResponse
+	(*PeerTellRequest)(nil),        // 94: godwit.node.v1.PeerTellRequest
+	(*PeerAbortRequest)(nil),       // 95: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),      // 96: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),     // 97: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),          // 98: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),         // 99: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),      // 100: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),     // 101: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),             // 102: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),      // 103: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),     // 104: godwit.node.v1.GoldenDropResponse
+	(*TemplateInfo)(nil),           // 105: godwit.node.v1.TemplateInfo
+	(*TemplatesRequest)(nil),       // 106: godwit.node.v1.TemplatesRequest
+	(*TemplatesResponse)(nil),      // 107: godwit.node.v1.TemplatesResponse
+	(*TemplateMakeRequest)(nil),    // 108: godwit.node.v1.TemplateMakeRequest
+	(*TemplateShape)(nil),          // 109: godwit.node.v1.TemplateShape
+	(*TemplateMakeResponse)(nil),   // 110: godwit.node.v1.TemplateMakeResponse
+	(*TemplateRemoveRequest)(nil),  // 111: godwit.node.v1.TemplateRemoveRequest
+	(*TemplateRemoveResponse)(nil), // 112: godwit.node.v1.TemplateRemoveResponse
+	(*TemplatePushRequest)(nil),    // 113: godwit.node.v1.TemplatePushRequest
+	(*TemplatePushResponse)(nil),   // 114: godwit.node.v1.TemplatePushResponse
+	(*TemplatePushed)(nil),         // 115: godwit.node.v1.TemplatePushed
+	nil,                            // 116: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Stream)(nil),              // 117: godwit.machine.v1.Stream
+	(*v1.Ref)(nil),                 // 118: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),       // 119: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),       // 120: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),         // 121: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),      // 122: godwit.machine.v1.CaptureRequest
+	(*v1.TellRequest)(nil),         // 123: godwit.machine.v1.TellRequest
+	(*v1.SendResponse)(nil),        // 124: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),     // 125: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),        // 126: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),       // 127: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),      // 128: godwit.machine.v1.RevertResponse
+	(*v1.TellResponse)(nil),        // 129: godwit.machine.v1.TellResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -10115,7 +10174,7 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	4,   // 39: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
 	6,   // 40: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
 	4,   // 41: godwit.node.v1.ExpectedRequest.vm:type_name -> godwit.node.v1.VM
-	116, // 42: godwit.node.v1.ExpectedResponse.stream:type_name -> godwit.machine.v1.Stream
+	117, // 42: godwit.node.v1.ExpectedResponse.stream:type_name -> godwit.machine.v1.Stream
 	46,  // 43: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
 	46,  // 44: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
 	46,  // 45: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
@@ -10147,174 +10206,178 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	83,  // 71: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
 	82,  // 72: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
 	4,   // 73: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	117, // 74: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	118, // 75: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	118, // 74: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	119, // 75: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
 	2,   // 76: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
 	4,   // 77: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	119, // 78: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	120, // 78: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
 	4,   // 79: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	117, // 80: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	119, // 81: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	118, // 80: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	120, // 81: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
 	4,   // 82: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	120, // 83: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	121, // 83: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
 	4,   // 84: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	121, // 85: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	4,   // 86: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	117, // 87: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 88: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	117, // 89: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 90: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	117, // 91: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	115, // 92: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	101, // 93: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	101, // 94: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	3,   // 95: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
-	3,   // 96: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	104, // 97: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 98: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	97,  // 99: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
-	108, // 100: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
-	104, // 101: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 102: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	104, // 103: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 104: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	114, // 105: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
-	104, // 106: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
-	14,  // 107: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	15,  // 108: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	17,  // 109: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	18,  // 110: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	19,  // 111: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	20,  // 112: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	23,  // 113: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	21,  // 114: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	22,  // 115: godwit.node.v1.Records.Place:input_type -> godwit.node.v1.PlaceRequest
-	24,  // 116: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	25,  // 117: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	29,  // 118: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	30,  // 119: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	26,  // 120: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	27,  // 121: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	31,  // 122: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	32,  // 123: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
-	33,  // 124: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
-	34,  // 125: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	36,  // 126: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	38,  // 127: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	47,  // 128: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	51,  // 129: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	53,  // 130: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	54,  // 131: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	56,  // 132: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	55,  // 133: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	29,  // 134: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	30,  // 135: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	14,  // 136: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	61,  // 137: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	64,  // 138: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	66,  // 139: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	68,  // 140: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	71,  // 141: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	32,  // 142: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
-	73,  // 143: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	76,  // 144: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	79,  // 145: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	97,  // 146: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	99,  // 147: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	102, // 148: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	105, // 149: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
-	107, // 150: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
-	110, // 151: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
-	112, // 152: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
-	44,  // 153: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
-	42,  // 154: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
-	40,  // 155: godwit.node.v1.Node.ContainerImage:input_type -> godwit.node.v1.ContainerImageRequest
-	87,  // 156: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	89,  // 157: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	85,  // 158: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	85,  // 159: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	85,  // 160: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	85,  // 161: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	92,  // 162: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	93,  // 163: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	85,  // 164: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	94,  // 165: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	95,  // 166: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	96,  // 167: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	54,  // 168: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	53,  // 169: godwit.node.v1.Peer.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	55,  // 170: godwit.node.v1.Peer.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	81,  // 171: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
-	7,   // 172: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 173: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 174: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 175: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 176: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 177: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 178: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 179: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 180: godwit.node.v1.Records.Place:output_type -> godwit.node.v1.Record
-	7,   // 181: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 182: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 183: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 184: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 185: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	28,  // 186: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 187: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	7,   // 188: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
-	7,   // 189: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
-	35,  // 190: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	37,  // 191: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	39,  // 192: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	48,  // 193: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	52,  // 194: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	57,  // 195: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	57,  // 196: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	57,  // 197: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	57,  // 198: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 199: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 200: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 201: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	62,  // 202: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	65,  // 203: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	67,  // 204: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	69,  // 205: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	72,  // 206: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	7,   // 207: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
-	74,  // 208: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	77,  // 209: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	80,  // 210: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	98,  // 211: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	100, // 212: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	103, // 213: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	106, // 214: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	109, // 215: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	111, // 216: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	113, // 217: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	45,  // 218: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
-	43,  // 219: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
-	41,  // 220: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
-	88,  // 221: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	90,  // 222: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	91,  // 223: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	86,  // 224: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	86,  // 225: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	119, // 226: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	122, // 227: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	123, // 228: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	124, // 229: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	125, // 230: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	126, // 231: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	86,  // 232: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	57,  // 233: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	57,  // 234: godwit.node.v1.Peer.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	57,  // 235: godwit.node.v1.Peer.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	84,  // 236: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
-	172, // [172:237] is the sub-list for method output_type
-	107, // [107:172] is the sub-list for method input_type
-	107, // [107:107] is the sub-list for extension type_name
-	107, // [107:107] is the sub-list for extension extendee
-	0,   // [0:107] is the sub-list for field type_name
+	122, // 85: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	4,   // 86: godwit.node.v1.PeerTellRequest.vm:type_name -> godwit.node.v1.VM
+	123, // 87: godwit.node.v1.PeerTellRequest.tell:type_name -> godwit.machine.v1.TellRequest
+	4,   // 88: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	118, // 89: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 90: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	118, // 91: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 92: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	118, // 93: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	116, // 94: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	102, // 95: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	102, // 96: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	3,   // 97: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
+	3,   // 98: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	105, // 99: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 100: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	98,  // 101: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	109, // 102: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	105, // 103: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 104: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	105, // 105: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 106: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	115, // 107: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	105, // 108: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	14,  // 109: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	15,  // 110: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	17,  // 111: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	18,  // 112: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	19,  // 113: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	20,  // 114: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	23,  // 115: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	21,  // 116: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	22,  // 117: godwit.node.v1.Records.Place:input_type -> godwit.node.v1.PlaceRequest
+	24,  // 118: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	25,  // 119: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	29,  // 120: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	30,  // 121: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	26,  // 122: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	27,  // 123: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	31,  // 124: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	32,  // 125: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
+	33,  // 126: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
+	34,  // 127: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	36,  // 128: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	38,  // 129: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	47,  // 130: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	51,  // 131: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	53,  // 132: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	54,  // 133: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	56,  // 134: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	55,  // 135: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	29,  // 136: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	30,  // 137: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	14,  // 138: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	61,  // 139: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	64,  // 140: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	66,  // 141: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	68,  // 142: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	71,  // 143: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	32,  // 144: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
+	73,  // 145: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	76,  // 146: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	79,  // 147: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	98,  // 148: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	100, // 149: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	103, // 150: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	106, // 151: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	108, // 152: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	111, // 153: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	113, // 154: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	44,  // 155: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
+	42,  // 156: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
+	40,  // 157: godwit.node.v1.Node.ContainerImage:input_type -> godwit.node.v1.ContainerImageRequest
+	87,  // 158: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	89,  // 159: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	85,  // 160: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	85,  // 161: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	85,  // 162: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	85,  // 163: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	92,  // 164: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	93,  // 165: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	85,  // 166: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	95,  // 167: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	96,  // 168: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	97,  // 169: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	54,  // 170: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	53,  // 171: godwit.node.v1.Peer.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	55,  // 172: godwit.node.v1.Peer.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	94,  // 173: godwit.node.v1.Peer.Tell:input_type -> godwit.node.v1.PeerTellRequest
+	81,  // 174: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
+	7,   // 175: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 176: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 177: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 178: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 179: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 180: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 181: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 182: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 183: godwit.node.v1.Records.Place:output_type -> godwit.node.v1.Record
+	7,   // 184: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 185: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 186: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 187: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 188: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	28,  // 189: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 190: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 191: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	7,   // 192: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
+	35,  // 193: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	37,  // 194: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	39,  // 195: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	48,  // 196: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	52,  // 197: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	57,  // 198: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	57,  // 199: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	57,  // 200: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	57,  // 201: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 202: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 203: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 204: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	62,  // 205: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	65,  // 206: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	67,  // 207: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	69,  // 208: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	72,  // 209: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 210: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	74,  // 211: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	77,  // 212: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	80,  // 213: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	99,  // 214: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	101, // 215: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	104, // 216: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	107, // 217: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	110, // 218: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	112, // 219: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	114, // 220: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	45,  // 221: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
+	43,  // 222: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
+	41,  // 223: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
+	88,  // 224: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	90,  // 225: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	91,  // 226: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	86,  // 227: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	86,  // 228: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	120, // 229: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	124, // 230: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	125, // 231: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	126, // 232: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	127, // 233: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	128, // 234: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	86,  // 235: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	57,  // 236: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	57,  // 237: godwit.node.v1.Peer.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	57,  // 238: godwit.node.v1.Peer.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	129, // 239: godwit.node.v1.Peer.Tell:output_type -> godwit.machine.v1.TellResponse
+	84,  // 240: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
+	175, // [175:241] is the sub-list for method output_type
+	109, // [109:175] is the sub-list for method input_type
+	109, // [109:109] is the sub-list for extension type_name
+	109, // [109:109] is the sub-list for extension extendee
+	0,   // [0:109] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -10332,7 +10395,7 @@ func file_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   112,
+			NumMessages:   113,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

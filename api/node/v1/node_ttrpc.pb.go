@@ -848,6 +848,7 @@ type PeerService interface {
 	Wake(context.Context, *WakeRequest) (*StatusResponse, error)
 	Hibernate(context.Context, *HibernateRequest) (*StatusResponse, error)
 	Checkpoint(context.Context, *CheckpointRequest) (*StatusResponse, error)
+	Tell(context.Context, *PeerTellRequest) (*v1.TellResponse, error)
 	Log(context.Context, *LogRequest) (*LogResponse, error)
 }
 
@@ -958,6 +959,13 @@ func RegisterPeerService(srv *ttrpc.Server, svc PeerService) {
 					return nil, err
 				}
 				return svc.Checkpoint(ctx, &req)
+			},
+			"Tell": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PeerTellRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Tell(ctx, &req)
 			},
 			"Log": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req LogRequest
@@ -1095,6 +1103,14 @@ func (c *peerClient) Hibernate(ctx context.Context, req *HibernateRequest) (*Sta
 func (c *peerClient) Checkpoint(ctx context.Context, req *CheckpointRequest) (*StatusResponse, error) {
 	var resp StatusResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Checkpoint", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *peerClient) Tell(ctx context.Context, req *PeerTellRequest) (*v1.TellResponse, error) {
+	var resp v1.TellResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Peer", "Tell", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

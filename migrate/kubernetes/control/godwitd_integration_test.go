@@ -264,6 +264,10 @@ func (p peer) Query(context.Context, *nodev1.PeerRef) (*nodev1.PeerState, error)
 	return &nodev1.PeerState{}, p.call("Query", func() error { return nil })
 }
 
+func (p peer) Tell(context.Context, *nodev1.PeerTellRequest) (*machinev1.TellResponse, error) {
+	return nil, errdefs.ErrNotImplemented
+}
+
 func (p peer) Log(context.Context, *nodev1.LogRequest) (*nodev1.LogResponse, error) {
 	return nil, errdefs.ErrNotImplemented
 }

@@ -145,6 +145,15 @@ func (l *Leader) GiveUp(ctx context.Context, rec *nodev1.Record) error {
 	return orders.GiveUp(ctx, rec)
 }
 
+// Tell implements operator.Engine.
+func (l *Leader) Tell(ctx context.Context, told operator.Told) error {
+	orders, err := l.leads()
+	if err != nil {
+		return err
+	}
+	return orders.Tell(ctx, told)
+}
+
 // Ensure implements operator.Engine.
 func (l *Leader) Ensure(ctx context.Context, vm *nodev1.VM, uid string) error {
 	orders, err := l.leads()

@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 
+	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
@@ -163,6 +164,22 @@ func (o Orders) GiveUp(ctx context.Context, rec *nodev1.Record) error {
 	}
 	if err != nil {
 		return fmt.Errorf("give VM %s up with the lost node %s: %w", rec.GetVm().GetId(), lost, err)
+	}
+	return nil
+}
+
+// Tell implements operator.Engine. The node refuses it if its VM is not that of the record any more.
+func (o Orders) Tell(ctx context.Context, told operator.Told) error {
+	ctx, cancel := context.WithTimeout(ctx, orderBound)
+	defer cancel()
+	vm := told.Record.GetVm()
+	peer, err := o.Peers.Peer(told.Record.GetOwner().GetNode())
+	if err == nil {
+		_, err = peer.Tell(ctx, &nodev1.PeerTellRequest{Vm: vm, Tell: &machinev1.TellRequest{Snapshot: told.Name,
+			Digest: told.Digest, Ref: &machinev1.Ref{Operation: told.Operation, Generation: told.Record.GetGeneration()}}})
+	}
+	if err != nil {
+		return fmt.Errorf("tell VM %s that snapshot %s is Ready: %w", vm.GetId(), told.Digest, err)
 	}
 	return nil
 }

@@ -65,6 +65,7 @@ type Action struct {
 	// something.
 	Waits   Reason
 	Refused bool
+	Untold  Reason // why the workload of a snapshot that is Ready does not hear of it now
 	Message string
 	After   time.Duration // look again, though nothing may have told of a change; 0: need not
 }

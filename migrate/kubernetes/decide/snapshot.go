@@ -29,6 +29,7 @@ type Snapshot struct {
 	// Labelled are the work orders that have the snapshot's uid as a label.
 	Labelled []v1alpha1.VMSnapshotContent
 	Claimed  bool // a node has the claim of its capture
+	Engine   bool // orders reach nodes
 	Unread   error
 }
 
@@ -83,7 +84,7 @@ func NextSnapshot(o Snapshot) Action {
 	case len(all) == 1:
 		return o.follow(all[0])
 	case o.listed() != nil: // there is nothing left to order
-		return Action{Do: None}
+		return o.tell()
 	}
 	return o.order()
 }
@@ -119,7 +120,7 @@ func (o Snapshot) follow(c *v1alpha1.VMSnapshotContent) Action {
 	case !meta.IsStatusConditionTrue(c.Status.Conditions, CondReady):
 		return wait(ReasonOperation, "node "+c.Spec.Source.NodeName+" has not said so yet")
 	}
-	return Action{Do: None}
+	return o.tell()
 }
 
 // order makes the work order, once the pod of the source has a node. Until then it waits, and nothing has failed.
@@ -206,17 +207,18 @@ func SnapshotStatus(o Snapshot, next Action) v1alpha1.VMSnapshotStatus {
 	s := v1alpha1.VMSnapshotStatus{ObservedGeneration: o.Object.Generation,
 		BoundSnapshotContentName: old.BoundSnapshotContentName}
 	for _, c := range old.Conditions {
-		if c.Type == CondReady {
+		if c.Type == CondReady || c.Type == CondTold {
 			s.Conditions = append(s.Conditions, c)
 		}
 	}
 	if all := o.orders(); len(all) == 1 {
 		s.BoundSnapshotContentName = all[0].Name
 	}
+	toldStatus(&s, next)
 	switch ref := o.listed(); {
 	case next.Refused:
 		failed(&s.Conditions, s.ObservedGeneration, next.Waits, next.Message)
-	case ref != nil && next.Waits == "" && next.Do == None:
+	case ref != nil && next.Waits == "" && (next.Do == None || next.Do == TellWorkload):
 		if s.BoundSnapshotContentName == "" {
 			s.BoundSnapshotContentName = OrderName(o.Object.UID)
 		}

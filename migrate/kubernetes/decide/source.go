@@ -41,6 +41,7 @@ const (
 	Capture        Do = "Capture" // as the order says; one that has begun is followed
 	TellReady      Do = "TellReady"
 	TellFailed     Do = "TellFailed"
+	TellWorkload   Do = "TellWorkload" // that the snapshot is Ready, by a file in its containers
 )
 
 // The reasons of snapshots and of work orders.
@@ -58,6 +59,10 @@ const (
 	ReasonUnsupported     Reason = "Unsupported"
 	ReasonCaptureFailed   Reason = "CaptureFailed"
 	ReasonCancelled       Reason = "CaptureCancelled"
+	ReasonTold            Reason = "Told"
+	ReasonTellFailed      Reason = "TellFailed"
+	ReasonVMSleeps        Reason = "VMSleeps"
+	ReasonVMRestored      Reason = "VMRestored"
 )
 
 // CondFailed of a snapshot or a work order is final.

@@ -26,6 +26,8 @@ type Engine interface {
 	Recover(ctx context.Context, order Order) error
 	// GiveUp ends the record of a VM together with its node. That is lost, and somebody vouches that nothing runs there.
 	GiveUp(ctx context.Context, rec *nodev1.Record) error
+	// Tell has the workload of a VM that runs see that a snapshot of it is Ready. Given again, it sees the same.
+	Tell(ctx context.Context, told Told) error
 }
 
 // Order is one to an engine.

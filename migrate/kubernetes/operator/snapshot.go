@@ -31,6 +31,7 @@ const (
 	eventCreated     = "SnapshotCreated"
 	eventFailed      = "SnapshotFailed"
 	eventOrderFailed = "WorkOrderCreateFailed"
+	eventTellFailed  = "WorkloadTellFailed"
 )
 
 // snapshots makes a work order of each VMSnapshot, and says what became of it.
@@ -82,7 +83,7 @@ func (b base) snapshotsOf(vmOf func(client.Object) []types.NamespacedName) handl
 
 // Snapshot observes a VMSnapshot; false: there is none.
 func (v View) Snapshot(ctx context.Context, key types.NamespacedName) (decide.Snapshot, bool, error) {
-	o := decide.Snapshot{Object: &v1alpha1.VMSnapshot{}}
+	o := decide.Snapshot{Object: &v1alpha1.VMSnapshot{}, Engine: v.Engine}
 	there, err := v.Get(ctx, key, o.Object)
 	if err != nil || !there {
 		return o, there, err
@@ -251,6 +252,8 @@ func (r snapshots) do(ctx context.Context, o decide.Snapshot, next decide.Action
 		_, err := r.records.service.Trim(ctx, &nodev1.TrimRequest{Vm: o.Record.GetVm(), Digest: next.Digest,
 			Ordered: true})
 		return err
+	case decide.TellWorkload:
+		return r.tellWorkload(ctx, o, next)
 	}
 	return fmt.Errorf("%s of VMSnapshot %s/%s: %w", next.Do, snap.Namespace, snap.Name, errdefs.ErrNotImplemented)
 }

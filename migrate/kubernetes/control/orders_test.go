@@ -1,0 +1,55 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+
+	"godwit.dev/godwit/migrate/kubernetes/operator"
+
+	machinev1 "godwit.dev/godwit/api/machine/v1"
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// told is a node that hears a word.
+type told struct {
+	nodev1.PeerService
+	node string
+	got  *nodev1.PeerTellRequest
+	err  error
+}
+
+func (p *told) Peer(node string) (nodev1.PeerService, error) { p.node = node; return p, nil }
+
+func (p *told) Node(string) (*nodev1.NodeInfo, error) { return nil, errdefs.ErrNotFound }
+
+func (p *told) Tell(_ context.Context, r *nodev1.PeerTellRequest) (*machinev1.TellResponse, error) {
+	p.got = r
+	return &machinev1.TellResponse{}, p.err
+}
+
+// A workload is told at the node that the record names, under the record's generation: a node that has lost the VM
+// since refuses. What the node answers keeps its class.
+func TestTellsAtTheOwner(t *testing.T) {
+	p := &told{}
+	word := operator.Told{Name: "nightly", Operation: "s1", Digest: "sha256:1", Record: &nodev1.Record{Generation: 3,
+		Vm: &nodev1.VM{Namespace: "k8s.io", Id: "ns.vm"}, Owner: &nodev1.Owner{Node: "b"}}}
+	if err := (Orders{Peers: p}).Tell(t.Context(), word); err != nil || p.node != "b" {
+		t.Fatalf("node %q: %v", p.node, err)
+	}
+	want := &nodev1.PeerTellRequest{Vm: word.Record.GetVm(), Tell: &machinev1.TellRequest{Snapshot: "nightly",
+		Digest: "sha256:1", Ref: &machinev1.Ref{Operation: "s1", Generation: 3}}}
+	if !proto.Equal(p.got, want) {
+		t.Errorf("asked %v", p.got)
+	}
+	p.err = errdefs.ErrFailedPrecondition
+	if err := (Orders{Peers: p}).Tell(t.Context(), word); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("refused: %v", err)
+	}
+	if err := new(Leader).Tell(t.Context(), word); !errdefs.IsUnavailable(err) {
+		t.Errorf("without a leader: %v", err)
+	}
+}
