@@ -151,7 +151,7 @@ func (b *Bolt) Apply(_ context.Context, vm *nodev1.VM, version uint64, change tr
 			return err
 		}
 		if rec == nil {
-			return errors.Join(remove(tx, vm), putEntries(tx, key(vm), now, nil))
+			return errors.Join(remove(tx, vm, now.GetOperation()), putEntries(tx, key(vm), now, nil))
 		}
 		// One sequence for all records: a removed and remade record repeats no version.
 		if rec.Version, err = tx.Bucket(bucketRecords).NextSequence(); err != nil {

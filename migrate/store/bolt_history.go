@@ -48,9 +48,14 @@ func forget(tx *bolt.Tx, keys [][]byte) error {
 }
 
 // remove ends the record and the VM's history.
-func remove(tx *bolt.Tx, vm *nodev1.VM) error {
+func remove(tx *bolt.Tx, vm *nodev1.VM, open *nodev1.Operation) error {
 	if err := tx.Bucket(bucketRecords).Delete(key(vm)); err != nil {
 		return err
+	}
+	if open != nil {
+		if err := tx.Bucket(bucketOperations).Delete([]byte(open.GetId())); err != nil {
+			return err
+		}
 	}
 	return forget(tx, history(tx, vm))
 }

@@ -98,6 +98,9 @@ func (e *Etcd) changes(ctx context.Context, vm *nodev1.VM, version uint64, chang
 	}
 	if change.Record == nil {
 		w.delete(record)
+		if open := before.GetOperation(); open != nil {
+			w.delete(e.operation(open.GetId()))
+		}
 		w.forget(kvs(resp, 2))
 		return w.ifs, w.then, w.err
 	}

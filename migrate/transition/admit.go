@@ -85,10 +85,10 @@ func driver(op *nodev1.Operation) string {
 	return op.GetSource()
 }
 
-// abandoned reports whether an open operation is one of the node that req calls lost. A
-// move is, if the record has that node as the VM's owner, which admit wants.
-func abandoned(open *nodev1.Operation, req *nodev1.OpenRequest) bool {
-	return req.GetLostNode() != "" && (driver(open) == req.GetLostNode() || open.GetKind() == nodev1.Kind_KIND_MIGRATE)
+// abandoned reports whether an open operation is one of a node that is called lost. A
+// move is, if the record has that node as the VM's owner, which the caller wants.
+func abandoned(open *nodev1.Operation, lost string) bool {
+	return lost != "" && (driver(open) == lost || open.GetKind() == nodev1.Kind_KIND_MIGRATE)
 }
 
 // abandon closes what a lost node will never close.

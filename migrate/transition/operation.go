@@ -37,7 +37,7 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 	case s.Record == nil:
 		return Change{}, missing(req.GetVm())
 	case s.Record.GetOperation() != nil && !supersedes(s.Record.GetOperation(), want) &&
-		!abandoned(s.Record.GetOperation(), req):
+		!abandoned(s.Record.GetOperation(), req.GetLostNode()):
 		return Change{}, held(s.Record, call)
 	case s.Record.GetGeneration() != want.GetGeneration():
 		return Change{}, held(s.Record, fmt.Sprintf("%s at generation %d", call, want.GetGeneration()))
@@ -64,7 +64,7 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 	}
 	rec := edit(s)
 	closed := rec.Operation
-	lost := closed != nil && abandoned(closed, req)
+	lost := closed != nil && abandoned(closed, req.GetLostNode())
 	if lost {
 		save(rec, closed)
 	}

@@ -111,20 +111,24 @@ func EndOwnership(s State, req *nodev1.DisownRequest) (Change, error) {
 
 // Remove ends the record. A record that is not there is removed already.
 func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
-	rec := s.Record
+	rec, op := s.Record, s.Record.GetOperation()
 	switch {
 	case rec == nil:
 		return keep(s)
 	case !sameUID(rec, req.GetUid()):
 		return Change{}, fresh(rec, "remove", req.GetUid(), rec.GetGeneration())
-	case rec.GetOperation() != nil, rec.GetRivals(), rec.GetOwner().GetNode() != "" && !record.IsLost(rec) &&
-		!gone(rec, req):
+	case op != nil && !(req.GetForce() && abandoned(op, req.GetLostNode())), rec.GetRivals(),
+		rec.GetOwner().GetNode() != "" && !record.IsLost(rec) && !gone(rec, req):
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm()))
 	case (rec.GetOwner().GetDigest() != "" || record.IsLost(rec)) && !req.GetForce():
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm())+" without force")
 	}
 	if !req.GetDropSnapshots() {
 		return Change{}, nil
+	}
+	if op != nil { // what it has stored is deleted, too
+		rec = edit(s)
+		save(rec, op)
 	}
 	if kept := pinned(rec); len(kept) > 0 && !req.GetForce() {
 		return Change{}, fmt.Errorf("VM %s has pinned snapshots: %s. To keep them: godwit rm --keep-snapshots %s. To delete "+
@@ -135,9 +139,9 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 		rest(rec, req, now)...)}, nil
 }
 
-// gone reports whether req gives up a VM together with the node that owns it.
+// gone reports whether req gives up a VM together with the node that has it in hand.
 func gone(rec *nodev1.Record, req *nodev1.RemoveRequest) bool {
-	return req.GetForce() && rec.GetOwner().GetNode() == req.GetLostNode()
+	return req.GetForce() && InHand(rec) == req.GetLostNode()
 }
 
 func free(rec *nodev1.Record) bool {

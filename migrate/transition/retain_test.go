@@ -1,6 +1,7 @@
 package transition_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -108,6 +109,53 @@ func TestRemoveOrdersDeletions(t *testing.T) {
 			&nodev1.RemoveRequest{Vm: vm, DropSnapshots: drop}, now)
 		if err != nil || c.Record != nil || (len(c.PendingDeletions) == 2) != drop || (len(c.PendingDeletions) == 0) == drop {
 			t.Errorf("drop %v: %v, %v", drop, c, err)
+		}
+	}
+}
+
+// A VM that is given up with its lost node takes with it whatever operation of that node is open. What that has stored
+// is owed. An operation of a node that lives holds the record.
+func TestRemoveWithALostNode(t *testing.T) {
+	owners := map[string]*nodev1.Owner{"n1": {Node: "n1"}, "asleep": {Digest: "sha256:old"}}
+	for name, test := range map[string]struct {
+		kind  nodev1.Kind
+		phase nodev1.Phase
+		owner string
+		lost  string
+		force bool
+		ends  bool
+	}{
+		"it hibernates there":          {nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_SWITCHING, "n1", "n1", true, true},
+		"without force":                {nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_SWITCHING, "n1", "n1", false, false},
+		"no node is called lost":       {nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_SWITCHING, "n1", "", true, false},
+		"another node is lost":         {nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_SWITCHING, "n1", "n2", true, false},
+		"its hibernate has committed":  {nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_CLEANING, "asleep", "n1", true, true},
+		"its checkpoint runs there":    {nodev1.Kind_KIND_CHECKPOINT, nodev1.Phase_PHASE_SWITCHING, "n1", "n1", true, true},
+		"it moves away":                {nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_SWITCHING, "n1", "n1", true, true},
+		"it moves to a lost node":      {nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_SWITCHING, "n1", "n2", true, false},
+		"it wakes there":               {nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_SWITCHING, "asleep", "n2", true, true},
+		"it wakes there from a loss":   {nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_SWITCHING, "n1", "n2", true, true},
+		"it wakes at a node that runs": {nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_SWITCHING, "n1", "n1", true, false},
+	} {
+		rec := listed(&nodev1.Record{Owner: owners[test.owner], Operation: operation(test.kind, test.phase)})
+		rec.Snapshots = rec.Snapshots[:1]
+		was := proto.CloneOf(rec)
+		c, err := transition.Remove(transition.State{Record: rec}, &nodev1.RemoveRequest{Vm: vm, Force: test.force,
+			DropSnapshots: true, LostNode: test.lost}, now)
+		if !proto.Equal(rec, was) {
+			t.Errorf("%s: the state was changed", name)
+		}
+		if !test.ends {
+			if !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("%s: %v, %v", name, c, err)
+			}
+			continue
+		}
+		owed := slices.ContainsFunc(c.PendingDeletions, func(o *nodev1.Owed) bool {
+			return o.GetSnapshot().GetDigest() == digest
+		})
+		if err != nil || c.Record != nil || owed != (test.kind != nodev1.Kind_KIND_WAKE) {
+			t.Errorf("%s: %v, %v", name, c, err)
 		}
 	}
 }

@@ -46,6 +46,12 @@ func (w *world) daemons() {
 // drive takes one step. What it answers is looked at with the next one.
 func (w *world) drive(rec *nodev1.Record) {
 	op, ctx := rec.GetOperation(), w.t.Context()
+	w.mu.Lock()
+	down := w.down[op.GetSource()] && op.GetKind() != nodev1.Kind_KIND_WAKE || w.down[op.GetDestination()]
+	w.mu.Unlock()
+	if down {
+		return
+	}
 	vm, wake := op.GetVm().GetId(), op.GetKind() == nodev1.Kind_KIND_WAKE
 	next := func(phase nodev1.Phase, digest string) {
 		_, _ = w.records.Advance(ctx, &nodev1.AdvanceRequest{Vm: op.GetVm(), Operation: op.GetId(),

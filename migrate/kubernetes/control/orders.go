@@ -156,7 +156,7 @@ func (o Orders) Recover(ctx context.Context, order operator.Order) error {
 func (o Orders) GiveUp(ctx context.Context, rec *nodev1.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, orderBound)
 	defer cancel()
-	lost := rec.GetOwner().GetNode()
+	lost := decide.SandboxAt(rec)
 	err := o.silent(lost)
 	if err == nil {
 		_, err = o.Records.Remove(ctx, &nodev1.RemoveRequest{Vm: rec.GetVm(), Uid: rec.GetUid(), Force: true,

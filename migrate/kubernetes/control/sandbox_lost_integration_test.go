@@ -117,6 +117,34 @@ func TestSandboxOfALostNode(t *testing.T) {
 	})
 }
 
+// A Sandbox that is deleted while a hibernate of its lost node is open ends with that node.
+func TestSandboxOfALostNodeThatHibernated(t *testing.T) {
+	installSandboxes(t)
+	w := newWorld(t)
+	s := w.sandbox("lost-asleep")
+	uid := string(s.GetUID())
+	name := pods.SandboxRecord("default", uid)
+	pod := w.awake(s, "a")
+	rec, err := w.records.Get(t.Context(), &nodev1.GetRequest{Vm: vmNamed(name)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.loses("a", name, pod)
+	if _, err := w.records.Open(t.Context(), &nodev1.OpenRequest{Vm: vmNamed(name), Uid: uid, Operation: &nodev1.Operation{
+		Id: "hangs-" + uid, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Source: "a", Generation: rec.GetGeneration(),
+		Repository: "r", Tag: "t"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.api.Delete(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	w.vouch("a")
+	apitest.Eventually(t, "the record ends with its Sandbox", func() (bool, error) {
+		_, err := w.records.Get(t.Context(), &nodev1.GetRequest{Vm: vmNamed(name)})
+		return errdefs.IsNotFound(err), err
+	})
+}
+
 func (w *world) heartbeat(node string, beats bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -132,7 +132,7 @@ func (o Resolve) comes() (Resolved, Action, error) {
 	return o.isVM(), Action{Do: None}, nil
 }
 
-// SandboxAt is the node whose loss keeps the VM of a Sandbox from a wake elsewhere; empty: none does.
+// SandboxAt is the node whose loss keeps a VM from a wake elsewhere, and its record from its end; empty: none does.
 func SandboxAt(rec *nodev1.Record) string {
 	if op := rec.GetOperation(); op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
 		return op.GetSource() // also one that has committed, and is not cleaned up yet
@@ -179,7 +179,7 @@ type SandboxEnd struct {
 	Record  *nodev1.Record
 	Noted   string   // the name of its Sandbox, by the record; empty: it is not written down yet
 	Sandbox *Sandbox // of that name; nil: there is none
-	Fenced  bool     // somebody vouches that the node which has the VM runs nothing any more
+	Fenced  bool     // somebody vouches that the node which has the VM (SandboxAt) runs nothing any more
 	Made    time.Time
 	Now     time.Time
 }
@@ -207,12 +207,12 @@ func NextSandboxEnd(o SandboxEnd) Action {
 		return wait(ReasonStarting, "it does not say yet which Sandbox it is of")
 	case o.Sandbox != nil && o.Sandbox.UID == rec.GetUid():
 		return Action{Do: None}
+	case o.Fenced: // and with the node whatever of it is open
+		return Action{Do: OrderGiveUp, Node: SandboxAt(rec)}
 	case op != nil && pods.Arriving(op) && !op.GetCancelled():
 		return Action{Do: OrderAbort, Operation: op.GetId()}
 	case op != nil:
 		return wait(ReasonOperation, "operation "+op.GetId()+" ends first")
-	case owner.GetNode() != "" && o.Fenced:
-		return Action{Do: OrderGiveUp, Node: owner.GetNode()}
 	case owner.GetNode() != "":
 		return wait(ReasonNodeSilent, fmt.Sprintf("node %s has not said yet that the VM has ended there", owner.GetNode()))
 	}

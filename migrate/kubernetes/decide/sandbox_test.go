@@ -290,6 +290,19 @@ func TestNextSandboxEnd(t *testing.T) {
 		"gone, and so is its node": {change: gone(func(o *decide.SandboxEnd) {
 			o.Record.Owner, o.Fenced = &nodev1.Owner{Node: "a"}, true
 		}), do: decide.OrderGiveUp},
+		"gone, its node is lost while it goes to sleep": {change: gone(func(o *decide.SandboxEnd) {
+			o.Record.Owner, o.Fenced = &nodev1.Owner{Node: "a"}, true
+			o.Record.Operation = operation(nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_TRANSFERRING)
+			o.Record.Operation.Source = "a"
+		}), do: decide.OrderGiveUp},
+		"gone, its node is lost before the hibernate is cleaned up": {change: gone(func(o *decide.SandboxEnd) {
+			o.Record.Operation, o.Fenced = operation(nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_CLEANING), true
+			o.Record.Operation.Source = "a"
+		}), do: decide.OrderGiveUp},
+		"gone, the node of its wake is lost": {change: gone(func(o *decide.SandboxEnd) {
+			o.Record.Operation, o.Fenced = operation(nodev1.Kind_KIND_WAKE, nodev1.Phase_PHASE_TRANSFERRING), true
+			o.Record.Operation.Destination = "a"
+		}), do: decide.OrderGiveUp},
 		"there, and its node is lost": {change: func(o *decide.SandboxEnd) {
 			o.Record.Owner, o.Fenced = &nodev1.Owner{Node: "a"}, true
 		}, do: decide.None},

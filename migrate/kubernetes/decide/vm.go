@@ -37,7 +37,7 @@ type VM struct {
 	// SetLives: the set that the VM is a member of is there, is not being deleted, and still names the member.
 	SetLives bool
 	MainNode string // of a member that is not the main one: where the record of the main one is; empty: nowhere yet
-	Fenced   bool   // somebody vouches that the owner's node runs nothing any more
+	Fenced   bool   // somebody vouches that the node which has the VM (SandboxAt) runs nothing any more
 	Cordoned bool   // the node that the VM is wanted on takes no pods
 
 	Images   map[string]string // as in pods.Input; as they were written down while the VM ran
@@ -295,7 +295,8 @@ func ended(own []corev1.Pod, before uint64) *corev1.Pod {
 // end is what a deleted VirtualMachine waits for.
 func (o VM) end() Action {
 	rec := o.Record
-	if op := rec.GetOperation(); op != nil {
+	lost := o.Fenced && o.Engine
+	if op := rec.GetOperation(); op != nil && !lost {
 		switch {
 		case !pods.Arriving(op) || op.GetCancelled():
 			return wait(ReasonOperation, "operation "+op.GetId()+" ends first")
@@ -313,8 +314,8 @@ func (o VM) end() Action {
 	switch {
 	case o.SetLives && (rec.GetOwner().GetNode() == "" || o.Fenced), rec == nil: // the next object has it, and its policy
 		return Action{Do: DropFinalizer}
-	case rec.GetOwner().GetNode() != "" && o.Fenced && o.Engine:
-		return Action{Do: OrderGiveUp, Node: rec.GetOwner().GetNode()}
+	case lost: // and whatever of it is open
+		return Action{Do: OrderGiveUp, Node: SandboxAt(rec)}
 	case rec.GetOwner().GetNode() != "":
 		return wait(ReasonNodeSilent, fmt.Sprintf("node %s has not said yet that the VM has ended there",
 			rec.GetOwner().GetNode()))

@@ -31,6 +31,21 @@ func TestDeletedVM(t *testing.T) {
 			want: want{do: decide.None, waits: decide.ReasonNodeSilent}},
 		"its node is lost": {change: func(o *decide.VM) { o.Pods, o.Fenced = nil, true },
 			want: want{do: decide.OrderGiveUp, detail: "a"}},
+		"its node is lost while it moves": {change: func(o *decide.VM) {
+			moving(nodev1.Phase_PHASE_TRANSFERRING)(o)
+			o.Pods, o.Fenced = nil, true
+		}, want: want{do: decide.OrderGiveUp, detail: "a"}},
+		"its node is lost while it goes to sleep": {change: func(o *decide.VM) {
+			o.Record.Operation = &nodev1.Operation{Id: "op1", Kind: nodev1.Kind_KIND_HIBERNATE, Source: "a",
+				Phase: nodev1.Phase_PHASE_SWITCHING}
+			o.Pods, o.Fenced = nil, true
+		}, want: want{do: decide.OrderGiveUp, detail: "a"}},
+		"its node is lost before the hibernate is cleaned up": {change: func(o *decide.VM) {
+			owned(asleep)(o)
+			o.Record.Operation = &nodev1.Operation{Id: "op1", Kind: nodev1.Kind_KIND_HIBERNATE, Source: "a",
+				Phase: nodev1.Phase_PHASE_CLEANING}
+			o.Pods, o.Fenced = nil, true
+		}, want: want{do: decide.OrderGiveUp, detail: "a"}},
 		"it has stopped": {change: owned(nil), want: want{do: decide.RemoveRecord}},
 		"it sleeps":      {change: owned(asleep), want: want{do: decide.RemoveRecord}},
 		"its record is gone": {change: func(o *decide.VM) { o.Record, o.Pods = nil, nil },

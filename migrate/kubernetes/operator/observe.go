@@ -106,16 +106,16 @@ func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 // ofNodes observes the node that has a VM, and the one that it is wanted on. A Node that was deleted proves nothing.
 func (v View) ofNodes(ctx context.Context, o *decide.VM) error {
 	vm, owner := o.Object, o.Record.GetOwner().GetNode()
+	if at := decide.SandboxAt(o.Record); at != "" && matters(vm) {
+		var err error
+		if o.Fenced, err = v.NodeFenced(ctx, at); err != nil {
+			return err
+		}
+	}
 	if owner == "" {
 		return nil
 	}
 	n := &corev1.Node{}
-	if matters(vm) {
-		var err error
-		if o.Fenced, err = v.NodeFenced(ctx, owner); err != nil {
-			return err
-		}
-	}
 	if wish := vm.Spec.NodeName; wish != "" && wish != owner {
 		there, err := v.Get(ctx, types.NamespacedName{Name: wish}, n)
 		if err != nil {

@@ -117,7 +117,7 @@ func (b base) endSandboxes(ctx context.Context, failed func(error, string, ...an
 			continue
 		}
 		if rec, _, err := store.Record(o); err == nil && rec.GetOwner().GetNode() != "" {
-			if fenced, err := b.cached.NodeFenced(ctx, rec.GetOwner().GetNode()); err != nil || !fenced {
+			if fenced, err := b.cached.NodeFenced(ctx, decide.SandboxAt(rec)); err != nil || !fenced {
 				continue // the cache is a hint: endSandbox reads anew
 			}
 		}
@@ -140,7 +140,7 @@ func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
 			return err
 		}
 	}
-	if node := o.Record.GetOwner().GetNode(); node != "" {
+	if node := decide.SandboxAt(o.Record); node != "" {
 		if o.Fenced, err = b.current.NodeFenced(ctx, node); err != nil {
 			return err
 		}

@@ -81,6 +81,7 @@ func (m *Memory) Apply(_ context.Context, vm *nodev1.VM, version uint64, change 
 	}
 	if change.Record == nil {
 		m.revision++
+		delete(m.operations, m.records[name(vm)].GetOperation().GetId())
 		delete(m.records, name(vm))
 		m.forget(vm, len(m.closed[name(vm)]))
 		return nil, nil

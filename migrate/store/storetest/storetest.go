@@ -23,7 +23,7 @@ import (
 func Run(t *testing.T, open func(t *testing.T) (st store.Store, reopen func() store.Store)) {
 	for name, test := range map[string]func(*testing.T, store.Store, func() store.Store){
 		"Versions": versions, "Durable": durable, "Race": race, "Names": names,
-		"History": history, "TakenID": takenID, "RemovedAndRemade": remade,
+		"History": history, "TakenID": takenID, "RemovedOpen": removedOpen, "RemovedAndRemade": remade,
 		"Owed": pendingDeletions, "OwedMany": manyPendingDeletions, "Incarnation": incarnation, "Revisions": revisions,
 		"Find": find, "OwedOf": pendingOf, "Pages": pages, "FailsAlone": failsAlone, "Notes": notes,
 		"NotesAreApart": notesApart, "NewNotes": newNotes,
@@ -191,6 +191,20 @@ func takenID(t *testing.T, st store.Store, _ func() store.Store) {
 	if state, err := st.Load(t.Context(), vm("b"), transition.Asked{}); err != nil || state.Record.GetOperation() != nil {
 		t.Fatalf("half applied: %v, %v", state.Record, err)
 	}
+}
+
+// removedOpen: an operation that is open when its record is removed is gone with it.
+func removedOpen(t *testing.T, st store.Store, _ func() store.Store) {
+	rec := apply(t, st, &nodev1.Record{Vm: vm("a"), Operation: &nodev1.Operation{Id: "op", Vm: vm("a"),
+		Phase: nodev1.Phase_PHASE_TRANSFERRING}}, nil)
+	if _, err := st.Apply(t.Context(), vm("a"), rec.GetVersion(), transition.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	if op, err := st.Operation(t.Context(), "op"); !errdefs.IsNotFound(err) {
+		t.Errorf("operation of a removed VM: %v, %v", op, err)
+	}
+	apply(t, st, &nodev1.Record{Vm: vm("b"), Operation: &nodev1.Operation{Id: "op", Vm: vm("b"),
+		Phase: nodev1.Phase_PHASE_PENDING}}, nil)
 }
 
 // remade: a record that was removed repeats no version.
