@@ -47,6 +47,7 @@ func (w *world) daemons() {
 func (w *world) drive(rec *nodev1.Record) {
 	op, ctx := rec.GetOperation(), w.t.Context()
 	w.mu.Lock()
+	why := w.noWake
 	down := w.down[op.GetSource()] && op.GetKind() != nodev1.Kind_KIND_WAKE || w.down[op.GetDestination()]
 	w.mu.Unlock()
 	if down {
@@ -80,6 +81,9 @@ func (w *world) drive(rec *nodev1.Record) {
 		next(nodev1.Phase_PHASE_TRANSFERRING, "")
 	case nodev1.Phase_PHASE_TRANSFERRING:
 		switch {
+		case wake && why != "":
+			_, _ = w.records.Advance(ctx, &nodev1.AdvanceRequest{Vm: op.GetVm(), Operation: op.GetId(),
+				Attempt: op.GetAttempt(), Generation: op.GetGeneration(), Phase: nodev1.Phase_PHASE_ABORTING, Reason: why})
 		case !wake:
 			next(nodev1.Phase_PHASE_SWITCHING, "sha256:"+strings.Repeat(strconv.FormatUint(op.GetGeneration()%10, 10), 64))
 		case w.is(vm, op.GetDestination()) == armed:

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -59,10 +60,13 @@ func (p *Pods) resolveSandbox(ctx context.Context, o decide.Resolve) (*nodev1.Re
 }
 
 // refuse tells a pod that it has no VM. Another node than its own tells it nothing. Events of one reason are counted,
-// and keep the text of the first: so a node that is lost is another reason.
+// and keep the text of the first: so a node that is lost is another reason, and so is a wake that failed.
 func (p *Pods) refuse(o decide.Resolve, err error) {
 	reason := "VMRefused"
-	if o.Fenced {
+	switch {
+	case errors.Is(err, decide.ErrWakeFailed):
+		reason = "WakeFailed"
+	case o.Fenced:
 		reason = "NodeLost"
 	}
 	if o.Pod.Spec.NodeName == o.Node {
@@ -89,7 +93,7 @@ func (p *Pods) optedOut(ctx context.Context, o decide.Resolve) error {
 func (p *Pods) observeSandbox(ctx context.Context, o *decide.Resolve) (err error) {
 	o.Now, o.Fenced = time.Now(), false
 	owner := pods.SandboxOf(o.Pod)
-	if o.Record, o.Noted, err = p.View.SandboxRecord(ctx,
+	if o.Record, o.Closed, o.Noted, err = p.View.SandboxHistory(ctx,
 		pods.SandboxRecord(o.Pod.Namespace, string(owner.UID))); err != nil {
 		return unread(err)
 	}

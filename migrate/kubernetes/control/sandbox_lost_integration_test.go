@@ -4,6 +4,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,8 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -143,6 +146,51 @@ func TestSandboxOfALostNodeThatHibernated(t *testing.T) {
 		_, err := w.records.Get(t.Context(), &nodev1.GetRequest{Vm: vmNamed(name)})
 		return errdefs.IsNotFound(err), err
 	})
+}
+
+func (w *world) wakesFail(why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.noWake = why
+}
+
+// A Sandbox whose wake fails says why, keeps its memory, is tried again now and then, and comes once the cause is gone.
+func TestSandboxWhoseWakeFails(t *testing.T) {
+	installSandboxes(t)
+	w := newWorld(t)
+	s := w.sandbox("wake-fails")
+	uid := string(s.GetUID())
+	name := pods.SandboxRecord("default", uid)
+	pod := w.awake(s, "a")
+	w.suspends("wake-fails", "Suspended")
+	w.leaves(pod, "a", uid)
+	w.suspends("wake-fails", "Running")
+	w.wakesFail("the registry is away")
+	pod = w.bound(podOf(s, "wake-fails"), "b")
+	for range 3 {
+		if _, err := w.resolve(pod, "b"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(),
+			"the registry is away") {
+			t.Fatalf("it is answered %v", err)
+		}
+	}
+	w.event(pod.UID, "WakeFailed", "the registry is away")
+	o := &v1alpha1.VMRecord{}
+	if err := w.api.Get(t.Context(), types.NamespacedName{Name: name}, o); err != nil {
+		t.Fatal(err)
+	}
+	rec, closed, err := store.Record(o)
+	failures := slices.DeleteFunc(closed, func(op *nodev1.Operation) bool {
+		return op.GetPhase() != nodev1.Phase_PHASE_FAILED
+	})
+	if err != nil || len(failures) != 1 || rec.GetOwner().GetDigest() == "" {
+		t.Errorf("after three questions: %v, %d wakes failed, %v", err, len(failures), rec)
+	}
+	w.wakesFail("")
+	apitest.Eventually(t, "it is tried again", func() (bool, error) {
+		_, err := w.resolve(pod, "b")
+		return err == nil, err
+	})
+	w.comes(pod, "b", uid)
 }
 
 func (w *world) heartbeat(node string, beats bool) {

@@ -44,6 +44,7 @@ type world struct {
 	mu      sync.Mutex
 	full    []string                     // nodes without room
 	down    map[string]bool              // nodes that send no heartbeat
+	noWake  string                       // why each wake fails; empty: none does
 	at      map[string]map[string]string // state of a VM, by node
 	broken  []string
 	calls   int           // of peers

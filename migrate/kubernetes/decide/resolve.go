@@ -24,9 +24,10 @@ type Resolve struct {
 	VM     *v1alpha1.VirtualMachine // of the name that the pod says; nil: there is none
 	Record *nodev1.Record           // of that name; nil: there is none
 
-	Sandbox *Sandbox // that the pod says controls it; nil: there is none
-	Noted   string   // the name of the Sandbox, by the record
-	Fenced  bool     // somebody vouches that the node which has the VM (SandboxAt) runs nothing any more
+	Sandbox *Sandbox            // that the pod says controls it; nil: there is none
+	Noted   string              // the name of the Sandbox, by the record
+	Closed  []*nodev1.Operation // of the record, the oldest first
+	Fenced  bool                // somebody vouches that the node which has the VM (SandboxAt) runs nothing any more
 	Now     time.Time
 }
 

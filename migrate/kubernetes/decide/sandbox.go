@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -107,7 +108,39 @@ func NextSandbox(o Resolve) (Resolved, Action, error) {
 	case o.Noted != s.Name:
 		return Resolved{}, Action{Do: NoteOwner}, nil
 	}
-	return o.comes()
+	resolved, next, err := o.comes()
+	if next.Do == Order || next.Do == OrderRecover {
+		if err := o.backsOff(); err != nil {
+			return Resolved{}, Action{}, err
+		}
+	}
+	return resolved, next, err
+}
+
+// ErrWakeFailed is of a pod whose VM could not be woken, until that is tried again.
+var ErrWakeFailed = errors.New("its wake failed")
+
+// backsOff refuses a wake for a while after others of this pod have failed. The VM sleeps on: nothing of it is lost.
+func (o Resolve) backsOff() error {
+	failures, last := 0, (*nodev1.Operation)(nil)
+	for _, op := range o.Closed {
+		switch {
+		case pods.WokenFor(op) != string(o.Pod.UID):
+		case op.GetPhase() == nodev1.Phase_PHASE_SUCCEEDED:
+			failures = 0
+		case op.GetPhase() == nodev1.Phase_PHASE_FAILED:
+			failures, last = failures+1, op
+		}
+	}
+	if failures == 0 {
+		return nil
+	}
+	left := backOff(failures-1) - o.Now.Sub(time.Unix(0, last.GetClosedUnixNano()))
+	if left <= 0 {
+		return nil
+	}
+	return o.refused(fmt.Errorf("%w: %w", ErrWakeFailed, errdefs.ErrFailedPrecondition), "%s. It keeps its memory. Wakes "+
+		"that failed for this pod: %d. The next try is in %v", last.GetReason(), failures, left.Round(time.Second))
 }
 
 // comes is a pod that is its Sandbox's, by where the VM is.

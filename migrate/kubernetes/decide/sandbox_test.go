@@ -2,6 +2,8 @@ package decide_test
 
 import (
 	"cmp"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -269,6 +271,53 @@ func TestStopOfSandbox(t *testing.T) {
 				t.Errorf("answered %+v", got)
 			}
 		})
+	}
+}
+
+// A wake that failed is tried again later and later, for each pod anew, and the reason is told until then. One that was
+// called off, or is another pod's, does not count, and one that succeeded ends the count.
+func TestWakeBacksOff(t *testing.T) {
+	wake := func(pod string, phase nodev1.Phase, ago time.Duration) *nodev1.Operation {
+		return &nodev1.Operation{Id: pods.WakeFor(pod, 6), Kind: nodev1.Kind_KIND_WAKE, Phase: phase, Reason: "no registry",
+			ClosedUnixNano: now.Add(-ago).UnixNano()}
+	}
+	failed := func(ago time.Duration) *nodev1.Operation { return wake(podUID, nodev1.Phase_PHASE_FAILED, ago) }
+	for name, test := range map[string]struct {
+		closed []*nodev1.Operation
+		wakes  bool
+	}{
+		"none":                    {nil, true},
+		"one, just now":           {[]*nodev1.Operation{failed(time.Second)}, false},
+		"one, ten seconds ago":    {[]*nodev1.Operation{failed(10 * time.Second)}, true},
+		"two, ten seconds ago":    {[]*nodev1.Operation{failed(time.Minute), failed(10 * time.Second)}, false},
+		"two, twenty seconds ago": {[]*nodev1.Operation{failed(time.Minute), failed(20 * time.Second)}, true},
+		"many":                    {slices.Repeat([]*nodev1.Operation{failed(299 * time.Second)}, 32), false},
+		"many, long ago":          {slices.Repeat([]*nodev1.Operation{failed(300 * time.Second)}, 32), true},
+		"a pod before":            {[]*nodev1.Operation{wake(podBefore, nodev1.Phase_PHASE_FAILED, 0)}, true},
+		"called off":              {[]*nodev1.Operation{wake(podUID, nodev1.Phase_PHASE_ABORTED, 0)}, true},
+		"it woke since": {[]*nodev1.Operation{failed(time.Second), wake(podUID, nodev1.Phase_PHASE_SUCCEEDED, 0)},
+			true},
+	} {
+		for kind, change := range map[decide.Do]func(*decide.Resolve){
+			decide.Order:        func(o *decide.Resolve) { o.Record.Owner = asleep },
+			decide.OrderRecover: lostWith(snapshot),
+		} {
+			o := sandboxed()
+			change(&o)
+			o.Closed = test.closed
+			_, next, err := decide.NextSandbox(o)
+			switch {
+			case test.wakes && (err != nil || next.Do != kind):
+				t.Errorf("%s, %s: %+v, %v", name, kind, next, err)
+			case !test.wakes && (!errors.Is(err, decide.ErrWakeFailed) || !errdefs.IsFailedPrecondition(err) ||
+				!strings.Contains(err.Error(), "no registry")):
+				t.Errorf("%s, %s: %+v, %v", name, kind, next, err)
+			}
+			o.Record.Owner, o.Fenced = &nodev1.Owner{Node: "a"}, false
+			if _, next, err := decide.NextSandbox(o); err != nil || next.Do != decide.None {
+				t.Errorf("%s: a VM that runs: %+v, %v", name, next, err)
+			}
+		}
 	}
 }
 

@@ -57,13 +57,20 @@ func (v View) Sandbox(ctx context.Context, key types.NamespacedName) (*decide.Sa
 
 // SandboxRecord reads the record of a VM whose pods a Sandbox makes, and which Sandbox it says that this is.
 func (v View) SandboxRecord(ctx context.Context, id string) (rec *nodev1.Record, sandbox string, err error) {
+	rec, _, sandbox, err = v.SandboxHistory(ctx, id)
+	return rec, sandbox, err
+}
+
+// SandboxHistory is SandboxRecord with the operations of the VM that are closed, the oldest first.
+func (v View) SandboxHistory(ctx context.Context, id string) (rec *nodev1.Record, closed []*nodev1.Operation,
+	sandbox string, err error) {
 	o := &v1alpha1.VMRecord{}
 	there, err := v.Get(ctx, types.NamespacedName{Name: id}, o)
 	if err != nil || !there {
-		return nil, "", err
+		return nil, nil, "", err
 	}
-	rec, _, err = store.Record(o)
-	return rec, o.Annotations[decide.AnnotationSandbox], err
+	rec, closed, err = store.Record(o)
+	return rec, closed, o.Annotations[decide.AnnotationSandbox], err
 }
 
 // NoteSandbox writes down next to a record which Sandbox it is of. The record's version does not change.
