@@ -69,7 +69,7 @@ func (r *Registry) gone(ctx context.Context, records nodev1.RecordsService, kept
 		}
 		named := map[string]bool{}
 		for _, rec := range all.GetRecords() {
-			named[r.Repository(rec)] = true
+			named[r.Repository(&nodev1.Record{Uid: rec.GetUid()})] = true // also of a VM whose record says another place
 		}
 		for _, repository := range some {
 			if !named[repository] {

@@ -20,6 +20,25 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
+// allRights are those below each prefix: records and orders may name others than the node's own.
+type allRights struct {
+	mu  sync.Mutex
+	all map[string]*rights
+}
+
+func (a *allRights) of(repository string) *rights {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	prefix := path.Dir(repository)
+	if a.all == nil {
+		a.all = map[string]*rights{}
+	}
+	if a.all[prefix] == nil {
+		a.all[prefix] = &rights{}
+	}
+	return a.all[prefix]
+}
+
 // rights remembers that the store deletes nothing for this node. The first probe, at start,
 // finds that for all callers that delete. Later probes find a right that was granted since.
 type rights struct {
@@ -39,21 +58,24 @@ const (
 // probed is the repository of these questions.
 const probed = "doctor"
 
-// ask probes the store and remembers what it says of deletions.
-func (r *Registry) ask(ctx context.Context) (repository string, got snapshot.Rights) {
-	repository = r.Repository(&nodev1.Record{Uid: probed})
+// own is the repository of such questions below the node's own prefix; empty without a registry.
+func (r *Registry) own() string { return r.Repository(&nodev1.Record{Uid: probed}) }
+
+// ask probes the store next to a repository, and remembers what it says of deletions.
+func (r *Registry) ask(ctx context.Context, repository string) (got snapshot.Rights) {
 	if repository == "" {
-		return "", got
+		return got
 	}
-	st, err := r.Open(repository)
+	st, err := r.Open(snapshot.Repository(path.Dir(repository), probed))
 	if err != nil {
-		return repository, snapshot.Rights{Push: err}
+		return snapshot.Rights{Push: err}
 	}
-	r.rights.asking.Lock()
-	defer r.rights.asking.Unlock()
+	rights := r.rights.of(repository)
+	rights.asking.Lock()
+	defer rights.asking.Unlock()
 	got = snapshot.Probe(ctx, st, r.Config.Node)
-	r.rights.note(got.Delete)
-	return repository, got
+	rights.note(got.Delete)
+	return got
 }
 
 func (r *rights) note(err error) {
@@ -84,7 +106,8 @@ const rightsBound = time.Minute
 func (r *Registry) AskRights(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, rightsBound)
 	defer cancel()
-	repository, got := r.ask(ctx)
+	repository := r.own()
+	got := r.ask(ctx, repository)
 	if err := got.Err(); err != nil && ctx.Err() == nil {
 		slog.WarnContext(ctx, "rights are missing in the store", "repository", repository, "push", text(got.Push), "pull",
 			text(got.Pull), "delete", text(got.Delete))
@@ -100,7 +123,8 @@ func text(err error) string {
 
 // Probe is doctor's question: push and pull are needed, without delete snapshots pile up.
 func (r *Registry) Probe(ctx context.Context) (string, error) {
-	repository, got := r.ask(ctx)
+	repository := r.own()
+	got := r.ask(ctx, repository)
 	if repository == "" {
 		return "none is configured: no VM of this node can sleep", nil
 	}
@@ -113,11 +137,11 @@ func (r *Registry) Probe(ctx context.Context) (string, error) {
 // ProbeDelete is a check of its own: what lacks it works. It answers what probe, which
 // doctor asks first, has just been told.
 func (r *Registry) ProbeDelete(context.Context) (string, error) {
-	repository := r.Repository(&nodev1.Record{Uid: probed})
+	repository := r.own()
 	if repository == "" {
 		return "no store is configured", nil
 	}
-	err, _ := r.rights.refused()
+	err, _ := r.rights.of(repository).refused()
 	return "not refused in " + repository, err
 }
 
@@ -141,10 +165,9 @@ func (r *Registry) Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, 
 
 // Drop implements engine.Deleter. A store that has refused is not asked each time.
 func (r *Registry) Drop(ctx context.Context, repository, dgst, tag, uid string) error {
-	if err, ask := r.rights.refused(); err != nil {
+	if err, ask := r.rights.of(repository).refused(); err != nil {
 		if ask {
-			_, got := r.ask(ctx)
-			err = got.Delete
+			err = r.ask(ctx, repository).Delete
 		}
 		if err != nil {
 			return err
@@ -160,7 +183,7 @@ func (r *Registry) Drop(ctx context.Context, repository, dgst, tag, uid string) 
 	case err == nil:
 		r.forget(repository, dgst)
 	case snapshot.Refused(err):
-		r.ask(ctx) // for all, or for this one only
+		r.ask(ctx, repository) // for all, or for this one only
 	}
 	return err
 }

@@ -3,6 +3,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,7 +28,7 @@ import (
 type Registry struct {
 	Config *config.Config
 	Cache  *cache.Cache
-	rights rights
+	rights allRights
 	fresh  fresh
 	forgot time.Time // when MaintainCache looked at all records
 }
@@ -65,9 +66,9 @@ func (r *Registry) Elsewhere(ctx context.Context, vm *nodev1.VM, ref *nodev1.Sna
 		ref.GetNode(), dir, name, ref.GetNode(), errdefs.ErrFailedPrecondition)
 }
 
-// Repository of a VM's snapshots; empty without a registry.
+// Repository of a VM's snapshots; empty without a registry. What its record says counts.
 func (r *Registry) Repository(rec *nodev1.Record) string {
-	if prefix := Prefix(r.Config); prefix != "" {
+	if prefix := cmp.Or(rec.GetPrefix(), Prefix(r.Config)); prefix != "" {
 		return snapshot.Repository(prefix, rec.GetUid())
 	}
 	return ""

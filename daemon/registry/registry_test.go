@@ -63,25 +63,26 @@ func TestRightIsFoundOnce(t *testing.T) {
 	if n := len(s.Take()); n != 0 {
 		t.Errorf("a store that had refused was asked %d times", n)
 	}
+	rights := r.rights.of(repository)
 	due := func() {
-		r.rights.mu.Lock()
-		defer r.rights.mu.Unlock()
-		r.rights.again = time.Now()
+		rights.mu.Lock()
+		defer rights.mu.Unlock()
+		rights.again = time.Now()
 	}
 	due()
 	if err := r.Drop(t.Context(), repository, d, tag, "uid1"); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("drop: %v", err)
 	}
-	if n := storetest.Count(s.Take(), "DELETE /v2/godwit/doctor/"); n != 1 || r.rights.pause != 2*firstProbePause {
-		t.Errorf("asked again %d times, next in %v", n, r.rights.pause)
+	if n := storetest.Count(s.Take(), "DELETE /v2/godwit/doctor/"); n != 1 || rights.pause != 2*firstProbePause {
+		t.Errorf("asked again %d times, next in %v", n, rights.pause)
 	}
 	s.Change(func() { s.NoDelete = 0 })
 	due()
 	if err := r.Drop(t.Context(), repository, d, tag, "uid1"); err != nil {
 		t.Errorf("drop after the right was granted: %v", err)
 	}
-	if err, _ := r.rights.refused(); err != nil || r.rights.pause != 0 {
-		t.Errorf("still refused: %v, %v", err, r.rights.pause)
+	if err, _ := rights.refused(); err != nil || rights.pause != 0 {
+		t.Errorf("still refused: %v, %v", err, rights.pause)
 	}
 }
 

@@ -31,6 +31,9 @@ type Policy struct {
 	Reserved func(vm *nodev1.VM) bool
 	// Boots refuses that a node boots a VM whose record no node made; nil: each node may.
 	Boots func(ctx context.Context, rec *nodev1.Record, node string) error
+	// Places refuses a checkpoint that goes elsewhere than the VM's others, unless the controller has ordered it of
+	// that node; nil: each is refused.
+	Places func(ctx context.Context, rec *nodev1.Record, op *nodev1.Operation, node string) error
 }
 
 // PolicyOf is the policy of a configuration. Repositories of VMs may lie below own too, the prefix of the
@@ -97,7 +100,7 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 		now.MadeBy, now.Home = peer, peer
 	}
 	op := now.GetOperation()
-	if err := s.place(ctx, was, op); err != nil {
+	if err := s.place(ctx, was, op, peer); err != nil {
 		return err
 	}
 	opens := op != nil && op.GetId() != was.GetOperation().GetId()
@@ -148,8 +151,15 @@ func claims(was, now *nodev1.Record, peer string) bool {
 
 // place refuses an operation whose snapshot would lie where the VM's do not: the node that deletes it later does so
 // with credentials of its own.
-func (s *Service) place(ctx context.Context, was *nodev1.Record, op *nodev1.Operation) error {
+func (s *Service) place(ctx context.Context, was *nodev1.Record, op *nodev1.Operation, peer string) error {
 	repository := op.GetRepository()
+	if op.GetPrefix() != "" && op.GetPrefix() != was.GetPrefix() && op.GetId() != was.GetOperation().GetId() {
+		if s.policy.Places != nil {
+			return s.policy.Places(ctx, was, op, peer)
+		}
+		return fmt.Errorf("operation %s of VM %s/%s: prefix %q: the controller has not ordered it: %w", op.GetId(),
+			op.GetVm().GetNamespace(), op.GetVm().GetId(), op.GetPrefix(), errdefs.ErrPermissionDenied)
+	}
 	if repository == "" || repository == was.GetOperation().GetRepository() || knows(was, repository) {
 		return nil
 	}
@@ -163,7 +173,7 @@ func (s *Service) within(ctx context.Context, was *nodev1.Record, repository, ca
 	if !own || prefix == "" {
 		return fmt.Errorf("%s is not the VM's own, which ends in /%s: %w", call, was.GetUid(), errdefs.ErrPermissionDenied)
 	}
-	if len(s.policy.Repositories) == 0 || slices.Contains(s.policy.Repositories, prefix) {
+	if len(s.policy.Repositories) == 0 || slices.Contains(s.policy.Repositories, prefix) || prefix == was.GetPrefix() {
 		return nil
 	}
 	old, err := s.prefixes.read(ctx, s)

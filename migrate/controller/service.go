@@ -192,7 +192,7 @@ func (s *Service) Ensure(ctx context.Context, req *nodev1.EnsureRequest) (*nodev
 	c := call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
 		return transition.Ensure(st, req, uid)
 	}}
-	if req.GetUid() != "" || req.GetNode() != "" {
+	if req.GetUid() != "" || req.GetNode() != "" || req.GetPrefix() != "" || req.GetKeep() != 0 {
 		if err := s.unused(ctx, req); err != nil {
 			return nil, err
 		}

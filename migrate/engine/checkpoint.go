@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ func (e *Engine) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) 
 		}
 		op.Kind, op.Source, op.Paused = nodev1.Kind_KIND_CHECKPOINT, e.opts.Node, req.GetPaused()
 		op.Concurrency, op.Bandwidth, op.PauseBudgetMs = req.GetConcurrency(), req.GetBandwidth(), req.GetPauseBudgetMs()
+		op.Prefix = req.GetPrefix()
 		return e.place(rec, op)
 	})
 }
@@ -58,7 +60,8 @@ func (e *Engine) namesKept(ctx context.Context, rec *nodev1.Record) error {
 
 // place says where the snapshot of an operation goes.
 func (c *core) place(rec *nodev1.Record, op *nodev1.Operation) error {
-	op.Repository = c.opts.Repository(rec)
+	op.Repository = c.opts.Repository(&nodev1.Record{Uid: rec.GetUid(),
+		Prefix: cmp.Or(op.GetPrefix(), rec.GetPrefix())})
 	op.Tag = record.SnapshotTag(rec.GetGeneration(), op.GetId(), 0)
 	if op.GetRepository() == "" {
 		return record.NoStore(c.opts.Node)

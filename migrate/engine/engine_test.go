@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"testing"
 	"time"
@@ -60,6 +61,12 @@ func (w *world) check(id string) {
 	if d := rec.GetOwner().GetDigest(); d != "" && !w.blobs[d] {
 		w.t.Fatalf("%s: owner %s does not exist", id, d)
 	}
+	for _, ref := range rec.GetSnapshots() { // wherever its order was interrupted
+		at, uid := path.Split(ref.GetRepository())
+		if ref.GetGiven() != (at == "reg.example/gold/") || uid != rec.GetUid() {
+			w.t.Fatalf("%s: a snapshot in %s, given %t", id, ref.GetRepository(), ref.GetGiven())
+		}
+	}
 }
 
 func (w *world) hibernate(e *Engine, id string) error {
@@ -74,6 +81,13 @@ func (w *world) wake(e *Engine, id string) error {
 
 func (w *world) checkpoint(e *Engine, id string) error {
 	_, err := e.Checkpoint(w.t.Context(), &nodev1.CheckpointRequest{Vm: vm, Operation: id, Scheduled: true})
+	return err
+}
+
+// checkpointElsewhere is a checkpoint, and the order says where it goes.
+func (w *world) checkpointElsewhere(e *Engine, id string) error {
+	_, err := e.Checkpoint(w.t.Context(), &nodev1.CheckpointRequest{Vm: vm, Operation: id, Scheduled: true,
+		Prefix: "reg.example/gold"})
 	return err
 }
 
@@ -112,7 +126,7 @@ var firstOrders = []order{
 var orders = []order{
 	{"hibernate", "n1", newWorld, (*world).hibernate},
 	{"wake", "n2", asleep, (*world).wake},
-	{"checkpoint", "n1", newWorld, (*world).checkpoint},
+	{"checkpoint", "n1", newWorld, (*world).checkpointElsewhere},
 	{"cold move", "c", newWorld, (*world).moveCold},
 	{"live move", "c", liveWorld, (*world).moveLive},
 }

@@ -37,7 +37,9 @@ func begin(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 func capture(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	order := captureOf(op)
-	if e.Golden != nil {
+	// Golden snapshots lie in the node's own repositories: what goes elsewhere goes by itself.
+	own := e.opts.Repository(&nodev1.Record{Uid: rec.GetUid()})
+	if e.Golden != nil && op.GetRepository() == own {
 		order.Golden = e.Golden.Golden(ctx, op.GetVm())
 	}
 	resp, err := e.Machines.Capture(ctx, op.GetVm(), order)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,7 +95,7 @@ func (r *retention) pruneRecord(ctx context.Context, rec *nodev1.Record, dry boo
 	}
 	for _, ref := range r.surplus(rec) {
 		one(ref, &nodev1.TrimRequest{Digest: ref.GetDigest()}, fmt.Sprintf("older than the newest %d of its VM",
-			r.opts.Retention.Keep))
+			cmp.Or(int(rec.GetKeep()), r.opts.Retention.Keep)))
 	}
 	late := r.overdue(rec)
 	if len(late) > 0 && !r.containerGone(ctx, rec) {

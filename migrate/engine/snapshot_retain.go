@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,7 @@ func newRetention(c *core) *retention {
 // surplus lists the snapshots of a VM that neither its record nor the rule keeps.
 func (r *retention) surplus(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 	all, scheduled := rec.GetSnapshots(), scheduled(rec)
-	for _, ref := range all[:max(0, len(all)-r.opts.Retention.Keep)] {
+	for _, ref := range all[:max(0, len(all)-cmp.Or(int(rec.GetKeep()), r.opts.Retention.Keep))] {
 		if scheduled[ref.GetDigest()] || ref.GetPinned() || ref.GetManual() {
 			continue
 		}
@@ -206,11 +207,12 @@ func (r *retention) deletePending(ctx context.Context, o *nodev1.Owed) error {
 	return records(err)
 }
 
-// reaches reports whether a snapshot is in this node's own store: what lies elsewhere, such as
-// in another node's directory, is its nodes' to delete.
+// reaches reports whether a snapshot is in this node's own store, or where its record or its order has put it. What
+// lies elsewhere, such as in another node's directory, is its nodes' to delete.
 func (r *retention) reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, error) {
 	own := r.opts.Repository(&nodev1.Record{Uid: "x"})
-	if own == "" || !strings.HasPrefix(ref.GetRepository(), strings.TrimSuffix(own, "x")) {
+	given := ref.GetGiven() && !record.InLayout(ref.GetRepository()) // the controller has judged it
+	if !given && (own == "" || !strings.HasPrefix(ref.GetRepository(), strings.TrimSuffix(own, "x"))) {
 		return false, nil
 	}
 	if record.IsRest(ref.GetDigest()) {

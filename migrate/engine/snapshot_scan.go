@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"godwit.dev/godwit/api/record"
@@ -99,29 +100,31 @@ func (r *retention) leftovers(ctx context.Context, vm *nodev1.VM) (found []lefto
 	var errs []error
 	seen, passed := map[watched]time.Time{}, map[string]bool{}
 	for _, rec := range all.GetRecords() {
-		repository := r.opts.Repository(rec)
-		if vm != nil && name(vm) != name(rec.GetVm()) || repository == "" || rec.GetOperation() != nil {
+		repositories := r.repositories(rec)
+		if vm != nil && name(vm) != name(rec.GetVm()) || len(repositories) == 0 || rec.GetOperation() != nil {
 			passed[rec.GetUid()] = true
 			continue
 		}
-		tags, err := r.Snapshots.Leftovers(ctx, repository)
-		if err != nil {
-			passed[rec.GetUid()] = true
-			errs = append(errs, fmt.Errorf("look for leftovers of VM %s: %w", name(rec.GetVm()), err))
-			continue
-		}
-		for _, t := range tags {
-			if named(rec, t) {
+		for _, repository := range repositories {
+			tags, err := r.Snapshots.Leftovers(ctx, repository)
+			if err != nil {
+				passed[rec.GetUid()] = true
+				errs = append(errs, fmt.Errorf("look for leftovers of VM %s: %w", name(rec.GetVm()), err))
 				continue
 			}
-			key := watched{rec.GetUid(), repository, t.Digest}
-			first, known := r.scan.since[key]
-			if !known {
-				first = r.now()
+			for _, t := range tags {
+				if named(rec, t) {
+					continue
+				}
+				key := watched{rec.GetUid(), repository, t.Digest}
+				first, known := r.scan.since[key]
+				if !known {
+					first = r.now()
+				}
+				seen[key] = first
+				found = append(found, leftover{Leftover: t, rec: rec, repository: repository, due: known &&
+					r.now().Sub(first) >= r.opts.Retention.Grace})
 			}
-			seen[key] = first
-			found = append(found, leftover{Leftover: t, rec: rec, repository: repository, due: known &&
-				r.now().Sub(first) >= r.opts.Retention.Grace})
 		}
 	}
 	// The watch of a VM that was passed over goes on: with a checkpoint each few minutes, an
@@ -133,6 +136,19 @@ func (r *retention) leftovers(ctx context.Context, vm *nodev1.VM) (found []lefto
 	}
 	r.scan.since = seen
 	return found, errors.Join(errs...)
+}
+
+// repositories are where the snapshots of a VM go, and those where orders have put some.
+func (r *retention) repositories(rec *nodev1.Record) (all []string) {
+	if own := r.opts.Repository(rec); own != "" {
+		all = append(all, own)
+	}
+	for _, ref := range rec.GetSnapshots() {
+		if ref.GetGiven() && !slices.Contains(all, ref.GetRepository()) {
+			all = append(all, ref.GetRepository())
+		}
+	}
+	return all
 }
 
 // named reports whether the record has to do with what stands under a tag. Another VM's

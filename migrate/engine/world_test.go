@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -197,7 +198,7 @@ func (w *world) engine(node string) *Engine {
 		Records: &flaky{RecordsService: w.records, world: w}, Machines: n, Observer: n, Tasks: (*tasks)(n), Departed: n,
 		Snapshots: n, Events: events,
 	}, Options{
-		Node: node, Repository: func(rec *nodev1.Record) string { return "r/" + rec.Uid },
+		Node: node, Repository: func(rec *nodev1.Record) string { return cmp.Or(rec.Prefix, "r") + "/" + rec.Uid },
 		Operation: time.Minute, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, Patience: 50 * time.Millisecond,
 		Again: time.Millisecond, AgainMax: 5 * time.Millisecond,
 	})

@@ -53,13 +53,14 @@ func Open(s State, req *nodev1.OpenRequest, now time.Time) (Change, error) {
 		SnapshotName: want.GetSnapshotName(), Pinned: want.GetPinned(), Manual: want.GetManual(),
 		Driver: want.GetDriver(), Mode: want.GetMode(), WantedMode: want.GetMode(), DowntimeMs: want.GetDowntimeMs(),
 		TimeoutMs: want.GetTimeoutMs(), AbortOn: want.GetAbortOn(),
+		Prefix:  want.GetPrefix(),
 		ByPlace: want.GetByPlace(), Wish: want.GetWish(), SourcePlace: s.Record.GetPlace(),
 		OpenedUnixNano: now.UnixNano(), Vm: proto.CloneOf(req.GetVm()),
 	}
 	verb := "open operation " + want.GetId() + " on"
 	if err := cmp.Or(fresh(s.Record, verb, req.GetUid(), want.GetGeneration()),
 		disputed(s.Record, req.GetForceDigest() != "", call), ordered(s.Record, op, call),
-		promised(s.Record, op, call)); err != nil {
+		promised(s.Record, op, call), prefixed(s.Record, op, call)); err != nil {
 		return Change{}, err
 	}
 	rec := edit(s)
@@ -138,6 +139,22 @@ func misplaced(op *nodev1.Operation) string {
 		wrong = "a migrate has a source and another destination"
 	}
 	return wrong
+}
+
+// prefixed refuses an order that says where its snapshot goes, and means another repository than the VM's own there.
+func prefixed(rec *nodev1.Record, op *nodev1.Operation, call string) error {
+	if op.GetPrefix() == "" {
+		return nil
+	}
+	err, own := record.CheckPrefix(op.GetPrefix()), op.GetPrefix()+"/"+rec.GetUid()
+	if err == nil && (op.GetKind() != nodev1.Kind_KIND_CHECKPOINT || op.GetRepository() != own) {
+		err = fmt.Errorf("prefix %q is that of a checkpoint in %s: %w", op.GetPrefix(), own,
+			errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", call, err)
+	}
+	return nil
 }
 
 // captures reports whether an operation of this kind makes a snapshot at its source.

@@ -25,10 +25,14 @@ var became = []protoreflect.Name{
 func TestOrdersAreKept(t *testing.T) {
 	order := &nodev1.Operation{Id: "op", Kind: nodev1.Kind_KIND_MIGRATE, Generation: gen, Source: "n1", Destination: "n2",
 		Repository: "r", Mode: "live", Attempt: 1}
-	t.Run("to a node", func(t *testing.T) { keepsOrder(t, order, "by_place", "wish") })
+	t.Run("to a node", func(t *testing.T) { keepsOrder(t, order, "by_place", "wish", "prefix") })
 	order = proto.CloneOf(order)
 	order.Destination = ""
-	t.Run("placed later", func(t *testing.T) { keepsOrder(t, order, "destination") })
+	t.Run("placed later", func(t *testing.T) { keepsOrder(t, order, "destination", "prefix") })
+	order = proto.CloneOf(order)
+	order.ByPlace, order.Wish, order.Digest = false, "", ""
+	order.Kind, order.Prefix, order.Repository = nodev1.Kind_KIND_CHECKPOINT, "r.example/c", "r.example/c/u"
+	t.Run("elsewhere", func(t *testing.T) { keepsOrder(t, order, "destination", "digest", "by_place", "wish") })
 }
 
 func keepsOrder(t *testing.T, order *nodev1.Operation, without ...protoreflect.Name) {

@@ -29,10 +29,22 @@ func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
 	case req.GetNode() == "" && s.Record != nil && !sameUID(s.Record, req.GetUid()):
 		return Change{}, held(s.Record, fmt.Sprintf("ensure VM %s of uid %s, where the record is of uid %s",
 			name(req.GetVm()), req.GetUid(), s.Record.GetUid()))
+	case req.GetNode() != "" && (req.GetPrefix() != "" || req.GetKeep() != 0):
+		return Change{}, fmt.Errorf("ensure the record of VM %s for node %s: prefix and keep are not the node's to say: %w",
+			name(req.GetVm()), req.GetNode(), errdefs.ErrPermissionDenied)
+	case req.GetKeep() > MaxKept:
+		return Change{}, fmt.Errorf("ensure the record of VM %s: keep %d: at most %d: %w", name(req.GetVm()), req.GetKeep(),
+			MaxKept, errdefs.ErrInvalidArgument)
 	case s.Record != nil:
 		return keep(s)
 	}
-	rec := Lift(&nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: cmp.Or(req.GetUid(), uid)}, s.Store.GetIncarnation())
+	if req.GetPrefix() != "" {
+		if err := record.CheckPrefix(req.GetPrefix()); err != nil {
+			return Change{}, fmt.Errorf("ensure the record of VM %s: %w", name(req.GetVm()), err)
+		}
+	}
+	rec := Lift(&nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: cmp.Or(req.GetUid(), uid),
+		Prefix: req.GetPrefix(), Keep: req.GetKeep()}, s.Store.GetIncarnation())
 	if req.GetNode() != "" {
 		own(rec, &nodev1.Owner{Node: req.GetNode()}, "")
 	}

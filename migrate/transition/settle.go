@@ -259,5 +259,6 @@ func absent(rec *nodev1.Record, holders []Holder, retired bool) {
 // one that a node names is asked with the credentials of others.
 func stores(rec *nodev1.Record, repository string) bool {
 	in := func(ref *nodev1.SnapshotRef) bool { return ref.GetRepository() == repository }
-	return repository != "" && (rec.GetRepository() == repository || slices.ContainsFunc(rec.GetSnapshots(), in))
+	return repository != "" && (rec.GetRepository() == repository || slices.ContainsFunc(rec.GetSnapshots(), in) ||
+		record.Given(rec, nil, repository))
 }

@@ -12,7 +12,7 @@ import (
 
 // list remembers the new snapshot for retention.
 func list(rec *nodev1.Record, op *nodev1.Operation, now time.Time) {
-	ref := refOf(op, op.GetKind() == nodev1.Kind_KIND_CHECKPOINT)
+	ref := refOf(rec, op, op.GetKind() == nodev1.Kind_KIND_CHECKPOINT)
 	ref.CreatedUnixNano = now.UnixNano()
 	ref.Name, ref.Pinned, ref.Manual = op.GetSnapshotName(), op.GetPinned(), op.GetManual()
 	add(rec, ref)
@@ -29,7 +29,7 @@ func add(rec *nodev1.Record, ref *nodev1.SnapshotRef) {
 // in the store. Its VM runs on; if that dies, this is the newest state there is of it.
 func save(rec *nodev1.Record, op *nodev1.Operation) {
 	if unlisted(rec, op) {
-		add(rec, refOf(op, true))
+		add(rec, refOf(rec, op, true))
 	}
 }
 
@@ -42,12 +42,13 @@ func unlisted(rec *nodev1.Record, op *nodev1.Operation) bool {
 
 // refOf is the snapshot of op. It is no younger than the moment in which its VM stopped for it. Where that was not
 // written down, it is no younger than its order.
-func refOf(op *nodev1.Operation, checkpoint bool) *nodev1.SnapshotRef {
+func refOf(rec *nodev1.Record, op *nodev1.Operation, checkpoint bool) *nodev1.SnapshotRef {
 	r, _ := record.ParseReceipt(op.GetReceipt()) // of one without a receipt nothing is told
 	return &nodev1.SnapshotRef{
 		Digest: op.GetDigest(), Repository: op.GetRepository(), Tag: op.GetTag(), Generation: op.GetGeneration(),
 		Operation: op.GetId(), CreatedUnixNano: cmp.Or(r.StopAt, op.GetStartedUnixNano(), op.GetOpenedUnixNano()),
 		Bytes: r.TotalBytes, NewBytes: r.PushedBytes, RamBytes: r.RAMBytes, Checkpoint: checkpoint, Node: op.GetSource(),
+		Given: record.Given(rec, op, op.GetRepository()),
 	}
 }
 
@@ -56,7 +57,7 @@ func refOf(op *nodev1.Operation, checkpoint bool) *nodev1.SnapshotRef {
 func Restorable(rec *nodev1.Record) []*nodev1.SnapshotRef {
 	refs := slices.Clone(rec.GetSnapshots())
 	if op := rec.GetOperation(); op != nil && unlisted(rec, op) {
-		refs = append(refs, refOf(op, true))
+		refs = append(refs, refOf(rec, op, true))
 	}
 	return refs
 }

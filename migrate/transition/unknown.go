@@ -30,7 +30,7 @@ func learn(rec *nodev1.Record, winner *Holder, holders []Holder, now time.Time) 
 		rec.Snapshots = slices.Insert(rec.Snapshots, 0, &nodev1.SnapshotRef{
 			Digest: h.GetDigest(), Repository: h.GetRepository(), Generation: h.GetGeneration(), Operation: h.GetOperation(),
 			Node:            h.Node,
-			CreatedUnixNano: now.UnixNano(), Checkpoint: !runs, Found: true,
+			CreatedUnixNano: now.UnixNano(), Checkpoint: !runs, Found: true, Given: record.Given(rec, nil, h.GetRepository()),
 		})
 	}
 }
@@ -49,11 +49,12 @@ func rest(rec *nodev1.Record, req *nodev1.RemoveRequest, now time.Time) []*nodev
 		return nil
 	}
 	var refs []*nodev1.SnapshotRef
-	add := func(repository, node string) {
+	add := func(repository, node string, given bool) {
 		if !record.InLayout(repository) {
 			node = ""
 		}
-		ref := &nodev1.SnapshotRef{Digest: record.RestOf(rec.GetUid(), node), Repository: repository, Node: node}
+		ref := &nodev1.SnapshotRef{Digest: record.RestOf(rec.GetUid(), node), Repository: repository, Node: node,
+			Given: given || record.Given(rec, nil, repository)}
 		same := func(o *nodev1.SnapshotRef) bool {
 			return o.GetRepository() == ref.GetRepository() && o.GetDigest() == ref.GetDigest()
 		}
@@ -62,9 +63,9 @@ func rest(rec *nodev1.Record, req *nodev1.RemoveRequest, now time.Time) []*nodev
 		}
 	}
 	for _, ref := range rec.GetSnapshots() {
-		add(ref.GetRepository(), ref.GetNode())
+		add(ref.GetRepository(), ref.GetNode(), ref.GetGiven())
 	}
-	add(rec.GetRepository(), rec.GetHome())
-	add(req.GetRepository(), req.GetPayer())
+	add(rec.GetRepository(), rec.GetHome(), false)
+	add(req.GetRepository(), req.GetPayer(), false)
 	return pendingDeletions(rec, refs, req.GetPayer(), now)
 }

@@ -415,8 +415,10 @@ type Operation struct {
 	ByPlace bool   `protobuf:"varint,75,opt,name=by_place,json=byPlace,proto3" json:"by_place,omitempty"`
 	Wish    string `protobuf:"bytes,76,opt,name=wish,proto3" json:"wish,omitempty"` // the node that was ordered; empty: any
 	// What the VM comes into at its destination, such as a pod's UID. Nothing else is received or restored there.
-	Place         string `protobuf:"bytes,77,opt,name=place,proto3" json:"place,omitempty"`
-	SourcePlace   string `protobuf:"bytes,78,opt,name=source_place,json=sourcePlace,proto3" json:"source_place,omitempty"` // of the record, when the operation was opened
+	Place       string `protobuf:"bytes,77,opt,name=place,proto3" json:"place,omitempty"`
+	SourcePlace string `protobuf:"bytes,78,opt,name=source_place,json=sourcePlace,proto3" json:"source_place,omitempty"` // of the record, when the operation was opened
+	// Of the order: below which its snapshot goes, where that is not where the VM's others go.
+	Prefix        string `protobuf:"bytes,79,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -766,6 +768,13 @@ func (x *Operation) GetSourcePlace() string {
 	return ""
 }
 
+func (x *Operation) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
 type Record struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Vm         *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -809,7 +818,11 @@ type Record struct {
 	// name: a node says what it likes of its own. Nothing is decided by it.
 	Name string `protobuf:"bytes,61,opt,name=name,proto3" json:"name,omitempty"`
 	// What the VM is in at its node (Operation.place); empty: it was not written down. Nothing else boots it there.
-	Place         string `protobuf:"bytes,63,opt,name=place,proto3" json:"place,omitempty"`
+	Place string `protobuf:"bytes,63,opt,name=place,proto3" json:"place,omitempty"`
+	// Below which its snapshots go, and how many of them stay: the controller's own word, of the snapshot class of the
+	// VM. Empty and 0: as its nodes are configured.
+	Prefix        string `protobuf:"bytes,64,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Keep          uint32 `protobuf:"varint,65,opt,name=keep,proto3" json:"keep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1031,6 +1044,20 @@ func (x *Record) GetPlace() string {
 		return x.Place
 	}
 	return ""
+}
+
+func (x *Record) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *Record) GetKeep() uint32 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
 }
 
 // Ended is what is known of the end of a VM that nobody owns since. It counts while the record
@@ -1383,6 +1410,7 @@ type SnapshotRef struct {
 	Parent        string `protobuf:"bytes,14,opt,name=parent,proto3" json:"parent,omitempty"`
 	NewBytes      uint64 `protobuf:"varint,15,opt,name=new_bytes,json=newBytes,proto3" json:"new_bytes,omitempty"`
 	RamBytes      uint64 `protobuf:"varint,16,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"` // that its VM had; 0: nobody wrote that down
+	Given         bool   `protobuf:"varint,17,opt,name=given,proto3" json:"given,omitempty"`                       // record or order said where it goes, and not the configuration of its node
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1527,6 +1555,13 @@ func (x *SnapshotRef) GetRamBytes() uint64 {
 		return x.RamBytes
 	}
 	return 0
+}
+
+func (x *SnapshotRef) GetGiven() bool {
+	if x != nil {
+		return x.Given
+	}
+	return false
 }
 
 // Owed is a snapshot that is to be deleted. Its VM may have no record any more.
@@ -1845,8 +1880,11 @@ type EnsureRequest struct {
 	// Of a VM that runs on that node without a record: a new record has this uid, and the node owns it at once.
 	// A controller of a build before makes a record with a uid of its own. With uid and no node the caller, who is the
 	// controller's host, says which VM it means: a record of another uid is another VM, and is refused (HeldError).
-	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Uid  string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// With uid and no node: what a new record has (Record).
+	Prefix        string `protobuf:"bytes,4,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Keep          uint32 `protobuf:"varint,5,opt,name=keep,proto3" json:"keep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1900,6 +1938,20 @@ func (x *EnsureRequest) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *EnsureRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *EnsureRequest) GetKeep() uint32 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
 }
 
 type OwnRequest struct {
@@ -4811,6 +4863,7 @@ type CheckpointRequest struct {
 	Scheduled     bool                   `protobuf:"varint,9,opt,name=scheduled,proto3" json:"scheduled,omitempty"`    // the VM's schedule asks for it; else a person does
 	Generation    uint64                 `protobuf:"varint,12,opt,name=generation,proto3" json:"generation,omitempty"` // as in WakeRequest, as is the next one
 	Uid           string                 `protobuf:"bytes,13,opt,name=uid,proto3" json:"uid,omitempty"`
+	Prefix        string                 `protobuf:"bytes,14,opt,name=prefix,proto3" json:"prefix,omitempty"` // as in Operation
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4918,6 +4971,13 @@ func (x *CheckpointRequest) GetGeneration() uint64 {
 func (x *CheckpointRequest) GetUid() string {
 	if x != nil {
 		return x.Uid
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
 	}
 	return ""
 }
@@ -9061,7 +9121,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"3\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xc7\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"\xdf\n" +
 	"\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
@@ -9116,7 +9176,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\bby_place\x18K \x01(\bR\abyPlace\x12\x12\n" +
 	"\x04wish\x18L \x01(\tR\x04wish\x12\x14\n" +
 	"\x05place\x18M \x01(\tR\x05place\x12!\n" +
-	"\fsource_place\x18N \x01(\tR\vsourcePlace\"\xe0\x06\n" +
+	"\fsource_place\x18N \x01(\tR\vsourcePlace\x12\x16\n" +
+	"\x06prefix\x18O \x01(\tR\x06prefix\"\x8c\a\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -9149,7 +9210,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04base\x18< \x01(\tR\x04base\x12\x15\n" +
 	"\x06ran_on\x18> \x03(\tR\x05ranOn\x12\x12\n" +
 	"\x04name\x18= \x01(\tR\x04name\x12\x14\n" +
-	"\x05place\x18? \x01(\tR\x05place\"c\n" +
+	"\x05place\x18? \x01(\tR\x05place\x12\x16\n" +
+	"\x06prefix\x18@ \x01(\tR\x06prefix\x12\x12\n" +
+	"\x04keep\x18A \x01(\rR\x04keep\"c\n" +
 	"\x05Ended\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -9179,7 +9242,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05place\x18\t \x01(\tR\x05place\"9\n" +
 	"\bSchedule\x12\x19\n" +
 	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
-	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xb7\x03\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xcd\x03\n" +
 	"\vSnapshotRef\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1e\n" +
 	"\n" +
@@ -9203,7 +9266,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06manual\x18\r \x01(\bR\x06manual\x12\x16\n" +
 	"\x06parent\x18\x0e \x01(\tR\x06parent\x12\x1b\n" +
 	"\tnew_bytes\x18\x0f \x01(\x04R\bnewBytes\x12\x1b\n" +
-	"\tram_bytes\x18\x10 \x01(\x04R\bramBytes\"\xc3\x01\n" +
+	"\tram_bytes\x18\x10 \x01(\x04R\bramBytes\x12\x14\n" +
+	"\x05given\x18\x11 \x01(\bR\x05given\"\xc3\x01\n" +
 	"\x04Owed\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +
@@ -9229,11 +9293,13 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\arecords\x18\x01 \x03(\v2\x16.godwit.node.v1.RecordR\arecords\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\x12\x17\n" +
 	"\x04owes\x18\x03 \x01(\bH\x00R\x04owes\x88\x01\x01B\a\n" +
-	"\x05_owes\"Y\n" +
+	"\x05_owes\"\x85\x01\n" +
 	"\rEnsureRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"v\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x16\n" +
+	"\x06prefix\x18\x04 \x01(\tR\x06prefix\x12\x12\n" +
+	"\x04keep\x18\x05 \x01(\rR\x04keep\"v\n" +
 	"\n" +
 	"OwnRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x12\n" +
@@ -9510,7 +9576,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\a \x01(\x04R\n" +
 	"generation\x12\x10\n" +
-	"\x03uid\x18\b \x01(\tR\x03uid\"\xd1\x02\n" +
+	"\x03uid\x18\b \x01(\tR\x03uid\"\xe9\x02\n" +
 	"\x11CheckpointRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12 \n" +
@@ -9525,7 +9591,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\f \x01(\x04R\n" +
 	"generation\x12\x10\n" +
-	"\x03uid\x18\r \x01(\tR\x03uid\"-\n" +
+	"\x03uid\x18\r \x01(\tR\x03uid\x12\x16\n" +
+	"\x06prefix\x18\x0e \x01(\tR\x06prefix\"-\n" +
 	"\rStatusRequest\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\"\xa4\x02\n" +
 	"\x0eStatusResponse\x127\n" +

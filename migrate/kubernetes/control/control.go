@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -35,6 +36,7 @@ type Controller struct {
 type PodsOfNodes interface {
 	nodev1.PodsService
 	Boots(ctx context.Context, rec *nodev1.Record, node string) error
+	Places(ctx context.Context, rec *nodev1.Record, op *nodev1.Operation, node string) error
 }
 
 // Open opens the records in an API server. The notes of nodes are in a namespace. cfg is the configuration of a node:
@@ -56,7 +58,7 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 	policy := controller.PolicyOf(cfg, cfg.Registry.Repository)
 	policy.OwnWakes, policy.Reserved = true, reserved
 	if pods != nil {
-		policy.Boots = pods.Boots
+		policy.Boots, policy.Places = pods.Boots, pods.Places
 	}
 	alone, err := control.OpenAlone(ctx, control.Options{
 		Config: cfg, Store: st, Name: "kubernetes " + namespace, Records: controller.New(st).Under(policy), Policy: policy,
@@ -104,8 +106,8 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // repository is where the snapshots of a VM go; empty: nowhere.
 func repository(cfg *config.Config, rec *nodev1.Record) string {
-	if cfg.Registry.Repository == "" {
-		return ""
+	if prefix := cmp.Or(rec.GetPrefix(), cfg.Registry.Repository); prefix != "" {
+		return snapshot.Repository(prefix, rec.GetUid())
 	}
-	return snapshot.Repository(cfg.Registry.Repository, rec.GetUid())
+	return ""
 }

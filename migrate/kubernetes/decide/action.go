@@ -59,7 +59,8 @@ type Action struct {
 	// AddressesOf is the pod in which they were seen.
 	AddressesOf types.UID
 	Content     *v1alpha1.VMSnapshotContent
-	Digest      string // TrimSnapshot
+	Digest      string                    // TrimSnapshot
+	Class       *v1alpha1.VMSnapshotClass // EnsureRecord: where the VM's snapshots go; nil: as its nodes are configured
 
 	// Waits is why nothing is done although something is wanted. Refused: nothing will be until somebody changes
 	// something.

@@ -148,3 +148,11 @@ func ContentStatus(old v1alpha1.VMSnapshotContentStatus, generation int64, next 
 	}
 	return s
 }
+
+// Orders reports whether a work order is for this checkpoint of a node, and says where it goes.
+func Orders(c *v1alpha1.VMSnapshotContent, rec *nodev1.Record, op *nodev1.Operation, node string) bool {
+	return c.DeletionTimestamp == nil && c.Spec.SnapshotRef.UID == op.GetId() && c.Spec.Source.NodeName == node &&
+		c.Spec.Repository != "" && c.Spec.Repository == op.GetPrefix() &&
+		c.Labels[pods.LabelRecordUID] == rec.GetUid() &&
+		c.Spec.Source.PodRef.Namespace+"."+c.Labels[pods.LabelVM] == rec.GetVm().GetId()
+}

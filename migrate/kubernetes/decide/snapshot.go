@@ -28,8 +28,9 @@ type Snapshot struct {
 	Named  *v1alpha1.VMSnapshotContent
 	// Labelled are the work orders that have the snapshot's uid as a label.
 	Labelled []v1alpha1.VMSnapshotContent
-	Claimed  bool // a node has the claim of its capture
-	Engine   bool // orders reach nodes
+	Class    Class // that it names, where it has no work order yet
+	Claimed  bool  // a node has the claim of its capture
+	Engine   bool  // orders reach nodes
 	Unread   error
 }
 
@@ -117,6 +118,10 @@ func (o Snapshot) follow(c *v1alpha1.VMSnapshotContent) Action {
 	case meta.IsStatusConditionTrue(c.Status.Conditions, CondReady) && ref.GetDigest() != c.Status.Digest:
 		return wait(ReasonNotListed, fmt.Sprintf("the record lists snapshot %s, and node %s says %s", ref.GetDigest(),
 			c.Spec.Source.NodeName, c.Status.Digest))
+	case c.Spec.Repository != "" && ref.GetRepository() != c.Spec.Repository+"/"+o.Record.GetUid():
+		// as a node of an earlier release does, which reads no place in an order
+		return refuse(ReasonElsewhere, fmt.Sprintf("node %s has put it into %s, and not below %s: upgrade the node, and "+
+			"make another VMSnapshot", c.Spec.Source.NodeName, ref.GetRepository(), c.Spec.Repository))
 	case !meta.IsStatusConditionTrue(c.Status.Conditions, CondReady):
 		return wait(ReasonOperation, "node "+c.Spec.Source.NodeName+" has not said so yet")
 	}
@@ -126,9 +131,6 @@ func (o Snapshot) follow(c *v1alpha1.VMSnapshotContent) Action {
 // order makes the work order, once the pod of the source has a node. Until then it waits, and nothing has failed.
 func (o Snapshot) order() Action {
 	snap, from := o.Object, o.Object.Spec.Source
-	if snap.Spec.ClassName != "" {
-		return refuse(ReasonUnsupported, "className: snapshots go to the repository of their node. Leave it away")
-	}
 	switch {
 	case from.VMRef != nil && o.VM == nil:
 		return wait(ReasonSourceNotFound, "there is no VirtualMachine "+from.VMRef.Name)
@@ -151,12 +153,17 @@ func (o Snapshot) order() Action {
 	case !pods.Names(o.Record, o.Pod):
 		return wait(ReasonNoNode, "the record does not name pod "+o.Pod.Name)
 	}
-	return Action{Do: MakeContent, Content: content(snap, o.Pod)}
+	next := o.Class.Waits()
+	if next.Waits == "" {
+		next = Action{Do: MakeContent, Content: content(snap, o.Pod, o.Class.Object)}
+	}
+	return next
 }
 
 // content is the work order. Its labels are the operator's word of which VM is meant; its spec is what the node checks.
-func content(snap *v1alpha1.VMSnapshot, pod *corev1.Pod) *v1alpha1.VMSnapshotContent {
-	return &v1alpha1.VMSnapshotContent{
+func content(snap *v1alpha1.VMSnapshot, pod *corev1.Pod, class *v1alpha1.VMSnapshotClass,
+) *v1alpha1.VMSnapshotContent {
+	c := &v1alpha1.VMSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{Name: OrderName(snap.UID), Finalizers: []string{FinalizerSnapshot},
 			Labels: map[string]string{LabelNode: NodeLabel(pod.Spec.NodeName), LabelSnapshotUID: string(snap.UID),
 				pods.LabelVM: pod.Labels[pods.LabelVM], pods.LabelRecordUID: pod.Labels[pods.LabelRecordUID]}},
@@ -166,6 +173,10 @@ func content(snap *v1alpha1.VMSnapshot, pod *corev1.Pod) *v1alpha1.VMSnapshotCon
 				Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}},
 		},
 	}
+	if class != nil {
+		c.Spec.Repository = class.Spec.Repository
+	}
+	return c
 }
 
 // end removes the work order, has the record owe the snapshot, and lets the object go, in this order.

@@ -71,8 +71,8 @@ func TestNextSnapshot(t *testing.T) {
 		"no such pod":      {[]do{byPod, func(o *decide.Snapshot) { o.Pod = nil }}, fails(decide.ReasonSourceNotFound)},
 		"another pod":      {[]do{byPod, func(o *decide.Snapshot) { o.Pod.UID = "u9" }}, fails(decide.ReasonStaleSource)},
 		"a pod that ends":  {[]do{byPod, func(o *decide.Snapshot) { ending(o.Pod) }}, fails(decide.ReasonSourceGone)},
-		"a class": {[]do{func(o *decide.Snapshot) { o.Object.Spec.ClassName = "c" }},
-			fails(decide.ReasonUnsupported)},
+		"a class that is not there": {[]do{func(o *decide.Snapshot) { o.Class.Name = "c" }},
+			waits(decide.ReasonClassNotFound)},
 		"the name is taken": {[]do{hasOrder(""), func(o *decide.Snapshot) {
 			o.Named.Spec.SnapshotRef.UID, o.Labelled = "s0", nil
 		}}, fails(decide.ReasonContentConflict)},
@@ -91,6 +91,12 @@ func TestNextSnapshot(t *testing.T) {
 		"two digests": {[]do{hasOrder(decide.CondReady), lists, func(o *decide.Snapshot) {
 			o.Record.Snapshots[0].Digest = "sha256:other"
 		}}, waits(decide.ReasonNotListed)},
+		"where its class says": {[]do{hasOrder(decide.CondReady), lists, func(o *decide.Snapshot) {
+			o.Labelled[0].Spec.Repository, o.Record.Snapshots[0].Repository = "reg.example/gold", "reg.example/gold/u1"
+		}}, want{do: decide.None}},
+		"elsewhere than its class says": {[]do{hasOrder(decide.CondReady), lists, func(o *decide.Snapshot) {
+			o.Labelled[0].Spec.Repository, o.Record.Snapshots[0].Repository = "reg.example/gold", "r/u1"
+		}}, fails(decide.ReasonElsewhere)},
 		"listed, and not said": {[]do{hasOrder(""), lists}, waits(decide.ReasonOperation)},
 		"the order was deleted": {[]do{hasOrder(""), func(o *decide.Snapshot) { gone(&o.Labelled[0]) }},
 			want{do: decide.ReleaseContent}},

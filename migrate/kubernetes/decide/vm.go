@@ -41,6 +41,7 @@ type VM struct {
 	Cordoned bool   // the node that the VM is wanted on takes no pods
 
 	Images   map[string]string // as in pods.Input; as they were written down while the VM ran
+	Class    Class             // of a VM without a record
 	Running  map[string]string // images of the pod that the record names; empty: it does not tell all of them
 	Template string            // that the VM booted from, as it was written down while it ran; empty: not known
 	// Addresses of the VM, as they were written down while it ran; and how its next pod asks for them.
@@ -178,7 +179,11 @@ func (o VM) new() Action {
 	if o.Object.Spec.RestoreFrom != nil {
 		return refuse(ReasonEngineMissing, "restoreFrom: this operator cannot begin from a snapshot yet")
 	}
-	return Action{Do: EnsureRecord}
+	next := o.Class.Waits()
+	if next.Waits == "" {
+		next = Action{Do: EnsureRecord, Class: o.Class.Object}
+	}
+	return next
 }
 
 // runs is a VM that a node has, with nothing at work on it.

@@ -168,6 +168,6 @@ func request(c *v1alpha1.VMSnapshotContent) *nodev1.CheckpointRequest {
 	return &nodev1.CheckpointRequest{
 		Vm:        &nodev1.VM{Namespace: store.Kubernetes, Id: c.Spec.Source.PodRef.Namespace + "." + c.Labels[pods.LabelVM]},
 		Operation: c.Spec.SnapshotRef.UID, Name: decide.OrderName(types.UID(c.Spec.SnapshotRef.UID)),
-		Uid: c.Labels[pods.LabelRecordUID],
+		Uid: c.Labels[pods.LabelRecordUID], Prefix: c.Spec.Repository,
 	}
 }

@@ -3,6 +3,7 @@
 package nodeagent
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -103,7 +104,8 @@ func (g *godwitd) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest)
 		}
 		op := &nodev1.Operation{Id: req.GetOperation(), Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Source: "a",
 			Generation: rec.GetGeneration(), Managed: true, Manual: true, SnapshotName: req.GetName(),
-			Repository: "r/" + rec.GetUid(), Tag: "t-" + req.GetOperation()}
+			Repository: cmp.Or(req.GetPrefix(), "r") + "/" + rec.GetUid(), Prefix: req.GetPrefix(),
+			Tag: "t-" + req.GetOperation()}
 		rec, err = g.records.Open(ctx, &nodev1.OpenRequest{Vm: req.GetVm(), Operation: op, Uid: rec.GetUid()})
 		if err != nil {
 			return nil, err

@@ -38,7 +38,7 @@ func (b base) tell(ctx context.Context, o client.Object, next decide.Action) err
 	if err := b.client.Status().Update(ctx, o); err != nil {
 		return err
 	}
-	if next.Refused {
+	if next.Refused || decide.OfClass(next.Waits) {
 		b.events.Eventf(o, nil, corev1.EventTypeWarning, string(next.Waits), "Refuse", "%s", next.Message)
 	}
 	return nil
@@ -90,7 +90,7 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 	case decide.AddFinalizer, decide.DropFinalizer, decide.SetMode:
 		return b.change(ctx, vm, next.Do)
 	case decide.EnsureRecord:
-		return b.records.ensure(ctx, id, pods.RecordUID(vm))
+		return b.records.ensure(ctx, id, pods.RecordUID(vm), next.Class)
 	case decide.RemoveRecord:
 		return b.records.remove(ctx, id, o.Record.GetUid())
 	case decide.MakePod:

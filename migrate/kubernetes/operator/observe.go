@@ -93,6 +93,12 @@ func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 		}
 		o.Images, o.Addresses, o.AddressesOf, o.Template = noted.Images, noted.Addresses, noted.Of, noted.Template
 	}
+	if o.Record == nil && vm.DeletionTimestamp == nil { // a record that is there says where its snapshots go
+		o.Class, err = v.Class(ctx, vm.Namespace, "spec.snapshotClassName", vm.Spec.SnapshotClassName, true)
+		if err != nil {
+			return err
+		}
+	}
 	if o.Orders, err = v.Orders(ctx, vm.Namespace, vm.Name); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/transition"
 
@@ -47,8 +48,9 @@ type records struct {
 
 func vmOf(id string) *nodev1.VM { return &nodev1.VM{Namespace: store.Kubernetes, Id: id} }
 
-// ensure makes the record of a VM with its uid. One that is there under another uid is left, and refused.
-func (r records) ensure(ctx context.Context, id, uid string) error {
+// ensure makes the record of a VM with its uid. The record says where its snapshots go. One that is there under another
+// uid is left, and refused.
+func (r records) ensure(ctx context.Context, id, uid string, class *v1alpha1.VMSnapshotClass) error {
 	vm := vmOf(id)
 	state, err := r.store.Load(ctx, vm, transition.Asked{})
 	if err != nil {
@@ -57,7 +59,11 @@ func (r records) ensure(ctx context.Context, id, uid string) error {
 	if err := transition.Closed(state.Store); err != nil {
 		return err
 	}
-	change, err := transition.Ensure(state, &nodev1.EnsureRequest{Vm: vm}, uid)
+	req := &nodev1.EnsureRequest{Vm: vm}
+	if class != nil {
+		req.Prefix, req.Keep = class.Spec.Repository, decide.Keep(class)
+	}
+	change, err := transition.Ensure(state, req, uid)
 	if err != nil {
 		return err
 	}

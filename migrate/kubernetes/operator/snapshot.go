@@ -111,6 +111,11 @@ func (v View) snapshot(ctx context.Context, o *decide.Snapshot) error {
 		return fmt.Errorf("list work orders of VMSnapshot %s/%s: %w", snap.Namespace, snap.Name, err)
 	}
 	o.Labelled = list.Items
+	if !there && len(list.Items) == 0 { // what is ordered is ordered, whatever becomes of the class
+		if o.Class, err = v.Class(ctx, snap.Namespace, "spec.className", snap.Spec.ClassName, false); err != nil {
+			return err
+		}
+	}
 	if from.PodRef != nil {
 		if o.Pod, err = v.pod(ctx, types.NamespacedName{Namespace: snap.Namespace, Name: from.PodRef.Name}); err != nil {
 			return err
@@ -217,7 +222,7 @@ func (r snapshots) say(ctx context.Context, was, said *v1alpha1.VMSnapshot, next
 	switch {
 	case next.Refused:
 		r.events.Eventf(said, nil, corev1.EventTypeWarning, eventFailed, "Capture", "%s: %s", next.Waits, next.Message)
-	case next.Waits == decide.ReasonAmbiguous:
+	case next.Waits == decide.ReasonAmbiguous, decide.OfClass(next.Waits):
 		r.events.Eventf(said, nil, corev1.EventTypeWarning, string(next.Waits), "Look", "%s", next.Message)
 	case isReady(said) && !isReady(was):
 		r.events.Eventf(said, nil, corev1.EventTypeNormal, eventCreated, "Capture", "snapshot %s", said.Status.Digest)

@@ -10,13 +10,17 @@ type Retention struct {
 	Keep *int32 `json:"keep,omitempty"`
 }
 
-// VMSnapshotClassSpec is where snapshots lie, and who may put them there.
+// VMSnapshotClassSpec is where snapshots lie, and who may put them there. What records have of it cannot be changed.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.retention) == has(oldSelf.retention) && (!has(self.retention) || self.retention == oldSelf.retention)",message="retention cannot be changed, since VMs have it already: make another VMSnapshotClass"
 type VMSnapshotClassSpec struct {
 	// Repository is the prefix of each VM's own one.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9._:-]*[a-z0-9])?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$`
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="repository cannot be changed, since snapshots lie there: make another VMSnapshotClass"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('oci-layout:')",message="repository is that of a registry, and no directory of a node"
 	Repository string `json:"repository"`
 	// +optional
 	PullSecretRef *SecretRef `json:"pullSecretRef,omitempty"`

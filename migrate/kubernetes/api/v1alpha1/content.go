@@ -16,6 +16,11 @@ type ContentSource struct {
 type VMSnapshotContentSpec struct {
 	SnapshotRef NamespacedRef `json:"snapshotRef"`
 	Source      ContentSource `json:"source"`
+	// Repository is the prefix of each VM's own one, by the class of the snapshot; empty: where the VM's others go.
+	//
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Repository string `json:"repository,omitempty"`
 }
 
 // VMSnapshotContentStatus is the node's word.

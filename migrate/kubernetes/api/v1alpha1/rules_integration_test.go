@@ -50,7 +50,15 @@ var refusals = []refusal{
 	{"source of a snapshot", snapshots, "spec.source.vmRef.name", "a", "b", "make another VMSnapshot"},
 	{"node of a work order", contents, "spec.source.nodeName", "a", "b", "a work order cannot be changed"},
 	{"repository without a path", classes, "spec.repository", "registry.example", nil, "spec.repository"},
-	{"repository", classes, "spec.repository", "registry.example/a", "registry.example/b", ""},
+	{"repository", classes, "spec.repository", "registry.example/a", "registry.example/b", "make another VMSnapshotClass"},
+	{"a directory as repository", classes, "spec.repository", "oci-layout:1/x", nil, "no directory"},
+	{"a path as repository", classes, "spec.repository", "oci-layout:x/y", nil, "spec.repository"},
+	{"retention of a class", classes, "spec.retention", fieldsOf{"keep": int64(1)}, fieldsOf{"keep": int64(2)},
+		"make another VMSnapshotClass"},
+	{"retention of a class that had none", classes, "spec.retention", nil, fieldsOf{"keep": int64(2)},
+		"make another VMSnapshotClass"},
+	{"namespaces of a class", classes, "spec.allowedNamespaces", nil, fieldsOf{}, ""},
+	{"place of a work order", contents, "spec.repository", "r/a", "r/b", "a work order cannot be changed"},
 	{"VM of a record", records, "spec.vm.id", "a.b", "a.c", "a record is that of one VM"},
 }
 

@@ -1,0 +1,32 @@
+package record
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+var prefixForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+$`)
+
+// prefixMax is the longest prefix, in bytes.
+const prefixMax = 512
+
+// CheckPrefix refuses what is no prefix of repositories of a registry. A directory is one node's own: no record and no
+// order names it.
+func CheckPrefix(prefix string) error {
+	if !prefixForm.MatchString(prefix) || len(prefix) > prefixMax || InLayout(prefix) {
+		return fmt.Errorf("prefix %.80q of repositories: use HOST[:PORT]/PATH of a registry: %w", prefix,
+			errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Given reports whether a VM's record, or the order of an operation, says that a repository is where its snapshots go.
+func Given(rec *nodev1.Record, op *nodev1.Operation, repository string) bool {
+	prefix, own := strings.CutSuffix(repository, "/"+rec.GetUid())
+	return own && rec.GetUid() != "" && prefix != "" && (prefix == rec.GetPrefix() || prefix == op.GetPrefix())
+}

@@ -1,0 +1,95 @@
+package controller_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+
+	"godwit.dev/godwit/migrate/controller"
+	"godwit.dev/godwit/migrate/store/storetest"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+func elsewhere(rec *nodev1.Record, id, prefix, uid string) *nodev1.OpenRequest {
+	req := hibernate(rec, "src", prefix+"/"+uid)
+	req.Operation.Id, req.Operation.Kind, req.Operation.Prefix = id, nodev1.Kind_KIND_CHECKPOINT, prefix
+	return req
+}
+
+// A node puts a snapshot where the record says, or where the controller has ordered this checkpoint of this node.
+func TestPlaceThatIsGiven(t *testing.T) {
+	policy := controller.Policy{Repositories: []string{"reg/vms"}}
+	policy.Places = func(_ context.Context, _ *nodev1.Record, op *nodev1.Operation, node string) error {
+		if op.GetId() == "ordered" && op.GetPrefix() == "reg.example/gold" && node == "src" {
+			return nil
+		}
+		return fmt.Errorf("not ordered: %w", errdefs.ErrPermissionDenied)
+	}
+	mine := controller.WithPeer(t.Context(), "src")
+	for name, test := range map[string]struct {
+		places     bool
+		id, prefix string
+		foreign    bool
+		want       func(error) bool
+	}{
+		"the record's":            {true, "own", "reg.example/class", false, nil},
+		"ordered":                 {true, "ordered", "reg.example/gold", false, nil},
+		"another order":           {true, "other", "reg.example/gold", false, errdefs.IsPermissionDenied},
+		"another prefix":          {true, "ordered", "reg.example/other", false, errdefs.IsPermissionDenied},
+		"no orders":               {false, "ordered", "reg.example/gold", false, errdefs.IsPermissionDenied},
+		"another VM's repository": {true, "ordered", "reg.example/gold", true, errdefs.IsInvalidArgument},
+		"a directory":             {true, "ordered", "oci-layout:/etc", false, errdefs.IsInvalidArgument},
+	} {
+		t.Run(name, func(t *testing.T) {
+			under := policy
+			if !test.places {
+				under.Places = nil
+			}
+			s := controller.New(storetest.NewMemory()).Under(under)
+			rec, err := s.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vmOf("web"), Uid: uuid.NewString(),
+				Prefix: "reg.example/class"})
+			if err == nil {
+				rec, err = s.Own(mine, &nodev1.OwnRequest{Vm: vmOf("web"), Node: "src", Generation: rec.GetGeneration()})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			uid := rec.GetUid()
+			if test.foreign {
+				uid = uuid.NewString()
+			}
+			_, err = s.Open(mine, elsewhere(rec, test.id, test.prefix, uid))
+			if test.want == nil && err != nil || test.want != nil && !test.want(err) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Without an order that says so, a hibernate goes to the record's place, and to no other VM's.
+func TestPlaceOfTheRecord(t *testing.T) {
+	s := controller.New(storetest.NewMemory()).Under(controller.Policy{Repositories: []string{"reg/vms"}})
+	mine := controller.WithPeer(t.Context(), "src")
+	rec, err := s.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vmOf("web"), Uid: uuid.NewString(),
+		Prefix: "reg.example/class"})
+	if err == nil {
+		rec, err = s.Own(mine, &nodev1.OwnRequest{Vm: vmOf("web"), Node: "src", Generation: rec.GetGeneration()})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := owned(t, s, "src", "plain")
+	for what, of := range map[string]*nodev1.Record{"a VM of no class": plain, "another VM's": rec} {
+		_, err := s.Open(mine, hibernate(of, "src", "reg.example/class/"+plain.GetUid()))
+		if !errdefs.IsPermissionDenied(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := s.Open(mine, hibernate(rec, "src", "reg.example/class/"+rec.GetUid())); err != nil {
+		t.Error(err)
+	}
+}

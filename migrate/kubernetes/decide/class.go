@@ -1,0 +1,120 @@
+package decide
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+)
+
+// AnnotationDefault of a VMSnapshotClass, as "true", makes it that of VMs which name none.
+const AnnotationDefault = "godwit.dev/is-default-class"
+
+// The reasons for which a class cannot be used yet.
+const (
+	ReasonClassNotFound    Reason = "ClassNotFound"
+	ReasonClassNotAllowed  Reason = "ClassNotAllowed"
+	ReasonClassUnsupported Reason = "ClassUnsupported"
+)
+
+// OfClass reports whether a reason is one for which a class cannot be used. People are told it by an event.
+func OfClass(why Reason) bool {
+	switch why {
+	case ReasonClassNotFound, ReasonClassNotAllowed, ReasonClassUnsupported:
+		return true
+	}
+	return false
+}
+
+// Class is what was observed of the class of snapshots that an object has.
+type Class struct {
+	Field     string // of the object that names it
+	Name      string // that it has; empty: the class is the default one
+	Object    *v1alpha1.VMSnapshotClass
+	Namespace *corev1.Namespace // of the object that has it; nil: it is gone
+}
+
+// Default is the class of objects of a namespace that name none; nil: there is none. Of several the newest counts, as
+// of storage classes.
+func Default(all []v1alpha1.VMSnapshotClass, namespace *corev1.Namespace) (is *v1alpha1.VMSnapshotClass) {
+	for i := range all {
+		c := &all[i]
+		if c.Annotations[AnnotationDefault] != "true" || !allows(c, namespace) {
+			continue
+		}
+		if is == nil || newer(c, is) {
+			is = c
+		}
+	}
+	return is
+}
+
+func newer(a, b *v1alpha1.VMSnapshotClass) bool {
+	if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+		return c > 0
+	}
+	return strings.Compare(a.Name, b.Name) < 0
+}
+
+// allows reports whether objects of a namespace may use a class. One that says nothing allows none.
+func allows(c *v1alpha1.VMSnapshotClass, namespace *corev1.Namespace) bool {
+	if c.Spec.AllowedNamespaces == nil || namespace == nil {
+		return false
+	}
+	selector, err := metav1.LabelSelectorAsSelector(c.Spec.AllowedNamespaces)
+	return err == nil && selector.Matches(labels.Set(namespace.Labels))
+}
+
+// Waits says why the class cannot be used yet, and who mends it by what. Nothing has failed then.
+func (c Class) Waits() Action {
+	class := c.Object
+	switch {
+	case class == nil && c.Name == "":
+		return Action{Do: None}
+	case class == nil:
+		return c.wait(ReasonClassNotFound, fmt.Sprintf("%s: there is no VMSnapshotClass %s. An administrator may make it; "+
+			"kubectl get vmsnapclass has those that there are", c.Field, c.Name))
+	case !allows(class, c.Namespace):
+		return c.wait(ReasonClassNotAllowed, fmt.Sprintf("%s: VMSnapshotClass %s does not allow this namespace. An "+
+			"administrator may change its spec.allowedNamespaces, or the labels of the namespace", c.Field, class.Name))
+	}
+	if field := unsupported(class.Spec); field != "" {
+		return c.wait(ReasonClassUnsupported, fmt.Sprintf("%s: VMSnapshotClass %s has spec.%s: an administrator leaves it "+
+			"away", c.Field, class.Name, field))
+	}
+	return Action{Do: None}
+}
+
+// unsupported is what a class has that nothing honours.
+func unsupported(spec v1alpha1.VMSnapshotClassSpec) string {
+	switch {
+	case spec.PullSecretRef != nil:
+		return "pullSecretRef, and nodes log in by their own configuration"
+	case spec.SealSecretRef != nil:
+		return "sealSecretRef, and nodes seal by their own configuration"
+	case spec.SignSecretRef != nil:
+		return "signSecretRef, and nodes sign by their own configuration"
+	case spec.MinGraceSeconds != nil:
+		return "minGraceSeconds, and the template of a VM has terminationGracePeriodSeconds for it"
+	}
+	return ""
+}
+
+// wait looks again by itself: a class concerns objects that it does not know.
+func (c Class) wait(why Reason, message string) Action {
+	next := wait(why, message)
+	next.After = lookAgain
+	return next
+}
+
+// Keep is how many snapshots of a VM of this class stay; 0: as its nodes are configured.
+func Keep(c *v1alpha1.VMSnapshotClass) uint32 {
+	if c == nil || c.Spec.Retention.Keep == nil {
+		return 0
+	}
+	return uint32(max(0, *c.Spec.Retention.Keep))
+}
