@@ -31,6 +31,11 @@ func (p *pushing) openClones(spaces []worker.Space) {
 // disksInPause says which disks were read in the pause, and why.
 func disksInPause(disks []snapshot.DiskInPause) (notes []string) {
 	for _, d := range disks {
+		if d.Noted {
+			notes = append(notes, fmt.Sprintf("disk %s: %.1f MiB that were written meanwhile were read in the pause: %s", d.Disk,
+				float64(d.Read)/(1<<20), d.Why))
+			continue
+		}
 		notes = append(notes, fmt.Sprintf("disk %s: %.1f MiB were read in the pause, and what was written was copied: %s",
 			d.Disk, float64(d.Read)/(1<<20), d.Why))
 	}

@@ -19,6 +19,7 @@ type livePause struct {
 	state *os.File
 	// paused is of a task that was paused before: its guest cannot be asked anything.
 	paused bool
+	notes  diskNotes
 
 	begun, stopped, saved time.Time
 	bootID                string
@@ -120,6 +121,7 @@ func (s *livePause) Save(ctx context.Context) (json.RawMessage, error) {
 	if err := s.vm.machine.SaveState(ctx, s.state); err != nil {
 		return nil, err
 	}
+	s.notes.settle()
 	s.saved = time.Now()
 	return data, s.c.markSaved()
 }

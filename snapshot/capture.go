@@ -88,7 +88,7 @@ func (c *capture) run() error {
 	if err := c.pre.Open(); err != nil {
 		return err
 	}
-	if c.push.o.Live != nil && c.push.o.Budget > 0 && c.push.o.Tracker == nil {
+	if c.push.o.Live != nil && c.push.o.Budget > 0 && c.push.o.Tracker == nil && !c.pre.NotesDisks() {
 		if rest, known := c.changedPages(); known && c.pre.Fits(rest) {
 			c.pre.AtOnce() // every page is compared in the pause anyway
 		}

@@ -121,13 +121,19 @@ func newMachine(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	rw := filepath.Join(dir, "rw.ext4")
-	if err := ext4.Create(rw, 256<<20, ext4.WithDir("/upper", 0o755, 0, 0),
-		ext4.WithDir("/work", 0o755, 0, 0)); err != nil {
-		t.Fatal(err)
-	}
+	writable(t, rw)
 	m.disk("layer0", layer(t, dir), true)
 	m.disk("rw", rw, false)
 	return m
+}
+
+// writable makes the disk that a container writes to.
+func writable(t *testing.T, path string) {
+	t.Helper()
+	if err := ext4.Create(path, 256<<20, ext4.WithDir("/upper", 0o755, 0, 0),
+		ext4.WithDir("/work", 0o755, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (m *machine) disk(id, path string, readOnly bool) {

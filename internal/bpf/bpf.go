@@ -1,6 +1,6 @@
-// Package bpf loads small programs into the kernel: a rule for the devices of a cgroup, and one for connections in a
-// network namespace. It speaks to the kernel itself, because a library for all of bpf(2) is larger than the guest's
-// whole agent.
+// Package bpf loads small programs into the kernel: a rule for the devices of a cgroup, one for connections in a
+// network namespace, and notes of what is written to a file. It speaks to the kernel itself, because a library for all
+// of bpf(2) is larger than the guest's whole agent.
 package bpf
 
 import (
@@ -84,6 +84,10 @@ func uninterrupted(load func() (int, error)) (fd int, err error) {
 
 // load loads a program. attach is what it is for, where its kind has several uses.
 func load(kind, attach uint32, program []instruction) (*os.File, error) {
+	return loadWith(kind, attach, program, func(*attr) {})
+}
+
+func loadWith(kind, attach uint32, program []instruction, more func(*attr)) (*os.File, error) {
 	code := encode(program)
 	a := new(attr)
 	a.u32(0, kind)
@@ -91,6 +95,7 @@ func load(kind, attach uint32, program []instruction) (*os.File, error) {
 	a.pointer(8, unsafe.Pointer(unsafe.SliceData(code)))
 	a.pointer(16, unsafe.Pointer(unsafe.SliceData(license)))
 	a.u32(68, attach) // expected_attach_type
+	more(a)
 	fd, err := uninterrupted(func() (int, error) { return bpf(unix.BPF_PROG_LOAD, a) })
 	runtime.KeepAlive(code)
 	if err != nil {

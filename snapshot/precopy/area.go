@@ -32,6 +32,7 @@ type Area struct {
 	clones bool   // of a disk: the pause clones it
 	cloned bool   // File is the clone
 	still  bool   // nothing writes to it any more
+	noted  bool   // of a disk: what was written since the pass before is due
 	whole  string // why it is not cloned
 	asked  uint64 // pages that the pass looks at
 	read   uint64 // bytes that were looked at in the pause

@@ -19,6 +19,8 @@ type DiskInPause struct {
 	Disk string `json:"disk"`
 	Read uint64 `json:"readBytes"`
 	Why  string `json:"why"` // it was not cloned
+	// Noted says that only what was written during the snapshot was read.
+	Noted bool `json:"noted,omitempty"`
 }
 
 // CloneFile is FICLONE; tests have it fail.
@@ -56,7 +58,7 @@ func (a *Area) clone() (failed bool, err error) {
 	if err != nil || unwritten && !a.lefts() {
 		return false, err
 	}
-	a.stamp = stamp{} // nothing was looked at
+	a.stamp, a.noted = stamp{}, false // nothing was looked at
 	if err := CloneFile(int(a.Clone.Fd()), int(a.File.Fd())); err != nil {
 		a.whole = whyNoClone(err)
 		return true, nil
@@ -136,7 +138,7 @@ func (p *Precopy) readClones(ctx context.Context) error {
 func (p *Precopy) inPause() (list []DiskInPause) {
 	for _, a := range p.Areas {
 		if a.Disk != "" && a.read > 0 {
-			list = append(list, DiskInPause{Disk: a.Disk, Read: a.read, Why: a.whole})
+			list = append(list, DiskInPause{Disk: a.Disk, Read: a.read, Why: a.whole, Noted: a.noted})
 		}
 	}
 	return list

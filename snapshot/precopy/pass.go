@@ -155,8 +155,10 @@ func (p *Precopy) offer(ctx context.Context, scope Scope, items chan<- Item) err
 		if !scope.has(a) {
 			continue
 		}
-		// A disk cannot be tracked: all of it is looked at unless nothing was written to it.
-		whole := !unwritten[n] && (scope.whole || a.Disk != "")
+		whole := scope.whole
+		if a.Disk != "" { // all of it is looked at, unless it is known what was written
+			whole = !unwritten[n] && !a.noted
+		}
 		for i := range a.data {
 			if err := a.offer(ctx, i, whole, scope, items); err != nil {
 				return err

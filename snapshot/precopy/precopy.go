@@ -24,6 +24,8 @@ type Space struct {
 	// clones the disk into it, and the pages are read from there, where the file system can. Nil:
 	// none is made.
 	Clone *os.File
+	// Notes, of a disk, say what is written to it from before the first pass on; nil: nothing does.
+	Notes WriteNotes
 }
 
 // Live is a VM that runs.

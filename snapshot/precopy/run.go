@@ -138,6 +138,7 @@ func (p *Precopy) Tracks() bool {
 // next asks which pages were written. A tracker that fails is not asked again: every page
 // is looked at then.
 func (p *Precopy) next(ctx context.Context, last bool) (known bool, err error) {
+	p.takeNotes(last)
 	if p.o.Tracker == nil || p.untracked != nil {
 		return false, ctx.Err()
 	}

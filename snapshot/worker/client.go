@@ -41,6 +41,7 @@ func (c *Client) Push(ctx context.Context, j PushJob, notify func(Progress)) (sn
 	for i := range j.Spaces {
 		files.add(j.Spaces[i].File)
 		files.add(j.Spaces[i].Clone)
+		files.add(j.Spaces[i].Notes)
 	}
 	for i := range j.Disks {
 		files.add(j.Disks[i].File)

@@ -134,6 +134,8 @@ type Space struct {
 	// Clone, of a push of a disk, is an empty file that no other job has, in the file system of File; nil: the disk is
 	// not cloned.
 	Clone *File `json:"clone,omitempty"`
+	// Notes, of a disk, are the kernel's of what is written to it (bpf.FileNotes); nil: there are none.
+	Notes *File `json:"notes,omitempty"`
 }
 
 // Disk is the file of a read-only disk.

@@ -15,8 +15,10 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
+	"godwit.dev/godwit/internal/bpf"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/cache"
+	"godwit.dev/godwit/snapshot/precopy"
 	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/track"
 )
@@ -197,12 +199,28 @@ func source(state *File, spaces []Space, disks []Disk) snapshot.Source {
 	src := snapshot.Source{State: osFile(state)}
 	for _, s := range spaces {
 		src.Spaces = append(src.Spaces, snapshot.Space{Name: s.Name, Disk: s.Disk, File: osFile(s.File),
-			Clone: osFile(s.Clone)})
+			Clone: osFile(s.Clone), Notes: s.notes()})
 	}
 	for _, d := range disks {
 		src.Disks = append(src.Disks, snapshot.Disk{ID: d.ID, Digest: d.Digest, File: osFile(d.File), From: d.From})
 	}
 	return src
+}
+
+// notes are nil where there are none: all of a disk is read then.
+func (s Space) notes() precopy.WriteNotes {
+	if s.Notes == nil {
+		return nil
+	}
+	info, err := s.File.Stat()
+	if err != nil {
+		return nil
+	}
+	n, err := bpf.OpenNoted(s.Notes.File, info.Size())
+	if err != nil {
+		return nil
+	}
+	return n
 }
 
 // tracker is of the first space, RAM, and nil where there is none; the text says why, and costs a longer pause, no

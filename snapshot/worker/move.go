@@ -92,6 +92,7 @@ func (c *Client) Send(ctx context.Context, j SendJob, notify func(Progress)) (sn
 	files := fileList{}
 	for i := range j.Spaces {
 		files.add(j.Spaces[i].File)
+		files.add(j.Spaces[i].Notes)
 	}
 	for i := range j.Disks {
 		files.add(j.Disks[i].File)
