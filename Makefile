@@ -41,7 +41,7 @@ integration_pkgs = $(shell grep -rl --include='*_test.go' '^//go:build integrati
 # What runs on the operator's machine: no Linux needed.
 portable = ./cmd/godwit ./api/...
 
-.PHONY: image k8s-images chart usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod demo-k8s bench bench-live \
+.PHONY: image k8s-images integration-k8s chart usability alerts chromium screenshots upgrade man docs qemu2 help build install uninstall test integration test-all lint generate guest demo demo-live demo-pod demo-k8s bench bench-live \
 	shimtest critest cri-suite k8s test-k8s k8s-scale crash soak stress scale releases fuzz fuzz-smoke clean package kvmhost setup tools
 
 help: ## list the targets
@@ -218,10 +218,13 @@ cri-suite: setup tools $(tools)/.critest $(tools)/.crisuite $(tools)/runc build 
 	$(gobuild) -o bin/integration/critest ./integration/cmd/critest
 	bin/integration/critest -suite cri-suite -handler '$(HANDLER)' -containerd '$(RELEASE)' -focus '$(FOCUS)'
 
-k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(if $(filter smoke,$(CASES)),,$(tools)/.agentsandbox) $(tools)/runc build guest ## CASES (all, smoke, a regular expression of names) of pods under real kubelets, with the runtime handler HANDLER (godwit), into out/k8s.json (root)
+k8s: setup $(demo_tools) $(tools)/.etcd $(tools)/.k8s $(if $(filter smoke,$(CASES)),,$(tools)/.agentsandbox) $(tools)/runc build guest ## CASES (all, smoke, machines, a regular expression of names) of pods under real kubelets, with the runtime handler HANDLER (godwit), into out/k8s.json (root)
 	@mkdir -p out bin/integration
 	$(gobuild) -o bin/integration/k8s ./integration/cmd/k8s
 	bin/integration/k8s -cases '$(CASES)' -handler '$(HANDLER)'
+
+integration-k8s: ## the cases of make k8s with VirtualMachines on two nodes, a VM whose programs are killed at each step among them (root)
+	$(MAKE) k8s CASES=machines
 
 test-k8s: $(tools)/.etcd $(tools)/.k8s $(tools)/.crd $(tools)/.helm ## the API of Kubernetes on a real API server and etcd, without a node, into out/test-k8s.json
 	@mkdir -p out bin/integration

@@ -2,20 +2,12 @@ package k8s
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-
-	"godwit.dev/godwit/integration/harness"
 )
 
 // Budget is a PodDisruptionBudget that kubectl watches.
-type Budget struct {
-	watch *harness.Process
-	log   string // each of its states: a line
-}
+type Budget struct{ watch *Watch }
 
 // budgetState is a line of the log.
 const budgetState = `jsonpath={.status.desiredHealthy} {.status.currentHealthy} {.status.disruptedPods}{"\n"}`
@@ -32,42 +24,16 @@ func (c *Cluster) OneAlways(ctx context.Context, name string) (*Budget, error) {
 			return nil, err
 		}
 	}
-	b := &Budget{log: filepath.Join(c.Dir, "log", c.wire.Name+"-budget.log")}
-	if err := os.Remove(b.log); err != nil && !errors.Is(err, os.ErrNotExist) { // of a budget before
-		return nil, err
-	}
-	told := func(context.Context) error {
-		states, err := b.states()
-		if err == nil && len(states) == 0 {
-			err = errors.New("the budget is not watched yet")
-		}
-		return err
-	}
-	var err error
-	b.watch, err = c.wire.Daemon(ctx, "budget", told, c.program("kubectl"), "--kubeconfig="+c.config("admin"),
-		"--cache-dir="+c.path("cache"), "get", "poddisruptionbudget", name, "--watch", "-o", budgetState)
-	return b, err
-}
-
-func (b *Budget) states() (all []string, err error) {
-	data, err := os.ReadFile(b.log)
-	for line := range strings.Lines(string(data)) {
-		if strings.HasSuffix(line, "\n") {
-			all = append(all, strings.TrimSpace(line))
-		}
-	}
-	return all, err
+	watch, err := c.Watch(ctx, "budget", budgetState, "poddisruptionbudget", name)
+	return &Budget{watch: watch}, err
 }
 
 // Held ends the watch. It fails if in one of the states a pod was missing, or the budget was taken.
 func (b *Budget) Held() error {
-	if err := b.watch.Exited(); err != nil { // it did not see all
+	if err := b.watch.End(); err != nil {
 		return err
 	}
-	if err := b.watch.Stop(); err != nil {
-		return err
-	}
-	states, err := b.states()
+	states, err := b.watch.States()
 	if err != nil {
 		return err
 	}

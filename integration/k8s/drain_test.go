@@ -6,7 +6,10 @@ import (
 	"context"
 	"crypto/rand"
 	"strings"
+	"sync"
 	"testing"
+
+	"godwit.dev/godwit/integration/harness"
 )
 
 // afterwards runs kubectl when the case has ended.
@@ -52,5 +55,53 @@ func TestMachineDrain(t *testing.T) {
 	if fields := strings.Fields(orders); len(fields) != 2 || !strings.Contains(fields[0], "-evict-") ||
 		fields[1] != "Succeeded" {
 		t.Errorf("the orders are %q", orders)
+	}
+}
+
+// drainGivesUp is when the drain of a node ends that cannot be drained.
+const drainGivesUp = "--timeout=15s"
+
+// TestMachineDrainEverywhere: both nodes are drained at once. The VM has no place to go, so it runs on where it is, and
+// the drain of its node gives up. When the other node takes pods again, the VM moves there live.
+func TestMachineDrainEverywhere(t *testing.T) {
+	s := openMachines(t)
+	s.apply("shop")
+	s.wait("condition=Ready", "gvm/shop")
+	nonce := s.remembers()
+	node := s.pod("shop-g1-a0").node
+	other := s.Nodes()[0]
+	if other == node {
+		other = s.Nodes()[1]
+	}
+	for _, n := range s.Nodes() {
+		s.afterwards("uncordon", n.Name)
+	}
+	var drains sync.WaitGroup
+	failed := map[*harness.Node]*error{}
+	for _, n := range s.Nodes() {
+		failed[n] = new(error)
+		drains.Go(func() {
+			_, *failed[n] = s.Kubectl(t.Context(), "drain", n.Name, "--ignore-daemonsets", "--delete-emptydir-data",
+				"--pod-selector=app=shop", drainGivesUp)
+		})
+	}
+	drains.Wait()
+	if *failed[other] != nil || *failed[node] == nil {
+		t.Errorf("the drain of node %s without VMs: %v; that of node %s, whose VM has no place to go: %v", other.Name,
+			*failed[other], node.Name, *failed[node])
+	}
+	if state := s.kubectl("get", "gvm", "shop", "-o", "jsonpath={.status.owner.node} {.status.generation}"); state !=
+		node.Name+" 1" {
+		t.Errorf("owner and generation are %q", state)
+	}
+	if got, err := s.AskRedis(t.Context(), "shop", "GET nonce"); err != nil || got != nonce {
+		t.Errorf("while no node takes pods, redis has the nonce %q, not %q: %v", got, nonce, err)
+	}
+	s.kubectl("uncordon", other.Name)
+	if out, err := s.Drain(t.Context(), node); err != nil {
+		t.Fatalf("drain node %s: %v: %s", node.Name, err, out)
+	}
+	if at := s.awakes("one node takes pods again", nonce, 2, 2); at != other.Name {
+		t.Errorf("the VM is on node %q, want %s", at, other.Name)
 	}
 }

@@ -21,6 +21,9 @@ import (
 const (
 	// smoke are the cases that CI runs, on one node each, or on nodes of their own.
 	smoke = "^(TestPod|TestMachine|TestOperatorServes)$"
+	// machines are the cases of VirtualMachines and Sandboxes on two nodes, but for those that install godwit again and
+	// the tests of agent-sandbox itself.
+	machines = "^(TestMachine.*|TestNodeLost|TestAPIAway|TestSandbox)$"
 	// limit is far above what all cases need.
 	limit = 2 * time.Hour
 	// grace is what a run that is ended has to end its cluster.
@@ -28,7 +31,7 @@ const (
 )
 
 func main() {
-	cases := flag.String("cases", "all", "all, smoke, or a regular expression of names")
+	cases := flag.String("cases", "all", "all, smoke, machines, or a regular expression of names")
 	handler := flag.String("handler", k8s.Godwit, "runtime handler of the pods; runc: are the cases sound?")
 	out := flag.String("out", filepath.Join("out", "k8s.json"), "file for the result")
 	flag.Parse()
@@ -45,6 +48,8 @@ func run(ctx context.Context, cases, handler, out string) error {
 	switch cases {
 	case "all":
 		focus = "."
+	case "machines":
+		focus = machines
 	case "smoke":
 		focus, nodes = smoke, 1
 	}
