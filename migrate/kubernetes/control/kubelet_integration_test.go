@@ -162,6 +162,8 @@ func (w *world) stop(pod *corev1.Pod) {
 			return
 		}
 		w.become(vm, node, "")
+	} else if w.is(vm, node) == armed { // it ends with its pod
+		w.become(vm, node, "")
 	}
 	w.gone(pod)
 }

@@ -4,14 +4,17 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	nodek8s "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
@@ -19,7 +22,20 @@ import (
 
 var server *apitest.Server
 
+// shared has one set of figures for all operators of this process.
+type shared struct{ *prometheus.Registry }
+
+// Register implements prometheus.Registerer. The figures of a second operator are left out.
+func (s shared) Register(c prometheus.Collector) error {
+	err := s.Registry.Register(c)
+	if twice := (prometheus.AlreadyRegisteredError{}); errors.As(err, &twice) {
+		return nil
+	}
+	return err
+}
+
 func TestMain(m *testing.M) {
+	metrics.Registry = shared{prometheus.NewRegistry()}
 	os.Exit(apitest.Main(m, func(s *apitest.Server) {
 		server = s
 		for _, o := range []client.Object{

@@ -52,12 +52,14 @@ type world struct {
 	slow    time.Duration // that a transfer takes
 	every   int           // writes after which an operator is killed; 0: it lives
 	kills   int
-	answers *Pods // of the operator that was started last
+	answers *Pods  // of the operator that was started last
+	before  func() // called before each write of an operator
 }
 
 // process is one operator, until it is killed.
 type process struct {
 	dead   atomic.Bool
+	lease  *ownLease // nil: the one of the cluster
 	writes atomic.Int64
 	stop   context.CancelFunc
 	ended  chan struct{}
@@ -99,7 +101,7 @@ func (w *world) operators(ctx context.Context) {
 		if err := w.api.Delete(context.Background(), lease); err != nil && !store.IsAbsent(err) {
 			w.t.Error(err)
 		}
-		p := w.start()
+		p := w.start(nil)
 		all = append(all, p)
 		for ctx.Err() == nil && !p.dead.Load() {
 			time.Sleep(tick)
@@ -114,9 +116,9 @@ func (w *world) operators(ctx context.Context) {
 	}
 }
 
-func (w *world) start() *process {
+func (w *world) start(lease *ownLease) *process {
 	ctx, stop := context.WithCancel(context.Background())
-	p := &process{stop: stop, ended: make(chan struct{})}
+	p := &process{lease: lease, stop: stop, ended: make(chan struct{})}
 	cfg := server.Account("godwit-operator")
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{w, p, next} })
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -171,6 +173,9 @@ func (r transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if r.p.dead.Load() {
 		return nil, errors.New("the operator was killed")
 	}
+	if r.p.lease != nil && strings.Contains(req.URL.Path, "/leases") {
+		return r.p.lease.answer(req)
+	}
 	counted := req.Method != http.MethodGet && !strings.Contains(req.URL.Path, "/leases") &&
 		!strings.Contains(req.URL.Path, "/events")
 	if !counted {
@@ -178,8 +183,11 @@ func (r transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	n := int(r.p.writes.Add(1))
 	r.w.mu.Lock()
-	every, faulty := r.w.every, r.w.faulty
+	every, faulty, before := r.w.every, r.w.faulty, r.w.before
 	r.w.mu.Unlock()
+	if before != nil {
+		before()
+	}
 	if faulty && n%5 == 0 {
 		return nil, errors.New("the connection was reset before the request was read")
 	}

@@ -133,10 +133,15 @@ func (p *Places) make(ctx context.Context, rec *nodev1.Record) error {
 	return fmt.Errorf("make pod %s: %w: %w", next.Pod.Name, err, errdefs.ErrUnavailable)
 }
 
-// Settled implements engine.Places: the pod that the VM has come into is ready.
+// Settled implements engine.Places: the pod that the VM has come into is ready, or the VM is being deleted, and its pod
+// does not get ready any more.
 func (p *Places) Settled(ctx context.Context, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	key, _ := store.NameOf(op.GetVm())
+	vm := &v1alpha1.VirtualMachine{}
+	if err := p.Cached.Get(ctx, key, vm); err == nil && vm.DeletionTimestamp != nil && pods.RecordUID(vm) == rec.GetUid() {
+		return nil
+	}
 	key.Name = pods.Name(key.Name, op.GetGeneration()+1, op.GetAttempt())
 	pod := &corev1.Pod{}
 	if err := p.Cached.Get(ctx, key, pod); err == nil && !decide.Ready(pod) {
