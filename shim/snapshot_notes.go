@@ -56,10 +56,12 @@ func (d *diskNotes) note(spaces []worker.Space, files *openFiles) {
 func (d *diskNotes) settle() {
 	for i, n := range d.all {
 		writers, err := d.writers(d.of[i])
-		if err != nil {
-			writers = -1
+		if err == nil {
+			err = n.Settle(writers)
+		} else {
+			err = errors.Join(err, n.Close())
 		}
-		if err := n.Settle(writers); err != nil {
+		if err != nil {
 			d.vm.log.Warn("notes of a disk's writes are not whole: all of it is read in the pause", "disk", d.of[i].Disk,
 				"reason", err)
 		}

@@ -48,6 +48,10 @@ func (deafNotes) Take(func(offset, end int64)) {}
 // of it. Each page of each of them is what the disk was in its pause, under a guest that writes all the time.
 // Notes that are not settled are not believed. With notes that lack the writes the comparison fails: it can.
 func TestDiskNotes(t *testing.T) {
+	if err := bpf.NotesFiles(); err != nil { // there each pause reads the whole disk, as tests of snapshots show
+		t.Log(err)
+		return
+	}
 	m := newMachine(t)
 	s := &diskSnapshots{machine: m, t: t, disk: m.onExt4(t)}
 	layout, err := store.NewLayout(filepath.Join(t.TempDir(), "layout", "uid1"))

@@ -22,6 +22,7 @@ const (
 	ifMore32    = unix.BPF_JMP32 | unix.BPF_JSGT | unix.BPF_K
 	ifNegative  = unix.BPF_JMP | unix.BPF_JSLT | unix.BPF_K
 	ifNotBelow  = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+	ifBelow     = unix.BPF_JMP | unix.BPF_JLT | unix.BPF_K
 	ifAtMostReg = unix.BPF_JMP | unix.BPF_JLE | unix.BPF_X
 	ifAnd       = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
 )

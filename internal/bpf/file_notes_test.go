@@ -30,8 +30,8 @@ func onExt4(t *testing.T) string {
 	if err := unix.Statfs(dir, &st); err != nil {
 		t.Fatal(err)
 	}
-	if os.Geteuid() != 0 || st.Type != unix.EXT4_SUPER_MAGIC {
-		t.Skip("needs root, and a directory for temporary files on ext4")
+	if os.Geteuid() != 0 || st.Type != unix.EXT4_SUPER_MAGIC || NotesFiles() != nil {
+		t.Skip("needs root, Linux 6.14, and a directory for temporary files on ext4")
 	}
 	return dir
 }

@@ -181,11 +181,12 @@ func (p *fileProgram) note(bits int32) {
 		instruction{code: moveImm, dst: 2, imm: -1},
 		instruction{code: addImm, dst: 8, imm: 1},
 		instruction{code: addImm, dst: 3, imm: 1})
-	p.jump("long", instruction{code: ifNotBelow, dst: 3, imm: mostWords})
-	p.jump("word", instruction{code: ifAtMostReg, dst: 8, src: 4})
+	p.jump("more", instruction{code: ifAtMostReg, dst: 8, src: 4})
 	p.jump("end", instruction{code: always})
-	p.lose("grown", lostGrown)
+	p.label("more")
+	p.jump("word", instruction{code: ifBelow, dst: 3, imm: mostWords})
 	p.lose("long", lostLong)
+	p.lose("grown", lostGrown)
 }
 
 // readKernel is the helper that reads any address, and fails where there is none.

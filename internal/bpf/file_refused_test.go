@@ -160,3 +160,32 @@ func BenchmarkNotedWrite(b *testing.B) {
 		})
 	}
 }
+
+// A kernel before Linux 6.14 notes nothing, and neither does one that does not say what it is.
+func TestNotesOfReleases(t *testing.T) {
+	for release, noted := range map[string]bool{"6.14.0": true, "6.18.44-fc": true, "7.0-rc1": true, "6.13.9": false,
+		"6.12.48+deb13-amd64": false, "5.15.0-91-generic": false, "": false, "new": false} {
+		if err := notesOf(release); (err == nil) != noted {
+			t.Errorf("%q: %v, want %v", release, err, noted)
+		}
+	}
+}
+
+// The longest range that is noted has as many words as the programs look at.
+func TestLongestRange(t *testing.T) {
+	const longest = mostWords * 64 << leastShift
+	for size, noted := range map[int64]bool{longest: true, longest + 1<<leastShift: false} {
+		d := newDisk(t)
+		d.was = append(d.was, make([]byte, 2*longest)...)
+		if err := d.f.Truncate(int64(len(d.was))); err != nil {
+			t.Fatal(err)
+		}
+		d.note()
+		if err := unix.Fallocate(int(d.f.Fd()), unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 0, size); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.notes.Settle(1); (err == nil) != noted {
+			t.Errorf("a range of %d bytes: %v", size, err)
+		}
+	}
+}

@@ -44,11 +44,15 @@ func (p *Precopy) pace() float64 {
 // due counts the pages that have to be looked at in the pause, as far as it is known now.
 func (p *Precopy) due() (n uint64) {
 	for _, a := range p.Areas {
-		for _, b := range a.blocks {
-			if b != nil {
-				both := b.due.or(&b.left)
-				n += uint64(both.Count())
+		for i, b := range a.blocks {
+			if b == nil {
+				continue
 			}
+			both := b.due.or(&b.left)
+			if a.Disk != "" { // notes name holes too, and no pass looks at those
+				both = both.and(&a.data[i])
+			}
+			n += uint64(both.Count())
 		}
 	}
 	return n

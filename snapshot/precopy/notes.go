@@ -25,5 +25,8 @@ func (p *Precopy) takeNotes(last bool) {
 		whole := a.Notes.Settled()
 		a.Notes.Take(a.written)
 		a.noted = a.looked && (whole || !last)
+		if last && !whole { // a pass may have looked at what was noted alone, so that it is not known when all was seen
+			a.stamp = stamp{}
+		}
 	}
 }
