@@ -97,10 +97,10 @@ func (c *memberCreation) bindEnded(u *steps.Undo, end *journal.Exit) error {
 // bound writes down that the task has a container of the snapshot.
 func (c *memberCreation) bound(change func(*journal.Journal)) error {
 	return failpoint.Record(podPoint, "Bind", func() error {
-		return c.vm.write(func(j *journal.Journal) {
+		return c.task.member.unnamed(c.vm.write(func(j *journal.Journal) {
 			change(j)
 			j.Members = append(slices.Clone(j.Members), c.onNode())
-		})
+		}))
 	})
 }
 

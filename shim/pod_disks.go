@@ -47,7 +47,7 @@ func (c *memberCreation) plug(ctx context.Context, u *steps.Undo) error {
 	if err := c.plugDevices(ctx); err != nil {
 		return err
 	}
-	return vm.write(func(j *journal.Journal) {
+	return c.task.member.unnamed(vm.write(func(j *journal.Journal) {
 		s := j.Spec.Clone()
 		s.Pod.Issued++
 		c.task.member.named(fmt.Sprintf("c%d", s.Pod.Issued))
@@ -57,7 +57,7 @@ func (c *memberCreation) plug(ctx context.Context, u *steps.Undo) error {
 		j.ForgetEnd(c.member.Name)
 		j.Spec = s
 		j.Members = append(slices.Clone(j.Members), c.onNode())
-	})
+	}))
 }
 
 // named gives a task its container's id in the guest.

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -37,10 +38,22 @@ func (c *memberCreation) takeBack(ctx context.Context) error {
 }
 
 func (m *member) unmake(ctx context.Context) error {
+	if m.t.guest == "" { // the journal has never had it
+		return nil
+	}
 	if err := m.free(ctx); err != nil {
-		return err
+		return errors.Join(err, endHolder(ctx, m.holder)) // no client knows the process
 	}
 	return m.t.vm.pod.forget(ctx, m.t)
+}
+
+// unnamed is of a container whose id was not written down: the next one gets that id.
+func (m *member) unnamed(err error) error {
+	if err != nil {
+		m.named("")
+		m.hadEnded(nil)
+	}
+	return err
 }
 
 // free frees what a container has in the guest, and its sandbox process. A guest is asked of no container that the

@@ -203,3 +203,34 @@ func TestDiskIsNotLetGo(t *testing.T) {
 	_, err = w.capture()
 	w.must("capture", err)
 }
+
+// TestCreateIsNotWrittenDown: the journal cannot be written when a container gets its id, or is bound to one of the
+// snapshot. Nothing is taken back later: the next Create gets that id.
+func TestCreateIsNotWrittenDown(t *testing.T) {
+	for _, restored := range []bool{true, false} {
+		w, id, name := newWorld(t), "vm", "late"
+		if restored {
+			w, id = asleep(w, true), "team.web"
+			w.must("create pod", w.createPod())
+			w.must("start pod", w.start())
+			name = "web"
+		} else {
+			w.runningPod("web")
+		}
+		vm, err := w.service.current()
+		w.must("find VM", err)
+		members := len(vm.journal.Load().Members)
+		free := w.fullUnder(id)
+		if err := w.createMember(name, "alpine"); err == nil {
+			t.Error("a Create succeeded whose container the journal does not have")
+		}
+		if err := vm.pod.removals.over(); err != nil {
+			t.Errorf("restored: %t: what was never made is taken back: %v", restored, err)
+		}
+		free()
+		w.must("create again", w.createMember(name, "alpine"))
+		if now := len(vm.journal.Load().Members); now != members+1 {
+			t.Errorf("restored: %t: the journal has %d members, and had %d", restored, now, members)
+		}
+	}
+}
