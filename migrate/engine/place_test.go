@@ -101,6 +101,19 @@ func placing(start func(*testing.T) *world) func(*testing.T) *world {
 // wakePlaced orders a wake of the controller, and has the node that it comes to look at the records now and then. The
 // daemon there is started again if it dies.
 func (w *world) wakePlaced(e *Engine, id string) error {
+	w.wakesAtNode()
+	_, err := e.WakePlaced(w.t.Context(), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: vm, Operation: id}})
+	return err
+}
+
+// wakesAtNode starts the daemon of node n2 again and again, one at a time, also if the order is given again.
+func (w *world) wakesAtNode() {
+	w.mu.Lock()
+	runs := w.wakes != nil
+	w.mu.Unlock()
+	if runs {
+		return
+	}
 	node, over := w.engine("n2"), make(chan struct{})
 	w.mu.Lock()
 	w.wakes = node
@@ -120,8 +133,6 @@ func (w *world) wakePlaced(e *Engine, id string) error {
 		node.Close()
 	}()
 	w.t.Cleanup(func() { <-over })
-	_, err := e.WakePlaced(w.t.Context(), &nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: vm, Operation: id}})
-	return err
 }
 
 func (w *world) movePlacedCold(e *Engine, id string) error { return w.moveTo(e, id, "", "cold") }
