@@ -206,7 +206,7 @@ func (e *Engine) Resume(ctx context.Context) error {
 func (e *Engine) resume(all []*nodev1.Record) {
 	for _, rec := range all {
 		if e.drives(rec.GetOperation()) {
-			e.takeUp(rec.GetOperation())
+			e.takeUp(rec.GetOperation(), rec.GetUid())
 		}
 	}
 }
@@ -241,7 +241,7 @@ func (e *Engine) drives(op *nodev1.Operation) bool {
 
 // takeUp drives an operation that was opened before. How long ago that is the records say, by the clock of their
 // host: if that is later than now by this node's clock, it was just now.
-func (e *Engine) takeUp(op *nodev1.Operation) *run {
+func (e *Engine) takeUp(op *nodev1.Operation, uid string) *run {
 	since, now := time.Unix(0, op.GetOpenedUnixNano()), time.Now()
 	if op.GetByPlace() && op.GetStartedUnixNano() != 0 { // its time counts from its place on
 		since = time.Unix(0, op.GetStartedUnixNano())
@@ -249,17 +249,17 @@ func (e *Engine) takeUp(op *nodev1.Operation) *run {
 	if since.After(now) {
 		since = now
 	}
-	return e.start(op, since)
+	return e.start(op, uid, since)
 }
 
-// start drives op, which was opened then, in the background, once.
-func (e *Engine) start(op *nodev1.Operation, since time.Time) *run {
+// start drives op, which was opened then, in the background, once. uid is of its record; empty: it is not known.
+func (e *Engine) start(op *nodev1.Operation, uid string, since time.Time) *run {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if r := e.runs[op.GetId()]; r != nil {
 		return r
 	}
-	r := &run{vm: op.GetVm(), id: op.GetId(), kind: op.GetKind(), since: since, done: make(chan struct{})}
+	r := &run{vm: op.GetVm(), uid: uid, id: op.GetId(), kind: op.GetKind(), since: since, done: make(chan struct{})}
 	begun := e.spawn(func(ctx context.Context) {
 		defer close(r.done)
 		e.drive(ctx, r)
@@ -295,7 +295,7 @@ func (e *Engine) current(op *nodev1.Operation) *run {
 	if r := e.running(op.GetId()); r != nil || !e.drives(op) {
 		return r
 	}
-	return e.takeUp(op)
+	return e.takeUp(op, "")
 }
 
 // running answers the run of an operation, nil if there is none.

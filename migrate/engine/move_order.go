@@ -145,7 +145,7 @@ func (e *Engine) again(ctx context.Context, op *nodev1.Operation, req *nodev1.Mi
 		return e.Status(ctx, op.GetId())
 	case req.GetTo() == "" || req.GetTo() == heading:
 		if e.drives(op) { // the answer of its Open may have been lost
-			e.takeUp(op)
+			e.takeUp(op, "")
 		}
 		return e.Status(ctx, op.GetId())
 	case transition.Committed(op.GetPhase()):

@@ -160,7 +160,7 @@ func (e *Engine) opened(ctx context.Context, rec *nodev1.Record, id string) (*no
 	if op.GetPhase() == nodev1.Phase_PHASE_PENDING {
 		e.Events.Event(ctx, Event{Type: Opened, Operation: id, VM: op.GetVm(), Kind: op.GetKind(), Op: op})
 	}
-	e.start(op, time.Now()) // whatever the clock says by which it was opened
+	e.start(op, rec.GetUid(), time.Now()) // whatever the clock says by which it was opened
 	return describe(op), nil
 }
 

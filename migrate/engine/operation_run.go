@@ -17,6 +17,7 @@ import (
 // run is an operation under way. It holds nothing that a restart would miss.
 type run struct {
 	vm   *nodev1.VM
+	uid  string // of the record; empty: not read yet. Of drive alone
 	id   string
 	kind nodev1.Kind
 	done chan struct{}
@@ -146,14 +147,15 @@ func (e *Engine) drive(ctx context.Context, r *run) {
 
 // turn reads the record and takes the step that it asks for.
 func (e *Engine) turn(ctx context.Context, r *run) (settled bool, err error) {
-	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: r.vm, Recent: r.onward})
-	if err != nil { // NotFound too: a record under an operation cannot be removed
+	rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: r.vm, Uid: r.uid, Recent: r.onward})
+	if err != nil { // NotFound too: a copy of the records may be of before the VM
 		return false, err
 	}
 	op := rec.GetOperation()
-	if op.GetId() != r.id {
+	if op.GetId() != r.id { // also of a record that was removed, which proves that it was
 		return e.settled(ctx, r)
 	}
+	r.uid = rec.GetUid()
 	if !e.drives(op) { // another controller has taken it over
 		return true, nil
 	}
