@@ -2,6 +2,7 @@ package decide
 
 import (
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,6 +12,10 @@ import (
 
 // CondTold of a VMSnapshot says whether its workload was told that it is Ready. It never changes what Ready says.
 const CondTold = "WorkloadTold"
+
+// TellAgain is how long after a word to a workload that failed the next try is. A guest that hangs has a try for as
+// long as it hangs.
+const TellAgain = 30 * time.Second
 
 // tell decides of a snapshot that is listed whether the VM that went on is told now. The status says Ready first. A VM
 // that was restored from the snapshot is never told of it: by that it can know what it is.
@@ -39,13 +44,16 @@ func toldStatus(s *v1alpha1.VMSnapshotStatus, next Action) {
 	}
 }
 
-// ToldStatus is what the status says once the workload was told; err is why it was not.
+// ToldStatus is what the status says once the workload was told; err is why it was not. A guest or a node can have
+// each try fail by another text, so the first one stays.
 func ToldStatus(o Snapshot, err error) v1alpha1.VMSnapshotStatus {
 	s := *o.Object.Status.DeepCopy()
-	if err != nil {
-		setCondition(&s.Conditions, s.ObservedGeneration, CondTold, metav1.ConditionFalse, ReasonTellFailed, err.Error())
-	} else {
+	told := meta.FindStatusCondition(s.Conditions, CondTold)
+	switch {
+	case err == nil:
 		setCondition(&s.Conditions, s.ObservedGeneration, CondTold, metav1.ConditionTrue, ReasonTold, "")
+	case told == nil || told.Status != metav1.ConditionFalse || told.Reason != string(ReasonTellFailed):
+		setCondition(&s.Conditions, s.ObservedGeneration, CondTold, metav1.ConditionFalse, ReasonTellFailed, err.Error())
 	}
 	return s
 }

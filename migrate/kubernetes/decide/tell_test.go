@@ -93,6 +93,25 @@ func TestTellAfterReady(t *testing.T) {
 	}
 }
 
+// A text that differs with each try is no change: a guest or a node could have the status written without end.
+func TestToldStatusFailsAgain(t *testing.T) {
+	o := snapshotWorld()
+	hasOrder(decide.CondReady)(&o)
+	lists(&o)
+	saysReady(&o)
+	failed := func(text string) string {
+		o.Object.Status = decide.ToldStatus(o, errors.New(text))
+		return meta.FindStatusCondition(o.Object.Status.Conditions, decide.CondTold).Message
+	}
+	if first, second := failed("port 1"), failed("port 2"); first != "port 1" || second != first {
+		t.Errorf("it says %q, then %q", first, second)
+	}
+	o.Object.Status = decide.ToldStatus(o, nil)
+	if !meta.IsStatusConditionTrue(o.Object.Status.Conditions, decide.CondTold) {
+		t.Errorf("told: %+v", o.Object.Status.Conditions)
+	}
+}
+
 // What became of a try is said of the workload alone.
 func TestToldStatus(t *testing.T) {
 	o := snapshotWorld()

@@ -87,7 +87,7 @@ func TestSentinelAfterReady(t *testing.T) {
 	}
 	create(t, newSnapshot("told-0", "told"))
 	is("told-0", 1)
-	for i, fails := range [][]fault{{refused}, {answerLost}, {refused, answerLost, refused}} {
+	for i, fails := range [][]fault{{refused}, {answerLost}, {answerLost, refused}} {
 		e.mu.Lock()
 		e.fails = fails
 		e.mu.Unlock()

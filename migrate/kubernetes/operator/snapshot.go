@@ -42,16 +42,23 @@ type snapshots struct {
 
 func addSnapshot(namespace string) func(ctrl.Manager, base) error {
 	return func(mgr ctrl.Manager, b base) error {
-		return ctrl.NewControllerManagedBy(mgr).Named("vmsnapshot").For(&v1alpha1.VMSnapshot{}).
-			Watches(&v1alpha1.VMSnapshotContent{}, each(snapshotOf)).
-			Watches(&v1alpha1.VMRecord{}, b.snapshotsOf(vmOfRecord)).
-			Watches(&v1alpha1.VirtualMachine{}, b.snapshotsOf(func(o client.Object) []types.NamespacedName {
-				return named(o.GetNamespace(), o.GetName())
-			})).
-			Watches(&corev1.Pod{}, b.snapshotsOf(func(o client.Object) []types.NamespacedName {
-				return named(o.GetNamespace(), o.GetLabels()[pods.LabelVM])
-			})).
-			Complete(reconcile.Func(snapshots{b, namespace}.reconcile))
+		r := snapshots{b, namespace}
+		watch := func(name string, do reconcile.Func) error {
+			return ctrl.NewControllerManagedBy(mgr).Named(name).For(&v1alpha1.VMSnapshot{}).
+				Watches(&v1alpha1.VMSnapshotContent{}, each(snapshotOf)).
+				Watches(&v1alpha1.VMRecord{}, b.snapshotsOf(vmOfRecord)).
+				Watches(&v1alpha1.VirtualMachine{}, b.snapshotsOf(func(o client.Object) []types.NamespacedName {
+					return named(o.GetNamespace(), o.GetName())
+				})).
+				Watches(&corev1.Pod{}, b.snapshotsOf(func(o client.Object) []types.NamespacedName {
+					return named(o.GetNamespace(), o.GetLabels()[pods.LabelVM])
+				})).
+				Complete(do)
+		}
+		if err := watch("vmsnapshot", r.reconcile); err != nil || b.engine == nil {
+			return err
+		}
+		return watch("vmsnapshot-tell", r.tell)
 	}
 }
 
@@ -170,7 +177,7 @@ func (r snapshots) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, err
 	}
 	next := decide.NextSnapshot(o)
-	if next.Do == decide.None && o.Object.DeletionTimestamp == nil &&
+	if (next.Do == decide.None || next.Do == decide.TellWorkload) && o.Object.DeletionTimestamp == nil &&
 		equality.Semantic.DeepEqual(decide.SnapshotStatus(o, next), o.Object.Status) {
 		return ctrl.Result{RequeueAfter: next.After}, nil
 	}
@@ -233,7 +240,7 @@ func (r snapshots) say(ctx context.Context, was, said *v1alpha1.VMSnapshot, next
 func (r snapshots) do(ctx context.Context, o decide.Snapshot, next decide.Action) error {
 	snap := o.Object
 	switch next.Do {
-	case decide.None:
+	case decide.None, decide.TellWorkload: // tell does that
 		return nil
 	case decide.AddFinalizer, decide.DropFinalizer:
 		was := client.MergeFromWithOptions(snap.DeepCopy(), client.MergeFromWithOptimisticLock{})
@@ -257,8 +264,6 @@ func (r snapshots) do(ctx context.Context, o decide.Snapshot, next decide.Action
 		_, err := r.records.service.Trim(ctx, &nodev1.TrimRequest{Vm: o.Record.GetVm(), Digest: next.Digest,
 			Ordered: true})
 		return err
-	case decide.TellWorkload:
-		return r.tellWorkload(ctx, o, next)
 	}
 	return fmt.Errorf("%s of VMSnapshot %s/%s: %w", next.Do, snap.Namespace, snap.Name, errdefs.ErrNotImplemented)
 }

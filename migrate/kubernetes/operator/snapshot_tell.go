@@ -2,10 +2,10 @@ package operator
 
 import (
 	"context"
-	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 
@@ -20,21 +20,42 @@ type Told struct {
 	Digest    string
 }
 
+// tell is a controller of its own, with workers of its own: a guest or a node that hangs keeps no other work waiting.
+// It decides as reconcile does.
+func (r snapshots) tell(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var o decide.Snapshot
+	var next decide.Action
+	for _, view := range []View{r.cached, r.current} {
+		there, err := false, error(nil)
+		if o, there, err = view.Snapshot(ctx, req.NamespacedName); err != nil || !there {
+			return ctrl.Result{}, err
+		}
+		if next = decide.NextSnapshot(o); next.Do != decide.TellWorkload {
+			return ctrl.Result{}, o.Unread
+		}
+	}
+	return r.tellWorkload(ctx, o, next)
+}
+
 // tellWorkload tells the workload, and says so in the status. A try that failed is made again, and so is one whose word
-// in the status was lost: the workload sees the same file.
-func (r snapshots) tellWorkload(ctx context.Context, o decide.Snapshot, next decide.Action) error {
-	snap := o.Object
+// in the status was lost: the workload sees the same file. A failure is no error of the controller, which would try
+// again at once.
+func (r snapshots) tellWorkload(ctx context.Context, o decide.Snapshot, next decide.Action) (ctrl.Result, error) {
+	snap, after := o.Object, decide.Action{}
 	failed := r.engine.Tell(ctx, Told{Record: o.Record, Name: snap.Name, Operation: string(snap.UID), Digest: next.Digest})
+	if failed != nil {
+		after.After = decide.TellAgain
+	}
 	said := snap.DeepCopy()
 	said.Status = decide.ToldStatus(o, failed)
 	if equality.Semantic.DeepEqual(said.Status, snap.Status) {
-		return failed
+		return result(after, nil)
 	}
 	if err := r.client.Status().Update(ctx, said); err != nil {
-		return errors.Join(failed, ignoreAbsent(err))
+		return result(after, ignoreAbsent(err))
 	}
 	if failed != nil {
 		r.events.Eventf(snap, nil, corev1.EventTypeWarning, eventTellFailed, "Tell", "%s", failed.Error())
 	}
-	return failed
+	return result(after, nil)
 }
