@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -207,7 +208,7 @@ func knows(rec *nodev1.Record, repository string) bool {
 }
 
 // prefixes are those that records name at the first question: of before there was a policy, or of
-// before it was changed. No node adds to them.
+// before it was changed. No node adds to them, and no place that was given to one VM is another's.
 type prefixes struct {
 	turn  ctxLock // who reads them
 	known map[string]bool
@@ -232,11 +233,17 @@ func (p *prefixes) read(ctx context.Context, s *Service) (map[string]bool, error
 			places = append(places, ref.GetRepository())
 		}
 		for _, at := range places {
-			if prefix, ok := strings.CutSuffix(at, "/"+rec.GetUid()); ok {
+			if prefix, ok := strings.CutSuffix(at, "/"+rec.GetUid()); ok && !given(rec, at) {
 				known[prefix] = true
 			}
 		}
 	}
 	p.known = known
 	return known, nil
+}
+
+// given reports whether the record of a VM, or the order of one of its snapshots, has said that a repository is its.
+func given(rec *nodev1.Record, repository string) bool {
+	return record.Given(rec, rec.GetOperation(), repository) || slices.ContainsFunc(rec.GetSnapshots(),
+		func(ref *nodev1.SnapshotRef) bool { return ref.GetGiven() && ref.GetRepository() == repository })
 }

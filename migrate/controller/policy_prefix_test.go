@@ -3,11 +3,13 @@ package controller_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/store/storetest"
 
@@ -67,6 +69,63 @@ func TestPlaceThatIsGiven(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// snapshotAt lists a snapshot that lies below prefix.
+func snapshotAt(ctx context.Context, s *controller.Service, rec *nodev1.Record, prefix string) (*nodev1.Record,
+	error) {
+	id := strings.TrimPrefix(prefix, "reg.example/")
+	rec, err := s.Open(ctx, elsewhere(rec, id, prefix, rec.GetUid()))
+	step := func(phase nodev1.Phase, digest string) {
+		if err == nil {
+			rec, err = s.Advance(ctx, &nodev1.AdvanceRequest{Vm: rec.GetVm(), Operation: id, Attempt: 1,
+				Generation: rec.GetGeneration(), Phase: phase, Digest: digest})
+		}
+	}
+	step(nodev1.Phase_PHASE_TRANSFERRING, "")
+	receipt := record.Receipt{Operation: id, Attempt: 1, Generation: rec.GetGeneration(), Digest: "sha256:" + id}
+	step(nodev1.Phase_PHASE_SWITCHING, receipt.Digest)
+	if err == nil {
+		rec, err = s.Commit(ctx, &nodev1.CommitRequest{Vm: rec.GetVm(), Operation: id, Attempt: 1,
+			Generation: rec.GetGeneration(), Owner: rec.GetOwner(), Receipt: receipt.String()})
+	}
+	step(nodev1.Phase_PHASE_CLEANING, "")
+	if err == nil {
+		rec, err = s.Finish(ctx, &nodev1.FinishRequest{Vm: rec.GetVm(), Operation: id, Attempt: 1,
+			Generation: rec.GetGeneration(), Phase: nodev1.Phase_PHASE_SUCCEEDED})
+	}
+	return rec, err
+}
+
+// A place that the record or an order gave to one VM is no place of another's, also after the controller began anew.
+func TestPlaceOfAnother(t *testing.T) {
+	st := storetest.NewMemory()
+	policy := controller.Policy{Repositories: []string{"reg/vms"}, Places: func(context.Context, *nodev1.Record,
+		*nodev1.Operation, string) error {
+		return nil
+	}}
+	s, mine := controller.New(st).Under(policy), controller.WithPeer(t.Context(), "src")
+	rec, err := s.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vmOf("web"), Uid: uuid.NewString(),
+		Prefix: "reg.example/class"})
+	if err == nil {
+		rec, err = s.Own(mine, &nodev1.OwnRequest{Vm: vmOf("web"), Node: "src", Generation: rec.GetGeneration()})
+	}
+	for _, prefix := range []string{"reg.example/gold", "reg.example/class"} {
+		if err == nil {
+			rec, err = snapshotAt(mine, s, rec, prefix)
+		}
+	}
+	if err != nil || len(rec.GetSnapshots()) != 2 {
+		t.Fatal(rec.GetSnapshots(), err)
+	}
+	again := controller.New(st).Under(policy)
+	plain := owned(t, again, "src", "plain")
+	for _, prefix := range []string{"reg.example/gold", "reg.example/class"} {
+		_, err := again.Open(mine, hibernate(plain, "src", prefix+"/"+plain.GetUid()))
+		if !errdefs.IsPermissionDenied(err) {
+			t.Errorf("%s: %v", prefix, err)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 )
 
@@ -85,6 +86,11 @@ func (c Class) Waits() Action {
 	if field := unsupported(class.Spec); field != "" {
 		return c.wait(ReasonClassUnsupported, fmt.Sprintf("%s: VMSnapshotClass %s has spec.%s: an administrator leaves it "+
 			"away", c.Field, class.Name, field))
+	}
+	if record.CheckPrefix(class.Spec.Repository) != nil { // the schema of a build before took it
+		return c.wait(ReasonClassUnsupported, fmt.Sprintf("%s: VMSnapshotClass %s has spec.repository %.80q, which is no "+
+			"HOST[:PORT]/PATH of a registry: an administrator makes another class", c.Field, class.Name,
+			class.Spec.Repository))
 	}
 	return Action{Do: None}
 }

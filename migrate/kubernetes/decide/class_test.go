@@ -64,6 +64,8 @@ func TestClass(t *testing.T) {
 			s.AllowedNamespaces.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Is"}}
 		}), decide.ReasonClassNotAllowed, "spec.allowedNamespaces"},
 		"the namespace is gone": {func(c *decide.Class) { c.Namespace = nil }, decide.ReasonClassNotAllowed, "gold"},
+		"a path of before": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.Repository = "reg.example/a/" }),
+			decide.ReasonClassUnsupported, "spec.repository \"reg.example/a/\""},
 		"a login": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.PullSecretRef = ref }),
 			decide.ReasonClassUnsupported, "spec.pullSecretRef"},
 		"a key to seal": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.SealSecretRef = ref }),

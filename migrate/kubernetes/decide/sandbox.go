@@ -135,8 +135,9 @@ func (o Resolve) backsOff() error {
 	if failures == 0 {
 		return nil
 	}
-	left := backOff(failures-1) - o.Now.Sub(time.Unix(0, last.GetClosedUnixNano()))
-	if left <= 0 {
+	pause := backOff(failures - 1)
+	left := pause - o.Now.Sub(time.Unix(0, last.GetClosedUnixNano()))
+	if left <= 0 || left > 2*pause { // twice: two hosts' clocks. More: the clock was set back since
 		return nil
 	}
 	return o.refused(fmt.Errorf("%w: %w", ErrWakeFailed, errdefs.ErrFailedPrecondition), "%s. It keeps its memory. Wakes "+
