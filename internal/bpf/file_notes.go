@@ -39,7 +39,7 @@ func notesOf(release string) error {
 	const major, minor = 6, 14
 	var is, sub int
 	if _, err := fmt.Sscanf(release, "%d.%d", &is, &sub); err != nil || is < major || is == major && sub < minor {
-		return fmt.Errorf("Linux %s notes no writes: it has to be %d.%d or newer", release, major, minor)
+		return fmt.Errorf("kernel %s notes no writes: it has to be Linux %d.%d or newer", release, major, minor)
 	}
 	return nil
 }
