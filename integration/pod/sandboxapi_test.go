@@ -5,6 +5,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -59,8 +60,14 @@ func (n *node) sandboxAPI(t *testing.T) {
 	n.crictl("rm", first)
 	n.crictl("stopp", pod)
 	n.eventually("the end of the server", has("CONTAINER_EXITED"), "inspect", server)
-	if vms, err := n.VMMs(); err != nil || vms != 0 {
-		t.Errorf("%d VMMs are left by a pod that is stopped: %v", vms, err)
+	if err := harness.Poll(t.Context(), 30*time.Second, func(context.Context) error {
+		vms, err := n.VMMs()
+		if err == nil && vms != 0 {
+			err = fmt.Errorf("there are %d", vms)
+		}
+		return err
+	}); err != nil {
+		t.Errorf("VMMs of a pod that is stopped: %v", err)
 	}
 	n.crictl("rmp", pod)
 	if out := n.crictl("pods", "-q") + n.crictl("ps", "-a", "-q"); out != "" {

@@ -167,11 +167,11 @@ func TestSandboxWhoseWakeFails(t *testing.T) {
 	w.suspends("wake-fails", "Running")
 	w.wakesFail("the registry is away")
 	pod = w.bound(podOf(s, "wake-fails"), "b")
-	for range 3 {
-		if _, err := w.resolve(pod, "b"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(),
-			"the registry is away") {
-			t.Fatalf("it is answered %v", err)
-		}
+	for range 3 { // nil: the wake is under way
+		apitest.Eventually(t, "the failure is answered", func() (bool, error) {
+			_, err := w.resolve(pod, "b")
+			return errdefs.IsFailedPrecondition(err) && strings.Contains(err.Error(), "the registry is away"), err
+		})
 	}
 	w.event(pod.UID, "WakeFailed", "the registry is away")
 	o := &v1alpha1.VMRecord{}
