@@ -61,7 +61,7 @@ func (w word) tell(ctx context.Context, r *machinev1.TellRequest) error {
 	for _, id := range containers {
 		_, err := agent.Copy(ctx, &agentv1.CopyRequest{Container: id, Files: []*agentv1.File{{Replace: true,
 			Path: toldDir + ref.GetOperation(), Mode: unix.S_IFREG | 0o644, Data: append(text, '\n')}}})
-		if err != nil && slices.Contains(slices.Collect(maps.Keys(vm.pod.woken())), id) { // else it has ended meanwhile
+		if _, runs := vm.pod.woken()[id]; err != nil && runs { // else it has ended meanwhile
 			errs = append(errs, fmt.Errorf("tell container %s of VM %s of snapshot %s: %w", id, vm.id, r.GetDigest(), err))
 		}
 	}

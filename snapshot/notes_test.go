@@ -38,7 +38,7 @@ func (w *world) noted(t *testing.T) *bpf.FileNotes {
 		t.Fatal(err)
 	}
 	if os.Geteuid() != 0 || at.Type != unix.EXT4_SUPER_MAGIC || bpf.NotesFiles() != nil {
-		t.Skip("needs root, and a directory for temporary files on ext4")
+		t.Skip("needs root, Linux 6.14, and a directory for temporary files on ext4")
 	}
 	was := w.src.Spaces[1].File
 	info, err := was.Stat()

@@ -184,7 +184,7 @@ func (w *sleepWorld) play(t *testing.T, step, name string) error {
 }
 
 // place has the pod where the step hurts the node that passes a point. The first node is the controller too: it writes
-// the records, and hears of each move, as the source does. The second one alone relays its questions about pods.
+// the records, and is told of each move, as the source is. The second one alone relays its questions about pods.
 func (w *sleepWorld) place(ctx context.Context, step string, e edge) error {
 	hurt := w.at
 	if wakes(step) || step == "come" {

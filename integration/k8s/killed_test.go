@@ -118,7 +118,7 @@ func (s site) goes(l leg, phase string, v victim, records *Watch, beacons *obser
 	} else {
 		s.heard(beacons, before.Counter)
 	}
-	if err := harness.Poll(s.t.Context(), limit, func(context.Context) error { return s.run(want) }); err != nil {
+	if err := harness.Poll(s.t.Context(), limit, func(context.Context) error { return s.have(want) }); err != nil {
 		s.t.Error(err)
 	}
 	now := beacons.Latest()
@@ -126,24 +126,6 @@ func (s site) goes(l leg, phase string, v victim, records *Watch, beacons *obser
 	if now.Nonce != before.Nonce || doubles > 0 || back > 0 {
 		s.t.Fatalf("VM %q is now %q; heard twice %d times, went back %d times", before.Nonce, now.Nonce, doubles, back)
 	}
-}
-
-// run wants so many VMMs on all nodes.
-func (s site) run(want int) error {
-	all := map[string][]int{}
-	count := 0
-	for _, n := range s.Nodes() {
-		pids, err := n.VMMs()
-		if err != nil {
-			return err
-		}
-		all[n.Name] = pids
-		count += len(pids)
-	}
-	if count != want {
-		return fmt.Errorf("the VMMs are %v, want %d", all, want)
-	}
-	return nil
 }
 
 // TestMachineKilled: a VM hibernates, wakes on the other node, and moves back live. Each time one program is killed

@@ -5,7 +5,6 @@ package k8s
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -93,16 +92,23 @@ func (s site) apply(name string) {
 }
 
 // empty tells whether no node has a VMM.
-func (s site) empty(context.Context) error {
-	var errs []error
+func (s site) empty(context.Context) error { return s.have(0) }
+
+// have wants so many VMMs on all nodes.
+func (s site) have(want int) error {
+	all, count := map[string][]int{}, 0
 	for _, n := range s.Nodes() {
 		pids, err := n.VMMs()
-		if err == nil && len(pids) > 0 {
-			err = fmt.Errorf("node %s still has the VMMs %v", n.Name, pids)
+		if err != nil {
+			return err
 		}
-		errs = append(errs, err)
+		all[n.Name] = pids
+		count += len(pids)
 	}
-	return errors.Join(errs...)
+	if count != want {
+		return fmt.Errorf("the nodes have the VMMs %v, want %d", all, want)
+	}
+	return nil
 }
 
 func (s site) kubectl(args ...string) string {

@@ -172,8 +172,7 @@ func TestMachineSnapshotKilled(t *testing.T) {
 				}
 				s.captured(name, content)
 				t.Logf("ready after %.1f s", time.Since(begun).Seconds())
-				s.kubectl("rollout", "status", "-n", system, "--timeout="+limit.String(), "deployment/godwit-operator")
-				s.kubectl("rollout", "status", "-n", system, "--timeout="+limit.String(), "daemonset/godwit-node")
+				s.steady()
 			})
 		}
 	}

@@ -84,10 +84,6 @@ func uninterrupted(load func() (int, error)) (fd int, err error) {
 
 // load loads a program. attach is what it is for, where its kind has several uses.
 func load(kind, attach uint32, program []instruction) (*os.File, error) {
-	return loadWith(kind, attach, program, func(*attr) {})
-}
-
-func loadWith(kind, attach uint32, program []instruction, more func(*attr)) (*os.File, error) {
 	code := encode(program)
 	a := new(attr)
 	a.u32(0, kind)
@@ -95,7 +91,6 @@ func loadWith(kind, attach uint32, program []instruction, more func(*attr)) (*os
 	a.pointer(8, unsafe.Pointer(unsafe.SliceData(code)))
 	a.pointer(16, unsafe.Pointer(unsafe.SliceData(license)))
 	a.u32(68, attach) // expected_attach_type
-	more(a)
 	fd, err := uninterrupted(func() (int, error) { return bpf(unix.BPF_PROG_LOAD, a) })
 	runtime.KeepAlive(code)
 	if err != nil {

@@ -19,7 +19,7 @@ type FileNotes struct {
 
 	file     *os.File
 	size     int64
-	closed   *os.File // hears of who has closed the file after it might write
+	closed   *os.File // is told of who has closed the file after it might write
 	words    notedWords
 	programs []*os.File
 	links    []*os.File
@@ -93,7 +93,7 @@ func (n *FileNotes) begin(f *os.File, writers int) error {
 	return n.check(writers)
 }
 
-// watchWriters hears of each open file that might write, once it is closed.
+// watchWriters is told by the kernel of each open file that might write, once it is closed.
 func watchWriters(f *os.File) (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

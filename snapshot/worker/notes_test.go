@@ -35,7 +35,7 @@ func TestNotesReachTheWorker(t *testing.T) {
 			t.Fatal(err)
 		}
 		if os.Geteuid() != 0 || at.Type != unix.EXT4_SUPER_MAGIC || bpf.NotesFiles() != nil {
-			t.Skip("needs root, and a directory for temporary files on ext4")
+			t.Skip("needs root, Linux 6.14, and a directory for temporary files on ext4")
 		}
 		j := pushJob(t, store.Config{Repository: store.LayoutPrefix + filepath.Join(t.TempDir(), "uid1")})
 		const size = 4 << 20
