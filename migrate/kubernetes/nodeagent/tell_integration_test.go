@@ -66,7 +66,7 @@ func reaching(t *testing.T, e operator.Engine, change ...func(*rest.Config)) (st
 	})
 }
 
-// The workload is told of its snapshot after the API server has it as Ready. A call that fails, or whose answer is lost,
+// Its workload is told of a snapshot after the API server has it as Ready. A call that fails, or whose answer is lost,
 // is made again. So is one whose word the status lost. Ready stays meanwhile.
 func TestSentinelAfterReady(t *testing.T) {
 	g := newGodwitd(t)
