@@ -128,7 +128,7 @@ func TestNoReflink(t *testing.T) {
 	w.src.Spaces[1].File = disk
 	receipt, then, _ := w.goesOn(t, 7, func(*guest) Tracker { return nil })
 	w.holds(t, receipt.Digest, then)
-	if got := fmt.Sprint(receipt.Disks); got != "[{rw 1052672 its file system has no reflink}]" {
+	if got := fmt.Sprint(receipt.Disks); got != "[{rw 1052672 its file system has no reflink false}]" {
 		t.Errorf("read in the pause: %s", got)
 	}
 }

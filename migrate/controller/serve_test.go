@@ -149,6 +149,50 @@ func TestEndsWhole(t *testing.T) {
 	}
 }
 
+// endsAt is a context that ends between two questions whether it has ended.
+type endsAt struct {
+	context.Context
+	at    int32
+	asked atomic.Int32
+}
+
+func (c *endsAt) Err() error {
+	if c.asked.Add(1) > c.at {
+		return context.Canceled
+	}
+	return c.Context.Err()
+}
+
+// A server closes every connection that it has accepted, at whichever moment it is stopped.
+func TestEndsAtAnyMoment(t *testing.T) {
+	for at := range int32(4) {
+		socket := filepath.Join(t.TempDir(), "s")
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv, err := controller.NewServer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = controller.ServeLocal(&endsAt{Context: ctx, at: at}, srv, l) })
+		time.AfterFunc(100*time.Millisecond, cancel)
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("ended after %d questions: who connected still waits", at)
+		}
+		cancel()
+		wg.Wait()
+		_ = conn.Close()
+	}
+}
+
 // pipes is a listener in the process.
 type pipes struct {
 	conns chan net.Conn

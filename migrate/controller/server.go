@@ -136,13 +136,14 @@ func serve(ctx context.Context, srv *ttrpc.Server, l net.Listener, hello authent
 	defer wg.Wait()
 	for {
 		conn, err := l.Accept()
-		switch {
-		case ctx.Err() != nil && err == nil:
+		ended := ctx.Err() != nil // asked once: it may change at any moment
+		if err == nil && ended {
 			_ = conn.Close() // who waited for an answer would wait for long
+		}
+		if ended {
 			return nil
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
+		}
+		if err != nil {
 			return fmt.Errorf("accept on %s: %w", l.Addr(), err)
 		}
 		wg.Go(func() {
