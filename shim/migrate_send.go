@@ -108,7 +108,7 @@ func (s *sending) transmit() (snapshot.Sent, error) {
 	if job.Spaces, job.Disks, err = openSource(j, files); err != nil {
 		return snapshot.Sent{}, err
 	}
-	s.live.noteDisks(job.Spaces, job.Budget, files)
+	s.live.noteDisks(c.ctx, job.Spaces, job.Budget, files)
 	if job.Table, err = openTable(j, files); err != nil {
 		return snapshot.Sent{}, err
 	}

@@ -1,7 +1,9 @@
 package shim
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,16 +23,22 @@ type diskNotes struct {
 	of  []worker.Space
 }
 
+// notesBegin bounds how long notes may take to begin. They write a file next to the disk, which a file system that is
+// frozen does not take.
+const notesBegin = 5 * time.Second
+
 // noteDisks begins notes where a pass comes before the pause.
-func (s *livePause) noteDisks(spaces []worker.Space, budget time.Duration, files *openFiles) {
+func (s *livePause) noteDisks(ctx context.Context, spaces []worker.Space, budget time.Duration, files *openFiles) {
 	s.notes.vm = s.vm
 	if budget > 0 && !s.paused {
-		s.notes.note(spaces, files)
+		ctx, cancel := context.WithTimeoutCause(ctx, notesBegin, errNotesLate)
+		defer cancel()
+		s.notes.note(ctx, spaces, files)
 	}
 }
 
 // note begins the notes of each disk that has them. Any other one is read whole in the pause, as if there were none.
-func (d *diskNotes) note(spaces []worker.Space, files *openFiles) {
+func (d *diskNotes) note(ctx context.Context, spaces []worker.Space, files *openFiles) {
 	for i := range spaces {
 		s := &spaces[i]
 		var st unix.Stat_t
@@ -40,7 +48,7 @@ func (d *diskNotes) note(spaces []worker.Space, files *openFiles) {
 		writers, err := d.writers(*s)
 		var n *bpf.FileNotes
 		if err == nil {
-			n, err = bpf.NoteFile(s.File.File, writers)
+			n, err = bpf.NoteFile(ctx, s.File.File, writers)
 		}
 		if err != nil {
 			d.vm.log.Info("writes to a disk are not noted: all of it is read in the pause", "disk", s.Disk, "reason", err)
@@ -77,4 +85,7 @@ func (d *diskNotes) writers(s worker.Space) (int, error) {
 	return bpf.Writers(p.PID, s.File.File)
 }
 
-var errNoProcess = errors.New("the VM has no VMM")
+var (
+	errNoProcess = errors.New("the VM has no VMM")
+	errNotesLate = fmt.Errorf("the file system has not answered in %v", notesBegin)
+)

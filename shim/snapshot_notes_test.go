@@ -44,7 +44,7 @@ func TestNotesOfDisks(t *testing.T) {
 	note := func(s *livePause, budget time.Duration) ([]worker.Space, *openFiles) {
 		files := &openFiles{}
 		spaces := []worker.Space{{File: large.File}, large, small, direct}
-		s.noteDisks(spaces, budget, files)
+		s.noteDisks(t.Context(), spaces, budget, files)
 		return spaces, files
 	}
 	for _, s := range []*livePause{{vm: vm, paused: true}, {vm: vm}} {

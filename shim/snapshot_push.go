@@ -81,7 +81,7 @@ func (p *pushing) push() (snapshot.Receipt, error) {
 		return none, err
 	}
 	p.openClones(job.Spaces)
-	p.live.noteDisks(job.Spaces, job.Budget, files)
+	p.live.noteDisks(c.ctx, job.Spaces, job.Budget, files)
 	if job.Tracking, p.out.Tracking, p.out.Untracked = vm.tracking.open(c.ctx, job.Spaces[0].File.File,
 		files); job.Tracking != nil {
 		job.Tracking.Armed = c.armed

@@ -58,7 +58,7 @@ func (w *world) noted(t *testing.T) *bpf.FileNotes {
 		t.Fatal(err)
 	}
 	w.src.Spaces[1].File = disk
-	n, err := bpf.NoteFile(disk, 1)
+	n, err := bpf.NoteFile(t.Context(), disk, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

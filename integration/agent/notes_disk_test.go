@@ -188,7 +188,7 @@ func (s *diskSnapshots) note(disk *snapshot.Space, by func(precopy.WriteNotes) p
 	s.t.Helper()
 	writers, err := bpf.Writers(s.vm.Process().PID, s.disk)
 	if err == nil {
-		s.notes, err = bpf.NoteFile(s.disk, writers)
+		s.notes, err = bpf.NoteFile(s.t.Context(), s.disk, writers)
 	}
 	if err != nil {
 		s.t.Fatal(err)

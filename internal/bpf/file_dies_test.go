@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err == nil {
 		var n *FileNotes
-		if n, err = NoteFile(f, 2); err == nil {
+		if n, err = NoteFile(context.Background(), f, 2); err == nil {
 			fmt.Println(n.Map.Fd())
 			select {}
 		}

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -48,16 +49,29 @@ func notesOf(release string) error {
 var errNotNoted = errors.New("its file system is not ext4")
 
 // NoteFile begins to note what is written to a file. It keeps its own copy of f. writers is how many open files may
-// write to it, all of them through the kernel's cache: if there are others it is refused.
-func NoteFile(f *os.File, writers int) (*FileNotes, error) {
+// write to it, all of them through the kernel's cache: if there are others it is refused. A file system that is frozen
+// holds the try-out up. So NoteFile ends with ctx, and what it holds is given back later.
+func NoteFile(ctx context.Context, f *os.File, writers int) (*FileNotes, error) {
 	n := &FileNotes{}
-	if err := n.begin(f, writers); err != nil {
+	err := n.open(f)
+	begun := make(chan error, 1)
+	if err == nil {
+		go func() { begun <- n.begin(filepath.Dir(f.Name()), writers) }()
+		select {
+		case err = <-begun:
+		case <-ctx.Done():
+			go func() { _ = errors.Join(<-begun, n.Close()) }()
+			return nil, fmt.Errorf("note writes: %w", context.Cause(ctx))
+		}
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("note writes: %w", err), n.Close())
 	}
 	return n, nil
 }
 
-func (n *FileNotes) begin(f *os.File, writers int) error {
+// open asks nothing that a frozen file system holds up.
+func (n *FileNotes) open(f *os.File) error {
 	var at unix.Statfs_t
 	var st unix.Stat_t
 	if err := errors.Join(unix.Fstatfs(int(f.Fd()), &at), unix.Fstat(int(f.Fd()), &st)); err != nil {
@@ -74,10 +88,12 @@ func (n *FileNotes) begin(f *os.File, writers int) error {
 		return err
 	}
 	n.file, n.size = os.NewFile(uintptr(fd), f.Name()), st.Size
-	if n.closed, err = watchWriters(n.file); err != nil {
-		return err
-	}
-	shift, blocks := notedShift(st.Size)
+	n.closed, err = watchWriters(n.file)
+	return err
+}
+
+func (n *FileNotes) begin(dir string, writers int) (err error) {
+	shift, blocks := notedShift(n.size)
 	if n.Map, err = notedMap(blocks); err != nil {
 		return err
 	}
@@ -87,7 +103,7 @@ func (n *FileNotes) begin(f *os.File, writers int) error {
 	if err := n.attach(shift, blocks); err != nil {
 		return err
 	}
-	if err := n.try(filepath.Dir(f.Name())); err != nil {
+	if err := n.try(dir); err != nil {
 		return fmt.Errorf("try it: %w", err)
 	}
 	return n.check(writers)
@@ -121,17 +137,12 @@ func notedMap(blocks uint32) (*os.File, error) {
 
 // attach loads the programs and has the kernel run them.
 func (n *FileNotes) attach(shift int32, blocks uint32) error {
-	kernel, err := openTypes()
-	if err != nil {
-		return err
-	}
-	defer kernel.close()
-	inode, err := kernel.inodeOffsets()
+	inode, err := offsetsOfInodes()
 	if err != nil {
 		return err
 	}
 	for _, h := range fileHooks {
-		p := &fileProgram{table: int(n.Map.Fd()), blocks: blocks, shift: shift, inode: inode,
+		p := &fileProgram{table: int(n.Map.Fd()), blocks: blocks, shift: shift, inode: *inode,
 			assembler: assembler{labels: map[string]int{}, jumps: map[int]string{}}}
 		if err := n.hook(h.event, p.build(h)); err != nil {
 			return fmt.Errorf("event %s: %w", h.event, err)

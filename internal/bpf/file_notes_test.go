@@ -65,7 +65,7 @@ func (d *notedDisk) note() *notedDisk {
 		d.t.Fatal(err)
 	}
 	defer f.Close() // the notes have their own
-	if d.notes, err = NoteFile(f, 1); err != nil {
+	if d.notes, err = NoteFile(d.t.Context(), f, 1); err != nil {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(func() { _ = d.notes.Close() })

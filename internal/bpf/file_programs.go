@@ -1,6 +1,10 @@
 package bpf
 
-import "golang.org/x/sys/unix"
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
 
 // Layout of the value of the map. After words of 8 bytes there is a bit for each block that was written. After these
 // there is a bit for each block that was allocated, zeroed or punched.
@@ -82,6 +86,27 @@ func (t *types) inodeOffsets() (o inodeOffsets, err error) {
 		}
 	}
 	return o, nil
+}
+
+// knownInode is what was read: the kernel stays the same as long as this process lives. To read it takes most of the
+// time that notes need to begin.
+var knownInode atomic.Pointer[inodeOffsets]
+
+func offsetsOfInodes() (*inodeOffsets, error) {
+	if o := knownInode.Load(); o != nil {
+		return o, nil
+	}
+	kernel, err := openTypes()
+	if err != nil {
+		return nil, err
+	}
+	defer kernel.close()
+	o, err := kernel.inodeOffsets()
+	if err != nil {
+		return nil, err
+	}
+	knownInode.Store(&o)
+	return &o, nil
 }
 
 // fileProgram makes one program. Register 6 has the parameters of its event, the first of which is an inode.

@@ -110,7 +110,7 @@ func TestNotNoted(t *testing.T) {
 			if f != d.f {
 				defer f.Close()
 			}
-			n, err := NoteFile(f, 1)
+			n, err := NoteFile(t.Context(), f, 1)
 			if err == nil {
 				n.Close()
 			}
@@ -145,7 +145,7 @@ func BenchmarkNotedWrite(b *testing.B) {
 			}
 			defer f.Close()
 			if noted {
-				n, err := NoteFile(f, 1)
+				n, err := NoteFile(b.Context(), f, 1)
 				if err != nil {
 					b.Skip(err)
 				}

@@ -41,7 +41,7 @@ func TestNotesReachTheWorker(t *testing.T) {
 		const size = 4 << 20
 		disk := file(t, noise(size))
 		defer disk.Close()
-		n, err := bpf.NoteFile(disk.File, 1)
+		n, err := bpf.NoteFile(t.Context(), disk.File, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
