@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	criv1 "godwit.dev/godwit/api/cri/v1"
+	"godwit.dev/godwit/shim/proc"
 	"godwit.dev/godwit/shim/sandboxapi"
 )
 
@@ -311,4 +313,58 @@ func TestSandboxAPIHeld(t *testing.T) {
 	if _, err := os.Stat(s.cfg.VMDir("ns", "team.held")); !os.IsNotExist(err) {
 		t.Errorf("something is left of the VM: %v", err)
 	}
+}
+
+// TestSandboxAPIOfAVMMThatDoesNotDie: the sandbox ends when its VMM is gone, not when its task has ended. containerd
+// stops no sandbox that has ended: it would answer the next StopPodSandbox while the VMM still writes to its volumes.
+func TestSandboxAPIOfAVMMThatDoesNotDie(t *testing.T) {
+	s := newSandboxed(t)
+	wasEnd, ends := endBound, kill
+	t.Cleanup(func() { endBound, kill = wasEnd, ends })
+	endBound = 50 * time.Millisecond
+	var lives atomic.Bool
+	kill = func(ctx context.Context, id proc.ID) error {
+		if lives.Load() && id.PID == s.machine.Process().PID {
+			return errFake
+		}
+		return ends(ctx, id)
+	}
+	s.must("create", s.create(team()))
+	s.must("start", s.startPod())
+	deaf := func(deaf bool) {
+		s.machine.mu.Lock()
+		defer s.machine.mu.Unlock()
+		s.machine.deaf = deaf
+		lives.Store(deaf)
+	}
+	deaf(true)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.api.WaitSandbox(ctxNS(t), &api.WaitSandboxRequest{SandboxID: "vm"})
+		ended <- err
+	}()
+	ctx, cancel := context.WithTimeout(ctxNS(t), 10*endBound)
+	defer cancel()
+	if _, err := s.api.StopSandbox(ctx, &api.StopSandboxRequest{SandboxID: "vm"}); err == nil {
+		t.Error("StopSandbox is answered while the VMM lives")
+	}
+	if vm, err := s.service.current(); err != nil || !eventually(func() bool { return vm.inState(Stopped) }) {
+		t.Errorf("the task has not ended: %v", err)
+	}
+	if got := s.status().GetState(); got != "SANDBOX_READY" {
+		t.Errorf("while its VMM lives the sandbox is %s", got)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("WaitSandbox is answered while the VMM lives: %v", err)
+		ended <- err
+	case <-time.After(endBound):
+	}
+	deaf(false)
+	s.must("stop", s.stopPod())
+	s.must("wait for sandbox", <-ended)
+	if got := s.status(); got.GetState() != "SANDBOX_NOTREADY" || got.GetExitedAt() == nil {
+		t.Errorf("after its end the sandbox is %v", got)
+	}
+	s.nothingLeft()
 }

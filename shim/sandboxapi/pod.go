@@ -16,11 +16,10 @@ import (
 // pod is the one sandbox of a shim.
 type pod struct {
 	id      string
-	at      time.Time     // of its Create
-	created chan struct{} // closed when its Create is over
-	ended   chan struct{} // closed at the end of its task; exit is set by then
-	exit    *taskapi.WaitResponse
-	gone    chan struct{} // closed when its task is deleted, or was never made
+	at      time.Time             // of its Create
+	created chan struct{}         // closed when its Create is over
+	gone    chan struct{}         // closed when its task is deleted, or was never made
+	exit    *taskapi.WaitResponse // of a task that was; set before gone is closed
 }
 
 func (s *Service) begin(id string) (*pod, error) {
@@ -29,8 +28,7 @@ func (s *Service) begin(id string) (*pod, error) {
 	if s.pod != nil {
 		return nil, fmt.Errorf("create sandbox %s: this shim has sandbox %s: %w", id, s.pod.id, errdefs.ErrAlreadyExists)
 	}
-	s.pod = &pod{id: id, at: time.Now(), created: make(chan struct{}), ended: make(chan struct{}),
-		gone: make(chan struct{})}
+	s.pod = &pod{id: id, at: time.Now(), created: make(chan struct{}), gone: make(chan struct{})}
 	return s.pod, nil
 }
 
@@ -70,11 +68,27 @@ func (s *Service) stop(ctx context.Context, p *pod) error {
 	}
 }
 
+// deleted reports whether a task that is not there was made before. What has deleted it tells so in a moment.
+func (p *pod) deleted(ctx context.Context) bool {
+	select {
+	case <-p.created:
+	default:
+		return false
+	}
+	select {
+	case <-p.gone:
+		return p.exit != nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // deletePause is between two tries to delete a task that has ended: an operation may still hold its VM.
 const deletePause = time.Second
 
 // reap deletes the task once it has ended. For a pause container the CRI plugin does so, with the sandbox API no client
-// does. RAM and disks of the VM would stay until the pod is removed.
+// does. RAM and disks of the VM would stay until the pod is removed. The sandbox ends with its task's Delete, as with a
+// pause container: containerd stops no sandbox that has ended, and a VMM that does not die may live after its task.
 func (p *pod) reap(ctx context.Context, s *Service) {
 	exit, err := s.tasks.Wait(ctx, &taskapi.WaitRequest{ID: p.id})
 	if err != nil {
@@ -83,11 +97,10 @@ func (p *pod) reap(ctx context.Context, s *Service) {
 		}
 		return
 	}
-	p.exit = exit
-	close(p.ended)
 	for ctx.Err() == nil {
 		_, err := s.tasks.Delete(ctx, &taskapi.DeleteRequest{ID: p.id})
 		if err = errgrpc.ToNative(err); err == nil || errdefs.IsNotFound(err) {
+			p.exit = exit
 			close(p.gone)
 			return
 		}

@@ -129,39 +129,37 @@ func (s *Service) StopSandbox(ctx context.Context, r *api.StopSandboxRequest) (*
 	return &api.StopSandboxResponse{}, nil
 }
 
-// WaitSandbox answers at the sandbox's end.
+// WaitSandbox answers at the sandbox's end: its task is deleted, and its VMM is gone.
 func (s *Service) WaitSandbox(ctx context.Context, r *api.WaitSandboxRequest) (*api.WaitSandboxResponse, error) {
 	p, err := s.find(r.GetSandboxID())
 	if err != nil {
 		return nil, errgrpc.ToGRPC(err)
 	}
 	select {
-	case <-p.ended:
+	case <-p.gone:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	return &api.WaitSandboxResponse{ExitStatus: p.exit.GetExitStatus(), ExitedAt: p.exit.GetExitedAt()}, nil
 }
 
-// SandboxStatus says ready from the begin of the start to the end, as the state of the task does.
+// SandboxStatus says ready from the begin of the start to the end. A task that has ended is not deleted yet.
 func (s *Service) SandboxStatus(ctx context.Context, r *api.SandboxStatusRequest) (*api.SandboxStatusResponse, error) {
 	p, err := s.find(r.GetSandboxID())
 	if err != nil {
 		return nil, errgrpc.ToGRPC(err)
 	}
 	out := &api.SandboxStatusResponse{SandboxID: p.id, State: notReady, CreatedAt: timestamppb.New(p.at)}
-	select {
-	case <-p.ended:
+	task, err := s.tasks.State(ctx, &taskapi.StateRequest{ID: p.id})
+	if errdefs.IsNotFound(errgrpc.ToNative(err)) && p.deleted(ctx) {
 		out.ExitedAt = p.exit.GetExitedAt()
 		return out, nil
-	default:
 	}
-	task, err := s.tasks.State(ctx, &taskapi.StateRequest{ID: p.id})
 	if err != nil {
 		return nil, err
 	}
-	out.Pid, out.ExitedAt = task.GetPid(), task.GetExitedAt()
-	if task.GetStatus() == tasktypes.Status_RUNNING {
+	out.Pid = task.GetPid()
+	if task.GetStatus() != tasktypes.Status_CREATED {
 		out.State = ready
 	}
 	return out, nil
