@@ -30,8 +30,8 @@ func TestMove(t *testing.T) {
 			before.n.eventually("the end of a container that left", has(`"exitCode": 0`), "inspect", id)
 		}
 		before.remove()
-		if vms, err := before.n.VMMs(); err != nil || vms != 0 {
-			t.Errorf("%d VMMs are left on the node that the pod has left: %v", vms, err)
+		if vmms, err := before.n.VMMs(); err != nil || len(vmms) != 0 {
+			t.Errorf("VMMs %v are left on the node that the pod has left: %v", vmms, err)
 		}
 		before, was = after, is
 	}

@@ -57,8 +57,8 @@ func (n *node) wakesNothingElse(t *testing.T) {
 	refusal{want: "count"}.check(t, "an exec in a container that is armed", err)
 	n.shows(t, "waits for count")
 	n.crictl("rmp", "-f", pod)
-	if vms, err := n.VMMs(); err != nil || vms != 0 {
-		t.Errorf("%d VMMs are left of a wake that was given up: %v", vms, err)
+	if vmms, err := n.VMMs(); err != nil || len(vmms) != 0 {
+		t.Errorf("VMMs %v are left of a wake that was given up: %v", vmms, err)
 	}
 	n.shows(t, "asleep")
 }

@@ -179,8 +179,8 @@ func TestSleep(t *testing.T) {
 		a.eventually("the end of a container that left", has(`"exitCode": 0`), "inspect", id)
 	}
 	before.remove()
-	if vms, err := a.VMMs(); err != nil || vms != 0 {
-		t.Errorf("%d VMMs are left on the node that the pod has left: %v", vms, err)
+	if vmms, err := a.VMMs(); err != nil || len(vmms) != 0 {
+		t.Errorf("VMMs %v are left on the node that the pod has left: %v", vmms, err)
 	}
 	b.wakesNothingElse(t)
 	after := b.sleeper("uid-1")
