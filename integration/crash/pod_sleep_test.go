@@ -24,7 +24,9 @@ var sleepSteps = map[string]func(*sleepWorld, context.Context) error{
 	"come":      (*sleepWorld).come,
 }
 
-// sleepSelection is what runs without GODWIT_CRASH=full.
+var sleepOrder = []string{"hibernate", "wake", "restore", "leave", "come"}
+
+// sleepSelection is what runs without GODWIT_CRASH=full and without a sample.
 var sleepSelection = []string{
 	"hibernate/before node Machine.Vote/shim",
 	"wake/after node pod.Bind/containerd",
@@ -46,13 +48,17 @@ var sleepSelection = []string{
 // Never does a second VM run, and no operation stays open. The pod that runs or sleeps afterwards is the same run, and
 // sleeps and wakes once more. Only the death of VMM or shim may lose it.
 func TestCrashPodSleep(t *testing.T) {
-	full := os.Getenv("GODWIT_CRASH") == "full"
+	full, drawn := os.Getenv("GODWIT_CRASH") == "full", sampled(t)
 	w := newSleepWorld(t)
 	t.Run("a sidecar ends in the last pass", w.losesSidecar)
-	for _, step := range []string{"hibernate", "wake", "restore", "leave", "come"} {
+	cases := sleepSelection
+	if drawn != nil {
+		cases = w.drawCases(t, drawn)
+	}
+	for _, step := range sleepOrder {
 		t.Run(step, func(t *testing.T) {
-			names := selected(sleepSelection, step)
-			if full {
+			names := selected(cases, step)
+			if full && drawn == nil {
 				names = w.survey(t, step)
 			}
 			for _, name := range names {
@@ -70,6 +76,21 @@ func TestCrashPodSleep(t *testing.T) {
 	if err := w.fresh(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// drawCases draws from all cases of the steps that this run has (-run).
+func (w *sleepWorld) drawCases(t *testing.T, s *sample) []string {
+	var all []string
+	for _, step := range sleepOrder {
+		t.Run(step, func(t *testing.T) {
+			for _, name := range w.survey(t, step) {
+				all = append(all, step+"/"+name)
+			}
+		})
+	}
+	drawn := s.draw(all)
+	s.log(t, all, drawn)
+	return drawn
 }
 
 // survey lists the points of a step that no death disturbs, with each program.
