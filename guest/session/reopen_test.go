@@ -75,3 +75,26 @@ func carries(t *testing.T, host *Conn, guest *Listener, accepted net.Conn, word 
 	}
 	return accepted
 }
+
+// A guest that is slow is no deaf channel: each channel that is opened anew gives it twice the time. So the session
+// stands after three times what its answer takes at most, however long that is.
+func TestSlowGuestIsHeard(t *testing.T) {
+	for _, slow := range []time.Duration{time.Second, 3 * time.Second, 9 * time.Second, 31 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			guest := NewListener()
+			defer guest.Close()
+			host := Dial(func(context.Context) (io.ReadWriteCloser, error) {
+				here, there := net.Pipe()
+				time.AfterFunc(slow, func() { _ = guest.Serve(there) })
+				return here, nil
+			})
+			begun := time.Now()
+			carries(t, host, guest, nil, "word")
+			if took := time.Since(begun); took > 3*slow+reopenMin {
+				t.Errorf("a guest that answers after %s is heard after %s", slow, took)
+			}
+			_ = host.Close()
+			time.Sleep(2 * time.Minute)
+		})
+	}
+}
