@@ -2,12 +2,9 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
@@ -130,58 +127,4 @@ func (r *Registry) Delete(ctx context.Context, name string) error {
 	}
 	finish(resp)
 	return nil
-}
-
-// Tags implements Store.
-func (r *Registry) Tags(ctx context.Context) ([]string, error) {
-	var tags []string
-	next := "tags/list?n=1000"
-	for page := range maxTagPages {
-		resp, err := r.do(ctx, call{verb: "list tags of", object: Manifest(r.repo.RepositoryStr()), method: http.MethodGet,
-			url: next})
-		if errdefs.IsNotFound(err) && page == 0 {
-			return nil, nil
-		}
-		if errdefs.IsNotFound(err) { // the list goes on there, by the registry's own word
-			return nil, fmt.Errorf("list tags of %s: page %d: %v: %w", r.repo, page+1, err, errdefs.ErrUnavailable)
-		}
-		if err != nil {
-			return nil, err
-		}
-		var list struct{ Tags []string }
-		err = json.NewDecoder(io.LimitReader(resp.Body, 8<<20)).Decode(&list)
-		finish(resp)
-		if err == nil {
-			next, err = nextPage(resp)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list tags of %s: page %d: %w: %w", r.repo, page+1, err, errdefs.ErrUnavailable)
-		}
-		if tags = append(tags, list.Tags...); next == "" {
-			return tags, nil
-		}
-	}
-	return nil, fmt.Errorf("list tags of %s: more than %d pages: %w", r.repo, maxTagPages, errdefs.ErrResourceExhausted)
-}
-
-const maxTagPages = 1000
-
-// nextPage reads the Link header of RFC 8288: <URL>; rel="next". Empty: this page is the last one.
-// A link that cannot be followed is an error: without its page the list is not whole.
-func nextPage(resp *http.Response) (string, error) {
-	for _, link := range resp.Header.Values("Link") {
-		target, params, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(link), "<"), ">")
-		if !ok || !strings.Contains(strings.ReplaceAll(params, `"`, ""), "rel=next") {
-			continue
-		}
-		u, err := resp.Request.URL.Parse(target)
-		if err != nil {
-			return "", fmt.Errorf("next page: %w", err)
-		}
-		if u.Host != resp.Request.URL.Host {
-			return "", fmt.Errorf("next page is on another host, %q", u.Host)
-		}
-		return u.String(), nil
-	}
-	return "", nil
 }

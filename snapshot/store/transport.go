@@ -38,6 +38,7 @@ func newTransport(cfg Config, e endpoint) (http.RoundTripper, error) {
 		ResponseHeaderTimeout: headerBound,
 		IdleConnTimeout:       idleBound,
 		MaxIdleConnsPerHost:   16,
+		DisableCompression:    true, // a bound of bytes is one of what is sent
 		WriteBufferSize:       256 << 10,
 		ReadBufferSize:        256 << 10,
 		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: e.skipVerify},
