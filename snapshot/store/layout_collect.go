@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -43,9 +44,9 @@ func (l *Layout) Collect(ctx context.Context, grace time.Duration, dry bool) (Co
 	if err != nil {
 		return c, err
 	}
-	kept := map[string]bool{}
+	kept, listing := map[string]bool{}, l.listing()
 	for _, m := range index.Manifests {
-		listed, err := l.listed(m.Digest)
+		listed, err := listing.of(m.Digest, 0)
 		if err != nil {
 			return c, err // what it keeps is unknown
 		}
@@ -83,16 +84,34 @@ func (l *Layout) Collect(ctx context.Context, grace time.Duration, dry bool) (Co
 	return c, nil
 }
 
-// listed are the blobs of a manifest in the layout, or of all that an index of another
-// program lists.
-func (l *Layout) listed(d digest.Digest) ([]digest.Digest, error) {
-	if err := CheckDigest(d); err != nil {
+// Bounds of what another program may have written.
+const (
+	maxLayoutManifest = 4 << 20 // what registries take at most
+	maxNested         = 4       // indexes in indexes
+)
+
+// listing finds what manifests list. Each one is read once.
+type listing struct {
+	layout *Layout
+	read   map[digest.Digest]bool
+}
+
+func (l *Layout) listing() listing { return listing{l, map[digest.Digest]bool{}} }
+
+// of a manifest in the layout: its blobs, or those of all that an index of another program lists, which is nested so
+// deep. What was read before is left out.
+func (l listing) of(d digest.Digest, depth int) ([]digest.Digest, error) {
+	if l.read[d] {
+		return nil, nil
+	}
+	if depth > maxNested {
+		return nil, fmt.Errorf("read manifest %s: below more than %d indexes: %w", d, maxNested, errdefs.ErrDataLoss)
+	}
+	data, err := l.layout.manifest(d)
+	if err != nil {
 		return nil, err
 	}
-	data, err := os.ReadFile(l.blob(d))
-	if err != nil {
-		return nil, fileError("read", Manifest(d.String()), err)
-	}
+	l.read[d] = true
 	var m struct {
 		v1.Manifest
 		Manifests []v1.Descriptor `json:"manifests"`
@@ -111,7 +130,7 @@ func (l *Layout) listed(d digest.Digest) ([]digest.Digest, error) {
 		all = append(all, b.Digest)
 	}
 	for _, child := range m.Manifests {
-		more, err := l.listed(child.Digest)
+		more, err := l.of(child.Digest, depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -120,9 +139,31 @@ func (l *Layout) listed(d digest.Digest) ([]digest.Digest, error) {
 	return all, nil
 }
 
+// manifest is verified: what a false one lists says nothing of what is kept.
+func (l *Layout) manifest(d digest.Digest) ([]byte, error) {
+	if err := CheckDigest(d); err != nil {
+		return nil, err
+	}
+	o := Manifest(d.String())
+	f, err := os.Open(l.blob(d))
+	if err != nil {
+		return nil, fileError("read", o, err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxLayoutManifest+1))
+	if err != nil {
+		return nil, fileError("read", o, err)
+	}
+	if len(data) > maxLayoutManifest || digest.FromBytes(data) != d {
+		return nil, fmt.Errorf("read %s: more than %d bytes, or another digest: %w", o, maxLayoutManifest,
+			errdefs.ErrDataLoss)
+	}
+	return data, nil
+}
+
 // whole refuses a manifest whose blobs are not all there, as a registry does.
 func (l *Layout) whole(d digest.Digest) error {
-	listed, err := l.listed(d)
+	listed, err := l.listing().of(d, 0)
 	if err != nil {
 		return err
 	}
