@@ -92,7 +92,11 @@ func (s *Service) Migrate(ctx context.Context, req *nodev1.MigrateRequest) (*nod
 		if err := authorize(ctx, call, nodes...); err != nil {
 			return nil, err
 		}
-		if err := ownOutput(node, nodes[len(nodes)-1], req.GetStdio()); err != nil {
+		to := nodes[len(nodes)-1]
+		if s.Placer != nil {
+			to = "" // a scheduler may say another node
+		}
+		if err := ownOutput(node, to, req.GetStdio()); err != nil {
 			return nil, fmt.Errorf("%s: %w", call, err)
 		}
 		if err := s.mayPull(ctx, req.GetVm(), req.GetTo()); err != nil {
@@ -120,7 +124,7 @@ func ownOutput(node, to, uri string) error {
 	if node == to || uri == "" || uri == "null://" {
 		return nil
 	}
-	return fmt.Errorf("stdio %q: it is not for node %s to say where output goes on node %s: leave it away, so that "+
+	return fmt.Errorf("stdio %q: it is not for node %s to say where output goes on node %q: leave it away, so that "+
 		"stdio_uri of that node holds, or order this there or on the controller's node: %w",
 		uri, node, to, errdefs.ErrPermissionDenied)
 }

@@ -94,6 +94,12 @@ func TestWhoMayOrder(t *testing.T) {
 			}
 		}
 	}
+	s.Placer = &placer{}
+	if _, err := s.Migrate(controller.WithPeer(ctx, "b"), &nodev1.MigrateRequest{Vm: vm, To: "b",
+		Stdio: "binary:///bin/sh"}); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("by a node to which the move is placed, or not: %v", err)
+	}
+	s.Placer = nil
 	for who, ctx := range map[string]context.Context{"the host": ctx, "its source": controller.WithPeer(ctx, "a")} {
 		if _, err := s.Migrate(ctx, &nodev1.MigrateRequest{Vm: vm, To: "b", Stdio: map[string]string{"the host": "file:///x",
 			"its source": "null://"}[who]}); err != nil {

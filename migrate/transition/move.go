@@ -36,7 +36,7 @@ func setRetarget(op *nodev1.Operation, req *nodev1.AdvanceRequest, turn bool, ca
 const maxAttempts = 64
 
 // Retry begins the next attempt of a move whose last one is undone: nothing of that one
-// counts any more (R1).
+// counts any more (R1). Output goes where the configuration of the new node says.
 func Retry(s State, req *nodev1.RetryRequest, now time.Time) (Change, error) {
 	call := fmt.Sprintf("retry operation %s of VM %s", req.GetOperation(), name(req.GetVm()))
 	if op := s.Named; op != nil && op.GetAttempt() == req.GetAttempt()+1 && proto.Equal(op.GetVm(), req.GetVm()) {
@@ -62,6 +62,7 @@ func Retry(s State, req *nodev1.RetryRequest, now time.Time) (Change, error) {
 	}
 	op.Retarget, op.Phase, op.Mode = "", pending, op.GetWantedMode()
 	op.Digest, op.Repository, op.Tag, op.Receipt, op.Reason, op.Class = "", "", "", "", "", ""
+	op.Stdio = "" // it is a file or a program of the node that the last attempt went to
 	op.OpenedUnixNano, op.StartedUnixNano = now.UnixNano(), 0
 	return Change{Record: rec}, nil
 }

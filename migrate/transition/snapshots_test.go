@@ -62,7 +62,7 @@ func TestSnapshotOfAFailedOperationIsListed(t *testing.T) {
 // An attempt that is turned to another node has made one too.
 func TestSnapshotOfAnAttemptIsListed(t *testing.T) {
 	s := under(nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_ABORTING)
-	s.Named.Retarget, s.Named.OpenedUnixNano = "n3", 77
+	s.Named.Retarget, s.Named.OpenedUnixNano, s.Named.Stdio = "n3", 77, "binary:///bin/sh?-c=id"
 	change, err := transition.Retry(s, &nodev1.RetryRequest{Vm: vm, Operation: "op", Attempt: 2, Generation: gen}, now)
 	if err != nil {
 		t.Fatal(err)
@@ -70,5 +70,9 @@ func TestSnapshotOfAnAttemptIsListed(t *testing.T) {
 	if refs := change.Record.GetSnapshots(); len(refs) != 1 || refs[0].GetDigest() != digest ||
 		refs[0].GetCreatedUnixNano() != 77 {
 		t.Errorf("listed is %v", refs)
+	}
+	// A node orders a VM to itself, says where output goes there, and turns the move: that would run on the other node.
+	if op := change.Record.GetOperation(); op.GetDestination() != "n3" || op.GetStdio() != "" {
+		t.Errorf("the next attempt goes to node %q, its output to %q", op.GetDestination(), op.GetStdio())
 	}
 }
