@@ -24,6 +24,9 @@ type Policy struct {
 	// Records and Operations bound the records that a node has made and that stand, and the operations
 	// that it drives at once; 0: no bound.
 	Records, Operations int
+	// Deletions bound the pending ones that a node has decided: where it has more, it opens no operation that makes a
+	// snapshot; 0: no bound.
+	Deletions int
 	// Pull is whether a node may fetch any VM to itself.
 	Pull Pull
 	// OwnWakes: a VM whose record no node made wakes by the controller's own order alone, which says in which place.
@@ -37,13 +40,16 @@ type Policy struct {
 	Places func(ctx context.Context, rec *nodev1.Record, op *nodev1.Operation, node string) error
 }
 
+// mostDeletions of a node may be pending. A registry that deletes nothing reaches them after weeks.
+const mostDeletions = 100_000
+
 // PolicyOf is the policy of a configuration. Repositories of VMs may lie below own too, the prefix of the
 // node's [registry]; empty: it has none.
 func PolicyOf(cfg *config.Config, own string) Policy {
 	p := Policy{
 		Repositories: cfg.Controller.Repositories, Records: cfg.Controller.RecordsPerNode,
-		Operations: cfg.Controller.OperationsPerNode,
-		Pull:       Pull(cfg.Move.Pull),
+		Operations: cfg.Controller.OperationsPerNode, Deletions: mostDeletions,
+		Pull: Pull(cfg.Move.Pull),
 	}
 	if own != "" && !cfg.Registry.Own {
 		p.Repositories = append([]string{own}, p.Repositories...)
@@ -87,8 +93,8 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 	if !remote {
 		return nil
 	}
-	for _, o := range change.PendingDeletions {
-		o.By = peer
+	if err := decidedBy(peer, change.PendingDeletions); err != nil {
+		return err
 	}
 	now := change.Record
 	if now == nil {
@@ -105,11 +111,13 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 		return err
 	}
 	opens := op != nil && op.GetId() != was.GetOperation().GetId()
-	if n := len(now.GetSnapshots()); opens && op.GetKind() != nodev1.Kind_KIND_WAKE && n >= maxListed {
+	wakes := opens && op.GetKind() == nodev1.Kind_KIND_WAKE
+	stores := opens && !wakes
+	if n := len(now.GetSnapshots()); stores && n >= maxListed {
 		return fmt.Errorf("VM %s/%s has %d snapshots, of %d that it may. To delete some: godwit snapshot prune: %w",
 			op.GetVm().GetNamespace(), op.GetVm().GetId(), n, maxListed, errdefs.ErrResourceExhausted)
 	}
-	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE && s.policy.OwnWakes && was.GetMadeBy() == "" {
+	if wakes && s.policy.OwnWakes && was.GetMadeBy() == "" {
 		return fmt.Errorf("wake VM %s/%s at node %s: the VM is an object of the controller, which wakes it. To wake it, "+
 			"set operatingMode Running in its VirtualMachine: %w", op.GetVm().GetNamespace(), op.GetVm().GetId(), peer,
 			errdefs.ErrPermissionDenied)
@@ -117,12 +125,24 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 	if err := s.boots(ctx, was, now, peer); err != nil {
 		return err
 	}
-	if opens && op.GetKind() == nodev1.Kind_KIND_WAKE || claims(was, now, peer) {
+	if wakes || claims(was, now, peer) {
 		if err := s.policy.Pull.Allows(ctx, was, peer); err != nil {
 			return err
 		}
 	}
-	return s.tally.admit(ctx, s, peer, was == nil, opens)
+	return s.tally.admit(ctx, s, peer, adds{record: was == nil, operation: opens, snapshot: stores})
+}
+
+// decidedBy notes who has decided deletions.
+func decidedBy(peer string, deletions []*nodev1.Owed) error {
+	for _, o := range deletions {
+		if o.GetPayer() != "" && o.GetPayer() != peer {
+			return fmt.Errorf("delete a snapshot of VM %s/%s: payer %q: a node says of itself alone that it deletes: %w",
+				o.GetVm().GetNamespace(), o.GetVm().GetId(), o.GetPayer(), errdefs.ErrPermissionDenied)
+		}
+		o.By = peer
+	}
+	return nil
 }
 
 // makes refuses that a node makes a record under a name that is kept for the controller.

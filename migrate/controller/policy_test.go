@@ -2,6 +2,7 @@ package controller_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -120,6 +121,49 @@ func TestQuota(t *testing.T) {
 	full("a second operation", err, "1 operations", "of 1", "controller.operations_per_node")
 	if _, err := s.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vmOf("host")}); err != nil {
 		t.Errorf("the controller's host: %v", err)
+	}
+}
+
+// A node with as many pending deletions as it may have opens no operation that makes a snapshot. Others go on, and so
+// does the controller's host. A node says of itself alone that it deletes.
+func TestQuotaOfDeletions(t *testing.T) {
+	st := storetest.NewMemory()
+	s := controller.New(st).Under(controller.Policy{Deletions: 2})
+	ctx := controller.WithPeer(t.Context(), "src")
+	for n, by := range []string{"src", "src", "other", ""} {
+		vm := vmOf(fmt.Sprint("old", n))
+		rec := owned(t, s, "src", fmt.Sprint("old", n))
+		if _, err := st.Apply(t.Context(), vm, rec.GetVersion(), transition.Change{Record: rec,
+			PendingDeletions: []*nodev1.Owed{{Vm: vm, Uid: rec.GetUid(), By: by, Snapshot: &nodev1.SnapshotRef{
+				Repository: "reg/vms/" + rec.GetUid(), Digest: "sha256:x"}}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := owned(t, s, "src", "one")
+	if _, err := s.Open(ctx, hibernate(one, "src", "")); !errdefs.IsResourceExhausted(err) ||
+		!strings.Contains(err.Error(), "2 deletions") {
+		t.Errorf("with as many as it may: %v", err)
+	}
+	its := owned(t, s, "other", "its")
+	if _, err := s.Open(controller.WithPeer(ctx, "other"), hibernate(its, "other", "")); err != nil {
+		t.Errorf("another node: %v", err)
+	}
+	if _, err := s.Open(t.Context(), hibernate(one, "src", "")); err != nil {
+		t.Errorf("the controller's host: %v", err)
+	}
+	listed := owned(t, s, "src", "listed")
+	listed.Snapshots = []*nodev1.SnapshotRef{{Digest: "sha256:y", Repository: "reg/vms/" + listed.GetUid()}}
+	change := transition.Change{Record: listed}
+	if _, err := st.Apply(t.Context(), listed.GetVm(), listed.GetVersion(), change); err != nil {
+		t.Fatal(err)
+	}
+	trim := &nodev1.TrimRequest{Vm: listed.GetVm(), Digest: "sha256:y", Payer: "victim", Ordered: true}
+	if _, err := s.Trim(ctx, trim); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "payer") {
+		t.Errorf("another node is to delete: %v", err)
+	}
+	trim.Payer = "src"
+	if _, err := s.Trim(ctx, trim); err != nil {
+		t.Errorf("it deletes itself: %v", err)
 	}
 }
 

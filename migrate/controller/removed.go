@@ -46,7 +46,9 @@ func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev
 	if req.GetLostNode() != "" {
 		nodes = controllerOnly
 	}
-	first := func(st transition.State) error { return s.noteRemoved(ctx, st.Record) }
+	first := func(st transition.State) error {
+		return s.noteRemoved(ctx, st.Record, !req.GetDropSnapshots() && len(st.Record.GetSnapshots()) > 0)
+	}
 	_, err := s.update(ctx, call{vm: req.GetVm(), nodes: nodes, first: first,
 		do: func(st transition.State) (transition.Change, error) {
 			order, err := s.keeps(ctx, st.Record, req)
@@ -61,22 +63,32 @@ func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev
 	return &nodev1.RemoveResponse{}, nil
 }
 
-// kindRemoved is of the notes that say whose record was removed: uid -> unix ns, big endian. A node that
-// holds something of a VM, and finds no record of it, has that as the proof that it was given up. A note
-// is made before the record goes: where there is a note and no record, the record was removed.
+// kindRemoved is of the notes that say whose record was removed. The key is the uid. The value has the time in unix ns,
+// big endian, and a byte that is 1 where snapshots were kept. After that comes the node that removed it. A node that
+// holds something of a VM, and finds no record of it, has that as the proof that it was given up. A note is made before
+// the record goes: where there is a note and no record, the record was removed.
 const kindRemoved = "removed"
 
-// Remembered is how many removals are remembered at least. What a node holds of older ones stays there
-// until somebody gives it up by hand.
+// Remembered is how many removals of one node are remembered. What a node holds of older ones stays there until
+// somebody gives it up by hand. So no node has those forgotten that another one has made.
 const Remembered = 4096
 
-// noteRemoved notes that a record is being removed.
-func (s *Service) noteRemoved(ctx context.Context, rec *nodev1.Record) error {
+// rememberedOfAll is how many there are of all nodes. Where there are more, those who have made most lose theirs first.
+const rememberedOfAll = 4 * Remembered
+
+// noteRemoved notes that a record is being removed. The uid of a VM whose snapshots are kept is remembered longer: who
+// gets that uid has these snapshots.
+func (s *Service) noteRemoved(ctx context.Context, rec *nodev1.Record, kept bool) error {
 	notes, ok := s.store.(store.Notes)
 	if !ok || rec.GetGeneration() == 0 { // it had no owner
 		return nil
 	}
-	err := notes.Note(ctx, kindRemoved, rec.GetUid(), binary.BigEndian.AppendUint64(nil, uint64(s.now().UnixNano())))
+	value := binary.BigEndian.AppendUint64(nil, uint64(s.now().UnixNano()))
+	if value = append(value, 0); kept {
+		value[removedKept] = 1
+	}
+	node, _ := Peer(ctx)
+	err := notes.Note(ctx, kindRemoved, rec.GetUid(), append(value, node...))
 	if err == nil && s.removedNotes.Add(1)%(Remembered/16) == 0 {
 		err = dropOldestNotes(ctx, notes)
 	}
@@ -87,19 +99,55 @@ func (s *Service) noteRemoved(ctx context.Context, rec *nodev1.Record) error {
 	return nil
 }
 
-// dropOldestNotes drops the oldest of them.
+// removedKept is the place of that byte. Notes of builds before end before it.
+const removedKept = 8
+
+// dropOldestNotes drops the oldest of each node that has too many.
 func dropOldestNotes(ctx context.Context, notes store.Notes) error {
 	all, err := notes.Notes(ctx, kindRemoved, "")
 	if err != nil || len(all) <= Remembered {
 		return err
 	}
-	slices.SortFunc(all, func(a, b store.Note) int { return cmp.Compare(string(a.Value), string(b.Value)) })
-	for _, n := range all[:len(all)-Remembered] {
-		if err := notes.Note(ctx, kindRemoved, n.Key, nil); err != nil {
-			return err
+	by := map[string][]store.Note{}
+	for _, n := range all {
+		node := string(n.Value[min(len(n.Value), removedKept+1):])
+		by[node] = append(by[node], n)
+	}
+	share := shareOf(by)
+	for _, of := range by {
+		slices.SortFunc(of, compareRemovals)
+		for _, n := range of[:max(0, len(of)-share)] {
+			if err := notes.Note(ctx, kindRemoved, n.Key, nil); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// shareOf is how many notes each node may have, so that there are no more than may be.
+func shareOf(by map[string][]store.Note) (share int) {
+	for share = Remembered; share > 0; share-- {
+		total := 0
+		for _, of := range by {
+			total += min(len(of), share)
+		}
+		if total <= rememberedOfAll {
+			break
+		}
+	}
+	return share
+}
+
+// compareRemovals has those first that are forgotten first.
+func compareRemovals(a, b store.Note) int {
+	kept := func(n store.Note) int {
+		if len(n.Value) > removedKept {
+			return int(n.Value[removedKept])
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(kept(a), kept(b)), cmp.Compare(string(a.Value), string(b.Value)))
 }
 
 // removed reports whether the record of a VM is known to have been removed.

@@ -11,6 +11,7 @@ import (
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/store/storetest"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -119,5 +120,47 @@ func TestRemovalsAreBounded(t *testing.T) {
 	}
 	if got, err := r.records.Get(t.Context(), &nodev1.GetRequest{Vm: web, Uid: last}); err != nil || !got.GetRemoved() {
 		t.Errorf("the last one: %v, %v", got, err)
+	}
+}
+
+// A node that makes and removes records without end has none of another node's removals forgotten. Of its own, those
+// whose snapshots were kept are remembered longest.
+func TestRemovalsOfOthersStay(t *testing.T) {
+	r := newRestored(t)
+	remove := func(node, id string, keeps bool) string {
+		vm := &nodev1.VM{Namespace: "ns", Id: id}
+		rec := r.boot(vm, node)
+		if keeps {
+			rec.Snapshots = []*nodev1.SnapshotRef{{Digest: "sha256:" + id, Repository: "reg/vms/" + rec.GetUid()}}
+			if _, err := r.memory.Apply(t.Context(), vm, rec.GetVersion(), transition.Change{Record: rec}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.records.Disown(r.as(node), &nodev1.DisownRequest{Vm: vm, Node: node,
+			Generation: rec.GetGeneration()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.records.Remove(r.as(node), &nodev1.RemoveRequest{Vm: vm}); err != nil {
+			t.Fatal(err)
+		}
+		return rec.GetUid()
+	}
+	theirs, kept, own := remove("a", "theirs", false), remove("b", "kept", true), remove("b", "own", false)
+	for n := range controller.Remembered + 600 {
+		remove("b", fmt.Sprint("vm", n), false)
+	}
+	for what, c := range map[string]struct {
+		uid   string
+		knows bool
+	}{"another node's": {theirs, true}, "its own with snapshots": {kept, true}, "its own": {own, false}} {
+		got, err := r.records.Get(t.Context(), &nodev1.GetRequest{Vm: web, Uid: c.uid})
+		if knows := err == nil && got.GetRemoved(); knows != c.knows {
+			t.Errorf("%s is remembered: %v, want %v: %v", what, knows, c.knows, err)
+		}
+		_, err = r.records.Ensure(r.as("c"), &nodev1.EnsureRequest{Vm: &nodev1.VM{Namespace: "ns", Id: "thief"}, Uid: c.uid,
+			Node: "c"})
+		if c.knows != errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: its uid is given to another VM: %v", what, err)
+		}
 	}
 }

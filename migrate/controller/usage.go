@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/store"
 )
 
 // How old a count of all records may be: where it lets a node pass, and where it would refuse one.
@@ -20,85 +22,131 @@ const (
 type usage struct {
 	turn ctxLock // who counts
 
-	mu         sync.Mutex
-	at         time.Time
-	took       time.Duration
-	records    map[string]int // that it has made
-	operations map[string]int // that it drives
+	mu   sync.Mutex
+	at   time.Time
+	took time.Duration
+	of   map[string]counts // by node
 }
 
+// counts are what one node has.
+type counts struct {
+	records    int // that it has made
+	operations int // that it drives
+	deletions  int // that it has decided, and that are pending
+}
+
+// adds is what a change of a node would add. A snapshot is what an operation would make.
+type adds struct{ record, operation, snapshot bool }
+
 // admit refuses a record, or an operation, of a node that has as many as it may.
-func (t *usage) admit(ctx context.Context, s *Service, node string, makes, opens bool) error {
+func (t *usage) admit(ctx context.Context, s *Service, node string, adds adds) error {
 	p := s.policy
-	if (!makes || p.Records == 0) && (!opens || p.Operations == 0) {
+	adds.record = adds.record && p.Records > 0
+	adds.operation = adds.operation && p.Operations > 0
+	adds.snapshot = adds.snapshot && p.Deletions > 0
+	if !adds.record && !adds.operation && !adds.snapshot {
 		return nil
 	}
-	full := func(n, most int, asked bool) bool { return asked && most > 0 && n >= most }
-	records, operations, err := t.count(ctx, s, node, countedFor)
-	if err == nil && (full(records, p.Records, makes) || full(operations, p.Operations, opens)) {
-		records, operations, err = t.count(ctx, s, node, refusedFor)
+	full := func(has counts) error {
+		switch {
+		case adds.record && has.records >= p.Records:
+			return fmt.Errorf("node %s has %d VMs, of %d that it may. To go on, remove some, or raise "+
+				"controller.records_per_node: %w", node, has.records, p.Records, errdefs.ErrResourceExhausted)
+		case adds.operation && has.operations >= p.Operations:
+			return fmt.Errorf("node %s drives %d operations, of %d that it may at once. To go on, wait for some, or raise "+
+				"controller.operations_per_node: %w", node, has.operations, p.Operations, errdefs.ErrResourceExhausted)
+		case adds.snapshot && has.deletions >= p.Deletions:
+			return fmt.Errorf("%d deletions of snapshots that node %s has decided are pending, of %d that may. To go on, see "+
+				"why its registry deletes none: godwit snapshot prune: %w", has.deletions, node, p.Deletions,
+				errdefs.ErrResourceExhausted)
+		}
+		return nil
 	}
-	switch {
-	case err != nil:
+	has, err := t.count(ctx, s, node, countedFor)
+	if err == nil && full(has) != nil {
+		_, err = t.count(ctx, s, node, refusedFor)
+	}
+	if err != nil {
 		return err
-	case full(records, p.Records, makes):
-		return fmt.Errorf("node %s has %d VMs, of %d that it may. To go on, remove some, or raise "+
-			"controller.records_per_node: %w", node, records, p.Records, errdefs.ErrResourceExhausted)
-	case full(operations, p.Operations, opens):
-		return fmt.Errorf("node %s drives %d operations, of %d that it may at once. To go on, wait for some, or raise "+
-			"controller.operations_per_node: %w", node, operations, p.Operations, errdefs.ErrResourceExhausted)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if makes {
-		t.records[node]++
+	has = t.of[node] // others have been let pass meanwhile
+	if err := full(has); err != nil {
+		return err
 	}
-	if opens {
-		t.operations[node]++
+	if adds.record {
+		has.records++
 	}
+	if adds.operation {
+		has.operations++
+	}
+	t.of[node] = has
 	return nil
 }
 
 // counted answers what a node has, if that was counted after then, or is no older than that. A count that takes
 // long is good for longer: a node that asks without end makes no work by it.
-func (t *usage) counted(node string, now, then time.Time, old time.Duration) (records, operations int, ok bool) {
+func (t *usage) counted(node string, now, then time.Time, old time.Duration) (has counts, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	ok = t.records != nil && (now.Sub(t.at) < max(old, 10*t.took) || t.at.After(then))
-	return t.records[node], t.operations[node], ok
+	ok = t.of != nil && (now.Sub(t.at) < max(old, 10*t.took) || t.at.After(then))
+	return t.of[node], ok
 }
 
 // count answers what a node has, by a count that is no older than that. However many ask at once,
 // one counts.
-func (t *usage) count(ctx context.Context, s *Service, node string, old time.Duration) (records, operations int,
-	err error) {
+func (t *usage) count(ctx context.Context, s *Service, node string, old time.Duration) (counts, error) {
 	asked := s.now()
-	if records, operations, ok := t.counted(node, asked, asked, old); ok {
-		return records, operations, nil
+	if has, ok := t.counted(node, asked, asked, old); ok {
+		return has, nil
 	}
 	if err := t.turn.lock(ctx); err != nil {
-		return 0, 0, err
+		return counts{}, err
 	}
 	defer t.turn.unlock()
 	begun := s.now()
-	if records, operations, ok := t.counted(node, begun, asked, old); ok {
-		return records, operations, nil
+	if has, ok := t.counted(node, begun, asked, old); ok {
+		return has, nil
 	}
-	all, err := s.list(ctx, "", 0) // waits for no other list of that node
+	of, err := s.countAll(ctx)
 	if err != nil {
-		return 0, 0, err
-	}
-	made, driven := map[string]int{}, map[string]int{}
-	for _, rec := range all {
-		made[rec.GetMadeBy()]++
-		if op := rec.GetOperation(); op != nil {
-			for _, driver := range drivers(op) {
-				driven[driver]++
-			}
-		}
+		return counts{}, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.at, t.took, t.records, t.operations = begun, s.now().Sub(begun), made, driven
-	return made[node], driven[node], nil
+	t.at, t.took, t.of = begun, s.now().Sub(begun), of
+	return of[node], nil
+}
+
+func (s *Service) countAll(ctx context.Context) (map[string]counts, error) {
+	all, err := s.list(ctx, "", 0) // waits for no other list of that node
+	if err != nil {
+		return nil, err
+	}
+	of := map[string]counts{}
+	add := func(node string, change func(*counts)) {
+		has := of[node]
+		change(&has)
+		of[node] = has
+	}
+	for _, rec := range all {
+		add(rec.GetMadeBy(), func(c *counts) { c.records++ })
+		if op := rec.GetOperation(); op != nil {
+			for _, driver := range drivers(op) {
+				add(driver, func(c *counts) { c.operations++ })
+			}
+		}
+	}
+	if s.policy.Deletions == 0 {
+		return of, nil
+	}
+	pending, err := s.store.PendingDeletions(ctx, store.WhichDeletions{})
+	if err != nil {
+		return nil, fmt.Errorf("count pending deletions: %w", err)
+	}
+	for _, o := range pending {
+		add(o.GetBy(), func(c *counts) { c.deletions++ })
+	}
+	return of, nil
 }

@@ -67,3 +67,28 @@ func TestOneCountsForAll(t *testing.T) {
 		})
 	}
 }
+
+// Calls that come at once get no more than what is left.
+func TestAtOnceWithinTheQuota(t *testing.T) {
+	const most, calls = 8, 64
+	for range 20 {
+		s := controller.New(storetest.NewMemory()).Under(controller.Policy{Records: most})
+		ctx := controller.WithPeer(t.Context(), "src")
+		var made atomic.Int64
+		var all sync.WaitGroup
+		for i := range calls {
+			all.Go(func() {
+				_, err := s.Ensure(ctx, &nodev1.EnsureRequest{Vm: vmOf(fmt.Sprint("v", i))})
+				if err == nil {
+					made.Add(1)
+				} else if !errdefs.IsResourceExhausted(err) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if n := made.Load(); n != most {
+			t.Fatalf("%d records were made, of %d that may be", n, most)
+		}
+	}
+}
