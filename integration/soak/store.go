@@ -41,7 +41,6 @@ func (w *world) storePutBack(ctx context.Context, _ Step) (string, func(context.
 	}
 	heal := func(ctx context.Context) error {
 		defer free()
-		defer w.old.Store(false)
 		defer func() { w.result.change(func() { w.windows = append(w.windows, window{begin, time.Now()}) }) }()
 		return w.restore(ctx, copied)
 	}
@@ -59,6 +58,7 @@ func (w *world) restore(ctx context.Context, copied string) error {
 	if err != nil {
 		w.log("  put the copy back: %v", err)
 	}
+	w.old.Store(false) // what is excused is not as its record says any more, and no verb may meet it
 	first := w.Node(0)
 	for _, n := range w.Nodes() {
 		if err := w.daemon("godwitd", n).release(ctx); err != nil {
