@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -50,6 +51,10 @@ func decode(o *v1alpha1.VMRecord) (c content, err error) {
 			return fail(errors.New("the record has no version"))
 		}
 	}
+	vm := &nodev1.VM{Namespace: o.Spec.VM.Namespace, Id: o.Spec.VM.ID}
+	if name, err := objectName(vm); err != nil || name != o.Name {
+		return fail(fmt.Errorf("its spec is of VM %s/%s, which has another name", o.Spec.VM.Namespace, o.Spec.VM.ID))
+	}
 	for _, data := range o.Closed {
 		op := &nodev1.Operation{}
 		if err := proto.Unmarshal(data, op); err != nil {
@@ -64,7 +69,35 @@ func decode(o *v1alpha1.VMRecord) (c content, err error) {
 		}
 		c.owed = append(c.owed, owed)
 	}
+	if what := c.missing(o); what != "" {
+		return fail(fmt.Errorf("it has lost %s: an older schema is installed, or somebody has edited it (kubectl apply "+
+			"the schemas of this build, and no others)", what))
+	}
 	return c, nil
+}
+
+// missing says what an object has lost of what was written; empty: nothing. An API server with the schema of an older
+// build leaves fields away that this does not have, and never labels and finalizers.
+func (c content) missing(o *v1alpha1.VMRecord) string {
+	has := map[string]bool{}
+	for _, op := range append(slices.Clone(c.closed), c.record.GetOperation()) {
+		has[operationLabel(op.GetId())] = true
+	}
+	owed, owes := o.Labels[owes]
+	switch {
+	case c.record == nil && (owed == owedToo || o.Summary != v1alpha1.VMRecordSummary{}):
+		return "its record"
+	case owes && len(c.owed) == 0:
+		return "its deletions"
+	case c.isEmpty() && slices.Contains(o.Finalizers, finalizer):
+		return "its record"
+	}
+	for key := range o.Labels {
+		if strings.HasPrefix(key, ofOperation) && !has[key] {
+			return "the operation of label " + key
+		}
+	}
+	return ""
 }
 
 // Record reads what an object holds: the record, nil where it was removed, and its closed operations.
@@ -175,7 +208,10 @@ func (c content) label(o *v1alpha1.VMRecord) {
 	if op := c.record.GetOperation(); op != nil {
 		labels[operationLabel(op.GetId())] = "open"
 	}
-	if len(c.owed) > 0 {
+	switch {
+	case len(c.owed) > 0 && c.record != nil:
+		labels[owes] = owedToo
+	case len(c.owed) > 0:
 		labels[owes] = "true"
 	}
 	o.Labels = labels

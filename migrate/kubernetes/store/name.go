@@ -55,6 +55,8 @@ const (
 	ofOperation = "op.godwit.dev/"
 	// owes labels what has deletions to do.
 	owes = "godwit.dev/owes"
+	// owedToo is its value where there is a record as well. Older builds have written "true" there too.
+	owedToo = "too"
 	// ofNote labels a note with its kind.
 	ofNote = "godwit.dev/note"
 )

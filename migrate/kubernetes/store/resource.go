@@ -35,6 +35,8 @@ const (
 	written = "godwit.dev/write"
 	// made names the write that has made the object.
 	made = "godwit.dev/made"
+	// strict is the parameter of a write that has unknown fields refused.
+	strict = "fieldValidation"
 )
 
 // errOvertaken: an object was made, and another write has changed it before that was known.
@@ -144,15 +146,17 @@ func (r resource[T]) next(ctx context.Context, o T, token string) (_ T, known bo
 	return first, true, fmt.Errorf("%s %s: another write came before: %w", r.name, o.GetName(), errdefs.ErrConflict)
 }
 
-// send is one try of put.
+// send is one try of put. A schema without a field of the object has the API server refuse it: by default that drops
+// the field, and says that it has written.
 func (r resource[T]) send(ctx context.Context, o T) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryBound)
 	defer cancel()
 	now := r.empty()
 	if o.GetResourceVersion() == "" {
-		return now, r.request(r.client.Post()).Body(o).Do(ctx).Into(now)
+		return now, r.request(r.client.Post()).Param(strict, metav1.FieldValidationStrict).Body(o).Do(ctx).Into(now)
 	}
-	return now, r.request(r.client.Put()).Name(o.GetName()).Body(o).Do(ctx).Into(now)
+	put := r.request(r.client.Put()).Param(strict, metav1.FieldValidationStrict)
+	return now, put.Name(o.GetName()).Body(o).Do(ctx).Into(now)
 }
 
 // remove deletes an object if it still has the version of o. One that is not there is removed already.

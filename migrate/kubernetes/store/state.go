@@ -116,6 +116,9 @@ func (s *Store) touch(ctx context.Context, o *corev1.ConfigMap, state *nodev1.St
 	under := int64(state.GetVersion())
 	err := s.each(ctx, "", func(rec *v1alpha1.VMRecord) error {
 		for there := true; there && rec.Under != under; {
+			if _, err := decode(rec); err != nil { // a write of it would make what it has lost lost for ever
+				return err
+			}
 			rec.Under = under
 			if _, err := s.records.put(ctx, rec); err == nil || !errdefs.IsConflict(err) {
 				return notGone(err)

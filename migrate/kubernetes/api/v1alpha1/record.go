@@ -63,7 +63,8 @@ type VMRecordSummary struct {
 
 // VMRecord is who has a VM, and what is being done to it: the one truth. The operator alone writes it, by
 // compare-and-swap over the whole object. Messages are protobuf's bytes: what a newer build wrote is kept by an
-// older one.
+// older one. So a new field belongs into a message, and never into this object. Under and summary are
+// sent also where they are empty: an API server whose schema lacks them refuses the write then.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=vmrec,categories=godwit
@@ -93,9 +94,9 @@ type VMRecord struct {
 	// Under is the version of the store's own state that the last change was made under.
 	//
 	// +optional
-	Under int64 `json:"under,omitempty"`
+	Under int64 `json:"under"`
 	// +optional
-	Summary VMRecordSummary `json:"summary,omitzero"`
+	Summary VMRecordSummary `json:"summary"`
 }
 
 // VMRecordList is a list of them.

@@ -1,0 +1,98 @@
+package apitest
+
+import (
+	"context"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+)
+
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+	Resource: "customresourcedefinitions"}
+
+// Downgrade has the server serve the schema of an older build: the one of a resource without a field at the top of its
+// objects. The object with that name has the field; the schema counts once it is told without. back installs the
+// schema again. The end of the test does so too.
+func (s *Server) Downgrade(t *testing.T, resource, field, namespace, name string) (back func()) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(s.REST())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects dynamic.ResourceInterface = client.Resource(v1alpha1.GroupVersion.WithResource(resource))
+	if namespace != "" {
+		objects = client.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace)
+	}
+	served := func(wanted bool) {
+		t.Helper()
+		Eventually(t, resource+" are served with the other schema", func() (bool, error) {
+			o, err := objects.Get(context.Background(), name, metav1.GetOptions{})
+			if err != nil {
+				return false, err
+			}
+			_, there := o.Object[field]
+			return there == wanted, nil
+		})
+	}
+	served(true)
+	var whole any
+	change := func(set func(schema map[string]any)) {
+		t.Helper()
+		Eventually(t, "the schema of "+resource+" is written", func() (bool, error) {
+			crd, err := client.Resource(definitions).Get(context.Background(),
+				resource+"."+v1alpha1.GroupVersion.Group, metav1.GetOptions{})
+			if err != nil {
+				return false, err
+			}
+			set(schemaOf(t, crd))
+			_, err = client.Resource(definitions).Update(context.Background(), crd, metav1.UpdateOptions{})
+			return err == nil, err
+		})
+	}
+	change(func(schema map[string]any) {
+		whole = map[string]any{"properties": schema["properties"], "required": schema["required"]}
+		properties := map[string]any{}
+		for k, v := range schema["properties"].(map[string]any) {
+			if k != field {
+				properties[k] = v
+			}
+		}
+		schema["properties"] = properties
+		delete(schema, "required")
+	})
+	served(false)
+	put := false
+	back = func() {
+		t.Helper()
+		if put {
+			return
+		}
+		put = true
+		change(func(schema map[string]any) {
+			for k, v := range whole.(map[string]any) {
+				if v != nil {
+					schema[k] = v
+				}
+			}
+		})
+		served(true)
+	}
+	t.Cleanup(back)
+	return back
+}
+
+func schemaOf(t *testing.T, crd *unstructured.Unstructured) map[string]any {
+	t.Helper()
+	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	if err != nil || len(versions) != 1 {
+		t.Fatalf("versions of %s: %v, %v", crd.GetName(), versions, err)
+	}
+	spec := crd.Object["spec"].(map[string]any)
+	version := spec["versions"].([]any)[0].(map[string]any)
+	return version["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any)
+}
