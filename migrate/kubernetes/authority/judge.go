@@ -17,6 +17,11 @@ const (
 	Account = "godwit-node"
 	// nodeClaim is the node of a token that is bound to a pod. The API server says so, and not who asks.
 	nodeClaim = "authentication.kubernetes.io/node-name"
+	// machineClaim is the uid of its Node object.
+	machineClaim = "authentication.kubernetes.io/node-uid"
+	// LabelReplaces of a Node is the uid of the Node that had its name before: who sets it vouches that this machine runs
+	// nothing any more. No kubelet may set it.
+	LabelReplaces = "godwit.node-restriction.kubernetes.io/replaces"
 )
 
 // Usages are those of a node's certificate: nodes serve, and ask.
@@ -24,7 +29,10 @@ var Usages = []certificates.KeyUsage{certificates.UsageDigitalSignature, certifi
 	certificates.UsageClientAuth}
 
 // verdict on a request: a node's name, a reason to deny, or neither: it is for somebody else.
-type verdict struct{ node, denied string }
+type verdict struct {
+	node, denied string
+	machine      string // uid of the Node object of the token; empty: the API server does not say it
+}
 
 // judge decides from who asks, as the API server knows it, and from what the request says.
 func judge(csr *certificates.CertificateSigningRequest, namespace, self string) verdict {
@@ -55,7 +63,11 @@ func judge(csr *certificates.CertificateSigningRequest, namespace, self string) 
 	if denied != "" {
 		return verdict{denied: denied}
 	}
-	return verdict{node: node}
+	v := verdict{node: node}
+	if machine := spec.Extra[machineClaim]; len(machine) == 1 {
+		v.machine = machine[0]
+	}
+	return v
 }
 
 // decided requests are left alone. One that was approved and has no certificate yet is not: its signer may have died.

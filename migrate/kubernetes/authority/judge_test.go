@@ -33,7 +33,7 @@ func asked(t *testing.T, change func(*x509.CertificateRequest)) *certificates.Ce
 	return &certificates.CertificateSigningRequest{Spec: certificates.CertificateSigningRequestSpec{
 		Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
 		SignerName: Signer, Usages: Usages, Username: "system:serviceaccount:godwit-system:godwit-node",
-		Extra: map[string]certificates.ExtraValue{nodeClaim: {"a"}},
+		Extra: map[string]certificates.ExtraValue{nodeClaim: {"a"}, machineClaim: {"u"}},
 	}}
 }
 
@@ -81,6 +81,9 @@ func TestJudge(t *testing.T) {
 			c.spec(csr)
 		}
 		v := judge(csr, namespace, "self")
+		if c.node != "" && v.machine != "u" {
+			t.Errorf("%s: machine %q", name, v.machine)
+		}
 		if v.node != c.node || !strings.Contains(v.denied, c.because) || (c.because == "") != (v.denied == "") {
 			t.Errorf("%s: node %q, denied because %q, want %q and %q", name, v.node, v.denied, c.node, c.because)
 		}

@@ -14,7 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/pki"
+	recordstore "godwit.dev/godwit/migrate/store"
 )
 
 // Valid is how long the certificate of a node is. Its agent asks for the next one after two thirds of that.
@@ -30,6 +32,7 @@ type signer struct {
 	authority *pki.Authority
 	namespace string
 	self      string // the controller's name
+	records   *store.Store
 }
 
 // Join has a manager sign, and keep the CA, in the process that leads.
@@ -43,7 +46,12 @@ func Join(mgr manager.Manager, authority *pki.Authority, namespace, self string)
 	}
 	ofNodes := *authority
 	ofNodes.Valid = Valid
-	s := &signer{cached: mgr.GetClient(), requests: requests, authority: &ofNodes, namespace: namespace, self: self}
+	records, err := store.Open(mgr.GetConfig(), namespace)
+	if err != nil {
+		return err
+	}
+	s := &signer{cached: mgr.GetClient(), requests: requests, authority: &ofNodes, namespace: namespace, self: self,
+		records: records}
 	if err := ctrl.NewControllerManagedBy(mgr).Named("node-certificates").
 		For(&certificates.CertificateSigningRequest{}).Complete(s); err != nil {
 		return fmt.Errorf("sign certificates of nodes: %w", err)
@@ -66,12 +74,22 @@ func (s *signer) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 
 func (s *signer) answer(ctx context.Context, csr *certificates.CertificateSigningRequest) error {
 	v := judge(csr, s.namespace, s.self)
+	reason := "NotThisNode"
+	if v.machine != "" {
+		denied, err := s.replaced(ctx, v)
+		if err != nil {
+			return err
+		}
+		if denied != "" {
+			v.denied, reason = denied, "NodeMadeAgain"
+		}
+	}
 	api := s.requests.CertificatesV1().CertificateSigningRequests()
 	switch {
 	case v.denied != "" && approved(csr): // a person has approved it, and may sign it
 		return nil
 	case v.denied != "":
-		s.condition(csr, certificates.CertificateDenied, "NotThisNode", v.denied)
+		s.condition(csr, certificates.CertificateDenied, reason, v.denied)
 		_, err := api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{})
 		return err
 	case v.node == "":
@@ -91,6 +109,27 @@ func (s *signer) answer(ctx context.Context, csr *certificates.CertificateSignin
 	csr.Status.Certificate = chain
 	_, err = api.UpdateStatus(ctx, csr, metav1.UpdateOptions{})
 	return err
+}
+
+// replaced says why another machine does not get the name of a node yet; empty: it has the name from now on. With the
+// name it would say of each VM of the first machine that there is none, and the VM would run a second time.
+func (s *signer) replaced(ctx context.Context, v verdict) (string, error) {
+	before, err := s.records.Machine(ctx, v.node)
+	if err != nil || before == v.machine {
+		return "", err
+	}
+	if before != "" {
+		held, err := s.records.Find(ctx, recordstore.Which{Node: v.node})
+		if err != nil {
+			return "", err
+		}
+		if n := len(held.Records); n > 0 {
+			return fmt.Sprintf("Node %s was made again, and the one before (uid %s) has VMs, by the records: %d. If that "+
+				"machine runs nothing any more: kubectl label node %s %s=%s, and delete its VMs, or have them restored "+
+				"elsewhere (onNodeLoss)", v.node, before, n, v.node, LabelReplaces, before), nil
+		}
+	}
+	return "", s.records.SetMachine(ctx, v.node, v.machine)
 }
 
 func (*signer) condition(csr *certificates.CertificateSigningRequest, kind certificates.RequestConditionType, reason,

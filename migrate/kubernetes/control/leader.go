@@ -18,6 +18,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/places"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -29,8 +30,10 @@ type Leader struct {
 	onStop bool
 	grace  time.Duration // at a shutdown
 	ask    []pods.AddressAnnotation
-	places *places.Places
-	pods   *Pods
+	// machine is that of operator.View.
+	machine func(ctx context.Context, node string) (string, error)
+	places  *places.Places
+	pods    *Pods
 
 	mu     sync.Mutex
 	orders operator.Engine // nil: it does not lead
@@ -48,7 +51,11 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 	if _, err := identityOf(cfg); err != nil {
 		return nil, err
 	}
-	l := &Leader{onStop: o.OnStop, grace: o.ShutdownGrace, ask: o.Ask}
+	records, err := store.Open(api, o.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	l := &Leader{onStop: o.OnStop, grace: o.ShutdownGrace, ask: o.Ask, machine: records.Machine}
 	l.open = func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error) {
 		figures := prometheus.NewRegistry() // each time it leads its counters begin at 0
 		c, err := Open(ctx, cfg, api, o.Namespace, places, l.pods, figures)
@@ -71,7 +78,8 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 // Join has a manager run the controller while it leads.
 func (l *Leader) Join(mgr manager.Manager) error {
 	l.places = &places.Places{Cached: mgr.GetClient(), Writer: mgr.GetClient(),
-		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop, Ask: l.ask}}
+		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop, Ask: l.ask,
+			Machine: l.machine}}
 	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator"), Writer: mgr.GetClient(),
 		Orders: l, ShutdownGrace: l.grace}
 	if err := mgr.Add(l); err != nil {

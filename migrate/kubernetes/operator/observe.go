@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/authority"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
@@ -23,6 +24,8 @@ type View struct {
 	client.Reader
 	Engine, OnStop bool
 	Ask            []pods.AddressAnnotation
+	// Machine answers the uid of the Node object that the records mean by a node's name; empty: it is not known.
+	Machine func(ctx context.Context, node string) (uid string, err error)
 }
 
 // Get reads an object. It answers false only where there is none.
@@ -137,15 +140,28 @@ func matters(vm *v1alpha1.VirtualMachine) bool {
 	return vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore || vm.DeletionTimestamp != nil
 }
 
-// NodeFenced reads whether a node is Fenced. A Node that was deleted proves nothing.
+// NodeFenced reads whether somebody vouches that the machine which the records mean by a node runs nothing any more. A
+// Node that was deleted proves nothing. One that was made again is another machine: its taints are its own.
 func (v View) NodeFenced(ctx context.Context, name string) (bool, error) {
 	n := &corev1.Node{}
 	there, err := v.Get(ctx, types.NamespacedName{Name: name}, n)
-	return there && Fenced(n), err
+	if err != nil || !there || !vouched(n) || v.Machine == nil {
+		return err == nil && there && tainted(n), err
+	}
+	machine, err := v.Machine(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	return tainted(n) && (machine == "" || machine == string(n.UID)) ||
+		machine != "" && n.Labels[authority.LabelReplaces] == machine, nil
 }
 
-// Fenced reports whether somebody vouches that a node runs nothing any more.
-func Fenced(node *corev1.Node) bool {
+// vouched reports whether a Node says of some machine that it runs nothing any more.
+func vouched(node *corev1.Node) bool {
+	return tainted(node) || node.Labels[authority.LabelReplaces] != ""
+}
+
+func tainted(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == corev1.TaintNodeOutOfService || t.Key == "godwit.dev/fenced"
 	})

@@ -130,7 +130,8 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	view := func(r client.Reader) View {
-		return View{Reader: r, Engine: o.Engine != nil, OnStop: o.OnStop, Ask: o.Ask}
+		return View{Reader: r, Engine: o.Engine != nil, OnStop: o.OnStop, Ask: o.Ask,
+			Machine: st.Machine}
 	}
 	b := base{client: mgr.GetClient(), cached: view(mgr.GetClient()), current: view(mgr.GetAPIReader()),
 		records: records{store: st, service: controller.New(st)}, engine: o.Engine,

@@ -44,7 +44,7 @@ func addVM(mgr ctrl.Manager, b base) error {
 var changedNode = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	now, also := e.ObjectNew.(*corev1.Node)
-	return ok && also && (Fenced(now) || before.Spec.Unschedulable != now.Spec.Unschedulable)
+	return ok && also && (vouched(now) || before.Spec.Unschedulable != now.Spec.Unschedulable)
 }}
 
 // about are the VMs that a node says something of: those that are restored once it is fenced, and those that are wanted
@@ -59,7 +59,7 @@ func (b base) about(ctx context.Context, o client.Object) (all []ctrl.Request) {
 		return nil // from the cache: a kind that is not there yet tells of each object anyway
 	}
 	for _, vm := range list.Items {
-		if Fenced(node) && matters(&vm) || vm.Spec.NodeName == node.Name {
+		if vouched(node) && matters(&vm) || vm.Spec.NodeName == node.Name {
 			all = append(all, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&vm)})
 		}
 	}
