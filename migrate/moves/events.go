@@ -22,8 +22,9 @@ type Journal struct {
 	life   context.Context // of what is being written
 	end    context.CancelFunc
 
-	mu   sync.Mutex
-	said map[string]string // the last reason of a retry, by operation
+	mu     sync.Mutex
+	said   map[string]string // the last reason of a retry, by operation
+	closed bool              // nothing is queued any more
 }
 
 // said is an event, which is not written before from.
@@ -41,11 +42,16 @@ func NewJournal(append func(context.Context, *nodev1.MoveEvent) error) *Journal 
 	return j
 }
 
-// Close writes what is left, within closeBound. The engine must be closed. An event that is not written then is missing
-// in the list of events, until a later one of its operation tells it too.
+// Close writes what is left, within closeBound. An event that is not written then, or comes later, is missing in the
+// list of events. A later one of its operation tells it too.
 func (j *Journal) Close() error {
-	close(j.ends)
-	close(j.queue)
+	j.mu.Lock()
+	if !j.closed {
+		j.closed = true
+		close(j.ends)
+		close(j.queue)
+	}
+	j.mu.Unlock()
 	late := time.AfterFunc(closeBound, j.end)
 	<-j.done
 	late.Stop()
@@ -110,11 +116,25 @@ func (j *Journal) Event(ctx context.Context, ev engine.Event) {
 		from = from.Add(laterAppend)
 	}
 	for _, out := range append(before(out, ev.Op), out) {
-		select {
-		case j.queue <- said{out, from}:
-		default:
-			slog.WarnContext(ctx, "event dropped: the store does not keep up", "type", out.GetType(), "operation", ev.Operation)
+		if !j.put(said{out, from}) {
+			slog.WarnContext(ctx, "event dropped: the store does not keep up, or godwitd stops", "type", out.GetType(),
+				"operation", ev.Operation)
 		}
+	}
+}
+
+// put queues an event, and waits for nothing. A call that came before Close may tell its event after it.
+func (j *Journal) put(ev said) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return false
+	}
+	select {
+	case j.queue <- ev:
+		return true
+	default:
+		return false
 	}
 }
 
