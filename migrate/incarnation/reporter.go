@@ -27,6 +27,8 @@ type Reporter struct {
 	store nodev1.StoreService
 	held  func() ([]*nodev1.Held, error)
 
+	writing chan struct{} // had by the one that makes known durable
+
 	mu    sync.Mutex
 	known remembered
 	now   *nodev1.AnnounceResponse // the last answer to a heartbeat; nil: none yet
@@ -40,7 +42,8 @@ type remembered struct {
 
 // NewReporter reads what is remembered.
 func NewReporter(node, dir string, store nodev1.StoreService, held func() ([]*nodev1.Held, error)) (*Reporter, error) {
-	r := &Reporter{node: node, path: filepath.Join(dir, "incarnation.json"), store: store, held: held}
+	r := &Reporter{node: node, path: filepath.Join(dir, "incarnation.json"), store: store, held: held,
+		writing: make(chan struct{}, 1)}
 	data, err := os.ReadFile(r.path)
 	if errors.Is(err, os.ErrNotExist) {
 		return r, nil
@@ -63,8 +66,8 @@ func (r *Reporter) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) err
 	known, incarnation := r.known, resp.GetIncarnation()
 	r.mu.Unlock()
 	if incarnation > known.Seen {
-		known.Seen = incarnation
-		if err := r.remember(known); err != nil {
+		var err error
+		if known, err = r.remember(ctx, remembered{Seen: incarnation}); err != nil {
 			return err
 		}
 	}
@@ -91,10 +94,9 @@ func (r *Reporter) Doubt(ctx context.Context) error {
 		return fmt.Errorf("report what this node holds: %w", err)
 	}
 	if n := state.GetIncarnation(); n >= known.Seen && n != known.Reported {
-		known.Seen, known.Reported = n, n
-		return r.remember(known)
+		_, err = r.remember(ctx, remembered{Seen: n, Reported: n})
 	}
-	return nil
+	return err
 }
 
 // Current implements engine.Store.
@@ -144,17 +146,31 @@ func (r *Reporter) counts(now *nodev1.AnnounceResponse) error {
 	return fmt.Errorf("%s: nothing is ended on their word: %w", wrong, errdefs.ErrUnavailable)
 }
 
-// remember makes known durable.
-func (r *Reporter) remember(known remembered) error {
-	data, err := json.Marshal(known)
+// remember makes durable what is newer than what is known, and answers what is known then. Another call may have
+// learned more while the store or the disk was waited for: that stays.
+func (r *Reporter) remember(ctx context.Context, news remembered) (remembered, error) {
+	select {
+	case r.writing <- struct{}{}:
+		defer func() { <-r.writing }()
+	case <-ctx.Done():
+		return remembered{}, fmt.Errorf("remember the store's incarnation: %w", ctx.Err())
+	}
+	r.mu.Lock()
+	known := r.known
+	r.mu.Unlock()
+	newest := remembered{Seen: max(known.Seen, news.Seen), Reported: max(known.Reported, news.Reported)}
+	if newest == known {
+		return known, nil
+	}
+	data, err := json.Marshal(newest)
 	if err != nil {
-		return err
+		return known, err
 	}
 	if err := durable.WriteFile(r.path, data, 0o600); err != nil {
-		return fmt.Errorf("remember the store's incarnation: %w", err)
+		return known, fmt.Errorf("remember the store's incarnation: %w", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.known = known
-	return nil
+	r.known = newest
+	return newest, nil
 }
