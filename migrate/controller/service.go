@@ -113,13 +113,12 @@ func (s *Service) decide(ctx context.Context, c call, state transition.State) (_
 		}
 	}
 	var rec *nodev1.Record
+	s.recent.begin(c.vm)
 	err = failpoint.Record("record", leadsTo(change), func() error {
 		rec, err = s.store.Apply(ctx, c.vm, state.Record.GetVersion(), change)
 		return err
 	})
-	if err == nil {
-		s.recent.note(state, rec)
-	}
+	s.recent.end(c.vm, state, rec, err)
 	return rec, true, err
 }
 
