@@ -44,7 +44,8 @@ func Await[T any](ctx context.Context, socket string, open func(context.Context)
 		select {
 		case <-ctx.Done():
 		case <-time.After(openAgain):
-			if next, nerr := open(ctx); ctx.Err() == nil {
+			// What is open is the caller's to close. An error of the end says less than that of the store.
+			if next, nerr := open(ctx); nerr == nil || ctx.Err() == nil {
 				st, err = next, nerr
 			}
 		}

@@ -46,6 +46,18 @@ func TestWaitsForTheStore(t *testing.T) {
 	if !errdefs.IsUnavailable(err) {
 		t.Errorf("told to end: %v", err)
 	}
+	ctx, cancel = context.WithCancel(t.Context())
+	opened = 0
+	got, err = Await(ctx, socket, func(context.Context) (string, error) {
+		if opened++; opened == 1 {
+			return "", away
+		}
+		cancel()
+		return "store", nil
+	})
+	if got != "store" || err != nil { // else it is never closed
+		t.Errorf("told to end as the store opens: %q, %v", got, err)
+	}
 	if _, err = Await(t.Context(), socket, func(context.Context) (string, error) {
 		return "", errdefs.ErrNotImplemented
 	}); !errors.Is(err, errdefs.ErrNotImplemented) {
