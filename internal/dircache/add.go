@@ -1,11 +1,11 @@
 package dircache
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -78,18 +78,15 @@ func (c Cache) scratch() (path string, lock *os.File, err error) {
 // Remove takes an entry away. Its name goes first: what is half removed is not an entry. A
 // process that has leased it keeps the files that it has open. That there is none is no error.
 func (c Cache) Remove(name string) error {
-	gone, err := os.MkdirTemp(c.Dir, passing+"gone-")
+	gone := c.Path(passing + "gone-" + rand.Text()) // not in a directory made for it, which an eviction may clean away
+	err := os.Rename(c.Path(name), gone)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if err == nil {
+		err = os.RemoveAll(gone)
+	}
 	if err != nil {
-		return fmt.Errorf("remove %s: %w", c.Path(name), err)
-	}
-	err = os.Rename(c.Path(name), filepath.Join(gone, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err = errors.Join(err, os.RemoveAll(gone)); err != nil {
 		return fmt.Errorf("remove %s: %w", c.Path(name), err)
 	}
 	return nil

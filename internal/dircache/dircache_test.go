@@ -210,6 +210,37 @@ func TestTogether(t *testing.T) {
 	}
 }
 
+// What is removed is gone, also while another process cleans up the leftovers of removals.
+func TestRemoveDuringCleaning(t *testing.T) {
+	c := Cache{t.TempDir()}
+	over, cleaned := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(cleaned)
+		for {
+			select {
+			case <-over:
+				return
+			default:
+				if err := c.clean(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	defer func() { close(over); <-cleaned }()
+	for range 300 {
+		if err := os.Mkdir(c.Path(name(0)), 0o700); err != nil { // Add would have to win against the other process
+			t.Fatal(err)
+		}
+		if err := c.Remove(name(0)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Lstat(c.Path(name(0))); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("an entry is there after its removal: %v", err)
+		}
+	}
+}
+
 // held keeps a lease of a process that is to be killed from being collected as garbage.
 var held *Lease
 

@@ -183,9 +183,13 @@ func (c *Cache) Base(ctx context.Context, key string, build func(f *os.File) err
 	}
 	defer unlock()
 	name := c.path(unverified, "base-"+key+".raw")
-	now := time.Now()
-	if err := os.Chtimes(name, now, now); err == nil { // it was just used
-		return os.Open(name)
+	if f, err := os.Open(name); err == nil {
+		now := time.Now()
+		// It was just used. Evicted meanwhile, it is open all the same.
+		if err := os.Chtimes(name, now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
