@@ -10,7 +10,7 @@ import (
 	"godwit.dev/godwit/snapshot/store"
 )
 
-// evicting lets one caller of this process evict at a time; the others need not wait.
+// evicting lets one caller of this process evict at a time.
 var evicting sync.Mutex
 
 // uses is the repository whose objects a job keeps, and where it is told their directories. A
@@ -48,7 +48,7 @@ func (c *Client) join(j *job) *cache.Lease {
 	return lease
 }
 
-// leave ends that, and makes room for what was kept.
+// leave ends that, and has room made for what was kept. The job's answer does not wait for it: a VM may.
 func (c *Client) leave(lease *cache.Lease, used *cache.Usage) {
 	lease.Close()
 	if lease == nil || used == nil {
@@ -62,9 +62,11 @@ func (c *Client) leave(lease *cache.Lease, used *cache.Usage) {
 			"reason", used.Unkept)
 	}
 	if used.KeptBytes > 0 {
-		evicting.Lock()
-		defer evicting.Unlock()
-		evict(c.Cache)
+		go func() { // it comes after one that is under way, which does not count what this job has let go of
+			evicting.Lock()
+			defer evicting.Unlock()
+			evict(c.Cache)
+		}()
 	}
 }
 
