@@ -21,15 +21,16 @@ func Files(path string, than *os.File) (files []*os.File, err error) {
 		}
 		known = append(known, info)
 	}
-	stop := len(known)
+	stop, last := len(known), 0
 	for i, name := 0, path; ; i, name = i+1, fmt.Sprintf("%s.%d", path, i+1) {
 		f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-		if errors.Is(err, fs.ErrNotExist) && i > 0 {
+		if errors.Is(err, fs.ErrNotExist) && ended(i, last) {
 			break
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+		last = i
 		if err != nil {
 			return nil, errors.Join(err, Close(files))
 		}
@@ -50,6 +51,10 @@ func Files(path string, than *os.File) (files []*os.File, err error) {
 	slices.Reverse(files)
 	return files, nil
 }
+
+// ended reports whether a log has no file of number i nor later ones. A rotation that is under way leaves one number
+// free for a moment: last is the one that was met before.
+func ended(i, last int) bool { return i > last+1 }
 
 // Close closes all.
 func Close(files []*os.File) (err error) {

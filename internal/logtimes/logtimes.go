@@ -142,18 +142,19 @@ func (w *Writer) owner() string {
 
 // Sweep removes the times of files that are no part of a log any more.
 func Sweep(log string) error {
-	kept := map[string]bool{}
+	kept, last := map[string]bool{}, 0
 	for i, name := 0, log; ; i, name = i+1, fmt.Sprintf("%s.%d", log, i+1) {
 		info, err := os.Lstat(name)
-		if errors.Is(err, fs.ErrNotExist) && i == 0 {
-			continue
+		if errors.Is(err, fs.ErrNotExist) && ended(i, last) {
+			break
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			break
+			continue
 		}
 		if err != nil {
 			return err
 		}
+		last = i
 		if path, ok := file(log, info); ok {
 			kept[filepath.Base(path)] = true
 		}
