@@ -13,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
+	"golang.org/x/sync/semaphore"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/migrate/engine"
@@ -34,7 +35,7 @@ func (a *allRights) of(repository string) *rights {
 		a.all = map[string]*rights{}
 	}
 	if a.all[prefix] == nil {
-		a.all[prefix] = &rights{}
+		a.all[prefix] = &rights{asking: semaphore.NewWeighted(1)}
 	}
 	return a.all[prefix]
 }
@@ -42,7 +43,7 @@ func (a *allRights) of(repository string) *rights {
 // rights remembers that the store deletes nothing for this node. The first probe, at start,
 // finds that for all callers that delete. Later probes find a right that was granted since.
 type rights struct {
-	asking sync.Mutex
+	asking *semaphore.Weighted // of one: who waits for it has a deadline
 	mu     sync.Mutex
 	err    error // of the last probe or deletion that was refused
 	again  time.Time
@@ -61,18 +62,26 @@ const probed = "doctor"
 // own is the repository of such questions below the node's own prefix; empty without a registry.
 func (r *Registry) own() string { return r.Repository(&nodev1.Record{Uid: probed}) }
 
+// rightsBound of a question for the rights.
+const rightsBound = time.Minute
+
 // ask probes the store next to a repository, and remembers what it says of deletions.
 func (r *Registry) ask(ctx context.Context, repository string) (got snapshot.Rights) {
 	if repository == "" {
 		return got
 	}
+	ctx, cancel := context.WithTimeout(ctx, rightsBound)
+	defer cancel()
 	st, err := r.Open(snapshot.Repository(path.Dir(repository), probed))
 	if err != nil {
 		return snapshot.Rights{Push: err}
 	}
 	rights := r.rights.of(repository)
-	rights.asking.Lock()
-	defer rights.asking.Unlock()
+	if err := rights.asking.Acquire(ctx, 1); err != nil {
+		err = fmt.Errorf("ask for the rights in %s: another question is still open: %w", repository, err)
+		return snapshot.Rights{Push: err, Pull: err, Delete: err}
+	}
+	defer rights.asking.Release(1)
 	got = snapshot.Probe(ctx, st, r.Config.Node)
 	rights.note(got.Delete)
 	return got
@@ -99,13 +108,8 @@ func (r *rights) refused() (err error, ask bool) {
 	return r.err, r.err != nil && !time.Now().Before(r.again)
 }
 
-// rightsBound of the question that is asked at the start.
-const rightsBound = time.Minute
-
 // AskRights asks for the rights once, before anybody needs them.
 func (r *Registry) AskRights(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, rightsBound)
-	defer cancel()
 	repository := r.own()
 	got := r.ask(ctx, repository)
 	if err := got.Err(); err != nil && ctx.Err() == nil {

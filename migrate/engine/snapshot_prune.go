@@ -15,8 +15,10 @@ import (
 // Prune deletes, now, what neither a record nor the retention rule keeps, of one VM or of
 // all, and tells each. A dry one only tells.
 func (r *retention) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev1.PruneResponse, error) {
-	r.scanning.Lock()
-	defer r.scanning.Unlock()
+	if err := r.scanning.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("prune: a scan has not ended: %w", err)
+	}
+	defer r.scanning.Release(1)
 	resp := &nodev1.PruneResponse{}
 	all, err := r.Records.List(ctx, &nodev1.ListRequest{})
 	if err != nil {

@@ -40,6 +40,12 @@ type watched struct{ uid, repository, digest string }
 // minScan is the least between two scans, which ask the store for every tag.
 const minScan = time.Minute
 
+// Bounds of a scan, so that a store which hardly answers stops no other work of the daemon, and no other repository.
+const (
+	scanBound       = time.Hour
+	repositoryBound = 5 * time.Minute // of reading the tags of one
+)
+
 // Scan deletes what operations have left that are over: snapshots and holds whose tags stand in a VM's repository
 // and that its record does not name. In a layout directory they are the files that nothing lists. It decides by the
 // record. A tag, and the clock of the node that wrote it, only say where to look. Each is watched for the grace
@@ -50,8 +56,12 @@ const minScan = time.Minute
 // Call it often; it begins when it is due, and takes as long as the store takes for all
 // tags of all VMs.
 func (r *retention) Scan(ctx context.Context) error {
-	r.scanning.Lock()
-	defer r.scanning.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, scanBound)
+	defer cancel()
+	if err := r.scanning.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("scan: a prune has not ended: %w", err)
+	}
+	defer r.scanning.Release(1)
 	if r.now().Before(r.scan.next) {
 		return nil
 	}
@@ -106,7 +116,7 @@ func (r *retention) leftovers(ctx context.Context, vm *nodev1.VM) (found []lefto
 			continue
 		}
 		for _, repository := range repositories {
-			tags, err := r.Snapshots.Leftovers(ctx, repository)
+			tags, err := r.tags(ctx, repository)
 			if err != nil {
 				passed[rec.GetUid()] = true
 				errs = append(errs, fmt.Errorf("look for leftovers of VM %s: %w", name(rec.GetVm()), err))
@@ -136,6 +146,12 @@ func (r *retention) leftovers(ctx context.Context, vm *nodev1.VM) (found []lefto
 	}
 	r.scan.since = seen
 	return found, errors.Join(errs...)
+}
+
+func (r *retention) tags(ctx context.Context, repository string) ([]Leftover, error) {
+	ctx, cancel := context.WithTimeout(ctx, repositoryBound)
+	defer cancel()
+	return r.Snapshots.Leftovers(ctx, repository)
 }
 
 // repositories are where the snapshots of a VM go, and those where orders have put some.

@@ -28,3 +28,13 @@ func SetStall(s Store, d time.Duration) {
 
 // NewLimiter answers what waits for a number of bytes.
 func NewLimiter(rate int64) func(context.Context, int) error { return newLimiter(rate).wait }
+
+// SetBound changes how long a call of s may take that transfers no blob.
+func SetBound(s Store, d time.Duration) {
+	for _, h := range s.(*retry).store.(*Registry).hosts {
+		h.bound = d
+	}
+}
+
+// Once is s without retries.
+func Once(s Store) Store { return s.(*retry).store }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -23,12 +24,17 @@ type host struct {
 	auth   authn.Authenticator
 	client chan *http.Client // one slot: nil until the host has been asked how it authenticates
 	stall  time.Duration     // that a transfer may move no byte
+	bound  time.Duration     // of a call that transfers no blob
 
 	down atomic.Int64 // Unix nanoseconds until which a mirror is not asked
 }
 
 // stall is how long a transfer may move no byte.
 const stall = time.Minute
+
+// callBound is how long a call may take that transfers no blob, its answer included. A byte from time to time keeps a
+// transfer going; it must not keep such a call.
+const callBound = 2 * time.Minute
 
 // mirrorRest is how long a mirror that did not answer is left alone: its timeout must
 // not be paid for each pack.
@@ -51,7 +57,8 @@ func newHost(cfg Config, e endpoint, repo name.Repository) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &host{endpoint: e, repo: own, base: base, auth: auth, client: make(chan *http.Client, 1), stall: stall}
+	h := &host{endpoint: e, repo: own, base: base, auth: auth, client: make(chan *http.Client, 1), stall: stall,
+		bound: callBound}
 	h.client <- nil
 	return h, nil
 }
@@ -92,6 +99,11 @@ type call struct {
 	size   int64                         // of the body
 }
 
+// transfers reports whether the call's bytes, or those of its answer, are a blob.
+func (c call) transfers() bool {
+	return !c.object.Manifest && (c.open != nil || c.method == http.MethodGet)
+}
+
 // do sends a call and answers 2xx responses; anything else is an error with its class.
 func (h *host) do(ctx context.Context, limit *limiter, c call) (*http.Response, error) {
 	client, err := h.connect(ctx)
@@ -101,6 +113,9 @@ func (h *host) do(ctx context.Context, limit *limiter, c call) (*http.Response, 
 	tctx, cancel := context.WithCancelCause(ctx)
 	w := &watchdog{stall: h.stall, cancel: cancel, limit: limit}
 	w.timer = time.AfterFunc(h.stall, func() { cancel(errStalled) })
+	if !c.transfers() {
+		w.within(h.bound)
+	}
 	req, err := h.request(tctx, c, w)
 	if err != nil {
 		w.stop()
@@ -116,6 +131,9 @@ func (h *host) do(ctx context.Context, limit *limiter, c call) (*http.Response, 
 		return nil, h.callError(ctx, c, err)
 	}
 	resp.Body = &watchedBody{ReadCloser: resp.Body, ctx: tctx, dog: w, last: true}
+	if c.open != nil || resp.StatusCode/100 != 2 { // what is still to come is no blob
+		w.within(h.bound)
+	}
 	if resp.StatusCode/100 != 2 {
 		defer resp.Body.Close()
 		return nil, h.callError(ctx, c, newStatus(resp))
@@ -183,16 +201,27 @@ func (b *lateBody) Close() error {
 	return b.body.Close()
 }
 
-// watchdog ends a request that hangs: that must become a retry. A slow one goes on.
+// watchdog ends a request that hangs: that must become a retry. A slow transfer goes on.
 type watchdog struct {
 	stall  time.Duration
 	timer  *time.Timer
+	end    *time.Timer // nil: of a transfer
 	cancel context.CancelCauseFunc
 	limit  *limiter
 }
 
+// within ends the request after so long, whatever it moves.
+func (w *watchdog) within(bound time.Duration) {
+	if w.end == nil {
+		w.end = time.AfterFunc(bound, func() { w.cancel(errSlow) })
+	}
+}
+
 func (w *watchdog) stop() {
 	w.timer.Stop()
+	if w.end != nil {
+		w.end.Stop()
+	}
 	w.cancel(nil)
 }
 
@@ -211,6 +240,9 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 		return n, e
 	}
 	b.dog.timer.Reset(b.dog.stall)
+	if err != nil && !errors.Is(err, io.EOF) && b.ctx.Err() != nil {
+		err = context.Cause(b.ctx)
+	}
 	return n, err
 }
 

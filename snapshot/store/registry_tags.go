@@ -18,10 +18,13 @@ const (
 	maxTagPages = 1000
 	maxTags     = 100_000
 	maxTagBytes = 16 << 20
+	tagsTime    = 5 // times that of a call
 )
 
 // Tags implements Store.
 func (r *Registry) Tags(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, tagsTime*r.keeps.bound)
+	defer cancel()
 	list := tagList{left: maxTagBytes}
 	read := map[string]bool{}
 	next := "tags/list?n=1000"
