@@ -173,8 +173,12 @@ func (c *checked) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
 	c.n += int64(n)
 	c.sum.Hash().Write(p[:n])
-	if errors.Is(err, io.EOF) && (c.n != c.want.Size || c.sum.Digest() != c.want.Digest) {
-		return n, fmt.Errorf("blob %s: %d bytes of %d, or another digest: %w", c.want.Digest, c.n, c.want.Size,
+	ended := errors.Is(err, io.EOF) || c.n >= c.want.Size // a destination may read no further than that
+	if ended && (c.n != c.want.Size || c.sum.Digest() != c.want.Digest) {
+		if store.Reject(c.ReadCloser) { // the next try asks the next host
+			return 0, fmt.Errorf("blob %s: a mirror has sent something else: %w", c.want.Digest, errdefs.ErrUnavailable)
+		}
+		return 0, fmt.Errorf("blob %s: %d bytes of %d, or another digest: %w", c.want.Digest, c.n, c.want.Size,
 			errdefs.ErrDataLoss)
 	}
 	return n, err

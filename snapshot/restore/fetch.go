@@ -149,7 +149,11 @@ func (f *filler) receive(ctx context.Context, b *body, chunks chan<- chunk) erro
 		return err
 	}
 	defer in.Close()
-	return f.stream(ctx, b, in, chunks)
+	err = f.stream(ctx, b, in, chunks)
+	if errdefs.IsDataLoss(err) {
+		store.Reject(in) // too long or too short: the next try asks another host
+	}
+	return err
 }
 
 // stream reads a pack of which a part may be there, and hands on what arrives.

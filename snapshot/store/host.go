@@ -26,7 +26,8 @@ type host struct {
 	stall  time.Duration     // that a transfer may move no byte
 	bound  time.Duration     // of a call that transfers no blob
 
-	down atomic.Int64 // Unix nanoseconds until which a mirror is not asked
+	mirror bool         // of a registry that is asked after it
+	down   atomic.Int64 // Unix nanoseconds until which a mirror is not asked
 }
 
 // stall is how long a transfer may move no byte.
@@ -65,6 +66,14 @@ func newHost(cfg Config, e endpoint, repo name.Repository) (*host, error) {
 
 func (h *host) rest()         { h.down.Store(time.Now().Add(mirrorRest).UnixNano()) }
 func (h *host) resting() bool { return time.Now().UnixNano() < h.down.Load() }
+
+// reject has a mirror rest that has sent something else than it was asked for.
+func (h *host) reject() bool {
+	if h.mirror {
+		h.rest()
+	}
+	return h.mirror
+}
 
 // connect asks the host once how it authenticates.
 func (h *host) connect(ctx context.Context) (*http.Client, error) {

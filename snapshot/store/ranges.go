@@ -27,7 +27,7 @@ func (r *Registry) GetRange(ctx context.Context, d digest.Digest, offset, n int6
 	if r.whole.Load() {
 		return nil, whole
 	}
-	resp, err := r.download(ctx, call{
+	resp, from, err := r.download(ctx, call{
 		verb: "get a part of", object: o, method: http.MethodGet, url: o.path(),
 		header: http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", offset, offset+n-1)}},
 	})
@@ -41,9 +41,10 @@ func (r *Registry) GetRange(ctx context.Context, d digest.Digest, offset, n int6
 	}
 	if err := checkRange(resp, offset); err != nil {
 		resp.Body.Close()
+		from.reject()
 		return nil, fmt.Errorf("get a part of %s in %s: %w", o, r.repo, err)
 	}
-	return resp.Body, nil
+	return &sent{resp.Body, from}, nil
 }
 
 // checkRange accepts an answer that begins where it was asked to.
@@ -57,16 +58,40 @@ func checkRange(resp *http.Response, offset int64) error {
 }
 
 // Get implements Store. Redirects to a blob store are followed, without credentials. A
-// body that breaks off goes on where it was, where the registry honours Range.
+// body that breaks off goes on where it was, where the registry honours Range. What a tag stands for says no digest:
+// no mirror is asked for that.
 func (r *Registry) Get(ctx context.Context, o Object) (io.ReadCloser, error) {
-	resp, err := r.download(ctx, call{verb: "get", object: o, method: http.MethodGet, url: o.path(), header: o.accept()})
+	c := call{verb: "get", object: o, method: http.MethodGet, url: o.path(), header: o.accept()}
+	if o.digest() == "" {
+		resp, err := r.do(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return resp.Body, nil
+	}
+	resp, from, err := r.download(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	if o.Manifest {
-		return resp.Body, nil
+		return &sent{resp.Body, from}, nil
 	}
-	return &resumed{registry: r, ctx: ctx, object: o, size: resp.ContentLength, body: resp.Body}, nil
+	return &resumed{registry: r, ctx: ctx, object: o, size: resp.ContentLength, body: &sent{resp.Body, from}}, nil
+}
+
+// sent is what a host has sent.
+type sent struct {
+	io.ReadCloser
+	from *host
+}
+
+func (s *sent) reject() bool { return s.from.reject() }
+
+// Reject says that a body is not what it should be. True: a mirror sent it, which is not asked for a while, and the
+// next host may be right.
+func Reject(body io.Reader) bool {
+	b, ok := body.(interface{ reject() bool })
+	return ok && b.reject()
 }
 
 // resumes bounds how often one body is taken up again without having moved a MiB.
@@ -78,11 +103,15 @@ type resumed struct {
 	ctx      context.Context // of the Get
 	object   Object
 	size     int64 // -1: unknown
-	body     io.ReadCloser
+	body     *sent
 	offset   int64
 	mark     int64 // offset of the last break
 	breaks   int
+	mirrors  bool // one of them broke off
 }
+
+// reject rejects the last host. One that broke off has rested since.
+func (b *resumed) reject() bool { return b.body.reject() || b.mirrors }
 
 func (b *resumed) Read(p []byte) (int, error) {
 	for {
@@ -109,11 +138,12 @@ func (b *resumed) again() bool {
 		return false
 	}
 	b.mark = b.offset
+	b.mirrors = b.body.reject() || b.mirrors
 	rest := fmt.Sprintf("bytes=%d-", b.offset)
 	if b.size > 0 { // not every registry takes an open range
 		rest += fmt.Sprint(b.size - 1)
 	}
-	resp, err := b.registry.download(b.ctx, call{
+	resp, from, err := b.registry.download(b.ctx, call{
 		verb: "get the rest of", object: b.object, method: http.MethodGet, url: b.object.path(),
 		header: http.Header{"Range": {rest}},
 	})
@@ -122,10 +152,11 @@ func (b *resumed) again() bool {
 	}
 	if resp.StatusCode != http.StatusPartialContent || checkRange(resp, b.offset) != nil {
 		resp.Body.Close()
+		from.reject()
 		return false
 	}
 	b.body.Close()
-	b.body = resp.Body
+	b.body = &sent{resp.Body, from}
 	return true
 }
 

@@ -43,11 +43,12 @@ func NewRegistry(cfg Config) (*Registry, error) {
 		return nil, err
 	}
 	r := &Registry{repo: repo, limit: newLimiter(cfg.Bandwidth)}
-	for _, e := range endpoints {
+	for i, e := range endpoints {
 		h, err := newHost(cfg, e, repo)
 		if err != nil {
 			return nil, err
 		}
+		h.mirror = i < len(endpoints)-1
 		r.hosts = append(r.hosts, h)
 		if r.keeps == nil && e.push {
 			r.keeps = h
@@ -66,16 +67,15 @@ func (r *Registry) do(ctx context.Context, c call) (*http.Response, error) {
 }
 
 // download asks one host after the other: a mirror that fails, or lacks what is asked
-// for, is no answer. What they send is verified by its digest.
-func (r *Registry) download(ctx context.Context, c call) (resp *http.Response, err error) {
-	for i, h := range r.hosts {
-		last := i == len(r.hosts)-1
-		if !h.pull || !last && h.resting() {
+// for, is no answer. What they send is verified by its digest; who finds it wrong rejects the host.
+func (r *Registry) download(ctx context.Context, c call) (resp *http.Response, from *host, err error) {
+	for _, h := range r.hosts {
+		if !h.pull || h.mirror && h.resting() {
 			continue
 		}
 		resp, err = h.do(ctx, r.limit, c)
 		if err == nil || ctx.Err() != nil {
-			return resp, err
+			return resp, h, err
 		}
 		if errdefs.IsUnavailable(err) {
 			h.rest()
@@ -85,7 +85,7 @@ func (r *Registry) download(ctx context.Context, c call) (resp *http.Response, e
 		err = fmt.Errorf("%s %s in %s: no host may be asked for it: %w", c.verb, c.object, r.repo,
 			errdefs.ErrFailedPrecondition)
 	}
-	return resp, err
+	return nil, nil, err
 }
 
 // mount is the query of an upload that may find its blob in another repository.

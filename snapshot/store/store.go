@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -129,29 +130,45 @@ func Open(cfg Config) (Store, error) {
 	return Retry(r), nil
 }
 
+// mostHosts bounds how many hosts are asked for one object, one after the other, if each sends something else.
+const mostHosts = 4
+
 // Read returns an object whole, verified against its digest if it is named by one. More
-// than limit bytes are InvalidArgument.
+// than limit bytes are InvalidArgument. What a mirror sends wrongly is read from the next host.
 func Read(ctx context.Context, s Store, o Object, limit int64) ([]byte, error) {
 	if data, ok := Held(s, o, limit); ok {
 		return data, nil
 	}
+	for try := 1; ; try++ {
+		data, again, err := readOnce(ctx, s, o, limit)
+		if err == nil {
+			keep(s, o, data)
+			return data, nil
+		}
+		if !again || try == mostHosts || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// readOnce reports whether another host may have it.
+func readOnce(ctx context.Context, s Store, o Object, limit int64) (data []byte, again bool, err error) {
 	body, err := s.Get(ctx, o)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer body.Close()
-	data, err := io.ReadAll(io.LimitReader(body, limit+1))
-	if err != nil {
-		return nil, readError(ctx, o, err)
+	data, err = io.ReadAll(io.LimitReader(body, limit+1))
+	d := o.digest()
+	switch {
+	case err != nil:
+		err = readError(ctx, o, err)
+	case int64(len(data)) > limit:
+		err = fmt.Errorf("read %s: more than %d bytes: %w", o, limit, errdefs.ErrInvalidArgument)
+	case d != "" && digest.FromBytes(data) != d:
+		err = fmt.Errorf("read %s: %d bytes with another digest: %w", o, len(data), errdefs.ErrDataLoss)
 	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("read %s: more than %d bytes: %w", o, limit, errdefs.ErrInvalidArgument)
-	}
-	if d := o.digest(); d != "" && digest.FromBytes(data) != d {
-		return nil, fmt.Errorf("read %s: %d bytes with another digest: %w", o, len(data), errdefs.ErrDataLoss)
-	}
-	keep(s, o, data)
-	return data, nil
+	return data, err != nil && Reject(body), err
 }
 
 // ReadBlob returns a blob of known size, verified. The caller has bounded size.
@@ -168,23 +185,56 @@ func ReadBlob(ctx context.Context, s Store, d digest.Digest, size int64) ([]byte
 }
 
 // Copy writes a blob to w and verifies size and digest. After an error what w got must
-// not be used.
+// not be used. What a mirror sends wrongly comes from the next host, if w can begin anew.
 func Copy(ctx context.Context, s Store, d digest.Digest, size int64, w io.Writer) error {
+	anew := restart(w)
+	for try := 1; ; try++ {
+		again, err := copyOnce(ctx, s, d, size, w)
+		if err == nil || !again || try == mostHosts || ctx.Err() != nil || !anew() {
+			return err
+		}
+	}
+}
+
+// restart returns what has w forget what is written from now on; false: it cannot.
+func restart(w io.Writer) func() bool {
+	switch w := w.(type) {
+	case *bytes.Buffer:
+		n := w.Len()
+		return func() bool { w.Truncate(n); return true }
+	case *os.File:
+		at, err := w.Seek(0, io.SeekCurrent)
+		return func() bool {
+			if err == nil {
+				_, err = w.Seek(at, io.SeekStart) // what is right has as many bytes as what is written over
+			}
+			return err == nil
+		}
+	}
+	return func() bool { return w == io.Discard }
+}
+
+// copyOnce reports whether another host may have it.
+func copyOnce(ctx context.Context, s Store, d digest.Digest, size int64, w io.Writer) (again bool, err error) {
 	o := Blob(d)
 	body, err := s.Get(ctx, o)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer body.Close()
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(h, w), io.LimitReader(body, size+1))
+	n, err := io.Copy(io.MultiWriter(h, w), io.LimitReader(body, size))
 	if err != nil {
-		return readError(ctx, o, err)
+		return false, readError(ctx, o, err) // w's, or that of a body which has taken other hosts
 	}
-	if n != size || digest.NewDigest(digest.SHA256, h) != d {
-		return fmt.Errorf("copy %s: %d bytes of %d, or another digest: %w", o, n, size, errdefs.ErrDataLoss)
+	more, err := io.CopyN(io.Discard, body, 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, readError(ctx, o, err)
 	}
-	return nil
+	if n += more; n != size || digest.NewDigest(digest.SHA256, h) != d {
+		return Reject(body), fmt.Errorf("copy %s: %d bytes of %d, or another digest: %w", o, n, size, errdefs.ErrDataLoss)
+	}
+	return false, nil
 }
 
 // readError gives an error in the middle of a body its class.
