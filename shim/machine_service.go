@@ -108,33 +108,36 @@ func (m *machineService) Vote(ctx context.Context, r *machinev1.VoteRequest) (*m
 
 // Abort gives a source its VM back, and ends a destination that has never run.
 func (m *machineService) Abort(ctx context.Context, r *machinev1.AbortRequest) (*machinev1.AbortResponse, error) {
-	return ask(m, func(vm *VM) (*machinev1.AbortResponse, error) {
-		vm.mu.Lock()
-		c, j, state, upload := vm.op.capture, vm.journal.Load(), vm.state, vm.op.upload
-		vm.mu.Unlock()
-		ref := r.GetRef()
-		vm.op.aborted.add(ref)
-		switch {
-		case upload != nil && sameRef(upload.ref, ref):
-			upload.cancelUpload()
-		case c != nil && sameRef(c.ref, ref):
-			if err := c.abort(Captured, Prepared); err != nil {
-				return nil, err
-			}
-		case c != nil:
-			return nil, fmt.Errorf("abort operation %s: %s holds VM %s: %w", ref.GetOperation(), c.ref.GetOperation(), vm.id,
-				errdefs.ErrFailedPrecondition)
-		case state == Created && (j.Phase == journal.Ready || j.Phase == journal.Incoming) &&
-			j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt():
-			if !vm.endCreated(ctx, killed) {
-				return nil, fmt.Errorf("abort operation %s: VM %s starts, or ends: %w", ref.GetOperation(), vm.id,
-					errdefs.ErrFailedPrecondition)
-			}
+	return ask(m, func(vm *VM) (*machinev1.AbortResponse, error) { return (&handover{vm, r.GetRef()}).abort(ctx) })
+}
+
+// abort ends the attempt before it looks whether the attempt holds the VM: an order that is late takes it no more.
+func (h *handover) abort(ctx context.Context) (*machinev1.AbortResponse, error) {
+	vm, ref := h.vm, h.ref
+	vm.op.aborted.add(ref)
+	vm.mu.Lock()
+	c, j, state, upload := vm.op.capture, vm.journal.Load(), vm.state, vm.op.upload
+	vm.mu.Unlock()
+	switch {
+	case upload != nil && sameRef(upload.ref, ref):
+		upload.cancelUpload()
+	case c != nil && sameRef(c.ref, ref):
+		if err := c.abort(Captured, Prepared); err != nil {
+			return nil, err
 		}
-		vm.mu.Lock()
-		defer vm.mu.Unlock()
-		return &machinev1.AbortResponse{State: string(vm.state)}, nil
-	})
+	case c != nil:
+		return nil, fmt.Errorf("abort operation %s: %s holds VM %s: %w", ref.GetOperation(), c.ref.GetOperation(), vm.id,
+			errdefs.ErrFailedPrecondition)
+	case state == Created && (j.Phase == journal.Ready || j.Phase == journal.Incoming) &&
+		j.Operation == ref.GetOperation() && j.Attempt == ref.GetAttempt():
+		if !vm.endCreated(ctx, killed) {
+			return nil, fmt.Errorf("abort operation %s: VM %s starts, or ends: %w", ref.GetOperation(), vm.id,
+				errdefs.ErrFailedPrecondition)
+		}
+	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return &machinev1.AbortResponse{State: string(vm.state)}, nil
 }
 
 // Release ends the VM after the commit.

@@ -172,3 +172,19 @@ func TestNoVoteWithoutASnapshot(t *testing.T) {
 		t.Errorf("VM is %s, journal %s", vm.state, vm.journal.Load().Phase)
 	}
 }
+
+// An attempt is over before its Abort looks at the VM: a hold that comes in between would never end.
+func TestAnAttemptIsOverBeforeAbortLooks(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.current()
+	done := make(chan error, 1)
+	vm.mu.Lock()
+	go func() { _, err := (&handover{vm, w.ref()}).abort(t.Context()); done <- err }()
+	over := eventually(func() bool { return vm.op.aborted.has(w.ref()) })
+	err := (&capture{vm: vm, ref: w.ref()}).capturable()
+	vm.mu.Unlock()
+	w.must("abort", <-done)
+	if !over || !errdefs.IsAborted(err) {
+		t.Errorf("an attempt that is being aborted may hold the VM: %v", err)
+	}
+}

@@ -2,14 +2,18 @@ package shim
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/shim/stdio"
 )
 
 // The deadline of a capture may fire while the vote is under way: from the vote on the
@@ -74,5 +78,42 @@ func TestVoteStopsAndAbortContinues(t *testing.T) {
 	}
 	if state := processState(t, w.machine.id.PID); state == 'T' {
 		t.Error("VMM is stopped after the abort")
+	}
+}
+
+// parent counts the contexts that were made of it and not ended.
+type parent struct {
+	context.Context
+	never    chan struct{}
+	children int
+}
+
+func (p *parent) Done() <-chan struct{} { return p.never }
+func (p *parent) Value(any) any         { return nil }
+
+// AfterFunc is what package context asks of a parent that is not its own.
+func (p *parent) AfterFunc(func()) func() bool {
+	p.children++
+	return func() bool { p.children--; return true }
+}
+
+// A hold leaves nothing in the life of the shim, neither a checkpoint's.
+func TestHoldEndsItsContext(t *testing.T) {
+	for _, checkpoint := range []bool{false, true} {
+		life := &parent{Context: t.Context(), never: make(chan struct{})}
+		vm := newVM(life, slog.Default(), nil, "ns", "vm", "vm")
+		vm.host = &Host{Config: &config.Config{RAMDir: t.TempDir()}}
+		vm.journal.Begin(t.TempDir(), &journal.Journal{Resources: journal.Resources{Spec: &spec.Spec{}}})
+		vm.owner.init = vm.owner.newProcess("", stdio.URIs{}, nil)
+		vm.owner.init.started, vm.state = true, Running
+		c := &capture{vm: vm, ref: &machinev1.Ref{Operation: "op"},
+			req: &machinev1.CaptureRequest{Checkpoint: checkpoint, TimeoutMs: time.Hour.Milliseconds()}}
+		if _, fresh, err := c.hold(); !fresh || err != nil {
+			t.Fatalf("hold = %v, %v", fresh, err)
+		}
+		c.deadline.Stop()
+		if c.cancel(); life.children != 0 {
+			t.Errorf("checkpoint: %t: %d contexts are left", checkpoint, life.children)
+		}
 	}
 }
