@@ -30,7 +30,7 @@ func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) e
 		return unavailable(err)
 	}
 	vm.mu.Lock()
-	j, state, c := vm.journal.Load(), vm.state, vm.op.capture
+	j, c := vm.journal.Load(), vm.op.capture
 	switch op := rec.GetOperation(); {
 	case j.Phase != journal.Own && j.Phase != journal.Sending:
 		err = refuse("it is %s", j.Phase)
@@ -53,15 +53,40 @@ func (vm *VM) fenceLost(ctx context.Context, generation uint64, reason string) e
 	// in use.
 	// Whether the disk takes it or not: two that run are worse.
 	_ = vm.journal.owe("that the VM is somebody else's by now", func(j *journal.Journal) { j.Reassigned = true })
-	switch state {
-	case Stopped:
-	case Created:
-		vm.endCreated(ctx, killed)
-	default:
-		vm.ending.end(context.WithoutCancel(ctx), killed, time.Now())
+	if err := vm.ending.fromAnyState(ctx); err != nil {
+		return fmt.Errorf("end VM %s for generation %d: %w", vm.id, generation, err)
 	}
 	if c != nil { // of an operation that is over
 		return c.abort()
 	}
 	return nil
+}
+
+// fromAnyState returns once the VM has ended. A Start that comes in between, or is under way, may launch the VMM
+// after one look at the state: it is aborted, and its end waited for.
+func (e *ending) fromAnyState(ctx context.Context) error {
+	vm := e.vm
+	for {
+		vm.mu.Lock()
+		state, over := vm.state, vm.owner.startOver
+		if state == Starting && over != nil {
+			vm.owner.abortStart() // under the lock: Start looks at it there before it succeeds
+		}
+		vm.mu.Unlock()
+		switch {
+		case state == Stopped, state == Deleting, state == Deleted:
+			return nil
+		case state == Created:
+			vm.endCreated(ctx, killed) // where a Start came first, that is what the next round ends
+		case state == Starting && over != nil:
+			if _, err := wait(over)(ctx); err != nil {
+				return fmt.Errorf("its start is not over yet: %w: %w", err, errdefs.ErrUnavailable)
+			}
+		case state == New, state == Creating, state == Starting: // one that a successor takes over has no end yet
+			return fmt.Errorf("it is %s: %w", state, errdefs.ErrUnavailable)
+		default:
+			e.end(context.WithoutCancel(ctx), killed, time.Now())
+			return nil
+		}
+	}
 }

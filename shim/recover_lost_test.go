@@ -1,7 +1,10 @@
 package shim
 
 import (
+	"context"
+	"log/slog"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -81,5 +84,91 @@ func TestEndOfAVMWhoseRecordWentOn(t *testing.T) {
 				t.Errorf("reclaim: left in silence is %q, given back %q", w.net.left, w.net.detached)
 			}
 		})
+	}
+}
+
+// endLost is the order to end a VM that node b has by now.
+func (w *world) endLost() error {
+	w.records.rec.Owner = &nodev1.Owner{Node: "b"}
+	_, err := w.machineService().End(w.t.Context(), &machinev1.EndRequest{Generation: w.records.rec.GetGeneration()})
+	return errgrpc.ToNative(err)
+}
+
+// A VM that starts while it is another node's is not called ended before its Start is over: the VMM may yet come.
+func TestEndOfALostVMThatStarts(t *testing.T) {
+	w := newWorld(t)
+	w.must("create", w.create())
+	vm, _ := w.service.current()
+	aborted, ended := make(chan struct{}), make(chan error, 1)
+	w.at("start VMM", func() error {
+		vm.mu.Lock()
+		vm.owner.abortStart = sync.OnceFunc(func() { close(aborted) }) // the Start sees it late
+		vm.mu.Unlock()
+		w.records.rec.Generation++
+		go func() { ended <- w.endLost() }()
+		select {
+		case <-aborted:
+		case err := <-ended:
+			t.Errorf("the VM was called ended (%v) while its VMM starts", err)
+			ended <- err
+		}
+		return nil
+	})
+	err := w.start()
+	w.must("end", <-ended)
+	if w.machine.running() || !vm.inState(Stopped) {
+		t.Errorf("start = %v, VM is %s, VMM runs: %t", err, vm.state, w.machine.running())
+	}
+	w.must("delete", w.delete())
+}
+
+// atLog runs when something is logged under that message.
+type atLog struct {
+	slog.Handler
+	message string
+	do      func()
+}
+
+func (l *atLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *atLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == l.message {
+		l.do()
+	}
+	return nil
+}
+
+// A Start that comes after the look at a created VM ends as well.
+func TestEndOfALostVMThatHasStarted(t *testing.T) {
+	w := newWorld(t)
+	w.must("create", w.create())
+	vm, _ := w.service.current()
+	own := w.records.rec.GetOwner()
+	w.records.rec.Generation++
+	vm.log = slog.New(&atLog{Handler: slog.DiscardHandler, message: "end a VM that is somebody else's by now", do: func() {
+		w.records.rec.Owner = own
+		w.records.rec.Generation--
+		w.must("start", w.start())
+		w.records.rec.Generation++
+	}})
+	w.must("end", w.endLost())
+	if w.machine.running() || !vm.inState(Stopped) {
+		t.Errorf("VM is %s, VMM runs: %t", vm.state, w.machine.running())
+	}
+	w.must("delete", w.delete())
+}
+
+// What is being made, or taken over, has no end yet: the order comes again.
+func TestEndOfALostVMThatIsMade(t *testing.T) {
+	vm := bareVM(t, nil)
+	for _, state := range []State{New, Creating, Starting} {
+		vm.state = state
+		if err := vm.ending.fromAnyState(t.Context()); !errdefs.IsUnavailable(err) {
+			t.Errorf("end of a VM that is %s: %v", state, err)
+		}
+	}
+	vm.owner.startOver, vm.owner.abortStart = make(chan struct{}), func() {}
+	if err := vm.ending.fromAnyState(expired(t)); !errdefs.IsUnavailable(err) {
+		t.Errorf("end of a VM whose start takes long: %v", err)
 	}
 }
