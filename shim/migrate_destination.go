@@ -156,10 +156,7 @@ func (a *arrival) awaitReady() error {
 	stop := context.AfterFunc(ctx, func() { a.listener.Close() })
 	defer stop()
 	for {
-		conn, err := a.accept()
-		if ctx.Err() != nil {
-			err = fmt.Errorf("no source came in time (--timeout, else timeouts.operation): %w", context.Cause(ctx))
-		}
+		conn, err := a.nextSource(ctx)
 		if err != nil {
 			return err
 		}
@@ -169,6 +166,18 @@ func (a *arrival) awaitReady() error {
 		}
 		a.vm.log.Warn("who connected is not the source", "operation", a.ref.GetOperation(), "error", err)
 	}
+}
+
+// nextSource accepts a connection while ctx lasts. One that comes too late is closed: the source waits for a word.
+func (a *arrival) nextSource(ctx context.Context) (*os.File, error) {
+	conn, err := a.accept()
+	if ctx.Err() == nil {
+		return conn, err
+	}
+	if err == nil {
+		conn.Close()
+	}
+	return nil, fmt.Errorf("no source came in time (--timeout, else timeouts.operation): %w", context.Cause(ctx))
 }
 
 // accept takes a connection's descriptor from godwitd.

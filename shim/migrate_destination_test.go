@@ -1,7 +1,15 @@
 package shim
 
 import (
+	"io"
+	"net"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"godwit.dev/godwit/network"
 	"godwit.dev/godwit/shim/journal"
@@ -37,5 +45,39 @@ func TestArrivalWantsTheNetwork(t *testing.T) {
 			w.must("delete", w.delete())
 			w.nothingLeft()
 		})
+	}
+}
+
+// A source that connects as its destination's time ends sees its connection closed: it need not wait for a word.
+func TestASourceThatComesTooLate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := os.NewFile(uintptr(pair[0]), "source")
+	defer source.Close()
+	godwitd, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer godwitd.Close()
+	if _, _, err := godwitd.WriteMsgUnix([]byte("x"), unix.UnixRights(pair[1]), nil); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(pair[1])
+	if conn, err := (&arrival{listener: l}).nextSource(expired(t)); conn != nil || !errdefs.IsDeadlineExceeded(err) {
+		t.Errorf("a source after the deadline is %v, %v", conn, err)
+	}
+	if err := source.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := source.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the source reads %v", err)
 	}
 }

@@ -61,11 +61,11 @@ func Start(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer
 	defer main.close(&err)
 	files := []*os.File{main.file}
 	if b.debug {
-		debug, err := listen(ctx, b, true)
-		if err != nil && !errors.Is(err, errServed) {
-			return err
+		debug, unheard := listen(ctx, b, true) // the deferred calls look at err
+		if unheard != nil && !errors.Is(unheard, errServed) {
+			return unheard
 		}
-		if err == nil {
+		if unheard == nil {
 			defer debug.close(&err)
 			files = append(files, debug.file)
 		}

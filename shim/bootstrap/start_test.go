@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"github.com/containerd/containerd/api/types"
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -107,4 +109,29 @@ func TestKeepOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept(true)
+}
+
+// A start that fails leaves no socket, neither the one for debugging.
+func TestStartFails(t *testing.T) {
+	t.Chdir(t.TempDir())
+	dir, err := os.MkdirTemp("", "s") // a socket's path is short: unix(7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	told, err := proto.Marshal(&bootapi.BootstrapParams{InstanceID: "vm", SocketDir: &dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("a", 1<<18) // more than the kernel gives a process as one argument
+	var out bytes.Buffer
+	err = Start(t.Context(), []string{"-namespace", "ns", "-id", "vm", "-address", long, "-debug", "start"},
+		bytes.NewReader(told), &out)
+	if !errors.Is(err, unix.E2BIG) || out.Len() > 0 {
+		t.Errorf("start = %v, %q", err, &out)
+	}
+	left, err := os.ReadDir(dir)
+	if len(left) > 0 || err != nil {
+		t.Errorf("left are %v, %v", left, err)
+	}
 }
