@@ -143,17 +143,23 @@ func (p *pod) freeSlot(ctx context.Context) (int, error) {
 		p.vm.id, spec.LastHotSlot-spec.FirstHotSlot+1, errdefs.ErrResourceExhausted)
 }
 
-// drop unplugs a disk that no container has. A guest that is asked to let go of it may do so at any time: from then on
-// the disk is doubtful. What fails is tried again.
+// drop unplugs a disk that no container has. What fails is tried again.
 func (p *pod) drop(ctx context.Context, id string) error {
-	p.doubtful[id] = true
-	err := p.unplug(ctx, id)
+	err := p.dropOnce(ctx, id)
 	if err != nil {
 		p.removals.later("disk "+id, func(ctx context.Context) error { return p.dropDoubtful(ctx, id) })
-		return err
 	}
-	delete(p.doubtful, id)
-	return nil
+	return err
+}
+
+// dropOnce is one try. A guest that is asked to let go of a disk may do so at any time: from then on it is doubtful.
+func (p *pod) dropOnce(ctx context.Context, id string) error {
+	p.doubtful[id] = true
+	err := p.unplug(ctx, id)
+	if err == nil {
+		delete(p.doubtful, id)
+	}
+	return err
 }
 
 func (p *pod) dropDoubtful(ctx context.Context, id string) error {
@@ -162,7 +168,7 @@ func (p *pod) dropDoubtful(ctx context.Context, id string) error {
 	if !p.doubtful[id] {
 		return nil
 	}
-	return p.drop(ctx, id)
+	return p.dropOnce(ctx, id)
 }
 
 // unplug is one try of drop. Only a disk that the VMM has let go of leaves the journal: its slot is used again then.

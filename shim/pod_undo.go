@@ -24,8 +24,9 @@ type removals struct {
 }
 
 type removal struct {
-	what string
-	over chan struct{} // closed at its end, and at the VM's
+	what  string
+	over  chan struct{}               // closed at its end, and at the VM's
+	again func(context.Context) error // what was asked for meanwhile; removals.mu guards it
 }
 
 // takeBack undoes what a Create has made of its container.
@@ -68,22 +69,36 @@ func (m *member) free(ctx context.Context) error {
 	return endHolder(ctx, m.holder)
 }
 
-// later tries again what has failed, until the VM ends. One removal is under way at a time of each thing.
+// later tries again what has failed, until the VM ends. One removal is under way at a time of each thing. One that is
+// asked for meanwhile comes after it: the last try of the first may have been before what the second is for.
 func (rs *removals) later(what string, remove func(context.Context) error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if slices.ContainsFunc(rs.all, func(other *removal) bool { return other.what == what }) {
+	if i := slices.IndexFunc(rs.all, func(other *removal) bool { return other.what == what }); i >= 0 {
+		rs.all[i].again = remove
 		return
 	}
-	r := &removal{what, make(chan struct{})}
+	r := &removal{what: what, over: make(chan struct{})}
 	rs.all = append(rs.all, r)
 	go func() {
 		defer close(r.over)
-		rs.untilGone(what, remove)
-		rs.mu.Lock()
-		defer rs.mu.Unlock()
-		rs.all = slices.DeleteFunc(rs.all, func(other *removal) bool { return other == r })
+		for remove != nil {
+			rs.untilGone(what, remove)
+			remove = rs.next(r)
+		}
 	}()
+}
+
+// next answers what was asked for while r was under way; nil: nothing was, and r is over.
+func (rs *removals) next(r *removal) func(context.Context) error {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	again := r.again
+	r.again = nil
+	if again == nil {
+		rs.all = slices.DeleteFunc(rs.all, func(other *removal) bool { return other == r })
+	}
+	return again
 }
 
 func (rs *removals) untilGone(what string, remove func(context.Context) error) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -233,4 +234,24 @@ func TestCreateIsNotWrittenDown(t *testing.T) {
 			t.Errorf("restored: %t: the journal has %d members, and had %d", restored, now, members)
 		}
 	}
+}
+
+// TestRemovalAskedForAtItsEnd: what is to be removed again, while the last try of the first removal ends, is removed.
+// Until then no operation gets the VM.
+func TestRemovalAskedForAtItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rs, second := bareVM(t, nil).pod.removals, make(chan struct{})
+		rs.later("disk", func(context.Context) error {
+			rs.later("disk", func(context.Context) error { close(second); return nil })
+			return nil
+		})
+		select {
+		case <-second:
+		case <-time.After(time.Minute):
+			t.Error("the second removal is lost")
+		}
+		if err := rs.await(t.Context()); err != nil || rs.over() != nil {
+			t.Errorf("it is under way still: %v, %v", err, rs.over())
+		}
+	})
 }
