@@ -1,7 +1,6 @@
 package agentd
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -146,7 +145,11 @@ func (c cgroup) apply(r *specs.LinuxResources) error {
 		return err
 	}
 	if m := r.Memory; m != nil && m.CheckBeforeUpdate != nil && *m.CheckBeforeUpdate && m.Limit != nil && *m.Limit > 0 {
-		if used := c.value("memory.current"); used > uint64(*m.Limit) {
+		used, err := c.value("memory.current")
+		if err != nil {
+			return err
+		}
+		if used > uint64(*m.Limit) {
 			return fmt.Errorf("linux.resources.memory.limit: %d bytes are less than the %d in use: %w", *m.Limit, used,
 				errdefs.ErrFailedPrecondition)
 		}
@@ -292,27 +295,36 @@ func parseResources(data []byte) (*specs.LinuxResources, error) {
 	return r, nil
 }
 
+// read reads a file. One that is missing is empty: its cgroup has gone, or the kernel lacks the controller.
+func (c cgroup) read(name string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(string(c), name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+		return "", fmt.Errorf("read %s of cgroup: %w: %w", name, err, errdefs.ErrUnavailable)
+	}
+	return string(data), nil
+}
+
 // value reads a file with one number; "max" and what is missing are 0.
-func (c cgroup) value(name string) uint64 {
-	data, _ := os.ReadFile(filepath.Join(string(c), name))
-	n, _ := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
-	return n
+func (c cgroup) value(name string) (uint64, error) {
+	data, err := c.read(name)
+	n, _ := strconv.ParseUint(strings.TrimSpace(data), 10, 64)
+	return n, err
 }
 
 // table reads a file of lines "name number".
-func (c cgroup) table(name string) map[string]uint64 {
+func (c cgroup) table(name string) (map[string]uint64, error) {
 	m := make(map[string]uint64)
-	f, err := os.Open(filepath.Join(string(c), name))
-	if err != nil {
-		return m
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if k, v, ok := strings.Cut(s.Text(), " "); ok {
+	data, err := c.read(name)
+	for line := range strings.Lines(data) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
 			m[k], _ = strconv.ParseUint(v, 10, 64)
 		}
 	}
-	return m
+	return m, err
 }
 
-func (c cgroup) oomKills() uint64 { return c.table("memory.events")["oom_kill"] }
+// oomKills only says why a process has ended: what cannot be read is 0.
+func (c cgroup) oomKills() uint64 {
+	events, _ := c.table("memory.events")
+	return events["oom_kill"]
+}

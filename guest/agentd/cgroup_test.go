@@ -78,8 +78,42 @@ func TestCgroupFiles(t *testing.T) {
 	if !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a limit below what is in use: %v", err)
 	}
-	if c.value("memory.max") != 0 || c.value("memory.current") != 42 || c.value("none") != 0 || c.oomKills() != 3 {
-		t.Fatal("read wrongly")
+	for name, want := range map[string]uint64{"memory.max": 0, "memory.current": 42, "none": 0} {
+		if got, err := c.value(name); got != want || err != nil {
+			t.Errorf("%s is %d, %v", name, got, err)
+		}
+	}
+	if c.oomKills() != 3 {
+		t.Error("oom_kill was read wrongly")
+	}
+}
+
+// What cannot be read says nothing: neither that a container has ended, nor that it uses nothing.
+func TestCgroupThatCannotBeRead(t *testing.T) {
+	c := cgroup(t.TempDir())
+	limit, check := int64(1), true
+	stats := func() error { _, err := c.stats(); return err }
+	calls := map[string]func() error{
+		"cgroup.events": func() error { return c.end(t.Context()) },
+		"memory.current": func() error {
+			return c.apply(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit, CheckBeforeUpdate: &check}})
+		},
+		"cpu.stat": stats, "memory.peak": stats, "io.stat": stats,
+	}
+	for name, call := range calls {
+		if err := call(); err != nil {
+			t.Errorf("without %s: %v", name, err)
+		}
+		path := filepath.Join(string(c), name)
+		if err := os.Symlink(name, path); err != nil { // a loop: it is there, and cannot be opened
+			t.Fatal(err)
+		}
+		if err := call(); !errdefs.IsUnavailable(err) {
+			t.Errorf("with %s that cannot be read: %v", name, err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -43,7 +43,10 @@ func (c cgroup) end(ctx context.Context) error {
 		}
 		return err
 	}
-	err := poll(ctx, func() (bool, error) { return c.table("cgroup.events")["populated"] == 0, nil })
+	err := poll(ctx, func() (bool, error) {
+		events, err := c.table("cgroup.events")
+		return events["populated"] == 0, err
+	})
 	if err != nil {
 		return fmt.Errorf("wait for the processes of cgroup %s: %w: %w", c, err, errdefs.ErrUnavailable)
 	}

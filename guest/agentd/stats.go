@@ -2,9 +2,8 @@ package agentd
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -17,23 +16,43 @@ func (s *Service) Stats(_ context.Context, r *agentv1.StatsRequest) (*agentv1.St
 	if err != nil {
 		return nil, err
 	}
-	cpu := group.table("cpu.stat")
-	return &agentv1.StatsResponse{
-		MemoryCurrent: group.value("memory.current"), MemoryLimit: group.value("memory.max"),
-		MemoryMaxUsage: group.value("memory.peak"),
-		CpuUsageUsec:   cpu["usage_usec"], CpuUserUsec: cpu["user_usec"], CpuSystemUsec: cpu["system_usec"],
-		PidsCurrent: group.value("pids.current"), PidsLimit: group.value("pids.max"),
-		OomKills: group.oomKills(), MemoryStat: group.table("memory.stat"),
-		CpuStat: cpu, Io: group.io(),
-		SwapCurrent: group.value("memory.swap.current"), SwapLimit: group.value("memory.swap.max"),
-	}, nil
+	return group.stats()
+}
+
+// stats fails where a figure cannot be read: 0 would be a figure too.
+func (c cgroup) stats() (_ *agentv1.StatsResponse, err error) {
+	value := func(name string) uint64 {
+		n, e := c.value(name)
+		err = errors.Join(err, e)
+		return n
+	}
+	table := func(name string) map[string]uint64 {
+		m, e := c.table(name)
+		err = errors.Join(err, e)
+		return m
+	}
+	cpu := table("cpu.stat")
+	disks, e := c.io()
+	err = errors.Join(err, e)
+	out := &agentv1.StatsResponse{
+		MemoryCurrent: value("memory.current"), MemoryLimit: value("memory.max"), MemoryMaxUsage: value("memory.peak"),
+		CpuUsageUsec: cpu["usage_usec"], CpuUserUsec: cpu["user_usec"], CpuSystemUsec: cpu["system_usec"],
+		PidsCurrent: value("pids.current"), PidsLimit: value("pids.max"),
+		OomKills: table("memory.events")["oom_kill"], MemoryStat: table("memory.stat"),
+		CpuStat: cpu, Io: disks,
+		SwapCurrent: value("memory.swap.current"), SwapLimit: value("memory.swap.max"),
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // io reads lines such as "254:16 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6". A
 // kernel without the controller has none.
-func (c cgroup) io() (list []*agentv1.BlockIO) {
-	data, _ := os.ReadFile(filepath.Join(string(c), "io.stat"))
-	for line := range strings.Lines(string(data)) {
+func (c cgroup) io() (list []*agentv1.BlockIO, err error) {
+	data, err := c.read("io.stat")
+	for line := range strings.Lines(data) {
 		fields := strings.Fields(line)
 		b := &agentv1.BlockIO{}
 		if len(fields) < 2 {
@@ -58,7 +77,7 @@ func (c cgroup) io() (list []*agentv1.BlockIO) {
 		}
 		list = append(list, b)
 	}
-	return list
+	return list, err
 }
 
 // Update implements agentv1.AgentService.
