@@ -71,8 +71,9 @@ func (n *nicSet) serveDHCP(ctx context.Context, j *journal.Journal) error {
 		}
 		go func() {
 			err := nics.Serve(ctx, link, server, func(lease dhcp.Lease) {
-				n.log.Info("lease", "nic", link.NIC.ID, "address", lease.Address)
-				n.leases.note(lease)
+				if n.leases.note(lease) {
+					n.log.Info("lease", "nic", link.NIC.ID, "address", lease.Address)
+				}
 			})
 			if err != nil && ctx.Err() == nil {
 				n.log.Error("serve DHCP", "nic", link.NIC.ID, "error", err)

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -15,35 +16,36 @@ import (
 // has none.
 type leases struct {
 	mu   sync.Mutex
-	by   map[leaseKey]netip.Prefix
+	has  map[dhcp.Lease]bool
 	more chan struct{} // closed by the next one
 }
 
-// leaseKey is a NIC's MAC and one of the two protocols.
-type leaseKey struct {
-	mac string
-	is4 bool
-}
-
-// leaseOf is the lease that a NIC has to have: that of IPv4 where it has such an address,
-// as DHCPv6 is not what every guest asks for.
-func leaseOf(n spec.NIC) leaseKey {
+// of reports whether a NIC has the lease that it has to have: one of IPv4 where it has such an address, as DHCPv6 is
+// not what every guest asks for. l.mu is held.
+func (l *leases) of(n spec.NIC) bool {
 	is4 := slices.ContainsFunc(n.Addresses, func(p netip.Prefix) bool { return p.Addr().Is4() })
-	return leaseKey{n.MAC, is4}
+	return slices.ContainsFunc(n.Addresses, func(p netip.Prefix) bool {
+		return p.Addr().Is4() == is4 && l.has[dhcp.Lease{MAC: n.MAC, Address: p}]
+	})
 }
 
-// note never blocks: it is called by what moves the guest's frames.
-func (l *leases) note(lease dhcp.Lease) {
+// note reports whether the lease is a new one: a guest may have it confirmed as often as it likes. It never blocks: it
+// is called by what moves the guest's frames.
+func (l *leases) note(lease dhcp.Lease) (fresh bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.by == nil {
-		l.by = map[leaseKey]netip.Prefix{}
+	if l.has[lease] {
+		return false
 	}
-	l.by[leaseKey{lease.MAC, lease.Address.Addr().Is4()}] = lease.Address
+	if l.has == nil {
+		l.has = map[dhcp.Lease]bool{}
+	}
+	l.has[lease] = true
 	if l.more != nil {
 		close(l.more)
 		l.more = nil
 	}
+	return true
 }
 
 // forget what was said about a NIC: of one that is plugged in anew, a word about the one
@@ -51,9 +53,7 @@ func (l *leases) note(lease dhcp.Lease) {
 func (l *leases) forget(mac string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, is4 := range []bool{false, true} {
-		delete(l.by, leaseKey{mac, is4})
-	}
+	maps.DeleteFunc(l.has, func(lease dhcp.Lease, _ bool) bool { return lease.MAC == mac })
 }
 
 // missing answers a NIC whose address the guest has not acknowledged.
@@ -61,7 +61,7 @@ func (l *leases) missing(nics []spec.NIC) (string, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, n := range nics {
-		if len(n.Addresses) > 0 && !slices.Contains(n.Addresses, l.by[leaseOf(n)]) {
+		if len(n.Addresses) > 0 && !l.of(n) {
 			if l.more == nil {
 				l.more = make(chan struct{})
 			}

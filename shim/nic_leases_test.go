@@ -42,6 +42,27 @@ func TestLeases(t *testing.T) {
 	never("a lease that never comes")
 }
 
+// A guest may have its leases confirmed as often as it likes: each is news once, until its NIC goes.
+func TestALeaseIsNewOnce(t *testing.T) {
+	var l leases
+	all := []dhcp.Lease{
+		{MAC: "02:00:00:00:00:01", Address: netip.MustParsePrefix("10.0.0.2/24")},
+		{MAC: "02:00:00:00:00:01", Address: netip.MustParsePrefix("fd00::2/64")},
+		{MAC: "02:00:00:00:00:01", Address: netip.MustParsePrefix("fd00::3/64")},
+	}
+	for try, want := range []bool{true, false, false, true, false} {
+		if try == 3 {
+			l.forget("02:00:00:00:00:02")
+			l.forget("02:00:00:00:00:01")
+		}
+		for _, lease := range all {
+			if got := l.note(lease); got != want {
+				t.Errorf("try %d: that the guest has %s is new: %t", try, lease.Address, got)
+			}
+		}
+	}
+}
+
 func expired(t *testing.T) context.Context {
 	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 	t.Cleanup(cancel)

@@ -59,7 +59,8 @@ func TestVolumesThatDoNotComeEarly(t *testing.T) {
 			}
 			agent.at("sync volume", nil)
 			agent.pod.hung = nil
-			fresh := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{source: true}}
+			fresh := newFreshness(p)
+			fresh.due[source] = true
 			if !fresh.push(t.Context()) || agent.pod.synced["v1"] == nil {
 				t.Errorf("%s: the guest was not told again", name)
 			}

@@ -10,14 +10,16 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // Times of volumes that are kept fresh. A kubelet changes one by a new directory and a rename: the guest is told once
 // both are done.
 const (
-	syncDelay  = 50 * time.Millisecond
-	syncRetry  = time.Second
-	syncRescan = time.Minute // for what no event told of
+	syncDelay   = 50 * time.Millisecond
+	syncRetry   = time.Second      // after the first try that failed; doubled up to
+	syncLongest = 30 * time.Second // this one
+	syncRescan  = time.Minute      // for what no event told of
 )
 
 // freshness keeps the pod's synced volumes as the host's directories are.
@@ -26,13 +28,20 @@ type freshness struct {
 	watcher *fsnotify.Watcher // nil: the kernel has no room for one more
 	watched map[string]bool   // sources
 	due     map[string]bool   // sources that the guest is to be told of
+	failed  map[string]string // of each source: what went wrong with the last try
+	pause   retry.Backoff     // after a try that failed
+}
+
+func newFreshness(p *pod) *freshness {
+	return &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{}, failed: map[string]string{},
+		pause: retry.Backoff{Min: syncRetry, Max: syncLongest}}
 }
 
 // keepFresh tells the guest what changes in the sources of synced volumes, until ctx ends. It is part of the VM's
 // traffic: while an operation holds the VM the guest is told nothing, and all of it when the VM goes on.
 func (p *pod) keepFresh(ctx context.Context) {
 	p.awaitEarly(ctx)
-	f := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{}}
+	f := newFreshness(p)
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		p.vm.log.Warn("volumes are looked at once a minute", "error", err)
@@ -108,8 +117,10 @@ func (f *freshness) run(ctx context.Context, changes <-chan fsnotify.Event, lost
 			f.all()
 			delay.Reset(0)
 		case <-delay.C:
-			if !f.push(ctx) {
-				delay.Reset(syncRetry)
+			if f.push(ctx) {
+				f.pause.Reset()
+			} else {
+				delay.Reset(f.pause.Next())
 			}
 		}
 	}
@@ -150,14 +161,23 @@ func (f *freshness) push(ctx context.Context) bool {
 			cancel()
 			if err != nil && !errdefs.IsNotFound(err) { // who makes a volume tells the guest
 				if ctx.Err() == nil {
-					f.pod.vm.log.Warn("keep volume fresh", "volume", id, "error", err)
+					f.note(source, id, err)
 				}
 				continue
 			}
 		}
 		delete(f.due, source)
+		delete(f.failed, source)
 	}
 	return len(f.due) == 0
+}
+
+// note logs what went wrong, once if it is the same each time.
+func (f *freshness) note(source, id string, err error) {
+	if said := err.Error(); f.failed[source] != said {
+		f.failed[source] = said
+		f.pod.vm.log.Warn("keep volume fresh; it is tried again", "volume", id, "error", err)
+	}
 }
 
 // synced are the volumes that are kept fresh: the id of each source.

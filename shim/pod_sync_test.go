@@ -2,9 +2,11 @@ package shim
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +41,7 @@ func TestFreshnessOverflow(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		changes, lost := make(chan fsnotify.Event), make(chan error)
 		over := make(chan struct{})
-		fresh := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{}}
+		fresh := newFreshness(p)
 		go func() { defer close(over); fresh.run(ctx, changes, lost) }()
 		synctest.Wait() // it has told the guest of the volume as it is
 		look := func(name string, tell func()) {
@@ -89,7 +91,8 @@ func TestSyncOfAHungGuest(t *testing.T) {
 		agent := newFakeAgent(&faults{})
 		agent.hang("sync volume")
 		p, source := syncedPod(t, agent)
-		fresh := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{source: true}}
+		fresh := newFreshness(p)
+		fresh.due[source] = true
 		begun := time.Now()
 		if fresh.push(t.Context()) {
 			t.Error("a guest that does not answer was told")
@@ -110,12 +113,53 @@ func TestSyncOfNoVolume(t *testing.T) {
 		p, _ := syncedPod(t, newFakeAgent(f))
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan struct{})
-		fresh := &freshness{pod: p, watched: map[string]bool{}, due: map[string]bool{}}
+		fresh := newFreshness(p)
 		go func() { defer close(over); fresh.run(ctx, nil, nil) }()
 		time.Sleep(syncRescan / 2)
 		if synctest.Wait(); told != 1 {
 			t.Errorf("in half a minute the guest was told %d times", told)
 		}
+		cancel()
+		<-over
+	})
+}
+
+// TestSyncOfAGuestThatRefuses: a guest that refuses a volume is asked less and less often, and what it says is logged
+// when it changes. Once it takes the volume, the next failure is news again.
+func TestSyncOfAGuestThatRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &faults{}
+		told := 0
+		says := func(err error) { f.at("sync volume", func() error { told++; return err }) }
+		says(errFake)
+		p, source := syncedPod(t, newFakeAgent(f))
+		var log strings.Builder
+		p.vm.log = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		fresh := newFreshness(p)
+		changes := make(chan fsnotify.Event)
+		go func() { defer close(over); fresh.run(ctx, changes, nil) }()
+		after := func(what string, wait time.Duration, most, logged int) {
+			t.Helper()
+			time.Sleep(wait)
+			synctest.Wait()
+			if n := strings.Count(log.String(), "\n"); told > most || told == 0 || n != logged {
+				t.Errorf("%s: the guest was told %d times, and logged were %d lines:\n%s", what, told, n, &log)
+			}
+			told = 0
+		}
+		after("refused", 10*syncRescan, 40, 1)
+		says(errBroken)
+		after("refused for another reason", syncRescan, 4, 2)
+		says(nil)
+		after("taken", syncRescan, 1, 2)
+		says(errBroken)
+		if err := os.WriteFile(filepath.Join(source, "new"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		changes <- fsnotify.Event{Name: filepath.Join(source, "new")}
+		after("refused again", 2*syncDelay, 1, 3)
 		cancel()
 		<-over
 	})

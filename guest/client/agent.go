@@ -12,10 +12,13 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/session"
+	"godwit.dev/godwit/internal/visible"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/ttrpc"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // Options of Connect. The zero value is usable.
@@ -194,10 +197,16 @@ const (
 	againMax = time.Second
 )
 
+// maxErrorText is what is kept of a guest's error: it comes into logs and answers of the host.
+const maxErrorText = 1 << 10
+
 // native gives an error of the wire its class; one of our own has it, and would lose it.
 func native(err error) error {
 	if !errdefs.IsUnknown(errdefs.Resolve(err)) {
 		return err
+	}
+	if s := status.Convert(err); proto.Size(s.Proto()) > maxErrorText {
+		err = status.Error(s.Code(), visible.Cut(s.Message(), maxErrorText)) // without details, which have texts too
 	}
 	return errgrpc.ToNative(err)
 }
