@@ -16,7 +16,6 @@ import (
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
 	"godwit.dev/godwit/snapshot"
-	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -76,8 +75,12 @@ func (c *creation) open(ctx context.Context, _ *steps.Undo) error {
 	default:
 		return nil
 	}
+	at, err := c.host.storeOf(ctx, c.decision.Repository)
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", c.source(), err)
+	}
 	opened, err := c.host.Snapshots(nil).Open(ctx, worker.OpenJob{
-		Store: store.ConfigOf(c.host.Config, c.decision.Repository), Keys: worker.KeysOf(c.host.Config),
+		Store: at, Keys: worker.KeysOf(c.host.Config),
 		Digest: digest.Digest(c.decision.Digest),
 	})
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/steps"
-	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -63,8 +62,12 @@ func (c *creation) fill(ctx context.Context, _ *steps.Undo) (err error) {
 func (c *creation) fillJob(ctx context.Context, j *journal.Journal, files *openFiles,
 	fetched *fetchedDisks) (*worker.FillJob, error) {
 	cfg := c.host.Config
+	at, err := c.host.storeOf(ctx, j.Repository)
+	if err != nil {
+		return nil, err
+	}
 	job := &worker.FillJob{
-		Store: store.ConfigOf(cfg, j.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(j.Digest),
+		Store: at, Keys: worker.KeysOf(cfg), Digest: digest.Digest(j.Digest),
 		Want:   &c.snapshot.Ref,
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
 	}

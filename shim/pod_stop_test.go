@@ -29,6 +29,9 @@ type knowing struct {
 	asked    int
 	failures []string
 	ordered  []*nodev1.HibernateRequest
+	logins   []string // repositories that were asked for
+	login    *nodev1.LoginResponse
+	noLogin  error
 	phase    nodev1.Phase
 	class    string // of an operation that has failed
 }
@@ -38,6 +41,13 @@ func (k *knowing) Resolve(context.Context, *nodev1.ResolveRequest) (*nodev1.Reso
 		return nil, err
 	}
 	return k.resolved, k.refuses
+}
+
+func (k *knowing) Login(_ context.Context, r *nodev1.LoginRequest) (*nodev1.LoginResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.logins = append(k.logins, r.GetRepository())
+	return k.login, k.noLogin
 }
 
 func next(all *[]any) any {

@@ -14,7 +14,6 @@ import (
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/shim/journal"
-	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/snapshot/worker"
 )
@@ -121,8 +120,12 @@ func (f *filling) fillOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	at, err := vm.host.storeOf(ctx, f.Repository)
+	if err != nil {
+		return err
+	}
 	job := worker.LazyJob{
-		Store: store.ConfigOf(cfg, f.Repository), Keys: worker.KeysOf(cfg), Digest: digest.Digest(f.Digest), Space: ramSpace,
+		Store: at, Keys: worker.KeysOf(cfg), Digest: digest.Digest(f.Digest), Space: ramSpace,
 		Memory: int64(cfg.Worker.Memory), Concurrency: cfg.Worker.Concurrency,
 		RAM:   func(ctx context.Context) (*worker.WaitingRAM, error) { return f.missing(ctx, ram) },
 		Whole: func(ctx context.Context) error { return f.complete(ctx, ram) },

@@ -11,7 +11,6 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/snapshot"
-	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/worker"
 )
 
@@ -49,8 +48,12 @@ func (p *pushing) push() (snapshot.Receipt, error) {
 	if err != nil {
 		return none, err
 	}
+	at, err := vm.host.storeOf(c.ctx, c.req.GetRepository())
+	if err != nil {
+		return none, err
+	}
 	job := worker.PushJob{
-		Store: store.ConfigOf(cfg, c.req.GetRepository()), Keys: worker.KeysOf(cfg), Tag: c.req.GetTag(), Spec: j.Spec,
+		Store: at, Keys: worker.KeysOf(cfg), Tag: c.req.GetTag(), Spec: j.Spec,
 		Facts: factsOf(facts, vm.host.HostKernel),
 		Ref: snapshot.Ref{
 			VM: vm.namespace + "/" + vm.id, UID: j.Spec.UID,

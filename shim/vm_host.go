@@ -22,6 +22,7 @@ import (
 	"godwit.dev/godwit/shim/template"
 	"godwit.dev/godwit/shim/tracking"
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/worker"
 	"godwit.dev/godwit/vmm"
 )
@@ -86,9 +87,19 @@ type Orders interface {
 type Pods interface {
 	Resolve(ctx context.Context, req *nodev1.ResolveRequest) (*nodev1.ResolveResponse, error)
 	Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*nodev1.StoppingResponse, error)
+	store.Logins
 	// Hibernate and Status are the daemon's.
 	Hibernate(ctx context.Context, req *nodev1.HibernateRequest) (*nodev1.StatusResponse, error)
 	Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
+}
+
+// storeOf says how to reach a repository: with the login that the controller has for it, else with the node's own.
+func (h *Host) storeOf(ctx context.Context, repository string) (store.Config, error) {
+	cfg := store.ConfigOf(h.Config, repository)
+	if h.Pods == nil || !h.asks() {
+		return cfg, nil
+	}
+	return cfg.WithLogin(ctx, h.Pods)
 }
 
 // driver is that of the VM's VMM.

@@ -32,3 +32,12 @@ func (c PodsClient) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (
 	})
 	return r, err
 }
+
+// Login implements nodev1.PodsService.
+func (c PodsClient) Login(ctx context.Context, req *nodev1.LoginRequest) (r *nodev1.LoginResponse, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *ttrpc.Client) error {
+		r, err = nodev1.NewPodsClient(conn).Login(ctx, req)
+		return err
+	})
+	return r, err
+}

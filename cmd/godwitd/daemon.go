@@ -80,6 +80,9 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	snapshots := registry.New(cfg)
+	if d.remote != nil {
+		snapshots.Logins = record.PodsClient{Client: d.remote}
+	}
 	d.snapshots = snapshots
 	if d.tasks, err = tasks.New(cfg, path, snapshots.Spec); err != nil {
 		return nil, err

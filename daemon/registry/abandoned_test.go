@@ -41,7 +41,7 @@ func ageing(t *testing.T) (r *Registry, root string, age func(time.Duration)) {
 // tagged puts a hold and its blobs into a repository.
 func tagged(t *testing.T, r *Registry, repository string) (dgst, tag string) {
 	t.Helper()
-	st, err := r.Open(repository)
+	st, err := r.Open(t.Context(), repository)
 	if err != nil {
 		t.Fatal(err)
 	}

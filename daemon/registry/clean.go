@@ -72,7 +72,12 @@ func (r *Registry) ask(ctx context.Context, repository string) (got snapshot.Rig
 	}
 	ctx, cancel := context.WithTimeout(ctx, rightsBound)
 	defer cancel()
-	st, err := r.Open(snapshot.Repository(path.Dir(repository), probed))
+	cfg, err := r.of(ctx, repository) // the rights are those of the login with which the VM's snapshots are deleted
+	if err != nil {
+		return snapshot.Rights{Push: err}
+	}
+	cfg.Repository = snapshot.Repository(path.Dir(repository), probed)
+	st, err := store.Open(cfg)
 	if err != nil {
 		return snapshot.Rights{Push: err}
 	}
@@ -156,7 +161,7 @@ func (r *Registry) Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, 
 		ref.GetNode() == r.Config.Node {
 		return true, nil
 	}
-	st, err := r.Open(ref.GetRepository())
+	st, err := r.Open(ctx, ref.GetRepository())
 	if err != nil {
 		return false, err
 	}
@@ -177,7 +182,7 @@ func (r *Registry) Drop(ctx context.Context, repository, dgst, tag, uid string) 
 			return err
 		}
 	}
-	st, err := r.Open(repository)
+	st, err := r.Open(ctx, repository)
 	if err != nil {
 		return err
 	}
@@ -194,7 +199,7 @@ func (r *Registry) Drop(ctx context.Context, repository, dgst, tag, uid string) 
 
 // Leftovers implements engine.Deleter.
 func (r *Registry) Leftovers(ctx context.Context, repository string) ([]engine.Leftover, error) {
-	st, err := r.Open(repository)
+	st, err := r.Open(ctx, repository)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,7 @@ import (
 type Registry struct {
 	Config *config.Config
 	Cache  *cache.Cache
+	Logins store.Logins // nil: this node's own login counts everywhere
 	rights allRights
 	fresh  fresh
 	forgot time.Time // when MaintainCache looked at all records
@@ -74,19 +75,37 @@ func (r *Registry) Repository(rec *nodev1.Record) string {
 	return ""
 }
 
-func (r *Registry) Open(repository string) (store.Store, error) {
-	return store.Open(r.StoreConfig(repository))
+// Open opens the repository of a VM.
+func (r *Registry) Open(ctx context.Context, repository string) (store.Store, error) {
+	cfg, err := r.of(ctx, repository)
+	if err != nil {
+		return nil, err
+	}
+	return store.Open(cfg)
 }
 
+// StoreConfig is that of a repository of no VM: this node's own login counts.
 func (r *Registry) StoreConfig(repository string) store.Config {
 	return store.ConfigOf(r.Config, repository)
+}
+
+// of says how to reach the repository of a VM.
+func (r *Registry) of(ctx context.Context, repository string) (store.Config, error) {
+	cfg := r.StoreConfig(repository)
+	if r.Logins == nil || repository == r.own() || repository == snapshot.GoldenOf(repository) {
+		return cfg, nil
+	}
+	return cfg.WithLogin(ctx, r.Logins)
 }
 
 // opened answers what a snapshot says of itself. A worker reads it, with this node's keys:
 // godwitd has every right on the node, and the bytes are foreign.
 func (r *Registry) opened(ctx context.Context, c *worker.Client, repository, dgst string) (*worker.Opened, error) {
-	return c.Open(ctx, worker.OpenJob{Store: r.StoreConfig(repository), Keys: worker.KeysOf(r.Config),
-		Digest: digest.Digest(dgst)})
+	cfg, err := r.of(ctx, repository)
+	if err != nil {
+		return nil, err
+	}
+	return c.Open(ctx, worker.OpenJob{Store: cfg, Keys: worker.KeysOf(r.Config), Digest: digest.Digest(dgst)})
 }
 
 // Keeps reports whether all of a snapshot is on this node.
@@ -101,7 +120,7 @@ func (r *Registry) Exists(ctx context.Context, repository, dgst string) (bool, e
 	if r.Keeps(repository, dgst) {
 		return true, nil
 	}
-	st, err := r.Open(repository)
+	st, err := r.Open(ctx, repository)
 	if err != nil {
 		return false, err
 	}
@@ -117,7 +136,7 @@ func (r *Registry) Readable(ctx context.Context, repository, dgst string) error 
 
 // Accepts implements engine.Snapshots.
 func (r *Registry) Accepts(ctx context.Context, repository string) error {
-	st, err := r.Open(repository)
+	st, err := r.Open(ctx, repository)
 	if err != nil {
 		return err
 	}
@@ -168,7 +187,7 @@ func (r *Registry) Inspect(ctx context.Context, repository, dgst string) (manife
 	if err != nil {
 		return nil, nil, err
 	}
-	st, err := r.Open(repository)
+	st, err := r.Open(ctx, repository)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -32,7 +32,7 @@ func ofNode(t *testing.T, r *storetest.Registry) *Registry {
 func held(t *testing.T, r *Registry, operation string) (repository, dgst, tag string) {
 	t.Helper()
 	repository = r.Config.Registry.Repository + "/uid1"
-	st, err := r.Open(repository)
+	st, err := r.Open(t.Context(), repository)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestLeftovers(t *testing.T) {
 	s := storetest.Start(t, &storetest.Registry{})
 	r := ofNode(t, s)
 	repository, d, tag := held(t, r, "op")
-	st, err := r.Open(repository)
+	st, err := r.Open(t.Context(), repository)
 	if err != nil {
 		t.Fatal(err)
 	}

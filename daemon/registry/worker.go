@@ -18,7 +18,11 @@ func (r *Registry) Worker() *worker.Client {
 
 // Verify implements node.Snapshots.
 func (r *Registry) Verify(ctx context.Context, repository, dgst string) (*nodev1.VerifyResponse, error) {
-	v, err := r.Worker().Verify(ctx, worker.VerifyJob{Store: r.StoreConfig(repository), Keys: worker.KeysOf(r.Config),
+	cfg, err := r.of(ctx, repository)
+	if err != nil {
+		return nil, err
+	}
+	v, err := r.Worker().Verify(ctx, worker.VerifyJob{Store: cfg, Keys: worker.KeysOf(r.Config),
 		Digest: digest.Digest(dgst), Memory: int64(r.Config.Worker.Memory)}, nil)
 	if err != nil {
 		return nil, err
@@ -32,9 +36,15 @@ func (r *Registry) Verify(ctx context.Context, repository, dgst string) (*nodev1
 
 // Diff implements node.Snapshots.
 func (r *Registry) Diff(ctx context.Context, req *nodev1.DiffRequest) (*nodev1.DiffResponse, error) {
-	spaces, err := r.Worker().Diff(ctx, worker.DiffJob{
-		From: r.place(req.GetFromRepository(), req.GetFrom()), To: r.place(req.GetToRepository(), req.GetTo()),
-	})
+	from, err := r.place(ctx, req.GetFromRepository(), req.GetFrom())
+	if err != nil {
+		return nil, err
+	}
+	to, err := r.place(ctx, req.GetToRepository(), req.GetTo())
+	if err != nil {
+		return nil, err
+	}
+	spaces, err := r.Worker().Diff(ctx, worker.DiffJob{From: from, To: to})
 	if err != nil {
 		return nil, err
 	}
@@ -48,14 +58,19 @@ func (r *Registry) Diff(ctx context.Context, req *nodev1.DiffRequest) (*nodev1.D
 	return resp, nil
 }
 
-func (r *Registry) place(repository, dgst string) worker.Place {
-	return worker.Place{Store: r.StoreConfig(repository), Keys: worker.KeysOf(r.Config), Digest: digest.Digest(dgst)}
+func (r *Registry) place(ctx context.Context, repository, dgst string) (worker.Place, error) {
+	cfg, err := r.of(ctx, repository)
+	return worker.Place{Store: cfg, Keys: worker.KeysOf(r.Config), Digest: digest.Digest(dgst)}, err
 }
 
-// Copy implements node.Snapshots.
+// Copy implements node.Snapshots. Where it goes is no VM's: this node's own login counts there.
 func (r *Registry) Copy(ctx context.Context, req *nodev1.CopyRequest) (*nodev1.CopyResponse, error) {
+	from, err := r.place(ctx, req.GetRepository(), req.GetDigest())
+	if err != nil {
+		return nil, err
+	}
 	done, err := r.Worker().Copy(ctx, worker.CopyJob{
-		From: r.place(req.GetRepository(), req.GetDigest()), To: r.StoreConfig(req.GetTo()), Tag: req.GetTag(),
+		From: from, To: r.StoreConfig(req.GetTo()), Tag: req.GetTag(),
 		Memory: int64(r.Config.Worker.Memory),
 	}, nil)
 	if err != nil {

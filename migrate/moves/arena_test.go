@@ -203,6 +203,10 @@ func (noPods) Resolve(_ context.Context, req *nodev1.ResolveRequest) (*nodev1.Re
 	return &nodev1.ResolveResponse{}, transition.CheckVM(req.GetVm())
 }
 
+func (noPods) Login(context.Context, *nodev1.LoginRequest) (*nodev1.LoginResponse, error) {
+	return &nodev1.LoginResponse{}, nil
+}
+
 func (noPods) Stopping(_ context.Context, req *nodev1.StoppingRequest) (*nodev1.StoppingResponse, error) {
 	return &nodev1.StoppingResponse{}, transition.CheckVM(req.GetVm())
 }

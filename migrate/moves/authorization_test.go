@@ -191,6 +191,7 @@ func (a *arena) reads() map[string]proto.Message {
 		"Moves.Get":         &nodev1.StatusRequest{Operation: "m"}, "Moves.List": &nodev1.MovesRequest{},
 		"Moves.Events": &nodev1.EventsRequest{},
 		"Moves.Nodes":  &nodev1.NodesRequest{}, "Moves.Watch": nil, // Events, as a stream
+		"Pods.Login":    &nodev1.LoginRequest{Repository: "reg/vms/u1"},
 		"Pods.Resolve":  &nodev1.ResolveRequest{Vm: named("run")},
 		"Pods.Stopping": &nodev1.StoppingRequest{Vm: named("run")},
 	}

@@ -42,6 +42,11 @@ func (o orders) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (r *n
 	return r, err
 }
 
+func (o orders) Login(ctx context.Context, req *nodev1.LoginRequest) (r *nodev1.LoginResponse, err error) {
+	err = o.connect(ctx, func(c *ttrpc.Client) error { r, err = nodev1.NewPodsClient(c).Login(ctx, req); return err })
+	return r, err
+}
+
 func (o orders) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest) (r *nodev1.StatusResponse, err error) {
 	err = o.call(ctx, func(n nodev1.NodeService) error { r, err = n.Checkpoint(ctx, req); return err })
 	return r, err

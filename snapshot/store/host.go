@@ -54,8 +54,10 @@ func newHost(cfg Config, e endpoint, repo name.Repository) (*host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registry host %q: %w", e.host, err)
 	}
-	auth, err := credentials(cfg.DockerConfig, own)
-	if err != nil {
+	var auth authn.Authenticator
+	if cfg.Login != nil && own.RegistryStr() == repo.RegistryStr() {
+		auth = cfg.Login.authenticator()
+	} else if auth, err = credentials(cfg.DockerConfig, own); err != nil {
 		return nil, err
 	}
 	h := &host{endpoint: e, repo: own, base: base, auth: auth, client: make(chan *http.Client, 1), stall: stall,

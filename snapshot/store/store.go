@@ -102,8 +102,8 @@ func File(f io.ReaderAt, d digest.Digest, size int64) Content {
 	}
 }
 
-// Config names a store. Credentials are not in it: they are read from the docker
-// configuration where the store is used.
+// Config names a store. The node's own credentials are not in it: they are read from the docker configuration where
+// the store is used.
 type Config struct {
 	// Repository is host/path of a registry, or LayoutPrefix and a directory.
 	Repository   string `json:"repository"`
@@ -111,6 +111,7 @@ type Config struct {
 	CAFile       string `json:"caFile,omitempty"`       // PEM, in addition to the system's
 	DockerConfig string `json:"dockerConfig,omitempty"` // directory of config.json; empty: the default places
 	HostsDir     string `json:"hostsDir,omitempty"`     // of containerd's hosts.toml, a directory a registry
+	Login        *Login `json:"login,omitempty"`        // for the registry itself, and no mirror; nil: as docker has it
 	// bytes a second that all transfers together move at most; 0: no limit
 	Bandwidth int64 `json:"bandwidth,omitempty"`
 }

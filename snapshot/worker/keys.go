@@ -7,7 +7,7 @@ import (
 	"godwit.dev/godwit/snapshot/sign"
 )
 
-// Keys name the files of a node's keys. No secret is in a job.
+// Keys name the files of a node's keys. No key is in a job.
 type Keys struct {
 	Seal seal.Config `json:"seal,omitzero"`
 	Sign sign.Config `json:"sign,omitzero"`

@@ -340,6 +340,120 @@ func (x *StoppingResponse) GetFromSignal() bool {
 	return false
 }
 
+type LoginRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Repository    string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"` // PREFIX/UID
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginRequest) Reset() {
+	*x = LoginRequest{}
+	mi := &file_node_v1_pods_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginRequest) ProtoMessage() {}
+
+func (x *LoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_pods_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginRequest.ProtoReflect.Descriptor instead.
+func (*LoginRequest) Descriptor() ([]byte, []int) {
+	return file_node_v1_pods_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *LoginRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+// LoginResponse is as in a docker configuration. All of it is empty: the node's own login counts. It is kept in memory
+// alone.
+type LoginResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Username      string                 `protobuf:"bytes,1,opt,name=username,proto3" json:"username,omitempty"`
+	Password      string                 `protobuf:"bytes,2,opt,name=password,proto3" json:"password,omitempty"`
+	IdentityToken string                 `protobuf:"bytes,3,opt,name=identity_token,json=identityToken,proto3" json:"identity_token,omitempty"`
+	RegistryToken string                 `protobuf:"bytes,4,opt,name=registry_token,json=registryToken,proto3" json:"registry_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginResponse) Reset() {
+	*x = LoginResponse{}
+	mi := &file_node_v1_pods_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginResponse) ProtoMessage() {}
+
+func (x *LoginResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_pods_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginResponse.ProtoReflect.Descriptor instead.
+func (*LoginResponse) Descriptor() ([]byte, []int) {
+	return file_node_v1_pods_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *LoginResponse) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
+}
+
+func (x *LoginResponse) GetPassword() string {
+	if x != nil {
+		return x.Password
+	}
+	return ""
+}
+
+func (x *LoginResponse) GetIdentityToken() string {
+	if x != nil {
+		return x.IdentityToken
+	}
+	return ""
+}
+
+func (x *LoginResponse) GetRegistryToken() string {
+	if x != nil {
+		return x.RegistryToken
+	}
+	return ""
+}
+
 var File_node_v1_pods_proto protoreflect.FileDescriptor
 
 const file_node_v1_pods_proto_rawDesc = "" +
@@ -367,10 +481,20 @@ const file_node_v1_pods_proto_rawDesc = "" +
 	"\x04wait\x18\x04 \x01(\bR\x04wait\x12\x14\n" +
 	"\x05stays\x18\x05 \x01(\bR\x05stays\x12\x1f\n" +
 	"\vfrom_signal\x18\x06 \x01(\bR\n" +
-	"fromSignal2\xa1\x01\n" +
+	"fromSignal\".\n" +
+	"\fLoginRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\"\x95\x01\n" +
+	"\rLoginResponse\x12\x1a\n" +
+	"\busername\x18\x01 \x01(\tR\busername\x12\x1a\n" +
+	"\bpassword\x18\x02 \x01(\tR\bpassword\x12%\n" +
+	"\x0eidentity_token\x18\x03 \x01(\tR\ridentityToken\x12%\n" +
+	"\x0eregistry_token\x18\x04 \x01(\tR\rregistryToken2\xe7\x01\n" +
 	"\x04Pods\x12J\n" +
 	"\aResolve\x12\x1e.godwit.node.v1.ResolveRequest\x1a\x1f.godwit.node.v1.ResolveResponse\x12M\n" +
-	"\bStopping\x12\x1f.godwit.node.v1.StoppingRequest\x1a .godwit.node.v1.StoppingResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"
+	"\bStopping\x12\x1f.godwit.node.v1.StoppingRequest\x1a .godwit.node.v1.StoppingResponse\x12D\n" +
+	"\x05Login\x12\x1c.godwit.node.v1.LoginRequest\x1a\x1d.godwit.node.v1.LoginResponseB&Z$godwit.dev/godwit/api/node/v1;nodev1b\x06proto3"
 
 var (
 	file_node_v1_pods_proto_rawDescOnce sync.Once
@@ -384,26 +508,30 @@ func file_node_v1_pods_proto_rawDescGZIP() []byte {
 	return file_node_v1_pods_proto_rawDescData
 }
 
-var file_node_v1_pods_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_node_v1_pods_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_node_v1_pods_proto_goTypes = []any{
 	(*Pod)(nil),              // 0: godwit.node.v1.Pod
 	(*ResolveRequest)(nil),   // 1: godwit.node.v1.ResolveRequest
 	(*ResolveResponse)(nil),  // 2: godwit.node.v1.ResolveResponse
 	(*StoppingRequest)(nil),  // 3: godwit.node.v1.StoppingRequest
 	(*StoppingResponse)(nil), // 4: godwit.node.v1.StoppingResponse
-	(*VM)(nil),               // 5: godwit.node.v1.VM
+	(*LoginRequest)(nil),     // 5: godwit.node.v1.LoginRequest
+	(*LoginResponse)(nil),    // 6: godwit.node.v1.LoginResponse
+	(*VM)(nil),               // 7: godwit.node.v1.VM
 }
 var file_node_v1_pods_proto_depIdxs = []int32{
 	0, // 0: godwit.node.v1.ResolveRequest.pod:type_name -> godwit.node.v1.Pod
-	5, // 1: godwit.node.v1.ResolveRequest.vm:type_name -> godwit.node.v1.VM
+	7, // 1: godwit.node.v1.ResolveRequest.vm:type_name -> godwit.node.v1.VM
 	0, // 2: godwit.node.v1.StoppingRequest.pod:type_name -> godwit.node.v1.Pod
-	5, // 3: godwit.node.v1.StoppingRequest.vm:type_name -> godwit.node.v1.VM
+	7, // 3: godwit.node.v1.StoppingRequest.vm:type_name -> godwit.node.v1.VM
 	1, // 4: godwit.node.v1.Pods.Resolve:input_type -> godwit.node.v1.ResolveRequest
 	3, // 5: godwit.node.v1.Pods.Stopping:input_type -> godwit.node.v1.StoppingRequest
-	2, // 6: godwit.node.v1.Pods.Resolve:output_type -> godwit.node.v1.ResolveResponse
-	4, // 7: godwit.node.v1.Pods.Stopping:output_type -> godwit.node.v1.StoppingResponse
-	6, // [6:8] is the sub-list for method output_type
-	4, // [4:6] is the sub-list for method input_type
+	5, // 6: godwit.node.v1.Pods.Login:input_type -> godwit.node.v1.LoginRequest
+	2, // 7: godwit.node.v1.Pods.Resolve:output_type -> godwit.node.v1.ResolveResponse
+	4, // 8: godwit.node.v1.Pods.Stopping:output_type -> godwit.node.v1.StoppingResponse
+	6, // 9: godwit.node.v1.Pods.Login:output_type -> godwit.node.v1.LoginResponse
+	7, // [7:10] is the sub-list for method output_type
+	4, // [4:7] is the sub-list for method input_type
 	4, // [4:4] is the sub-list for extension type_name
 	4, // [4:4] is the sub-list for extension extendee
 	0, // [0:4] is the sub-list for field type_name
@@ -421,7 +549,7 @@ func file_node_v1_pods_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_pods_proto_rawDesc), len(file_node_v1_pods_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

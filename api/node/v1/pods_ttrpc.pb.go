@@ -10,6 +10,7 @@ import (
 type PodsService interface {
 	Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error)
 	Stopping(context.Context, *StoppingRequest) (*StoppingResponse, error)
+	Login(context.Context, *LoginRequest) (*LoginResponse, error)
 }
 
 func RegisterPodsService(srv *ttrpc.Server, svc PodsService) {
@@ -28,6 +29,13 @@ func RegisterPodsService(srv *ttrpc.Server, svc PodsService) {
 					return nil, err
 				}
 				return svc.Stopping(ctx, &req)
+			},
+			"Login": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req LoginRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Login(ctx, &req)
 			},
 		},
 	})
@@ -54,6 +62,14 @@ func (c *podsClient) Resolve(ctx context.Context, req *ResolveRequest) (*Resolve
 func (c *podsClient) Stopping(ctx context.Context, req *StoppingRequest) (*StoppingResponse, error) {
 	var resp StoppingResponse
 	if err := c.client.Call(ctx, "godwit.node.v1.Pods", "Stopping", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *podsClient) Login(ctx context.Context, req *LoginRequest) (*LoginResponse, error) {
+	var resp LoginResponse
+	if err := c.client.Call(ctx, "godwit.node.v1.Pods", "Login", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -37,6 +37,7 @@ type PodsOfNodes interface {
 	nodev1.PodsService
 	Boots(ctx context.Context, rec *nodev1.Record, node string) error
 	Places(ctx context.Context, rec *nodev1.Record, op *nodev1.Operation, node string) error
+	OwnLogin(ctx context.Context, repository string) (*nodev1.LoginResponse, error)
 }
 
 // Open opens the records in an API server. The notes of nodes are in a namespace. cfg is the configuration of a node:
@@ -64,7 +65,7 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 		Config: cfg, Store: st, Name: "kubernetes " + namespace, Records: controller.New(st).Under(policy), Policy: policy,
 		Places: places, Pods: pods, Metrics: figures,
 		TLS: func(node string) (*tls.Config, error) { return identity.ClientOf(node), nil },
-	}, snapshots{cfg}, control.EngineOptions(cfg, func(rec *nodev1.Record) string { return repository(cfg, rec) }))
+	}, snapshots{cfg, pods}, control.EngineOptions(cfg, func(rec *nodev1.Record) string { return repository(cfg, rec) }))
 	if err != nil {
 		return nil, err
 	}

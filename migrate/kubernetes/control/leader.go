@@ -82,6 +82,9 @@ func (l *Leader) Join(mgr manager.Manager) error {
 			Machine: l.machine}}
 	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator"), Writer: mgr.GetClient(),
 		Orders: l, ShutdownGrace: l.grace}
+	if err := l.pods.joinLogins(mgr); err != nil {
+		return err
+	}
 	if err := mgr.Add(l); err != nil {
 		return fmt.Errorf("add the controller: %w", err)
 	}

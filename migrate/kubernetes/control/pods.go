@@ -26,6 +26,7 @@ import (
 // Pods answers the nodes about pods. Each answer is read from the API server itself.
 type Pods struct {
 	View          operator.View
+	Cached        client.Reader // knows the records by the uids of their VMs (indexUID)
 	Events        events.EventRecorder
 	Writer        client.Writer
 	Orders        operator.Engine

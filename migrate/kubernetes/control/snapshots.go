@@ -17,13 +17,23 @@ import (
 
 // snapshots asks whether the store takes a snapshot, which is what a controller without VMs wants to know. Nodes make,
 // read and delete them.
-type snapshots struct{ config *config.Config }
+type snapshots struct {
+	config *config.Config
+	pods   PodsOfNodes // nil: no class has a login
+}
 
 var _ engine.Snapshots = snapshots{}
 
 // Accepts implements engine.Snapshots.
 func (s snapshots) Accepts(ctx context.Context, repository string) error {
-	st, err := store.Open(store.ConfigOf(s.config, repository))
+	cfg := store.ConfigOf(s.config, repository)
+	if s.pods != nil {
+		var err error
+		if cfg, err = cfg.WithLogin(ctx, ownLogins{s.pods}); err != nil {
+			return err
+		}
+	}
+	st, err := store.Open(cfg)
 	if err != nil {
 		return err
 	}

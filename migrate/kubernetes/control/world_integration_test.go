@@ -54,6 +54,9 @@ type world struct {
 	kills   int
 	answers *Pods  // of the operator that was started last
 	before  func() // called before each write of an operator
+	log     io.Writer
+
+	noSecrets bool // requests for Secrets fail
 }
 
 // process is one operator, until it is killed.
@@ -72,7 +75,7 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, api: api(), records: controller.New(st), at: map[string]map[string]string{},
-		down: map[string]bool{}}
+		down: map[string]bool{}, log: io.Discard}
 	for _, c := range change {
 		c(w)
 	}
@@ -121,7 +124,7 @@ func (w *world) start(lease *ownLease) *process {
 	p := &process{lease: lease, stop: stop, ended: make(chan struct{})}
 	cfg := server.Account("godwit-operator")
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{w, p, next} })
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	l := &Leader{onStop: true, open: func(_ context.Context, places engine.Places) (operator.Engine,
 		func(context.Context) error, error) {
 		st, err := store.Open(cfg, apitest.System)
@@ -130,7 +133,7 @@ func (w *world) start(lease *ownLease) *process {
 		}
 		nodes := peers{w, p}
 		e := engine.New(engine.Parts{Records: controller.New(st), Peers: nodes, Places: places,
-			Snapshots: snapshots{&config.Config{}}, Events: engine.Log{Logger: log}}, engine.Options{Node: "operator",
+			Snapshots: snapshots{config: &config.Config{}}, Events: engine.Log{Logger: log}}, engine.Options{Node: "operator",
 			Repository: func(rec *nodev1.Record) string { return "r/" + rec.GetUid() }})
 		restores := (&moves.Service{Records: controller.New(st)}).Recover
 		orders := Orders{Engine: e, Peers: nodes, Records: controller.New(st), Restores: restores}
@@ -175,6 +178,12 @@ func (r transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if r.p.lease != nil && strings.Contains(req.URL.Path, "/leases") {
 		return r.p.lease.answer(req)
+	}
+	r.w.mu.Lock()
+	noSecrets := r.w.noSecrets
+	r.w.mu.Unlock()
+	if noSecrets && strings.Contains(req.URL.Path, "/secrets") {
+		return nil, errors.New("the connection was reset")
 	}
 	counted := req.Method != http.MethodGet && !strings.Contains(req.URL.Path, "/leases") &&
 		!strings.Contains(req.URL.Path, "/events")

@@ -20,12 +20,14 @@ const (
 	ReasonClassNotFound    Reason = "ClassNotFound"
 	ReasonClassNotAllowed  Reason = "ClassNotAllowed"
 	ReasonClassUnsupported Reason = "ClassUnsupported"
+	// ReasonClassSecret is of one that has a login, where the Secret does not give it.
+	ReasonClassSecret Reason = "ClassSecretUnusable"
 )
 
 // OfClass reports whether a reason is one for which a class cannot be used. People are told it by an event.
 func OfClass(why Reason) bool {
 	switch why {
-	case ReasonClassNotFound, ReasonClassNotAllowed, ReasonClassUnsupported:
+	case ReasonClassNotFound, ReasonClassNotAllowed, ReasonClassUnsupported, ReasonClassSecret:
 		return true
 	}
 	return false
@@ -37,6 +39,7 @@ type Class struct {
 	Name      string // that it has; empty: the class is the default one
 	Object    *v1alpha1.VMSnapshotClass
 	Namespace *corev1.Namespace // of the object that has it; nil: it is gone
+	NoSecret  string            // why the Secret of the class gives no login (NoSecret); empty: it does, or there is none
 }
 
 // Default is the class of objects of a namespace that name none; nil: there is none. Of several the newest counts, as
@@ -92,14 +95,15 @@ func (c Class) Waits() Action {
 			"HOST[:PORT]/PATH of a registry: an administrator makes another class", c.Field, class.Name,
 			class.Spec.Repository))
 	}
+	if c.NoSecret != "" {
+		return c.wait(ReasonClassSecret, c.Field+": "+c.NoSecret)
+	}
 	return Action{Do: None}
 }
 
 // unsupported is what a class has that nothing honours.
 func unsupported(spec v1alpha1.VMSnapshotClassSpec) string {
 	switch {
-	case spec.PullSecretRef != nil:
-		return "pullSecretRef, and nodes log in by their own configuration"
 	case spec.SealSecretRef != nil:
 		return "sealSecretRef, and nodes seal by their own configuration"
 	case spec.SignSecretRef != nil:

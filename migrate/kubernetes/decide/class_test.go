@@ -66,8 +66,11 @@ func TestClass(t *testing.T) {
 		"the namespace is gone": {func(c *decide.Class) { c.Namespace = nil }, decide.ReasonClassNotAllowed, "gold"},
 		"a path of before": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.Repository = "reg.example/a/" }),
 			decide.ReasonClassUnsupported, "spec.repository \"reg.example/a/\""},
-		"a login": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.PullSecretRef = ref }),
-			decide.ReasonClassUnsupported, "spec.pullSecretRef"},
+		"a login": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.PullSecretRef = ref }), "", ""},
+		"a login that there is not": {func(c *decide.Class) {
+			c.Object.Spec.PullSecretRef = ref
+			c.NoSecret = decide.NoSecret(c.Object, decide.SecretMissing)
+		}, decide.ReasonClassSecret, "VMSnapshotClass gold has spec.pullSecretRef: Secret godwit-system/s does not exist"},
 		"a key to seal": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.SealSecretRef = ref }),
 			decide.ReasonClassUnsupported, "spec.sealSecretRef"},
 		"a key to sign": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.SignSecretRef = ref }),

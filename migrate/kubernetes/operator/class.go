@@ -5,10 +5,14 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // Class observes the class that an object of a namespace names by a field, or the default one if it may have that.
@@ -25,8 +29,35 @@ func (v View) Class(ctx context.Context, namespace, field, name string, orDefaul
 	if there {
 		o.Namespace = ns
 	}
-	o.Object, err = v.classOf(ctx, name, o.Namespace)
+	if o.Object, err = v.classOf(ctx, name, o.Namespace); err != nil || o.Object == nil ||
+		o.Object.Spec.PullSecretRef == nil || v.Secrets == nil {
+		return o, err
+	}
+	_, o.NoSecret, err = v.Login(ctx, o.Object, o.Object.Spec.Repository)
 	return o, err
+}
+
+// Login reads the login that a class has for a repository. What is wrong with the Secret is an answer; what could not
+// be read is an error.
+func (v View) Login(ctx context.Context, c *v1alpha1.VMSnapshotClass, repository string) (*nodev1.LoginResponse, string,
+	error) {
+	ref, secret := c.Spec.PullSecretRef, &corev1.Secret{}
+	err := v.Secrets.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, secret)
+	why := ""
+	switch {
+	case store.IsAbsent(err):
+		why = decide.SecretMissing
+	case apierrors.IsForbidden(err):
+		why = decide.SecretForbidden
+	case err != nil:
+		return nil, "", fmt.Errorf("read the Secret of VMSnapshotClass %s: %w", c.Name, err)
+	default:
+		var login *nodev1.LoginResponse
+		if login, why = decide.LoginOf(secret, repository); why == "" {
+			return login, "", nil
+		}
+	}
+	return nil, decide.NoSecret(c, why), nil
 }
 
 func (v View) classOf(ctx context.Context, name string, ns *corev1.Namespace) (*v1alpha1.VMSnapshotClass, error) {

@@ -22,6 +22,8 @@ import (
 // View reads from a cache, or from the API server itself.
 type View struct {
 	client.Reader
+	Secrets client.Reader // reads from the API server itself; nil: no Secret is looked at
+
 	Engine, OnStop bool
 	Ask            []pods.AddressAnnotation
 	// Machine answers the uid of the Node object that the records mean by a node's name; empty: it is not known.

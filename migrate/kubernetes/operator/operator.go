@@ -136,6 +136,7 @@ func Run(ctx context.Context, o Options) error {
 	b := base{client: mgr.GetClient(), cached: view(mgr.GetClient()), current: view(mgr.GetAPIReader()),
 		records: records{store: st, service: controller.New(st)}, engine: o.Engine,
 		events: mgr.GetEventRecorder(lease)}
+	b.cached.Secrets, b.current.Secrets = mgr.GetAPIReader(), mgr.GetAPIReader()
 	for _, add := range []func(ctrl.Manager, base) error{addVM, addSet, addOperation,
 		addSnapshot(o.Namespace), addSandboxes(cmp.Or(o.SandboxRound, sandboxRound))} {
 		if err := add(mgr, b); err != nil {

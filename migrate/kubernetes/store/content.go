@@ -106,6 +106,26 @@ func Record(o *v1alpha1.VMRecord) (*nodev1.Record, []*nodev1.Operation, error) {
 	return c.record, c.closed, err
 }
 
+// Owed are the deletions that are pending for the VM of an object, or for one that had its name before.
+func Owed(o *v1alpha1.VMRecord) ([]*nodev1.Owed, error) {
+	c, err := decode(o)
+	return c.owed, err
+}
+
+// UIDs are those of the VMs that an object tells something of.
+func UIDs(o *v1alpha1.VMRecord) []string {
+	c, err := decode(o)
+	if err != nil {
+		return nil
+	}
+	all := []string{c.record.GetUid()}
+	for _, owed := range c.owed {
+		all = append(all, owed.GetUid())
+	}
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(uid string) bool { return uid == "" })
+}
+
 // operation answers the one with this id, open or closed.
 func (c content) operation(id string) *nodev1.Operation {
 	if op := c.record.GetOperation(); op != nil && op.GetId() == id {

@@ -1,0 +1,154 @@
+package decide
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	corev1 "k8s.io/api/core/v1"
+
+	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// MayLogIn reports whether a node has something to do in a repository by what the controller itself has written: it has
+// the VM, or an operation brings the VM to it or from it, or it is to delete a snapshot there. The place has to be one
+// that the controller has given to the VM: no node can name one for itself.
+func MayLogIn(node, repository string, rec *nodev1.Record, owed []*nodev1.Owed) bool {
+	if node == "" {
+		return false
+	}
+	op := rec.GetOperation()
+	if op.GetSource() == node || op.GetDestination() == node || rec.GetOwner().GetNode() == node {
+		lies := func(ref *nodev1.SnapshotRef) bool { return ref.GetGiven() && ref.GetRepository() == repository }
+		if record.Given(rec, op, repository) || slices.ContainsFunc(rec.GetSnapshots(), lies) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(owed, func(o *nodev1.Owed) bool {
+		return o.GetSnapshot().GetGiven() && o.GetSnapshot().GetRepository() == repository && record.Deleter(o) == node
+	})
+}
+
+// Secrets are those that classes have for the repositories below a prefix, each of them once.
+func Secrets(all []v1alpha1.VMSnapshotClass, prefix string,
+	namespace *corev1.Namespace) (found []*v1alpha1.VMSnapshotClass) {
+	var allowed []*v1alpha1.VMSnapshotClass
+	for i := range all {
+		c := &all[i]
+		same := func(other *v1alpha1.VMSnapshotClass) bool { return *other.Spec.PullSecretRef == *c.Spec.PullSecretRef }
+		if c.Spec.Repository != prefix || c.Spec.PullSecretRef == nil {
+			continue
+		}
+		if !slices.ContainsFunc(found, same) {
+			found = append(found, c)
+		}
+		if allows(c, namespace) && !slices.ContainsFunc(allowed, same) {
+			allowed = append(allowed, c)
+		}
+	}
+	if len(allowed) > 0 {
+		return allowed
+	}
+	return found // the record proves that a class of this repository allowed the namespace once
+}
+
+// NoSecret says why the Secret of a class gives no login, and what mends it. It quotes nothing of the Secret.
+func NoSecret(c *v1alpha1.VMSnapshotClass, why string) string {
+	ref := c.Spec.PullSecretRef
+	return fmt.Sprintf("VMSnapshotClass %s has spec.pullSecretRef: Secret %s/%s %s", c.Name, ref.Namespace, ref.Name, why)
+}
+
+// Why a Secret gives no login.
+const (
+	SecretMissing   = "does not exist. An administrator makes it: kubectl create secret docker-registry"
+	SecretForbidden = "may not be read by godwit-operator. An administrator makes it in the operator's namespace, " +
+		"or a Role with get for that one Secret"
+)
+
+// LoginOf reads the login for a repository out of a Secret; why is what is wrong with the Secret.
+func LoginOf(secret *corev1.Secret, repository string) (login *nodev1.LoginResponse, why string) {
+	const key = corev1.DockerConfigJsonKey
+	host, _, _ := strings.Cut(repository, "/")
+	remedy := ": an administrator makes it again, by kubectl create secret docker-registry --docker-server=" + host
+	if secret.Type != corev1.SecretTypeDockerConfigJson { // so no other Secret is ever sent to a node
+		return nil, fmt.Sprintf("has type %.60q and not %s%s", secret.Type, corev1.SecretTypeDockerConfigJson, remedy)
+	}
+	var file struct {
+		Auths map[string]entry `json:"auths"`
+	}
+	if json.Unmarshal(secret.Data[key], &file) != nil {
+		return nil, "has a key " + key + " that is no configuration of docker" + remedy
+	}
+	best, length := (*entry)(nil), -1
+	wanted := canonical(repository)
+	for of, e := range file.Auths {
+		at := place(of)
+		if (at == wanted || strings.HasPrefix(wanted, at+"/")) && len(at) > length {
+			best, length = &e, len(at)
+		}
+	}
+	if best == nil {
+		return nil, "has no login for " + host + " in key " + key + remedy
+	}
+	if login = best.login(); login == nil {
+		return nil, "has a login for " + host + " in key " + key + " that is malformed or empty" + remedy
+	}
+	return login, ""
+}
+
+// place is what an entry of a docker configuration is of: HOST, or HOST/PATH as kubelets take it.
+func place(entry string) string {
+	at := strings.TrimPrefix(strings.TrimPrefix(entry, "https://"), "http://")
+	at = strings.TrimSuffix(at, "/")
+	for _, api := range []string{"/v1", "/v2"} {
+		at = strings.TrimSuffix(at, api)
+	}
+	return canonical(at)
+}
+
+// canonical has the one name of a registry that has several.
+func canonical(repository string) string {
+	host, rest, cut := strings.Cut(repository, "/")
+	if registry, err := name.NewRegistry(host); err == nil {
+		host = registry.RegistryStr()
+	}
+	if cut {
+		host += "/" + rest
+	}
+	return host
+}
+
+// entry of a docker configuration.
+type entry struct {
+	Username      string `json:"username"`
+	Password      string `json:"password"`
+	Auth          string `json:"auth"` // base64 of USERNAME:PASSWORD
+	IdentityToken string `json:"identitytoken"`
+	RegistryToken string `json:"registrytoken"`
+}
+
+func (e entry) login() *nodev1.LoginResponse {
+	l := &nodev1.LoginResponse{Username: e.Username, Password: e.Password, IdentityToken: e.IdentityToken,
+		RegistryToken: e.RegistryToken}
+	if e.Auth != "" {
+		both, err := base64.StdEncoding.DecodeString(e.Auth)
+		if err != nil {
+			return nil
+		}
+		user, password, cut := strings.Cut(strings.TrimRight(string(both), "\x00"), ":")
+		if !cut {
+			return nil
+		}
+		l.Username, l.Password = user, password
+	}
+	if l.IdentityToken == "" && l.RegistryToken == "" && (l.Username == "" || l.Password == "") {
+		return nil
+	}
+	return l
+}

@@ -1,0 +1,68 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-containerregistry/pkg/authn"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// Login is what a registry is told in place of what a docker configuration has. It is in memory alone, and in the pipe
+// of a worker's job: no text that is made for people has it.
+type Login struct {
+	Username      string `json:"username,omitempty"`
+	Password      string `json:"password,omitempty"`
+	IdentityToken string `json:"identityToken,omitempty"`
+	RegistryToken string `json:"registryToken,omitempty"`
+}
+
+const hidden = "(a login)"
+
+// Format implements fmt.Formatter.
+func (Login) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }
+
+// LogValue implements slog.LogValuer.
+func (Login) LogValue() slog.Value { return slog.StringValue(hidden) }
+
+func (l *Login) authenticator() authn.Authenticator {
+	return authn.FromConfig(authn.AuthConfig{Username: l.Username, Password: l.Password,
+		IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken})
+}
+
+// Logins is a controller that may have logins for repositories. NotImplemented: it has none, as without Kubernetes.
+type Logins interface {
+	Login(ctx context.Context, req *nodev1.LoginRequest) (*nodev1.LoginResponse, error)
+}
+
+// loginBound of one question. A push or a restore waits for it, while the VM runs or before it does.
+const loginBound = 20 * time.Second
+
+// WithLogin adds the login that a controller has for the repository; where it has none, the node's own counts. It is
+// asked each time, so a secret that was changed counts at once. An error is never "none".
+func (c Config) WithLogin(ctx context.Context, from Logins) (Config, error) {
+	if strings.HasPrefix(c.Repository, LayoutPrefix) {
+		return c, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, loginBound)
+	defer cancel()
+	got, err := from.Login(ctx, &nodev1.LoginRequest{Repository: c.Repository})
+	if errdefs.IsNotImplemented(err) {
+		return c, nil
+	}
+	if err != nil {
+		return c, fmt.Errorf("ask the controller for the login of %s: %w", c.Repository, err)
+	}
+	login := Login{Username: got.GetUsername(), Password: got.GetPassword(), IdentityToken: got.GetIdentityToken(),
+		RegistryToken: got.GetRegistryToken()}
+	if login != (Login{}) {
+		c.Login = &login
+	}
+	return c, nil
+}
