@@ -181,7 +181,7 @@ func (s *Service) place(ctx context.Context, was *nodev1.Record, op *nodev1.Oper
 		return fmt.Errorf("operation %s of VM %s/%s: prefix %q: the controller has not ordered it: %w", op.GetId(),
 			op.GetVm().GetNamespace(), op.GetVm().GetId(), op.GetPrefix(), errdefs.ErrPermissionDenied)
 	}
-	if repository == "" || repository == was.GetOperation().GetRepository() || knows(was, repository) {
+	if repository == "" || repository == was.GetOperation().GetRepository() || knows(was, op.GetKind(), repository) {
 		return nil
 	}
 	return s.within(ctx, was, repository, fmt.Sprintf("operation %s of VM %s/%s: repository %q", op.GetId(),
@@ -221,10 +221,12 @@ func (s *Service) keeps(ctx context.Context, rec *nodev1.Record, req *nodev1.Rem
 	return req, nil
 }
 
-// knows reports whether a record says already that something of its VM lies there.
-func knows(rec *nodev1.Record, repository string) bool {
+// knows reports whether a record says already that something of its VM lies there. Where one checkpoint went by an
+// order, a wake may read, and nothing else is stored.
+func knows(rec *nodev1.Record, kind nodev1.Kind, repository string) bool {
 	in := func(ref *nodev1.SnapshotRef) bool { return ref.GetRepository() == repository }
-	return rec.GetRepository() == repository || slices.ContainsFunc(rec.GetSnapshots(), in)
+	once := kind != nodev1.Kind_KIND_WAKE && given(rec, repository) && !record.Given(rec, nil, repository)
+	return !once && (rec.GetRepository() == repository || slices.ContainsFunc(rec.GetSnapshots(), in))
 }
 
 // prefixes are those that records name at the first question: of before there was a policy, or of

@@ -152,3 +152,39 @@ func TestPlaceOfTheRecord(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// One checkpoint went elsewhere by an order. What the node stores later goes where the record says, and a wake may
+// still read the checkpoint.
+func TestPlaceOfOneCheckpoint(t *testing.T) {
+	policy := controller.Policy{Repositories: []string{"reg/vms"}, Places: func(context.Context, *nodev1.Record,
+		*nodev1.Operation, string) error {
+		return nil
+	}}
+	s, mine := controller.New(storetest.NewMemory()).Under(policy), controller.WithPeer(t.Context(), "src")
+	rec, err := s.Ensure(t.Context(), &nodev1.EnsureRequest{Vm: vmOf("web"), Uid: uuid.NewString(),
+		Prefix: "reg.example/class"})
+	if err == nil {
+		rec, err = s.Own(mine, &nodev1.OwnRequest{Vm: vmOf("web"), Node: "src", Generation: rec.GetGeneration()})
+	}
+	if err == nil {
+		rec, err = snapshotAt(mine, s, rec, "reg.example/gold")
+	}
+	if err != nil || len(rec.GetSnapshots()) != 1 {
+		t.Fatal(rec.GetSnapshots(), err)
+	}
+	for _, kind := range []nodev1.Kind{nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_CHECKPOINT} {
+		req := hibernate(rec, "src", "reg.example/gold/"+rec.GetUid())
+		req.Operation.Kind = kind
+		if _, err := s.Open(mine, req); !errdefs.IsPermissionDenied(err) {
+			t.Errorf("%s in the place of the one checkpoint: %v", kind, err)
+		}
+	}
+	if _, err := s.Open(mine, hibernate(rec, "src", "reg.example/class/"+rec.GetUid())); err != nil {
+		t.Errorf("hibernate where the record says: %v", err)
+	}
+	wake := &nodev1.OpenRequest{Vm: rec.GetVm(), Operation: &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE,
+		Repository: "reg.example/gold/" + rec.GetUid(), Destination: "src", Attempt: 1}}
+	if _, err := s.Open(mine, wake); errdefs.IsPermissionDenied(err) {
+		t.Errorf("a wake from the one checkpoint: %v", err)
+	}
+}
