@@ -198,17 +198,22 @@ func (l *Layout) init() error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
+	if err := l.update(Manifest(v1.ImageIndexFile), func(*v1.Index) error { return nil }); err != nil {
+		return err // index says why it comes first
+	}
 	return l.write(path, Manifest(v1.ImageLayoutFile), func(f *os.File) error {
 		return json.NewEncoder(f).Encode(v1.ImageLayout{Version: v1.ImageLayoutVersion})
 	})
 }
 
+// index reads index.json, which is there before the first blob. One that has gone lists nothing, and all blobs would be
+// collected.
 func (l *Layout) index() (*v1.Index, error) {
 	o := Manifest(v1.ImageIndexFile)
 	index := &v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex}
 	f, err := os.Open(filepath.Join(l.dir, v1.ImageIndexFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return index, nil
+		return index, l.empty()
 	}
 	if err != nil {
 		return nil, fileError("read", o, err)
@@ -218,6 +223,19 @@ func (l *Layout) index() (*v1.Index, error) {
 		return nil, fmt.Errorf("read %s of %s: %w: %w", v1.ImageIndexFile, l.dir, err, errdefs.ErrDataLoss)
 	}
 	return index, nil
+}
+
+// empty is an error if there are blobs.
+func (l *Layout) empty() error {
+	entries, err := os.ReadDir(filepath.Join(l.dir, "blobs", digest.SHA256.String()))
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fileError("read", Manifest(v1.ImageIndexFile), err)
+	case len(entries) > 0:
+		return fmt.Errorf("%s has blobs and no %s, which lists them: put that file back, or remove the directory: %w", l.dir,
+			v1.ImageIndexFile, errdefs.ErrDataLoss)
+	}
+	return nil
 }
 
 // update changes index.json under a lock that other processes honour. The new file has

@@ -69,7 +69,7 @@ func (r *Registry) Get(ctx context.Context, o Object) (io.ReadCloser, error) {
 		}
 		return resp.Body, nil
 	}
-	resp, from, err := r.download(ctx, c)
+	resp, from, err := r.download(ctx, c) //nolint:bodyclose // who reads it closes it
 	if err != nil {
 		return nil, err
 	}
