@@ -4,6 +4,7 @@ package control
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,5 +88,33 @@ func TestNewSpecIsAcknowledgedFirst(t *testing.T) {
 	if len(said) < 4 || said[0] != "unseen" || said[1] != string(v1alpha1.VMRunning) ||
 		said[2] != string(v1alpha1.VMMigrating) || slices.Contains(said[1:], "unseen") {
 		t.Errorf("the status was %v", said)
+	}
+}
+
+// A VM that sleeps is to wake, and no node can run its template. It keeps its memory. Called off, it sleeps again; its
+// next wake has the new template.
+func TestWakeThatNoNodeRuns(t *testing.T) {
+	w := newWorld(t)
+	w.create("noroom")
+	asleep := func(vm *v1alpha1.VirtualMachine) bool {
+		return vm.Status.Phase == v1alpha1.VMHibernated && vm.Status.Operation == nil && vm.Status.Owner.Digest == digest &&
+			len(w.pods("noroom")) == 0
+	}
+	w.wants("noroom", `"operatingMode":"Hibernated"`)
+	w.until("noroom", "sleeps", asleep)
+	w.fill("a", "b", "c")
+	w.wants("noroom", `"operatingMode":"Running","template":{"spec":{"nodeSelector":{"example.com/none":"x"}}}`)
+	w.until("noroom", "says that no node runs it", func(vm *v1alpha1.VirtualMachine) bool {
+		c := meta.FindStatusCondition(vm.Status.Conditions, decide.CondCapacity)
+		return c != nil && c.Status == "False" && strings.Contains(c.Message, "call the operation off") &&
+			vm.Status.Owner.Digest == digest
+	})
+	w.wants("noroom", `"operatingMode":"Hibernated","template":{"spec":{"nodeSelector":null}}`)
+	w.until("noroom", "sleeps again", asleep)
+	w.fill()
+	w.wants("noroom", `"operatingMode":"Running"`)
+	pod := w.running("noroom", "a")
+	if len(pod.Spec.NodeSelector) > 0 || pod.Labels["godwit.dev/operation"] == "" {
+		t.Errorf("it runs in a pod of %v with labels %v", pod.Spec.NodeSelector, pod.Labels)
 	}
 }

@@ -3,6 +3,7 @@ package decide_test
 import (
 	"testing"
 
+	"github.com/containerd/errdefs"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -129,5 +130,32 @@ func TestRestored(t *testing.T) {
 				t.Errorf("%s, %q, %t", next.Do, next.Restored, next.On)
 			}
 		})
+	}
+}
+
+// A pod for a boot that has no node yet is made anew of an edited template. One that has a node is left.
+func TestEditBeforeANode(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*decide.VM)
+		do     decide.Do
+	}{
+		"no node": {func(*decide.VM) {}, decide.DeletePod},
+		"a node":  {func(o *decide.VM) { o.Pods[0].Spec.NodeName = "a" }, decide.None},
+		"the same template": {func(o *decide.VM) {
+			o.Object.Spec.Template.Spec.Containers[0].Image = "m:1"
+		}, decide.None},
+		"of an older release":      {func(o *decide.VM) { delete(o.Pods[0].Labels, pods.LabelTemplate) }, decide.None},
+		"what it was is not known": {func(o *decide.VM) { o.Unread = errdefs.ErrUnavailable }, decide.None},
+	} {
+		o := world()
+		o.Pods[0].Labels[pods.LabelTemplate] = templateOf(t, o.Object)
+		o.Pods[0].Spec.NodeName, o.Pods[0].Status = "", corev1.PodStatus{Phase: corev1.PodPending}
+		o.Pods[0].Labels[pods.LabelGeneration] = itoa(o.Record.Generation + 1)
+		o.Record.Owner = nil
+		o.Object.Spec.Template.Spec.Containers[0].Image = "m:2"
+		test.change(&o)
+		if next := decide.NextVM(o); next.Do != test.do {
+			t.Errorf("%s: %s of %s, want %s", name, next.Do, next.Waits, test.do)
+		}
 	}
 }

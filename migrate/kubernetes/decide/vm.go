@@ -252,6 +252,8 @@ func (o VM) free() Action {
 			return o.deletePod(pod)
 		case pods.Generation(pod) <= rec.GetGeneration():
 			return wait(ReasonPodsAlive, fmt.Sprintf("pod %s, whose VM has ended, is there", pod.Name))
+		case o.outdated(pod):
+			return o.deletePod(pod)
 		}
 		return wait(ReasonStarting, Unscheduled(pod))
 	}
@@ -262,6 +264,13 @@ func (o VM) free() Action {
 		return o.again(own, last)
 	}
 	return o.makePod()
+}
+
+// outdated reports whether a pod for a boot has no node yet, and the VM another template by now.
+func (o VM) outdated(pod *corev1.Pod) bool {
+	of := pod.Labels[pods.LabelTemplate]
+	wanted, err := pods.Template(o.Object)
+	return err == nil && of != "" && of != wanted && pod.Spec.NodeName == ""
 }
 
 // again decides by the template's rule whether a VM that has ended by itself boots again.

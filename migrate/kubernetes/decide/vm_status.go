@@ -192,10 +192,27 @@ func (o VM) capacity(s *v1alpha1.VirtualMachineStatus, pod *corev1.Pod) {
 	case pod != nil && pod.Spec.NodeName != "":
 		set(s, CondCapacity, metav1.ConditionTrue, "Placed", "")
 	case pod != nil && !pods.Ended(pod) && Unscheduled(pod) != "":
-		set(s, CondCapacity, metav1.ConditionFalse, ReasonUnschedulable, Unscheduled(pod))
+		set(s, CondCapacity, metav1.ConditionFalse, ReasonUnschedulable, Unscheduled(pod)+". Make room, or "+remedy(pod))
 	default:
 		meta.RemoveStatusCondition(&s.Conditions, CondCapacity)
 	}
+}
+
+// remedy is what an edit may do about a pod that no node takes. The VM of a wake or a move loses nothing by that.
+func remedy(pod *corev1.Pod) string {
+	if pod.Labels[pods.LabelOperation] == "" {
+		return "edit spec.template: the pod is made anew"
+	}
+	return "edit spec.template, and call the operation off: the next one has the new template"
+}
+
+// Unplaced is why no node takes the pod of a VM, where the status before did not say that any does not; else empty.
+func Unplaced(before, now v1alpha1.VirtualMachineStatus) string {
+	c := meta.FindStatusCondition(now.Conditions, CondCapacity)
+	if c == nil || c.Status != metav1.ConditionFalse || meta.IsStatusConditionFalse(before.Conditions, CondCapacity) {
+		return ""
+	}
+	return c.Message
 }
 
 // ends says what is left of what has ended, and what is lost.

@@ -104,7 +104,7 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 		}
 		return b.noteRun(ctx, o.Record, next)
 	case decide.DeletePod:
-		return ignoreAbsent(b.client.Delete(ctx, next.Pod, client.Preconditions{UID: &next.Pod.UID}))
+		return ignoreAbsent(b.client.Delete(ctx, next.Pod, asSeen(next.Pod)))
 	case decide.SetGate:
 		return ignoreAbsent(b.setGate(ctx, next))
 	case decide.MakeOperation:
@@ -123,6 +123,14 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 		}
 	}
 	return fmt.Errorf("%s: %w", next.Do, errdefs.ErrNotImplemented)
+}
+
+// asSeen has a pod deleted only if it is the one that was seen, and has no node still if it had none.
+func asSeen(pod *corev1.Pod) client.Preconditions {
+	if pod.Spec.NodeName == "" {
+		return client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}
+	}
+	return client.Preconditions{UID: &pod.UID}
 }
 
 // order tells the engine what no VMOperation does.

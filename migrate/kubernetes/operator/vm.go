@@ -119,6 +119,9 @@ func (r vms) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, erro
 		if err := r.tell(ctx, said, next); err != nil {
 			return result(next, ignoreAbsent(err))
 		}
+		if why := decide.Unplaced(o.Object.Status, status); why != "" {
+			r.events.Eventf(said, nil, corev1.EventTypeWarning, string(decide.ReasonUnschedulable), "Place", "%s", why)
+		}
 		o.Object.ResourceVersion = said.ResourceVersion
 	}
 	if o.Unread != nil {
