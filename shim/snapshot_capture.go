@@ -69,12 +69,12 @@ func (c *capture) hold() (*capture, bool, error) {
 	}
 	c.done = make(chan struct{})
 	bound := vm.host.operationBound(max(c.req.GetTimeoutMs(), c.send.GetTimeoutMs()))
-	c.deadline = time.AfterFunc(bound, func() { c.expire() })
 	if c.req.GetCheckpoint() { // what is left when the VM goes on ends as well
 		c.ctx, c.cancel = context.WithTimeout(vm.life, bound)
 	} else {
 		c.ctx, c.cancel = context.WithCancel(vm.life)
 	}
+	c.deadline = time.AfterFunc(bound, func() { c.expire() }) // it calls cancel
 	vm.op.capture, vm.op.upload = c, nil
 	return c, true, nil
 }

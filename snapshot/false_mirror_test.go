@@ -34,12 +34,22 @@ func TestFalseMirror(t *testing.T) {
 		blobs = append(blobs, d.Digest)
 	}
 	for _, d := range blobs {
-		for name, lie := range map[string][]byte{"short": []byte("x"), "long": bytes.Repeat([]byte("x"), 5<<20)} {
+		for name, lie := range map[string][]byte{"short": []byte("x"), "long": bytes.Repeat([]byte("x"), 5<<20), "parts": nil} {
 			t.Run(d.Encoded()[:8]+", "+name, func(t *testing.T) {
 				mirror := storetest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-					if path.Base(q.URL.Path) == d.String() && q.Header.Get("Range") == "" {
+					var first, last int
+					part, _ := fmt.Sscanf(q.Header.Get("Range"), "bytes=%d-%d", &first, &last)
+					switch at := path.Base(q.URL.Path) == d.String(); {
+					case at && part == 0 && lie != nil:
 						_, _ = w.Write(lie)
-					} else if q.URL.Path != "/v2/" {
+						return
+					case at && part == 2 && lie == nil: // wrong bytes, as many as were asked for
+						w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/*", first, last))
+						w.WriteHeader(http.StatusPartialContent)
+						_, _ = w.Write(make([]byte, last-first+1))
+						return
+					}
+					if q.URL.Path != "/v2/" {
 						w.WriteHeader(http.StatusNotFound)
 					}
 				}))

@@ -24,8 +24,8 @@ type Policy struct {
 	// Records and Operations bound the records that a node has made and that stand, and the operations
 	// that it drives at once; 0: no bound.
 	Records, Operations int
-	// Deletions bound the pending ones that a node has decided: where it has more, it opens no operation that makes a
-	// snapshot; 0: no bound.
+	// Deletions bound the pending ones that a node has decided: where it has more, it opens no checkpoint; 0: no bound.
+	// A hibernate is never refused by it: a VM that is stopped would lose its memory.
 	Deletions int
 	// Pull is whether a node may fetch any VM to itself.
 	Pull Pull
@@ -40,7 +40,7 @@ type Policy struct {
 	Places func(ctx context.Context, rec *nodev1.Record, op *nodev1.Operation, node string) error
 }
 
-// mostDeletions of a node may be pending. A registry that deletes nothing reaches them after weeks.
+// mostDeletions of a node may be pending. A registry that deletes nothing lets them come to this.
 const mostDeletions = 100_000
 
 // PolicyOf is the policy of a configuration. Repositories of VMs may lie below own too, the prefix of the
@@ -130,7 +130,7 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 			return err
 		}
 	}
-	return s.tally.admit(ctx, s, peer, adds{record: was == nil, operation: opens, snapshot: stores})
+	return s.tally.admit(ctx, s, peer, adds{record: was == nil, operation: opens, checkpoint: opens && op.GetKind() == nodev1.Kind_KIND_CHECKPOINT})
 }
 
 // decidedBy notes who has decided deletions.

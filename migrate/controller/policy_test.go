@@ -124,8 +124,8 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// A node with as many pending deletions as it may have opens no operation that makes a snapshot. Others go on, and so
-// does the controller's host. A node says of itself alone that it deletes.
+// A node with as many pending deletions as it may have opens no checkpoint. A hibernate it may: a VM that is stopped
+// would lose its memory. Others go on, and so does the controller's host. A node says of itself alone that it deletes.
 func TestQuotaOfDeletions(t *testing.T) {
 	st := storetest.NewMemory()
 	s := controller.New(st).Under(controller.Policy{Deletions: 2})
@@ -139,16 +139,23 @@ func TestQuotaOfDeletions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	one := owned(t, s, "src", "one")
-	if _, err := s.Open(ctx, hibernate(one, "src", "")); !errdefs.IsResourceExhausted(err) ||
+	checkpoint := func(rec *nodev1.Record, node string) *nodev1.OpenRequest {
+		open := hibernate(rec, node, "")
+		open.Operation.Kind = nodev1.Kind_KIND_CHECKPOINT
+		return open
+	}
+	one, two := owned(t, s, "src", "one"), owned(t, s, "src", "two")
+	if _, err := s.Open(ctx, checkpoint(one, "src")); !errdefs.IsResourceExhausted(err) ||
 		!strings.Contains(err.Error(), "2 deletions") {
 		t.Errorf("with as many as it may: %v", err)
 	}
-	its := owned(t, s, "other", "its")
-	if _, err := s.Open(controller.WithPeer(ctx, "other"), hibernate(its, "other", "")); err != nil {
+	if _, err := s.Open(ctx, hibernate(two, "src", "")); err != nil {
+		t.Errorf("a hibernate: %v", err)
+	}
+	if _, err := s.Open(controller.WithPeer(ctx, "other"), checkpoint(owned(t, s, "other", "its"), "other")); err != nil {
 		t.Errorf("another node: %v", err)
 	}
-	if _, err := s.Open(t.Context(), hibernate(one, "src", "")); err != nil {
+	if _, err := s.Open(t.Context(), checkpoint(one, "src")); err != nil {
 		t.Errorf("the controller's host: %v", err)
 	}
 	listed := owned(t, s, "src", "listed")

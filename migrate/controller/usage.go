@@ -35,16 +35,16 @@ type counts struct {
 	deletions  int // that it has decided, and that are pending
 }
 
-// adds is what a change of a node would add. A snapshot is what an operation would make.
-type adds struct{ record, operation, snapshot bool }
+// adds is what a change of a node would add.
+type adds struct{ record, operation, checkpoint bool }
 
 // admit refuses a record, or an operation, of a node that has as many as it may.
 func (t *usage) admit(ctx context.Context, s *Service, node string, adds adds) error {
 	p := s.policy
 	adds.record = adds.record && p.Records > 0
 	adds.operation = adds.operation && p.Operations > 0
-	adds.snapshot = adds.snapshot && p.Deletions > 0
-	if !adds.record && !adds.operation && !adds.snapshot {
+	adds.checkpoint = adds.checkpoint && p.Deletions > 0
+	if !adds.record && !adds.operation && !adds.checkpoint {
 		return nil
 	}
 	full := func(has counts) error {
@@ -55,9 +55,9 @@ func (t *usage) admit(ctx context.Context, s *Service, node string, adds adds) e
 		case adds.operation && has.operations >= p.Operations:
 			return fmt.Errorf("node %s drives %d operations, of %d that it may at once. To go on, wait for some, or raise "+
 				"controller.operations_per_node: %w", node, has.operations, p.Operations, errdefs.ErrResourceExhausted)
-		case adds.snapshot && has.deletions >= p.Deletions:
-			return fmt.Errorf("%d deletions of snapshots that node %s has decided are pending, of %d that may. To go on, see "+
-				"why its registry deletes none: godwit snapshot prune: %w", has.deletions, node, p.Deletions,
+		case adds.checkpoint && has.deletions >= p.Deletions:
+			return fmt.Errorf("%d deletions of snapshots that node %s has decided are pending, of %d that may: it takes no "+
+				"checkpoint. To go on, give the registry the right to delete: godwit doctor: %w", has.deletions, node, p.Deletions,
 				errdefs.ErrResourceExhausted)
 		}
 		return nil

@@ -40,11 +40,8 @@ type watched struct{ uid, repository, digest string }
 // minScan is the least between two scans, which ask the store for every tag.
 const minScan = time.Minute
 
-// Bounds of a scan, so that a store which hardly answers stops no other work of the daemon, and no other repository.
-const (
-	scanBound       = time.Hour
-	repositoryBound = 5 * time.Minute // of reading the tags of one
-)
+// repositoryBound is of reading the tags of one repository. So a store that hardly answers does not stop the others.
+const repositoryBound = 5 * time.Minute
 
 // Scan deletes what operations have left that are over: snapshots and holds whose tags stand in a VM's repository
 // and that its record does not name. In a layout directory they are the files that nothing lists. It decides by the
@@ -56,8 +53,6 @@ const (
 // Call it often; it begins when it is due, and takes as long as the store takes for all
 // tags of all VMs.
 func (r *retention) Scan(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, scanBound)
-	defer cancel()
 	if err := r.scanning.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("scan: a prune has not ended: %w", err)
 	}

@@ -32,7 +32,7 @@ func TestScanHasAnEnd(t *testing.T) {
 			if err == nil || time.Since(begun) != repositoryBound {
 				t.Errorf("scan: %v after %v", err, time.Since(begun))
 			}
-		case <-time.After(2 * scanBound):
+		case <-time.After(2 * repositoryBound):
 			t.Error("a scan has no end")
 		}
 		if len(w.dropped) != 0 {

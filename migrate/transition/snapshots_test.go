@@ -75,4 +75,9 @@ func TestSnapshotOfAnAttemptIsListed(t *testing.T) {
 	if op := change.Record.GetOperation(); op.GetDestination() != "n3" || op.GetStdio() != "" {
 		t.Errorf("the next attempt goes to node %q, its output to %q", op.GetDestination(), op.GetStdio())
 	}
+	s.Named.Stdio = "null://"
+	change, err = transition.Retry(s, &nodev1.RetryRequest{Vm: vm, Operation: "op", Attempt: 2, Generation: gen}, now)
+	if err != nil || change.Record.GetOperation().GetStdio() != "null://" {
+		t.Errorf("no output stays none: %v, %v", change.Record.GetOperation(), err)
+	}
 }

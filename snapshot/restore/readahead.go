@@ -81,7 +81,9 @@ func (l *postcopy) frames(d *decoder, first, end int, open ...opener) error {
 		if in, err = open(int(last.Pack), from, int64(last.Offset)+int64(last.Stored)-from); err != nil {
 			continue
 		}
-		err = d.stream(in, first, end)
+		if err = d.stream(in, first, end); errdefs.IsDataLoss(err) {
+			store.Reject(in) // the next try asks another host
+		}
 		in.Close()
 		if err == nil || errors.Is(err, ErrGone) {
 			return err

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -48,11 +49,11 @@ func NewRegistry(cfg Config) (*Registry, error) {
 		if err != nil {
 			return nil, err
 		}
-		h.mirror = i < len(endpoints)-1
 		r.hosts = append(r.hosts, h)
 		if r.keeps == nil && e.push {
 			r.keeps = h
 		}
+		h.mirror = i < len(endpoints)-1 && h != r.keeps
 	}
 	if r.keeps == nil {
 		return nil, fmt.Errorf("registry %s: hosts.toml grants no host the capability push: %w", repo.RegistryStr(),
@@ -67,8 +68,9 @@ func (r *Registry) do(ctx context.Context, c call) (*http.Response, error) {
 }
 
 // download asks one host after the other: a mirror that fails, or lacks what is asked
-// for, is no answer. What they send is verified by its digest; who finds it wrong rejects the host.
+// for, is no answer. If none has it, the host that keeps the repository says why. What they send is verified by its digest; who finds it wrong rejects the host.
 func (r *Registry) download(ctx context.Context, c call) (resp *http.Response, from *host, err error) {
+	var kept error
 	for _, h := range r.hosts {
 		if !h.pull || h.mirror && h.resting() {
 			continue
@@ -76,6 +78,9 @@ func (r *Registry) download(ctx context.Context, c call) (resp *http.Response, f
 		resp, err = h.do(ctx, r.limit, c)
 		if err == nil || ctx.Err() != nil {
 			return resp, h, err
+		}
+		if h == r.keeps {
+			kept = err
 		}
 		if errdefs.IsUnavailable(err) {
 			h.rest()
@@ -85,7 +90,7 @@ func (r *Registry) download(ctx context.Context, c call) (resp *http.Response, f
 		err = fmt.Errorf("%s %s in %s: no host may be asked for it: %w", c.verb, c.object, r.repo,
 			errdefs.ErrFailedPrecondition)
 	}
-	return nil, nil, err
+	return nil, nil, cmp.Or(kept, err)
 }
 
 // mount is the query of an upload that may find its blob in another repository.

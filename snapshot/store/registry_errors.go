@@ -20,6 +20,8 @@ import (
 
 var errStalled = fmt.Errorf("the registry has sent or taken nothing for a minute: %w", errdefs.ErrUnavailable)
 
+var errSlowTags = fmt.Errorf("the registry has not ended its list of tags in time: %w", errdefs.ErrUnavailable)
+
 var errSlow = fmt.Errorf("the registry has not ended its answer within two minutes: %w", errdefs.ErrUnavailable)
 
 // statusError is a registry's refusal.

@@ -23,7 +23,7 @@ const (
 
 // Tags implements Store.
 func (r *Registry) Tags(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, tagsTime*r.keeps.bound)
+	ctx, cancel := context.WithTimeoutCause(ctx, tagsTime*r.keeps.bound, errSlowTags)
 	defer cancel()
 	list := tagList{left: maxTagBytes}
 	read := map[string]bool{}

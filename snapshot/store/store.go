@@ -169,7 +169,7 @@ func readOnce(ctx context.Context, s Store, o Object, limit int64) (data []byte,
 	case d != "" && digest.FromBytes(data) != d:
 		err = fmt.Errorf("read %s: %d bytes with another digest: %w", o, len(data), errdefs.ErrDataLoss)
 	}
-	return data, err != nil && Reject(body), err
+	return data, err != nil && ctx.Err() == nil && Reject(body), err
 }
 
 // ReadBlob returns a blob of known size, verified. The caller has bounded size.

@@ -62,11 +62,12 @@ func (c *Client) leave(lease *cache.Lease, used *cache.Usage) {
 			"reason", used.Unkept)
 	}
 	if used.KeptBytes > 0 {
-		go func() { // it comes after one that is under way, which does not count what this job has let go of
+		kept := c.Cache
+		c.evictions.Go(func() { // it comes after one that is under way, which does not count what this job has let go of
 			evicting.Lock()
 			defer evicting.Unlock()
-			evict(c.Cache)
-		}()
+			evict(kept)
+		})
 	}
 }
 
@@ -75,10 +76,11 @@ func (c *Client) evict() {
 	if c.Cache == nil || !evicting.TryLock() {
 		return
 	}
-	go func() {
+	kept := c.Cache
+	c.evictions.Go(func() {
 		defer evicting.Unlock()
-		evict(c.Cache)
-	}()
+		evict(kept)
+	})
 }
 
 func evict(c *cache.Cache) {

@@ -87,6 +87,7 @@ func TestJobDoesNotWaitForEviction(t *testing.T) {
 	c := client()
 	c.Cache = cache.Open(t.TempDir(), 1<<30)
 	evicting.Lock()
+	defer c.evictions.Wait()
 	defer evicting.Unlock()
 	answered := make(chan error, 1)
 	job := pushJob(t, r.Config(t, "vms/uid1"))

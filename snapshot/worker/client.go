@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 
 	"github.com/containerd/errdefs"
@@ -32,6 +33,8 @@ type Client struct {
 	Env []string
 	// Cache, if not nil, keeps what is pushed, and what is read to be restored.
 	Cache *cache.Cache
+
+	evictions sync.WaitGroup // under way; tests wait for them
 }
 
 // Push returns when the manifest is stored and verified. Cancelling ctx kills the
