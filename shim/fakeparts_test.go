@@ -355,6 +355,10 @@ func (r *fakeRecords) Advance(_ context.Context, q *nodev1.AdvanceRequest) (*nod
 
 func (r *fakeRecords) Commit(_ context.Context, q *nodev1.CommitRequest) (*nodev1.Record, error) {
 	return r.do("commit", func() error {
+		if op := r.rec.GetOperation(); op.GetId() == q.GetOperation() && op.GetPhase() == nodev1.Phase_PHASE_COMMITTED &&
+			proto.Equal(r.rec.GetOwner(), q.GetOwner()) { // it was made before
+			return nil
+		}
 		if r.rec.GetOperation().GetId() != q.GetOperation() || r.rec.GetGeneration() != q.GetGeneration() {
 			return errdefs.ErrFailedPrecondition
 		}

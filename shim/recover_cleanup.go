@@ -41,12 +41,17 @@ func CleanUp(ctx context.Context, host *Host, dir, of string) (pid int, err erro
 		if of != "" && j.Bundle != "" && filepath.Base(j.Bundle) != filepath.Base(of) {
 			return errOthers
 		}
-		return host.checkAbandoned(j)
+		err := host.checkAbandoned(j)
+		if of != "" && j.Bundle == "" && errdefs.IsAlreadyExists(err) {
+			return errOthers // the fence of an attempt before it: who makes the next task holds it meanwhile
+		}
+		return err
 	}
 	j, err := claimJournal(dir, mine)
 	for met := (proc.ID{}); errdefs.IsAlreadyExists(err) && seen.Shim != met; j, err = claimJournal(dir, mine) {
 		met = seen.Shim
-		if err := awaitProcess(ctx, shimOf(&seen)); err != nil {
+		has := func() (bool, error) { return stillHas(dir, met, mine) }
+		if err := awaitProcess(ctx, shimOf(&seen), has); err != nil {
 			return 0, fmt.Errorf("clean up what shim %d holds in %s, of which nothing is freed: %w", met.PID, dir, err)
 		}
 	}
@@ -68,9 +73,24 @@ func CleanUp(ctx context.Context, host *Host, dir, of string) (pid int, err erro
 	return j.Holder.PID, cleanUp(ctx, host, dir, j)
 }
 
+// stillHas reports whether a process has the VM now. While its end was awaited its journal may have become another
+// task's, whose shim it is.
+func stillHas(dir string, id proc.ID, mine func(*journal.Journal) error) (has bool, err error) {
+	err = locked(dir, func(now *journal.Journal, err error) error {
+		if err == nil {
+			has = errdefs.IsAlreadyExists(mine(now)) && now.Shim == id
+		}
+		return err
+	})
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	return has, err
+}
+
 // awaitProcess waits for the end of a process that has a VM, and kills one that is older than this
-// and does not end. A newer one lives on.
-func awaitProcess(ctx context.Context, id proc.ID) error {
+// and does not end. A newer one lives on, and one that no longer has the VM.
+func awaitProcess(ctx context.Context, id proc.ID, has func() (bool, error)) error {
 	dying, cancel := context.WithTimeout(ctx, dyingBound)
 	defer cancel()
 	err := await(dying, id)
@@ -81,6 +101,9 @@ func awaitProcess(ctx context.Context, id proc.ID) error {
 		return err
 	}
 	if later, err := startedLater(id); later || err != nil {
+		return err
+	}
+	if has, err := has(); !has || err != nil {
 		return err
 	}
 	slog.Warn("kill a shim that hangs", "pid", id.PID)

@@ -224,3 +224,33 @@ func TestCleanUpWithALog(t *testing.T) {
 		t.Errorf("%d logs to come; the directory is gone: %t", late, w.gone())
 	}
 }
+
+// While containerd has what is left of one task cleaned up, the next task of that VM may take it over: its shim is
+// older than that clean-up, and is no shim that hangs. Neither is one that is about to write its first journal.
+func TestCleanUpOfATaskThatWasReplaced(t *testing.T) {
+	const old, next = "/bundles/old", "/bundles/next"
+	for name, before := range map[string]string{"the old journal is claimed": old, "a fence is left": ""} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).running()
+			shim := w.hangs()
+			j := w.left()
+			if j.Bundle = before; before == "" {
+				j.Phase = journal.Fenced
+			}
+			w.must("claim", j.Write(w.dir()))
+			wasAwait := await
+			t.Cleanup(func() { await = wasAwait })
+			await = func(ctx context.Context, _ proc.ID) error {
+				j := w.left()
+				j.Phase, j.Bundle = journal.Own, next
+				w.must("write journal", j.Write(w.dir()))
+				<-ctx.Done()
+				return context.DeadlineExceeded
+			}
+			pid, err := CleanUp(t.Context(), w.host(), w.dir(), old)
+			if err != nil || pid != 0 || !lives(shim) || !lives(w.machine.id) {
+				t.Errorf("pid %d, %v; the shim lives: %t, the VMM: %t", pid, err, lives(shim), lives(w.machine.id))
+			}
+		})
+	}
+}

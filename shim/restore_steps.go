@@ -44,7 +44,7 @@ func (s *starting) commit(ctx context.Context, _ *steps.Undo) error {
 	defer cancel()
 	generation, err := s.committed, error(nil)
 	if generation == 0 {
-		generation, err = s.vm.record().commitWake(ctx, s.vm.journal.Load())
+		generation, err = commitWake(ctx, s.vm)
 	}
 	if err != nil {
 		return err
@@ -54,6 +54,25 @@ func (s *starting) commit(ctx context.Context, _ *steps.Undo) error {
 		s.owns(generation)(j)
 		return err
 	})
+}
+
+// commitRetry is the pause between two asks for the commit.
+const commitRetry = 100 * time.Millisecond
+
+// commitWake asks again while nothing answers: godwitd may be starting anew, and the commit may have been written. To
+// ask twice is to ask once.
+func commitWake(ctx context.Context, vm *VM) (uint64, error) {
+	for {
+		generation, err := vm.record().commitWake(ctx, vm.journal.Load())
+		if !errdefs.IsUnavailable(err) {
+			return generation, err
+		}
+		select {
+		case <-time.After(commitRetry):
+		case <-ctx.Done():
+			return 0, err
+		}
+	}
 }
 
 // owns is what the journal says after the commit.

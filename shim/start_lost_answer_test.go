@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/durable"
@@ -47,6 +48,7 @@ func TestLostAnswerOfTheCommit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).asleep()
+			w.cfg.Timeouts.Daemon = config.Duration(2 * commitRetry)
 			w.must("create", w.create())
 			after := prepare(w)
 			if err := w.start(); err == nil {
@@ -57,6 +59,32 @@ func TestLostAnswerOfTheCommit(t *testing.T) {
 			after()
 			w.must("delete", w.delete())
 			w.nothingLeft()
+		})
+	}
+}
+
+// godwitd starts anew while a wake commits: the answer is lost, or nothing answers. The shim asks again, and the VM
+// runs.
+func TestCommitIsAskedAgain(t *testing.T) {
+	for name, first := range map[string]func(*world) error{
+		"answer lost": func(w *world) error { w.records.lose = "commit"; return nil },
+		"no answer":   func(*world) error { return errdefs.ErrUnavailable },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).asleep()
+			w.must("create", w.create())
+			before, asked := w.records.rec.GetGeneration(), 0
+			w.at("commit", func() error {
+				w.records.lose = ""
+				if asked++; asked == 1 {
+					return first(w)
+				}
+				return nil
+			})
+			w.must("start", w.start())
+			if rec := w.records.rec; asked != 2 || rec.GetGeneration() != before+1 || rec.GetOwner().GetNode() == "" {
+				t.Errorf("asked %d times; record %v", asked, rec)
+			}
 		})
 	}
 }
@@ -80,6 +108,7 @@ func TestFenceStaysUntilTheRecordKnows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t).asleep()
+			w.cfg.Timeouts.Daemon = config.Duration(2 * commitRetry)
 			w.must("create", w.create())
 			w.at("commit", func() error { return errdefs.ErrUnavailable })
 			w.at("get", func() error { return errdefs.ErrUnavailable })

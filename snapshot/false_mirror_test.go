@@ -34,7 +34,8 @@ func TestFalseMirror(t *testing.T) {
 		blobs = append(blobs, d.Digest)
 	}
 	for _, d := range blobs {
-		for name, lie := range map[string][]byte{"short": []byte("x"), "long": bytes.Repeat([]byte("x"), 5<<20), "parts": nil} {
+		lies := map[string][]byte{"short": []byte("x"), "long": bytes.Repeat([]byte("x"), 5<<20), "parts": nil}
+		for name, lie := range lies {
 			t.Run(d.Encoded()[:8]+", "+name, func(t *testing.T) {
 				mirror := storetest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 					var first, last int

@@ -76,7 +76,7 @@ func (s site) apply(name string) {
 		if s.t.Failed() {
 			log, lerr := s.OperatorLog()
 			s.t.Log(log[max(0, len(log)-4<<10):], lerr)
-			out, err := s.Kubectl(ctx, "describe", "gvm,pods")
+			out, err := s.Kubectl(ctx, "describe", "gvm,vmop,vmrecords,pods")
 			s.t.Log(out, err)
 			s.Keep(s.t.Name())
 		}

@@ -130,7 +130,8 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 			return err
 		}
 	}
-	return s.tally.admit(ctx, s, peer, adds{record: was == nil, operation: opens, checkpoint: opens && op.GetKind() == nodev1.Kind_KIND_CHECKPOINT})
+	return s.tally.admit(ctx, s, peer, adds{record: was == nil, operation: opens,
+		checkpoint: opens && op.GetKind() == nodev1.Kind_KIND_CHECKPOINT})
 }
 
 // decidedBy notes who has decided deletions.

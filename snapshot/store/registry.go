@@ -68,7 +68,8 @@ func (r *Registry) do(ctx context.Context, c call) (*http.Response, error) {
 }
 
 // download asks one host after the other: a mirror that fails, or lacks what is asked
-// for, is no answer. If none has it, the host that keeps the repository says why. What they send is verified by its digest; who finds it wrong rejects the host.
+// for, is no answer. If none has it, the host that keeps the repository says why. What they send is verified by its
+// digest; who finds it wrong rejects the host.
 func (r *Registry) download(ctx context.Context, c call) (resp *http.Response, from *host, err error) {
 	var kept error
 	for _, h := range r.hosts {
