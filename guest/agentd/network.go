@@ -179,7 +179,8 @@ func setAddresses(link netlink.Link, cidrs []string) error {
 		if want[a.IPNet.String()] != nil || a.IP.IsLinkLocalUnicast() {
 			continue
 		}
-		if err := netlink.AddrDel(link, &a); err != nil {
+		// A call that was repeated after a session broke may meet itself: what has gone is as it should be.
+		if err := netlink.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return fmt.Errorf("remove address %s: %w", a.IPNet, err)
 		}
 	}

@@ -66,7 +66,7 @@ func TestOutputOfWokenVMs(t *testing.T) {
 	}
 	n.Ctr(t, "task", "pause", "talker")
 	files, err := filepath.Glob(log("talker") + "*")
-	if err != nil || len(files) != 2 {
+	if err != nil || len(files) == 0 || len(files) > 2 { // the pause may come between the end of one and the next line
 		t.Errorf("logs %v, %v", files, err)
 	}
 	for _, f := range files {
