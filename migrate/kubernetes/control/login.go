@@ -41,8 +41,9 @@ func (p *Pods) joinLogins(mgr manager.Manager) error {
 	return nil
 }
 
-// Login implements nodev1.PodsService. A node is answered for the repository of a VM that the records bind to it, and
-// for no other. Everything that decides is read from the API server itself; nothing that the node says does.
+// Login implements nodev1.PodsService. A node gets the login for a place of a VM that the records bind to it. For a
+// place that was not given the answer is empty: the node's own login counts. What may be mended is Unavailable.
+// Everything that decides is read from the API server itself; nothing that the node says does.
 func (p *Pods) Login(ctx context.Context, req *nodev1.LoginRequest) (*nodev1.LoginResponse, error) {
 	node, remote := controller.Peer(ctx)
 	if !remote || node == "" {
@@ -75,13 +76,19 @@ func (p *Pods) login(ctx context.Context, repository string,
 	if len(decide.Secrets(classes.Items, prefix, nil)) == 0 {
 		return &nodev1.LoginResponse{}, nil // no class has one: the node's own counts
 	}
-	vm, err := p.bound(ctx, uid, may)
+	vm, given, err := p.bound(ctx, uid, repository, may)
 	if err != nil {
 		return nil, fmt.Errorf("login for %s: %w", repository, err)
+	}
+	if !given { // as where nodes of before classes store: no class counts there
+		return &nodev1.LoginResponse{}, nil
 	}
 	class, err := p.classOf(ctx, classes.Items, prefix, vm)
 	if err != nil {
 		return nil, err
+	}
+	if class == nil {
+		return &nodev1.LoginResponse{}, nil
 	}
 	login, why, err := p.View.Login(ctx, class, repository)
 	if err != nil {
@@ -89,49 +96,59 @@ func (p *Pods) login(ctx context.Context, repository string,
 	}
 	if why != "" {
 		p.tellNoSecret(ctx, vm, why)
-		return nil, fmt.Errorf("login for %s: %s: %w", repository, why, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("login for %s: %s: %w", repository, why, errdefs.ErrUnavailable) // until it is mended
 	}
 	return login, nil
 }
 
-// bound answers the VM of a uid, if its record or its pending deletions say that the caller may log in. The cache says
-// where to look, and no more.
-func (p *Pods) bound(ctx context.Context, uid string,
-	may func(*nodev1.Record, []*nodev1.Owed) bool) (types.NamespacedName, error) {
-	none, all := types.NamespacedName{}, &v1alpha1.VMRecordList{}
+// bound answers the VM of a uid to which a repository was given. Its record or its pending deletions have to say that
+// the caller may log in. The cache says where to look, and no more.
+func (p *Pods) bound(ctx context.Context, uid, repository string,
+	may func(*nodev1.Record, []*nodev1.Owed) bool) (vm types.NamespacedName, given bool, err error) {
+	all, known := &v1alpha1.VMRecordList{}, false
 	if err := p.Cached.List(ctx, all, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy); err != nil {
-		return none, unread(fmt.Errorf("find the record: %w", err))
-	}
-	if len(all.Items) == 0 {
-		return none, fmt.Errorf("no record of VM %q is known here yet: %w", uid, errdefs.ErrUnavailable)
+		return vm, false, unread(fmt.Errorf("find the record: %w", err))
 	}
 	for i := range all.Items {
 		o := &v1alpha1.VMRecord{}
 		there, err := p.View.Get(ctx, types.NamespacedName{Name: all.Items[i].Name}, o)
 		if err != nil {
-			return none, unread(err)
+			return vm, false, unread(err)
+		}
+		if !there {
+			continue
 		}
 		rec, _, err := store.Record(o)
 		if err != nil {
-			return none, err
+			return vm, false, err
 		}
 		owed, err := store.Owed(o)
 		if err != nil {
-			return none, err
+			return vm, false, err
 		}
 		if rec.GetUid() != uid {
 			rec = nil
 		}
-		if there && may(rec, owed) {
-			key, _ := store.NameOf(&nodev1.VM{Namespace: o.Spec.VM.Namespace, Id: o.Spec.VM.ID})
-			return key, nil
+		known = true
+		if !decide.GivenPlace(repository, rec, owed) {
+			continue
+		}
+		if given = true; may(rec, owed) {
+			vm, _ = store.NameOf(&nodev1.VM{Namespace: o.Spec.VM.Namespace, Id: o.Spec.VM.ID})
+			return vm, true, nil
 		}
 	}
-	return none, fmt.Errorf("the node has neither that VM, nor an operation or a deletion there: %w",
-		errdefs.ErrPermissionDenied)
+	switch {
+	case !known:
+		return vm, false, fmt.Errorf("no record of VM %q is known here yet: %w", uid, errdefs.ErrUnavailable)
+	case given:
+		return vm, true, fmt.Errorf("the node has neither that VM, nor an operation or a deletion there: %w",
+			errdefs.ErrPermissionDenied)
+	}
+	return vm, false, nil
 }
 
-// classOf is the class whose Secret counts.
+// classOf is the class whose Secret counts; nil: none does.
 func (p *Pods) classOf(ctx context.Context, all []v1alpha1.VMSnapshotClass, prefix string,
 	vm types.NamespacedName) (*v1alpha1.VMSnapshotClass, error) {
 	ns := &corev1.Namespace{}
@@ -141,7 +158,10 @@ func (p *Pods) classOf(ctx context.Context, all []v1alpha1.VMSnapshotClass, pref
 		ns = nil
 	}
 	found := decide.Secrets(all, prefix, ns)
-	if len(found) == 1 {
+	switch len(found) {
+	case 0:
+		return nil, nil
+	case 1:
 		return found[0], nil
 	}
 	var names []string
@@ -149,7 +169,7 @@ func (p *Pods) classOf(ctx context.Context, all []v1alpha1.VMSnapshotClass, pref
 		names = append(names, c.Name)
 	}
 	return nil, fmt.Errorf("VMSnapshotClasses %s have one spec.repository and different Secrets in spec.pullSecretRef. "+
-		"An administrator names one Secret in all of them: %w", strings.Join(names, ", "), errdefs.ErrFailedPrecondition)
+		"An administrator names one Secret in all of them: %w", strings.Join(names, ", "), errdefs.ErrUnavailable)
 }
 
 // tellNoSecret tells the VirtualMachine of a VM that its class gives no login. The operation that fails says it too.

@@ -110,6 +110,15 @@ func (a asking) pushes(repository, text string) error {
 	return nil
 }
 
+// refused asks for a login that cannot be had now, and tells why. It asks once: a node goes on to ask.
+func (a asking) refused(repository string) error {
+	login, err := a.Login(a.w.t.Context(), &nodev1.LoginRequest{Repository: repository})
+	if login.GetPassword() != "" {
+		a.w.t.Errorf("node %s got a login for %s", a.node, repository)
+	}
+	return err
+}
+
 func loginSecret(namespace, host, password string) *corev1.Secret {
 	auth := base64.StdEncoding.EncodeToString([]byte("godwit:" + password))
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "registry"},
@@ -190,6 +199,19 @@ func TestLoginOfAClass(t *testing.T) {
 	if err := b.pushes(repository, "2"); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("a node with another VM of the class: %v", err)
 	}
+	// A VM without a class, whose node has always stored there: its own login counts, and it gets no other.
+	own := vm.DeepCopy()
+	own.ObjectMeta = metav1.ObjectMeta{Name: "unclassed", Namespace: "default"}
+	own.Spec.SnapshotClassName = ""
+	put(own)
+	w.running("unclassed", "a")
+	unclassed := host + "/locked/" + string(own.UID)
+	if err := a.refused(unclassed); err != nil {
+		t.Errorf("a VM that has no class is refused its own node's place: %v", err)
+	}
+	if err := a.pushes(unclassed, "1"); !errdefs.IsUnauthorized(err) {
+		t.Errorf("push of a VM without a class got a login: %v", err)
+	}
 	for _, of := range []string{host + "/locked", host + "/locked/" + string(vm.UID) + "/x", host + "/locked/locked"} {
 		if login, err := a.Login(t.Context(), &nodev1.LoginRequest{Repository: of}); login.GetPassword() != "" {
 			t.Errorf("a login for %s: %v", of, err)
@@ -208,7 +230,7 @@ func TestLoginOfAClass(t *testing.T) {
 	w.mu.Lock()
 	w.noSecrets = true
 	w.mu.Unlock()
-	if err := a.pushes(repository, "4"); !errdefs.IsUnavailable(err) {
+	if err := a.refused(repository); !errdefs.IsUnavailable(err) {
 		t.Errorf("push while the API server does not answer: %v", err)
 	}
 	w.mu.Lock()
@@ -217,7 +239,7 @@ func TestLoginOfAClass(t *testing.T) {
 	if err := w.api.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.pushes(repository, "4"); !errdefs.IsFailedPrecondition(err) ||
+	if err := a.refused(repository); !errdefs.IsUnavailable(err) ||
 		!strings.Contains(err.Error(), "VMSnapshotClass locked has spec.pullSecretRef: Secret godwit-system/registry") {
 		t.Errorf("push without the Secret: %v", err)
 	}
@@ -232,7 +254,7 @@ func TestLoginOfAClass(t *testing.T) {
 	if err := w.api.Update(t.Context(), class); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.pushes(repository, "5"); !errdefs.IsFailedPrecondition(err) ||
+	if err := a.refused(repository); !errdefs.IsUnavailable(err) ||
 		!strings.Contains(err.Error(), "may not be read by godwit-operator") {
 		t.Errorf("push with a Secret that the operator may not read: %v", err)
 	}

@@ -1,9 +1,11 @@
 package decide
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,33 +18,44 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// MayLogIn reports whether a node has something to do in a repository by what the controller itself has written: it has
-// the VM, or an operation brings the VM to it or from it, or it is to delete a snapshot there. The place has to be one
-// that the controller has given to the VM: no node can name one for itself.
+// GivenPlace reports whether the controller itself has given a repository to a VM: by the record, the open operation, a
+// snapshot, or one that is to be deleted. No node can name such a place for itself. No class counts in any other.
+func GivenPlace(repository string, rec *nodev1.Record, owed []*nodev1.Owed) bool {
+	lies := func(ref *nodev1.SnapshotRef) bool { return ref.GetGiven() && ref.GetRepository() == repository }
+	return record.Given(rec, rec.GetOperation(), repository) || slices.ContainsFunc(rec.GetSnapshots(), lies) ||
+		slices.ContainsFunc(owed, func(o *nodev1.Owed) bool { return lies(o.GetSnapshot()) })
+}
+
+// MayLogIn reports whether a node has something to do in a place that was given: it has the VM, or an operation brings
+// the VM to it or from it, or it is to delete a snapshot there.
 func MayLogIn(node, repository string, rec *nodev1.Record, owed []*nodev1.Owed) bool {
 	if node == "" {
 		return false
 	}
 	op := rec.GetOperation()
-	if op.GetSource() == node || op.GetDestination() == node || rec.GetOwner().GetNode() == node {
-		lies := func(ref *nodev1.SnapshotRef) bool { return ref.GetGiven() && ref.GetRepository() == repository }
-		if record.Given(rec, op, repository) || slices.ContainsFunc(rec.GetSnapshots(), lies) {
-			return true
-		}
+	if (op.GetSource() == node || op.GetDestination() == node || rec.GetOwner().GetNode() == node) &&
+		GivenPlace(repository, rec, nil) {
+		return true
 	}
 	return slices.ContainsFunc(owed, func(o *nodev1.Owed) bool {
-		return o.GetSnapshot().GetGiven() && o.GetSnapshot().GetRepository() == repository && record.Deleter(o) == node
+		return GivenPlace(repository, nil, []*nodev1.Owed{o}) && record.Deleter(o) == node
 	})
 }
 
-// Secrets are those that classes have for the repositories below a prefix, each of them once.
+// Secrets are those that classes have for the repositories below a prefix, each of them once. There is none for a
+// namespace that only classes without a Secret allow: its VMs log in as their nodes do.
 func Secrets(all []v1alpha1.VMSnapshotClass, prefix string,
 	namespace *corev1.Namespace) (found []*v1alpha1.VMSnapshotClass) {
 	var allowed []*v1alpha1.VMSnapshotClass
+	open := false // to the namespace, without a Secret
 	for i := range all {
 		c := &all[i]
 		same := func(other *v1alpha1.VMSnapshotClass) bool { return *other.Spec.PullSecretRef == *c.Spec.PullSecretRef }
-		if c.Spec.Repository != prefix || c.Spec.PullSecretRef == nil {
+		if c.Spec.Repository != prefix {
+			continue
+		}
+		if c.Spec.PullSecretRef == nil {
+			open = open || allows(c, namespace)
 			continue
 		}
 		if !slices.ContainsFunc(found, same) {
@@ -52,7 +65,7 @@ func Secrets(all []v1alpha1.VMSnapshotClass, prefix string,
 			allowed = append(allowed, c)
 		}
 	}
-	if len(allowed) > 0 {
+	if len(allowed) > 0 || open {
 		return allowed
 	}
 	return found // the record proves that a class of this repository allowed the namespace once
@@ -87,9 +100,10 @@ func LoginOf(secret *corev1.Secret, repository string) (login *nodev1.LoginRespo
 	}
 	best, length := (*entry)(nil), -1
 	wanted := canonical(repository)
-	for of, e := range file.Auths {
+	for _, of := range slices.SortedFunc(maps.Keys(file.Auths), plainest) {
 		at := place(of)
 		if (at == wanted || strings.HasPrefix(wanted, at+"/")) && len(at) > length {
+			e := file.Auths[of]
 			best, length = &e, len(at)
 		}
 	}
@@ -101,6 +115,9 @@ func LoginOf(secret *corev1.Secret, repository string) (login *nodev1.LoginRespo
 	}
 	return login, ""
 }
+
+// plainest has the shortest of several names of one place come first: HOST goes before a URL.
+func plainest(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
 // place is what an entry of a docker configuration is of: HOST, or HOST/PATH as kubelets take it.
 func place(entry string) string {

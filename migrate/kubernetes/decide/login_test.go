@@ -16,7 +16,7 @@ import (
 
 // A node gets a login for the place of a VM that it has, or that comes to it or leaves it. It also gets one where it is
 // to delete. The controller must have given that place to the VM. What a node has written into the record counts for
-// nothing.
+// nothing: in such a place its own login counts, and no class has a say.
 func TestMayLogIn(t *testing.T) {
 	const at = "reg.example/gold/u1"
 	given := func(rec *nodev1.Record) *nodev1.Record { rec.Uid, rec.Prefix = "u1", "reg.example/gold"; return rec }
@@ -27,36 +27,41 @@ func TestMayLogIn(t *testing.T) {
 	owed := func(o *nodev1.Owed) []*nodev1.Owed { return []*nodev1.Owed{o} }
 	onA := &nodev1.Owner{Node: "a"}
 	for name, test := range map[string]struct {
-		node string
-		rec  *nodev1.Record
-		owed []*nodev1.Owed
-		may  bool
+		node  string
+		rec   *nodev1.Record
+		owed  []*nodev1.Owed
+		given bool
+		may   bool
 	}{
-		"it has the VM":          {"a", given(&nodev1.Record{Owner: onA}), nil, true},
-		"another has it":         {"b", given(&nodev1.Record{Owner: onA}), nil, false},
-		"nobody asks":            {"", given(&nodev1.Record{}), nil, false},
-		"it had the VM":          {"h", op(nil), nil, false},
-		"the VM leaves it":       {"s", op(&nodev1.Operation{Source: "s"}), nil, true},
-		"the VM comes to it":     {"d", op(&nodev1.Operation{Destination: "d"}), nil, true},
-		"an operation of others": {"x", op(&nodev1.Operation{Source: "s", Destination: "d"}), nil, false},
+		"it has the VM":          {"a", given(&nodev1.Record{Owner: onA}), nil, true, true},
+		"another has it":         {"b", given(&nodev1.Record{Owner: onA}), nil, true, false},
+		"nobody asks":            {"", given(&nodev1.Record{}), nil, true, false},
+		"it had the VM":          {"h", op(nil), nil, true, false},
+		"the VM leaves it":       {"s", op(&nodev1.Operation{Source: "s"}), nil, true, true},
+		"the VM comes to it":     {"d", op(&nodev1.Operation{Destination: "d"}), nil, true, true},
+		"an operation of others": {"x", op(&nodev1.Operation{Source: "s", Destination: "d"}), nil, true, false},
 		"a checkpoint that is ordered": {"a", &nodev1.Record{Uid: "u1", Owner: onA,
-			Operation: &nodev1.Operation{Source: "a", Prefix: "reg.example/gold"}}, nil, true},
+			Operation: &nodev1.Operation{Source: "a", Prefix: "reg.example/gold"}}, nil, true, true},
 		"a snapshot that was ordered": {"a", &nodev1.Record{Uid: "u1", Owner: onA,
-			Snapshots: []*nodev1.SnapshotRef{ref}}, nil, true},
-		"a place that it has written itself": {"a", &nodev1.Record{Uid: "u1", Owner: onA, Repository: at,
+			Snapshots: []*nodev1.SnapshotRef{ref}}, nil, true, true},
+		"where its node has always stored": {"a", &nodev1.Record{Uid: "u1", Owner: onA, Repository: at,
 			Operation: &nodev1.Operation{Source: "a", Repository: at}, Snapshots: []*nodev1.SnapshotRef{{Repository: at}}},
-			nil, false},
-		"another VM's place": {"a", &nodev1.Record{Uid: "u2", Prefix: "reg.example/gold", Owner: onA}, nil, false},
-		"it is to delete":    {"m", nil, owed(&nodev1.Owed{Snapshot: ref}), true},
-		"another deletes":    {"m", nil, owed(&nodev1.Owed{Snapshot: ref, Payer: "p"}), false},
+			nil, false, false},
+		"a VM without a class": {"a", &nodev1.Record{Uid: "u1", Owner: onA}, nil, false, false},
+		"another VM's place":   {"a", &nodev1.Record{Uid: "u2", Prefix: "reg.example/gold", Owner: onA}, nil, false, false},
+		"it is to delete":      {"m", nil, owed(&nodev1.Owed{Snapshot: ref}), true, true},
+		"another deletes":      {"m", nil, owed(&nodev1.Owed{Snapshot: ref, Payer: "p"}), true, false},
 		"a deletion elsewhere": {"m", nil, owed(&nodev1.Owed{Snapshot: &nodev1.SnapshotRef{Repository: "reg.example/x/u1",
-			Given: true, Node: "m"}}), false},
+			Given: true, Node: "m"}}), false, false},
 		"a deletion that a node has made up": {"m", nil, owed(&nodev1.Owed{Snapshot: &nodev1.SnapshotRef{Repository: at,
-			Node: "m"}}), false},
+			Node: "m"}}), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := decide.MayLogIn(test.node, at, test.rec, test.owed); got != test.may {
 				t.Errorf("%t, want %t", got, test.may)
+			}
+			if got := decide.GivenPlace(at, test.rec, test.owed); got != test.given {
+				t.Errorf("given: %t, want %t", got, test.given)
 			}
 		})
 	}
@@ -106,6 +111,15 @@ func TestLoginOf(t *testing.T) {
 			}
 		})
 	}
+	twice := &corev1.Secret{Type: corev1.SecretTypeDockerConfigJson}
+	twice.Data = map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"https://reg.example/v1/":{"auth":"` +
+		auth("old:p") + `"},"reg.example":{"auth":"` + auth("u:p") + `"},"http://reg.example":{"auth":"` + auth("x:p") +
+		`"}}}`)}
+	for range 50 { // in whatever order a map has
+		if login, why := decide.LoginOf(twice, "reg.example/vms/u1"); login.GetUsername() != "u" {
+			t.Fatalf("of three entries of one registry: %v, %q", login.GetUsername(), why)
+		}
+	}
 	hub := &corev1.Secret{Type: corev1.SecretTypeDockerConfigJson}
 	hub.Data = map[string][]byte{corev1.DockerConfigJsonKey: []byte(
 		`{"auths":{"https://` + name.DefaultRegistry + `/v1/":{"auth":"` + auth("u:p") + `"}}}`)}
@@ -127,13 +141,16 @@ func TestSecretsOfARepository(t *testing.T) {
 	ns := hasClass().Namespace
 	all := []v1alpha1.VMSnapshotClass{*classOf("none"), *classOf("a", with("s1")), *classOf("b", with("s1")),
 		*classOf("c", with("s2"), others)}
+	open := *classOf("open", func(c *v1alpha1.VMSnapshotClass) { c.Spec.Repository = "r/p" })
 	for name, test := range map[string]struct {
 		all  []v1alpha1.VMSnapshotClass
 		ns   *corev1.Namespace
 		want string
 	}{
 		"allowed": {all, ns, "a"}, "of no namespace": {all, nil, "a c"}, "none allows it any more": {all[3:], ns, "c"},
-		"no login": {all[:1], ns, ""}, "two": {append(all[1:2:2], *classOf("d", with("s3"))), ns, "a d"},
+		"no login": {all[:1], ns, ""}, "the node's own": {append(all[3:4:4], open), ns, ""},
+		"both allow it": {append(all[1:2:2], open), ns, "a"},
+		"two":           {append(all[1:2:2], *classOf("d", with("s3"))), ns, "a d"},
 	} {
 		var got []string
 		for _, c := range decide.Secrets(test.all, "r/p", test.ns) {
