@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/stream"
 	"godwit.dev/godwit/snapshot/worker"
 )
@@ -37,12 +38,13 @@ type fakeStore struct {
 	untabled   string          // why that has no page table
 	late       chan struct{}   // and for this one after that of a checkpoint
 	failUpload bool
-	pages      chan struct{} // if set, LazyFill waits for it
-	settles    chan func()   // called when it has been told that the VM wants nothing
-	lacks      string        // for what
-	fills      int           // so many workers have brought RAM
-	dead       int           // so many of them died
-	spent      bool          // each of them dies after its last order
+	pages      chan struct{}            // if set, LazyFill waits for it
+	settles    chan func()              // called when it has been told that the VM wants nothing
+	lacks      string                   // for what
+	fills      int                      // so many workers have brought RAM
+	dead       int                      // so many of them died
+	spent      bool                     // each of them dies after its last order
+	takes      func(store.Config) error // LazyFill's way to the registry; nil: each one will do
 }
 
 func (s *fakeStore) wait(ctx context.Context, c chan struct{}) error {
@@ -137,6 +139,11 @@ func (s *fakeStore) LazyFill(ctx context.Context, j worker.LazyJob, notify func(
 	}()
 	if err := s.wait(ctx, s.pages); err != nil {
 		return err
+	}
+	if s.takes != nil {
+		if err := s.takes(j.Store); err != nil {
+			return err
+		}
 	}
 	s.mu.Lock()
 	s.fills++

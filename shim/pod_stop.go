@@ -139,11 +139,12 @@ func (e *failedStop) Unwrap() error { return e.error }
 
 var errStopWaits = fmt.Errorf("another operation is open: %w", errdefs.ErrUnavailable)
 
-// passes reports whether what was in the way may be gone in a while.
+// passes reports whether what was in the way may be gone in a while. A login that a registry takes no more may be
+// changed: the next try asks for it anew.
 func passes(err error) bool {
 	var held *record.HeldError
-	return errdefs.IsUnavailable(err) || errdefs.IsResourceExhausted(err) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.As(err, &held) && held.Record.GetOperation() != nil
+	return errdefs.IsUnavailable(err) || errdefs.IsResourceExhausted(err) || errdefs.IsUnauthorized(err) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.As(err, &held) && held.Record.GetOperation() != nil
 }
 
 // ask asks why the pod is stopped, and again while nothing answers and there is time. With failed it tells why the

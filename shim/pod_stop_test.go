@@ -124,6 +124,7 @@ func TestPodStop(t *testing.T) {
 	soon := &nodev1.StoppingResponse{Hibernate: true, GraceMs: (stopMargin + 200*time.Millisecond).Milliseconds()}
 	away := fmt.Errorf("no operator: %w", errdefs.ErrUnavailable)
 	done, failed, passing := nodev1.Phase_PHASE_SUCCEEDED, "failed precondition", "unavailable"
+	noLogin := errdefs.ErrUnauthenticated.Error()
 	for name, test := range map[string]struct {
 		answers, orders []any
 		ends            bool          // the signals come to the guest
@@ -146,6 +147,8 @@ func TestPodStop(t *testing.T) {
 			fails: "registry is full"},
 		"a hibernate fails, and the next one does not": {answers: []any{hibernate}, orders: []any{passing, passing, done},
 			ordered: true, operations: 3},
+		"the registry takes the login no more, until it is changed": {answers: []any{hibernate},
+			orders: []any{noLogin, noLogin, done}, ordered: true, operations: 3},
 		"it is refused": {answers: []any{hibernate}, orders: []any{fmt.Errorf("no: %w", errdefs.ErrFailedPrecondition)},
 			ordered: true, ends: true, fails: "no"},
 		"the time is over": {answers: []any{short}, ends: true, fails: "terminationGracePeriodSeconds"},

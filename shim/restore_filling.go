@@ -11,9 +11,11 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/shim/journal"
+	"godwit.dev/godwit/snapshot/store"
 	"godwit.dev/godwit/snapshot/track"
 	"godwit.dev/godwit/snapshot/worker"
 )
@@ -29,6 +31,7 @@ type filling struct {
 	idle   chan time.Time // when it had wanted nothing for a moment
 	came   sync.Once
 	meets  sync.Once
+	login  *store.Login // of the last worker; of fill alone
 
 	mu          sync.Mutex
 	done, total uint64
@@ -120,7 +123,7 @@ func (f *filling) fillOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	at, err := vm.host.storeOf(ctx, f.Repository)
+	at, err := f.store(ctx)
 	if err != nil {
 		return err
 	}
@@ -147,6 +150,22 @@ func (f *filling) fillOnce(ctx context.Context) error {
 		return cause
 	}
 	return err
+}
+
+// store says how to reach the snapshot. While nothing answers, the login of before counts.
+func (f *filling) store(ctx context.Context) (store.Config, error) {
+	soon, cancel := context.WithTimeout(ctx, fillLogin)
+	defer cancel()
+	at, err := f.vm.host.storeOf(soon, f.Repository)
+	switch {
+	case err == nil:
+		f.login = at.Login
+	case record.Transient(err) && ctx.Err() == nil:
+		f.vm.log.Warn("the login of the registry is not known: the one of before is taken", "snapshot", f.Digest,
+			"error", err)
+		at.Login, err = f.login, nil
+	}
+	return at, err
 }
 
 // missing answers the RAM that waits, as soon as it does.

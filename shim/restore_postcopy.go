@@ -9,10 +9,11 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Bounds between two workers of one fill, if they fail. Variables for the tests.
+// Times of a fill: the bounds between two workers of it, if they fail. Variables for the tests.
 var (
 	fillPause   = 200 * time.Millisecond
 	longestFill = 5 * time.Second
+	fillLogin   = 5 * time.Second // that a fill waits for its login: the VM may stand still meanwhile
 )
 
 // emptyBound is how long the end of a VM waits for that of its fill.

@@ -3,12 +3,14 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/snapshot/format"
@@ -159,6 +161,60 @@ func TestFillWaitingForTheFirstFrame(t *testing.T) {
 			}}, func(context.Context) error { whole = true; return nil })
 			if err != nil || !whole {
 				t.Errorf("whole %v, %v", whole, err)
+			}
+		})
+	}
+}
+
+// refusing is a store that refuses the login of so many calls.
+type refusing struct {
+	store.Store
+	with error
+	n    atomic.Int32
+}
+
+func (s *refusing) Get(ctx context.Context, o store.Object) (io.ReadCloser, error) {
+	if s.n.Add(-1) >= 0 {
+		return nil, s.with
+	}
+	return s.Store.Get(ctx, o)
+}
+
+// A login that a store refuses again and again ends a fill with that: the next one may have another login. Refused once
+// it is tried again, as what has other reasons always is.
+func TestFillWaitingWithARefusedLogin(t *testing.T) {
+	for name, c := range map[string]struct {
+		with  error
+		calls int32
+		wants bool // a page
+		ends  bool
+	}{
+		"a page":     {errdefs.ErrUnauthenticated, 1 << 30, true, true},
+		"the rest":   {errdefs.ErrPermissionDenied, 1 << 30, false, true},
+		"once":       {errdefs.ErrUnauthenticated, 1, true, false},
+		"other":      {errdefs.ErrUnavailable, 50, true, false},
+		"other rest": {errdefs.ErrDataLoss, 50, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			patience := quick
+			if patience.Idle = time.Millisecond; c.wants && c.ends {
+				patience.LongestIdle = time.Hour // the rest never comes
+			}
+			w := newWorld(t, 66)
+			_, s := w.stored(t)
+			st := &refusing{Store: w.st, with: fmt.Errorf("pack: %w", c.with)}
+			st.n.Store(c.calls)
+			s.store = st
+			ram := newLazyRAM(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if c.wants {
+				run := s.index.Spaces[0].Runs[0]
+				go ram.touch(ctx, int64(run.Page)*format.PageSize)
+			}
+			err := s.FillWaiting(ctx, "ram0", ram, FillOptions{patience: patience}, func(context.Context) error { return nil })
+			if c.ends != errors.Is(err, c.with) || !c.ends && err != nil {
+				t.Errorf("ends with %v", err)
 			}
 		})
 	}

@@ -42,6 +42,9 @@ type Config struct {
 	Log        Log       `toml:"log"`
 	Logs       Logs      `toml:"logs"`
 
+	// Kubernetes says that the set-up of a Kubernetes node has written one of the files.
+	Kubernetes bool `toml:"-"`
+
 	// Renamed are the keys that a file has by their old names, each once.
 	Renamed []Renamed `toml:"-"`
 }

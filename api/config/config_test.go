@@ -293,3 +293,24 @@ func TestPathIsAbsolute(t *testing.T) {
 		t.Errorf("Path of the default = %q", got)
 	}
 }
+
+// A node is one of Kubernetes by the files that its set-up writes, and by no key: a shim of the release before reads
+// the same files.
+func TestKubernetes(t *testing.T) {
+	for name, want := range map[string]bool{"kubernetes-node.toml": true, "10-kubernetes.toml": false,
+		"kubernetes-node.bak": false} {
+		dir := t.TempDir()
+		main, more := filepath.Join(dir, "config.toml"), filepath.Join(dir, "config.d")
+		if err := errors.Join(os.WriteFile(main, nil, 0o600), os.Mkdir(more, 0o700),
+			os.WriteFile(filepath.Join(more, name), []byte("node = \"a\"\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Load(main)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Kubernetes != want {
+			t.Errorf("%s: %t", name, c.Kubernetes)
+		}
+	}
+}

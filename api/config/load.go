@@ -18,6 +18,9 @@ const (
 	DefaultPath = "/etc/godwit/config.toml"
 	// PathVariable of the environment names the file where the caller does not.
 	PathVariable = "GODWIT_CONFIG"
+	// KubernetesPrefix of the files in config.d that the set-up of a Kubernetes node writes. It is no key: a shim of the
+	// release before reads these files too, and knows no new one.
+	KubernetesPrefix = "kubernetes-"
 )
 
 // Load reads path, else the file that GODWIT_CONFIG names, else DefaultPath. It then reads
@@ -101,6 +104,7 @@ func dropIns(dir string, c *Config) error {
 		if err := decode(path, data, c); err != nil {
 			return err
 		}
+		c.Kubernetes = c.Kubernetes || strings.HasPrefix(e.Name(), KubernetesPrefix)
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ import (
 	"godwit.dev/godwit/shim/program"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/starts"
+	snapshotstore "godwit.dev/godwit/snapshot/store"
 )
 
 // daemon joins the parts of godwitd.
@@ -80,9 +81,7 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 		return nil, err
 	}
 	snapshots := registry.New(cfg)
-	if d.remote != nil {
-		snapshots.Logins = record.PodsClient{Client: d.remote}
-	}
+	snapshots.Logins = d.logins()
 	d.snapshots = snapshots
 	if d.tasks, err = tasks.New(cfg, path, snapshots.Spec); err != nil {
 		return nil, err
@@ -137,6 +136,15 @@ func newDaemon(ctx context.Context, cfg *config.Config, path string) (_ *daemon,
 	d.shims = &adoption.Adopter{Config: cfg, ConfigPath: path, Machines: d.machines, Containers: d.tasks}
 	d.node = d.newService(cfg)
 	return d, nil
+}
+
+// logins are asked for before each push and pull; nil: the node's own login counts. Only operators of Kubernetes have
+// some: elsewhere a registry is reached while no controller answers.
+func (d *daemon) logins() snapshotstore.Logins {
+	if d.remote == nil || !d.config.Kubernetes {
+		return nil
+	}
+	return record.PodsClient{Client: d.remote}
 }
 
 // newService makes what clients of this node are served by.

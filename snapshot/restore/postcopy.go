@@ -57,7 +57,8 @@ func Check(ctx context.Context, src Source) error {
 // Postcopy brings the pages of a space to a VM that runs: those that it waits for first, the
 // others after them, as soon as it wants none for a while. What cannot be read, or is not what the
 // index says, is tried again until ctx ends, and told as Progress: the VM waits, since nothing else
-// may stand there. Once all is there Postcopy calls whole, while it answers on.
+// may stand there. A store that goes on to refuse the login is an error: the next Postcopy may have another one. Once
+// all is there Postcopy calls whole, while it answers on.
 //
 // A table is made of all spaces; that it cannot be written costs the next push time, no more.
 func Postcopy(ctx context.Context, src Source, space string, ram Waiting, o Options,
@@ -72,11 +73,12 @@ func Postcopy(ctx context.Context, src Source, space string, ram Waiting, o Opti
 	if f.post.space < 0 {
 		return fmt.Errorf("space %s: the snapshot has none: %w", space, errdefs.ErrInvalidArgument)
 	}
-	serve, stop := context.WithCancel(ctx)
+	outer, refused := context.WithCancelCause(ctx)
+	defer refused(nil)
+	serve, stop := context.WithCancel(outer)
 	defer stop()
-	f.post.ctx = serve
-	outer := ctx
-	g, ctx := errgroup.WithContext(ctx)
+	f.post.ctx, f.post.refused = serve, refused
+	g, ctx := errgroup.WithContext(outer)
 	g.Go(func() error {
 		err := ram.Serve(serve, f.post.fault)
 		if serve.Err() != nil {
@@ -107,6 +109,7 @@ func Postcopy(ctx context.Context, src Source, space string, ram Waiting, o Opti
 type postcopy struct {
 	f        *filler
 	ctx      context.Context // ends when no fault is served any more
+	refused  context.CancelCauseFunc
 	space    int
 	ram      Waiting
 	patience Patience
@@ -258,6 +261,11 @@ func (r *attempts) after(ctx context.Context, err error) bool {
 	}
 	r.pause.Min, r.pause.Max = r.f.post.patience.Pause, r.f.post.patience.LongestPause
 	r.failed = true
+	// Not at once: the next one reads again what is there already.
+	if (errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err)) && r.pause.Longest() {
+		r.f.post.refused(err)
+		return false
+	}
 	r.f.post.note(err.Error())
 	r.pause.Wait(ctx)
 	return ctx.Err() == nil

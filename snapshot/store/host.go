@@ -55,7 +55,8 @@ func newHost(cfg Config, e endpoint, repo name.Repository) (*host, error) {
 		return nil, fmt.Errorf("registry host %q: %w", e.host, err)
 	}
 	var auth authn.Authenticator
-	if cfg.Login != nil && own.RegistryStr() == repo.RegistryStr() {
+	// By http, where the configuration wants TLS, everybody on the way would read it.
+	if cfg.Login != nil && own.RegistryStr() == repo.RegistryStr() && (cfg.PlainHTTP || !e.plain()) {
 		auth = cfg.Login.authenticator()
 	} else if auth, err = credentials(cfg.DockerConfig, own); err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	backoff "godwit.dev/godwit/internal/retry"
 )
 
 // Login is what a registry is told in place of what a docker configuration has. It is in memory alone, and in the pipe
@@ -41,18 +42,24 @@ type Logins interface {
 	Login(ctx context.Context, req *nodev1.LoginRequest) (*nodev1.LoginResponse, error)
 }
 
-// loginBound of one question. A push or a restore waits for it, while the VM runs or before it does.
-const loginBound = 20 * time.Second
+// A push or a restore waits for the answer, while the VM runs or before it does.
+const (
+	// loginBound is longer than it takes until another operator leads, after one was killed.
+	loginBound        = time.Minute
+	loginTry          = 20 * time.Second // of one question
+	loginPause        = 500 * time.Millisecond
+	longestLoginPause = 5 * time.Second
+)
 
 // WithLogin adds the login that a controller has for the repository; where it has none, the node's own counts. It is
-// asked each time, so a secret that was changed counts at once. An error is never "none".
+// asked each time, so a secret that was changed counts at once. An error is never "none": what may pass is asked again.
 func (c Config) WithLogin(ctx context.Context, from Logins) (Config, error) {
 	if strings.HasPrefix(c.Repository, LayoutPrefix) {
 		return c, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, loginBound)
 	defer cancel()
-	got, err := from.Login(ctx, &nodev1.LoginRequest{Repository: c.Repository})
+	got, err := askLogin(ctx, from, c.Repository)
 	if errdefs.IsNotImplemented(err) {
 		return c, nil
 	}
@@ -65,4 +72,19 @@ func (c Config) WithLogin(ctx context.Context, from Logins) (Config, error) {
 		c.Login = &login
 	}
 	return c, nil
+}
+
+// askLogin asks until there is an answer, an error that does not pass, or the end of ctx.
+func askLogin(ctx context.Context, from Logins, repository string) (*nodev1.LoginResponse, error) {
+	for pause := (backoff.Backoff{Min: loginPause, Max: longestLoginPause}); ; {
+		once, cancel := context.WithTimeout(ctx, loginTry)
+		got, err := from.Login(once, &nodev1.LoginRequest{Repository: repository})
+		cancel()
+		if !errdefs.IsUnavailable(err) && !errdefs.IsDeadlineExceeded(err) {
+			return got, err
+		}
+		if pause.Wait(ctx); ctx.Err() != nil {
+			return nil, err
+		}
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -47,7 +49,6 @@ func TestWithLogin(t *testing.T) {
 		"a wrong one":       {answers{login: wrong}, isNil, errdefs.IsUnauthorized},
 		"the node's own":    {answers{login: &nodev1.LoginResponse{}}, isNil, errdefs.IsUnauthorized},
 		"no Kubernetes":     {answers{err: errdefs.ErrNotImplemented}, isNil, errdefs.IsUnauthorized},
-		"no answer":         {answers{err: errdefs.ErrUnavailable}, errdefs.IsUnavailable, nil},
 		"it is refused":     {answers{err: errdefs.ErrPermissionDenied}, errdefs.IsPermissionDenied, nil},
 		"an unusual answer": {answers{err: errors.New("x")}, isErr, nil},
 	} {
@@ -70,6 +71,60 @@ func TestWithLogin(t *testing.T) {
 	layout := store.Config{Repository: store.LayoutPrefix + t.TempDir()}
 	if cfg, err := layout.WithLogin(t.Context(), none); err != nil || cfg.Login != nil || len(none.asked) != 0 {
 		t.Errorf("of a directory a login was asked: %v, %v", none.asked, err)
+	}
+}
+
+// later is a controller that has no answer at first.
+type later struct {
+	answers
+	begun time.Time
+	after time.Duration
+	hangs bool // until the question is given up
+}
+
+func (l *later) Login(ctx context.Context, r *nodev1.LoginRequest) (*nodev1.LoginResponse, error) {
+	if time.Since(l.begun) >= l.after {
+		return l.answers.Login(ctx, r)
+	}
+	if l.hangs {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return nil, fmt.Errorf("no operator leads: %w", errdefs.ErrUnavailable)
+}
+
+// While another operator begins to lead, and while a Secret is mended, the login is asked for again. That has a bound,
+// and the time of the caller is one too.
+func TestWithLoginAsksAgain(t *testing.T) {
+	right := &nodev1.LoginResponse{Username: "u", Password: "p"}
+	of := func(least, most time.Duration) [2]time.Duration { return [2]time.Duration{least, most} }
+	for name, test := range map[string]struct {
+		from  later
+		bound time.Duration // of the caller
+		ok    func(error) bool
+		took  [2]time.Duration // at least, and at most
+	}{
+		"a lease changes": {later{after: 45 * time.Second}, time.Hour, isNil, of(45*time.Second, time.Minute)},
+		"it hangs once": {later{after: 10 * time.Second, hangs: true}, time.Hour, isNil,
+			of(15*time.Second, 30*time.Second)},
+		"nothing ever leads": {later{after: time.Hour}, time.Hour, errdefs.IsUnavailable, of(time.Minute, time.Minute)},
+		"the caller is over": {later{after: time.Hour}, 7 * time.Second, errdefs.IsUnavailable,
+			of(7*time.Second, 7*time.Second)},
+		"a refusal is an end": {later{answers: answers{err: errdefs.ErrPermissionDenied}}, time.Hour,
+			errdefs.IsPermissionDenied, of(0, 0)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), test.bound)
+				defer cancel()
+				test.from.begun, test.from.login = time.Now(), right
+				cfg, err := store.Config{Repository: "r/u"}.WithLogin(ctx, &test.from)
+				took := time.Since(test.from.begun)
+				if !test.ok(err) || took < test.took[0] || took > test.took[1] || (err == nil) != (cfg.Login != nil) {
+					t.Errorf("%v after %v", err, took)
+				}
+			})
+		})
 	}
 }
 
@@ -99,6 +154,37 @@ func TestMirrorGetsNoLogin(t *testing.T) {
 	}
 	if len(told) == 0 || strings.Join(told, "") != "" {
 		t.Errorf("the mirror was told %q", told)
+	}
+}
+
+// Where the configuration wants TLS, and hosts.toml has the registry itself without, the password stays here.
+func TestLoginIsNotSentInTheClear(t *testing.T) {
+	var told []string
+	clear := storetest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		told = append(told, q.Header.Get("Authorization"))
+		w.Header().Set("WWW-Authenticate", `Basic realm="m"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	host := strings.TrimPrefix(clear, "http://")
+	cfg := store.Config{Repository: host + "/p/uid1", DockerConfig: t.TempDir(),
+		Login: &store.Login{Username: storetest.User, Password: storetest.Password}}
+	_, a := noise(100)
+	for name, text := range map[string]string{
+		"a host":     fmt.Sprintf("server = %q\n[host.%q]\n", "https://"+host, clear),
+		"the server": fmt.Sprintf("server = %q\n", clear),
+	} {
+		cfg.HostsDir = hosts(t, host, text)
+		r, err := store.NewRegistry(cfg) // one try
+		if err != nil {
+			t.Fatal(err)
+		}
+		told = nil
+		if _, err := r.Stat(t.Context(), store.Blob(a.Digest)); err == nil {
+			t.Errorf("%s: it takes no login", name)
+		}
+		if len(told) == 0 || strings.Join(told, "") != "" {
+			t.Errorf("%s: was told %q", name, told)
+		}
 	}
 }
 

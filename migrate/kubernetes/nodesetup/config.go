@@ -19,7 +19,7 @@ import (
 
 const (
 	// prefix of the files that are written here. Those of an administrator on the node, with later names, override them.
-	prefix = "kubernetes-"
+	prefix = config.KubernetesPrefix
 	// containerdConfig is containerd's own, by its path on the host.
 	containerdConfig = "/etc/containerd/config.toml"
 	// imports has containerd read the files of packages.

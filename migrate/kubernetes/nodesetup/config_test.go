@@ -66,7 +66,7 @@ func TestConfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if cfg.Node != "a" || cfg.Peer.Listen != "10.0.0.7:7444" || cfg.Controller.Address != "c:7443" ||
-		cfg.VM.Memory != 1<<30 || cfg.Log.Level != "debug" {
+		cfg.VM.Memory != 1<<30 || cfg.Log.Level != "debug" || !cfg.Kubernetes {
 		t.Errorf("%+v", cfg)
 	}
 	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
