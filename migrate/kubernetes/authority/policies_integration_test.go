@@ -160,6 +160,52 @@ func TestRecordsPolicy(t *testing.T) {
 		"a pod's label taken off": "operator alone"})
 }
 
+// TestReplacesPolicy: a kubelet, or a controller that may change Nodes, does not say that a machine runs nothing any
+// more. Who may fence nodes, and who may do everything, does.
+func TestReplacesPolicy(t *testing.T) {
+	rights := func(name string, rules ...rbac.PolicyRule) client.Client {
+		makes(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}})
+		makes(t, &rbac.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
+		makes(t, &rbac.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name},
+			RoleRef:  rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: name},
+			Subjects: []rbac.Subject{{Kind: rbac.ServiceAccountKind, Namespace: system, Name: name}}})
+		return clientOf(t, as(t, name, nil))
+	}
+	changes := rbac.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes", "nodes/status"},
+		Verbs: []string{"get", "create", "patch", "update"}}
+	kubelet := rights("like-a-kubelet", changes)
+	fencer := rights("fencer", changes, rbac.PolicyRule{APIGroups: []string{"godwit.dev"}, Resources: []string{"nodes"},
+		Verbs: []string{"fence"}})
+	all := rights("all-rights", rbac.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
+	n := makes(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "replaced"}})
+	label := func(value string) string {
+		return fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, authority.LabelReplaces, value)
+	}
+	apitest.Eventually(t, "a refusal", func() (bool, error) {
+		err := patched(kubelet, n, label("early"))(t.Context())
+		return err != nil && strings.Contains(err.Error(), "may fence nodes"), nil
+	})
+	do := func(f func(context.Context) error) error { return f(t.Context()) }
+	status := func(ctx context.Context) error {
+		return kubelet.Status().Patch(ctx, n.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(label("3"))))
+	}
+	born := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "born",
+		Labels: map[string]string{authority.LabelReplaces: "4"}}}
+	for _, c := range []struct {
+		name, want string
+		err        error
+	}{
+		{"who may fence", "", do(patched(fencer, n, label("1")))},
+		{"who may do everything", "", do(patched(all, n, label("2")))},
+		{"a kubelet", "may fence nodes", do(patched(kubelet, n, label("3")))},
+		{"a kubelet, with its status", "may fence nodes", do(status)},
+		{"a kubelet that makes its Node", "may fence nodes", do(created(kubelet, born))},
+		{"a kubelet, of a labeled Node", "", do(patched(kubelet, n, `{"metadata":{"labels":{"x":"y"}}}`))},
+	} {
+		allowed(t, map[string]error{c.name: c.err}, map[string]string{c.name: c.want})
+	}
+}
+
 // TestUninstall: what is installed is not deleted while a VM runs, and can be while all sleep.
 func TestUninstall(t *testing.T) {
 	packaging := filepath.Join("..", "..", "..", "packaging", "kubernetes")

@@ -9,7 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -25,14 +27,23 @@ const Valid = 90 * 24 * time.Hour
 // again is when a lost race is looked at again.
 const again = 2 * time.Second
 
+// machines are what the records mean by the names of nodes, and which VMs they have there.
+type machines interface {
+	Machine(ctx context.Context, node string) (store.Machine, error)
+	SetMachine(ctx context.Context, node string, m store.Machine) error
+	Find(ctx context.Context, which recordstore.Which) (recordstore.Found, error)
+}
+
 // signer approves and signs the requests of nodes, and denies all others that name its signer.
 type signer struct {
 	cached    client.Reader
+	current   client.Reader // reads from the API server
 	requests  *kubernetes.Clientset
 	authority *pki.Authority
 	namespace string
 	self      string // the controller's name
-	records   *store.Store
+	records   machines
+	events    events.EventRecorder
 }
 
 // Join has a manager sign, and keep the CA, in the process that leads.
@@ -50,8 +61,8 @@ func Join(mgr manager.Manager, authority *pki.Authority, namespace, self string)
 	if err != nil {
 		return err
 	}
-	s := &signer{cached: mgr.GetClient(), requests: requests, authority: &ofNodes, namespace: namespace, self: self,
-		records: records}
+	s := &signer{cached: mgr.GetClient(), current: mgr.GetAPIReader(), requests: requests, authority: &ofNodes,
+		namespace: namespace, self: self, records: records, events: mgr.GetEventRecorder("godwit-operator")}
 	if err := ctrl.NewControllerManagedBy(mgr).Named("node-certificates").
 		For(&certificates.CertificateSigningRequest{}).Complete(s); err != nil {
 		return fmt.Errorf("sign certificates of nodes: %w", err)
@@ -74,14 +85,11 @@ func (s *signer) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 
 func (s *signer) answer(ctx context.Context, csr *certificates.CertificateSigningRequest) error {
 	v := judge(csr, s.namespace, s.self)
-	reason := "NotThisNode"
+	reason := notThisNode
 	if v.machine != "" {
-		denied, err := s.replaced(ctx, v)
-		if err != nil {
+		var err error
+		if v.denied, reason, err = s.replaced(ctx, v); err != nil {
 			return err
-		}
-		if denied != "" {
-			v.denied, reason = denied, "NodeMadeAgain"
 		}
 	}
 	api := s.requests.CertificatesV1().CertificateSigningRequests()
@@ -91,6 +99,10 @@ func (s *signer) answer(ctx context.Context, csr *certificates.CertificateSignin
 	case v.denied != "":
 		s.condition(csr, certificates.CertificateDenied, reason, v.denied)
 		_, err := api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{})
+		if err == nil && reason == madeAgain {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: v.node, UID: types.UID(v.machine)}}
+			s.events.Eventf(node, nil, corev1.EventTypeWarning, reason, "Certificate", "%.1000s", v.denied)
+		}
 		return err
 	case v.node == "":
 		return nil
@@ -109,27 +121,6 @@ func (s *signer) answer(ctx context.Context, csr *certificates.CertificateSignin
 	csr.Status.Certificate = chain
 	_, err = api.UpdateStatus(ctx, csr, metav1.UpdateOptions{})
 	return err
-}
-
-// replaced says why another machine does not get the name of a node yet; empty: it has the name from now on. With the
-// name it would say of each VM of the first machine that there is none, and the VM would run a second time.
-func (s *signer) replaced(ctx context.Context, v verdict) (string, error) {
-	before, err := s.records.Machine(ctx, v.node)
-	if err != nil || before == v.machine {
-		return "", err
-	}
-	if before != "" {
-		held, err := s.records.Find(ctx, recordstore.Which{Node: v.node})
-		if err != nil {
-			return "", err
-		}
-		if n := len(held.Records); n > 0 {
-			return fmt.Sprintf("Node %s was made again, and the one before (uid %s) has VMs, by the records: %d. If that "+
-				"machine runs nothing any more: kubectl label node %s %s=%s, and delete its VMs, or have them restored "+
-				"elsewhere (onNodeLoss)", v.node, before, n, v.node, LabelReplaces, before), nil
-		}
-	}
-	return "", s.records.SetMachine(ctx, v.node, v.machine)
 }
 
 func (*signer) condition(csr *certificates.CertificateSigningRequest, kind certificates.RequestConditionType, reason,

@@ -67,15 +67,18 @@ func as(t *testing.T, account string, pod *corev1.Pod) *rest.Config {
 	return config
 }
 
-// agent is the pod of the agent of a node.
-func agent(t *testing.T, node string) *corev1.Pod {
+// agent is the pod of the agent of a node, whose kubelet does not say which machine it is.
+func agent(t *testing.T, node string) *corev1.Pod { return agentOf(t, node, corev1.NodeSystemInfo{}) }
+
+// agentOf makes a Node as its kubelet does, and the pod of its agent.
+func agentOf(t *testing.T, node string, machine corev1.NodeSystemInfo) *corev1.Pod {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(server.REST())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
-		metav1.CreateOptions{})
+	_, err = client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node},
+		Status: corev1.NodeStatus{NodeInfo: machine}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ type Leader struct {
 	grace  time.Duration // at a shutdown
 	ask    []pods.AddressAnnotation
 	// machine is that of operator.View.
-	machine func(ctx context.Context, node string) (string, error)
+	machine func(ctx context.Context, node string) (store.Machine, error)
 	places  *places.Places
 	pods    *Pods
 

@@ -77,6 +77,17 @@ func (c Certificate) Ensure(ctx context.Context, now time.Time) (bool, error) {
 	return true, wish.Grant(c.Dir, chain)
 }
 
+// valid reports whether there is a certificate whose time is not over. With it the VMs of the node are looked after,
+// and its agent asks for the next one again.
+func (c Certificate) valid(now time.Time) bool {
+	id, err := pki.LoadOf(c.Node, pki.In(c.Dir))
+	if err != nil {
+		return false
+	}
+	end, _ := id.Expires()
+	return now.Before(end)
+}
+
 // ofCA reports whether the certificate is of the CA that the operator has. Where none is told, it is.
 func (c Certificate) ofCA(ctx context.Context, id *pki.Identity) (bool, error) {
 	ca, err := authority.Public(ctx, c.Client, c.Namespace)

@@ -66,7 +66,11 @@ func (s Setup) Run(ctx context.Context) error {
 	c := Certificate{Client: client, Dir: filepath.Join(s.Root, cfg.PKIDir()), Node: s.Node, Namespace: s.Operator,
 		Log: s.Log}
 	if _, err := c.Ensure(ctx, time.Now()); err != nil {
-		return err
+		if !errdefs.IsPermissionDenied(err) || !c.valid(time.Now()) {
+			return err
+		}
+		s.Log.WarnContext(ctx, "the next certificate of this node is refused: it goes on with the one that it has",
+			"error", err)
 	}
 	if err := imported(filepath.Join(s.Root, containerdConfig)); err != nil {
 		return fmt.Errorf("configure containerd of node %s: %w", s.Node, err)

@@ -26,8 +26,8 @@ type View struct {
 
 	Engine, OnStop bool
 	Ask            []pods.AddressAnnotation
-	// Machine answers the uid of the Node object that the records mean by a node's name; empty: it is not known.
-	Machine func(ctx context.Context, node string) (uid string, err error)
+	// Machine answers which machine the records mean by a node's name; without a uid: it is not known.
+	Machine func(ctx context.Context, node string) (store.Machine, error)
 }
 
 // Get reads an object. It answers false only where there is none.
@@ -143,19 +143,22 @@ func matters(vm *v1alpha1.VirtualMachine) bool {
 }
 
 // NodeFenced reads whether somebody vouches that the machine which the records mean by a node runs nothing any more. A
-// Node that was deleted proves nothing. One that was made again is another machine: its taints are its own.
+// Node that was deleted proves nothing. The taints of a Node are of its own machine. Of the one that had the name
+// before, its label says whether that runs nothing.
 func (v View) NodeFenced(ctx context.Context, name string) (bool, error) {
 	n := &corev1.Node{}
 	there, err := v.Get(ctx, types.NamespacedName{Name: name}, n)
 	if err != nil || !there || !vouched(n) || v.Machine == nil {
 		return err == nil && there && tainted(n), err
 	}
-	machine, err := v.Machine(ctx, name)
-	if err != nil {
+	noted, err := v.Machine(ctx, name)
+	switch {
+	case err != nil:
 		return false, err
+	case noted.UID == "" || noted.Is(store.MachineOf(n)):
+		return tainted(n), nil
 	}
-	return tainted(n) && (machine == "" || machine == string(n.UID)) ||
-		machine != "" && n.Labels[authority.LabelReplaces] == machine, nil
+	return n.Labels[authority.LabelReplaces] == noted.UID, nil
 }
 
 // vouched reports whether a Node says of some machine that it runs nothing any more.
