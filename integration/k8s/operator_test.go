@@ -121,8 +121,9 @@ func (s site) moves(from, to *harness.Node, fault func()) {
 		moved <- err
 	}()
 	if err := harness.Poll(s.t.Context(), time.Minute, func(context.Context) error {
-		if s.ofSleeper(".summary.operation") == "" {
-			return fmt.Errorf("no move is open")
+		// Before that the order may not be answered yet, and its command would not know of the move.
+		if phase := s.ofSleeper(".summary.phase"); phase != "Transferring" {
+			return fmt.Errorf("the move is in phase %q", phase)
 		}
 		return nil
 	}); err != nil {
