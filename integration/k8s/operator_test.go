@@ -69,13 +69,14 @@ func TestOperatorServes(t *testing.T) {
 		!strings.Contains(err.Error()+out, "controller without VMs") {
 		t.Errorf("move to the controller: %q, %v", out, err)
 	}
-	s.moves(c, b, func() {
+	// Earlier its order may not be answered yet, and the command would not know of the move.
+	s.moves(c, b, "Transferring", func() {
 		if err := Kill(operatorProgram, s.Nodes()...); err != nil {
 			t.Fatal(err)
 		}
 	})
 	s.knows(b, nonce)
-	s.moves(b, c, func() {
+	s.moves(b, c, "", func() {
 		if err := s.api.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -111,9 +112,9 @@ func (s site) endSoon() {
 	s.kubectl("rollout", "status", "-n", system, "--timeout="+limit.String(), "deployment/godwit-operator")
 }
 
-// moves moves the VM live, and lets a fault happen once the move is open. Afterwards the VM runs at the destination and
-// nowhere else.
-func (s site) moves(from, to *harness.Node, fault func()) {
+// moves moves the VM live, and lets a fault happen once the move is open, and at a phase if one is named. Afterwards
+// the VM runs at the destination and nowhere else.
+func (s site) moves(from, to *harness.Node, at string, fault func()) {
 	s.t.Helper()
 	moved := make(chan error, 1)
 	go func() {
@@ -121,8 +122,13 @@ func (s site) moves(from, to *harness.Node, fault func()) {
 		moved <- err
 	}()
 	if err := harness.Poll(s.t.Context(), time.Minute, func(context.Context) error {
-		// Before that the order may not be answered yet, and its command would not know of the move.
-		if phase := s.ofSleeper(".summary.phase"); phase != "Transferring" {
+		if s.ofSleeper(".summary.operation") == "" {
+			return fmt.Errorf("no move is open")
+		}
+		if at == "" {
+			return nil
+		}
+		if phase := s.ofSleeper(".summary.phase"); phase != at {
 			return fmt.Errorf("the move is in phase %q", phase)
 		}
 		return nil
