@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/ttrpc"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // Streams are where the streams of a VM's process go. A nil stream goes nowhere.
@@ -200,7 +201,7 @@ func (c *Client) logOf(ctx context.Context, vm *nodev1.VM, container containerd.
 			return nil, err
 		}
 	}
-	if log == "" || log == "null://" {
+	if log == "" || log == record.NoOutput {
 		return cio.NullIO, nil
 	}
 	u, err := url.Parse(log)

@@ -12,6 +12,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/stdio"
@@ -67,9 +68,7 @@ func commitWake(ctx context.Context, vm *VM) (uint64, error) {
 		if !errdefs.IsUnavailable(err) {
 			return generation, err
 		}
-		select {
-		case <-time.After(commitRetry):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, commitRetry); ctx.Err() != nil {
 			return 0, err
 		}
 	}

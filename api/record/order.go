@@ -61,3 +61,6 @@ func OrderOf(options *anypb.Any) (*machinev1.RestoreOptions, error) {
 	}
 	return nil, nil
 }
+
+// NoOutput is the URI of output that goes nowhere. It means the same on each node.
+const NoOutput = "null://"

@@ -3,6 +3,7 @@ package record
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -29,4 +30,10 @@ func CheckPrefix(prefix string) error {
 func Given(rec *nodev1.Record, op *nodev1.Operation, repository string) bool {
 	prefix, own := strings.CutSuffix(repository, "/"+rec.GetUid())
 	return own && rec.GetUid() != "" && prefix != "" && (prefix == rec.GetPrefix() || prefix == op.GetPrefix())
+}
+
+// IsGiven is Given, or one of the VM's snapshots lies there because an order said so. No node names such a place.
+func IsGiven(rec *nodev1.Record, repository string) bool {
+	return Given(rec, rec.GetOperation(), repository) || slices.ContainsFunc(rec.GetSnapshots(),
+		func(ref *nodev1.SnapshotRef) bool { return ref.GetGiven() && ref.GetRepository() == repository })
 }

@@ -13,9 +13,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
-	"golang.org/x/sync/semaphore"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
@@ -35,7 +35,7 @@ func (a *allRights) of(repository string) *rights {
 		a.all = map[string]*rights{}
 	}
 	if a.all[prefix] == nil {
-		a.all[prefix] = &rights{asking: semaphore.NewWeighted(1)}
+		a.all[prefix] = &rights{asking: turn.New()}
 	}
 	return a.all[prefix]
 }
@@ -43,7 +43,7 @@ func (a *allRights) of(repository string) *rights {
 // rights remembers that the store deletes nothing for this node. The first probe, at start,
 // finds that for all callers that delete. Later probes find a right that was granted since.
 type rights struct {
-	asking *semaphore.Weighted // of one: who waits for it has a deadline
+	asking turn.Turn // who waits for it has a deadline
 	mu     sync.Mutex
 	err    error // of the last probe or deletion that was refused
 	again  time.Time
@@ -82,11 +82,11 @@ func (r *Registry) ask(ctx context.Context, repository string) (got snapshot.Rig
 		return snapshot.Rights{Push: err}
 	}
 	rights := r.rights.of(repository)
-	if err := rights.asking.Acquire(ctx, 1); err != nil {
+	if err := rights.asking.Take(ctx); err != nil {
 		err = fmt.Errorf("ask for the rights in %s: another question is still open: %w", repository, err)
 		return snapshot.Rights{Push: err, Pull: err, Delete: err}
 	}
-	defer rights.asking.Release(1)
+	defer rights.asking.Give()
 	got = snapshot.Probe(ctx, st, r.Config.Node)
 	rights.note(got.Delete)
 	return got

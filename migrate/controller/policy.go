@@ -11,6 +11,7 @@ import (
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -226,22 +227,22 @@ func (s *Service) keeps(ctx context.Context, rec *nodev1.Record, req *nodev1.Rem
 // order, a wake may read, and nothing else is stored.
 func knows(rec *nodev1.Record, kind nodev1.Kind, repository string) bool {
 	in := func(ref *nodev1.SnapshotRef) bool { return ref.GetRepository() == repository }
-	once := kind != nodev1.Kind_KIND_WAKE && given(rec, repository) && !record.Given(rec, nil, repository)
+	once := kind != nodev1.Kind_KIND_WAKE && record.IsGiven(rec, repository) && !record.Given(rec, nil, repository)
 	return !once && (rec.GetRepository() == repository || slices.ContainsFunc(rec.GetSnapshots(), in))
 }
 
 // prefixes are those that records name at the first question: of before there was a policy, or of
 // before it was changed. No node adds to them, and no place that was given to one VM is another's.
 type prefixes struct {
-	turn  ctxLock // who reads them
+	turn  turn.Turn // who reads them
 	known map[string]bool
 }
 
 func (p *prefixes) read(ctx context.Context, s *Service) (map[string]bool, error) {
-	if err := p.turn.lock(ctx); err != nil {
-		return nil, err
+	if err := p.turn.Take(ctx); err != nil {
+		return nil, fmt.Errorf("wait for a count of the records: %w", err)
 	}
-	defer p.turn.unlock()
+	defer p.turn.Give()
 	if p.known != nil {
 		return p.known, nil
 	}
@@ -256,17 +257,11 @@ func (p *prefixes) read(ctx context.Context, s *Service) (map[string]bool, error
 			places = append(places, ref.GetRepository())
 		}
 		for _, at := range places {
-			if prefix, ok := strings.CutSuffix(at, "/"+rec.GetUid()); ok && !given(rec, at) {
+			if prefix, ok := strings.CutSuffix(at, "/"+rec.GetUid()); ok && !record.IsGiven(rec, at) {
 				known[prefix] = true
 			}
 		}
 	}
 	p.known = known
 	return known, nil
-}
-
-// given reports whether the record of a VM, or the order of one of its snapshots, has said that a repository is its.
-func given(rec *nodev1.Record, repository string) bool {
-	return record.Given(rec, rec.GetOperation(), repository) || slices.ContainsFunc(rec.GetSnapshots(),
-		func(ref *nodev1.SnapshotRef) bool { return ref.GetGiven() && ref.GetRepository() == repository })
 }

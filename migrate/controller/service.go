@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"godwit.dev/godwit/internal/failpoint"
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/transition"
 
@@ -37,7 +38,7 @@ var _ nodev1.RecordsService = (*Service)(nil)
 
 // New serves st.
 func New(st store.Store) *Service {
-	return &Service{store: st, now: time.Now, tally: usage{turn: newCtxLock()}, prefixes: prefixes{turn: newCtxLock()}}
+	return &Service{store: st, now: time.Now, tally: usage{turn: turn.New()}, prefixes: prefixes{turn: turn.New()}}
 }
 
 // conflictRetries bounds how often a call loses the compare-and-swap: each loss means

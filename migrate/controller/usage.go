@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/store"
 )
 
@@ -20,7 +21,7 @@ const (
 
 // usage counts what each node has in the store.
 type usage struct {
-	turn ctxLock // who counts
+	turn turn.Turn // who counts
 
 	mu   sync.Mutex
 	at   time.Time
@@ -101,10 +102,10 @@ func (t *usage) count(ctx context.Context, s *Service, node string, old time.Dur
 	if has, ok := t.counted(node, asked, asked, old); ok {
 		return has, nil
 	}
-	if err := t.turn.lock(ctx); err != nil {
-		return counts{}, err
+	if err := t.turn.Take(ctx); err != nil {
+		return counts{}, fmt.Errorf("wait for a count of the records: %w", err)
 	}
-	defer t.turn.unlock()
+	defer t.turn.Give()
 	begun := s.now()
 	if has, ok := t.counted(node, begun, asked, old); ok {
 		return has, nil

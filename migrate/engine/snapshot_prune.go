@@ -15,10 +15,10 @@ import (
 // Prune deletes, now, what neither a record nor the retention rule keeps, of one VM or of
 // all, and tells each. A dry one only tells.
 func (r *retention) Prune(ctx context.Context, req *nodev1.PruneRequest) (*nodev1.PruneResponse, error) {
-	if err := r.scanning.Acquire(ctx, 1); err != nil {
+	if err := r.scanning.Take(ctx); err != nil {
 		return nil, fmt.Errorf("prune: a scan has not ended: %w", err)
 	}
-	defer r.scanning.Release(1)
+	defer r.scanning.Give()
 	resp := &nodev1.PruneResponse{}
 	all, err := r.Records.List(ctx, &nodev1.ListRequest{})
 	if err != nil {

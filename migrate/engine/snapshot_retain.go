@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sync/semaphore"
 
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -40,7 +40,7 @@ const (
 // retention decides which snapshots and files go, and does the pending deletions.
 type retention struct {
 	*core
-	scanning *semaphore.Weighted // of one: the daemon's own rounds and orders to prune
+	scanning turn.Turn // the daemon's own rounds and orders to prune
 	scan     scanned
 	swept    time.Time            // when Sweep looked at all records and pending deletions
 	asked    map[string]time.Time // when Sweep asked for the container of an ended VM, by UID
@@ -57,7 +57,7 @@ func (r *retention) noteDeletions(some bool) {
 }
 
 func newRetention(c *core) *retention {
-	return &retention{core: c, scanning: semaphore.NewWeighted(1), scan: scanned{since: map[watched]time.Time{}},
+	return &retention{core: c, scanning: turn.New(), scan: scanned{since: map[watched]time.Time{}},
 		asked: map[string]time.Time{}}
 }
 

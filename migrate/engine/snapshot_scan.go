@@ -53,10 +53,10 @@ const repositoryBound = 5 * time.Minute
 // Call it often; it begins when it is due, and takes as long as the store takes for all
 // tags of all VMs.
 func (r *retention) Scan(ctx context.Context) error {
-	if err := r.scanning.Acquire(ctx, 1); err != nil {
+	if err := r.scanning.Take(ctx); err != nil {
 		return fmt.Errorf("scan: a prune has not ended: %w", err)
 	}
-	defer r.scanning.Release(1)
+	defer r.scanning.Give()
 	if r.now().Before(r.scan.next) {
 		return nil
 	}

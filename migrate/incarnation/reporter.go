@@ -16,6 +16,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/transition"
 )
 
@@ -27,7 +28,7 @@ type Reporter struct {
 	store nodev1.StoreService
 	held  func() ([]*nodev1.Held, error)
 
-	writing chan struct{} // had by the one that makes known durable
+	writing turn.Turn // of who makes known durable
 
 	mu    sync.Mutex
 	known remembered
@@ -43,7 +44,7 @@ type remembered struct {
 // NewReporter reads what is remembered.
 func NewReporter(node, dir string, store nodev1.StoreService, held func() ([]*nodev1.Held, error)) (*Reporter, error) {
 	r := &Reporter{node: node, path: filepath.Join(dir, "incarnation.json"), store: store, held: held,
-		writing: make(chan struct{}, 1)}
+		writing: turn.New()}
 	data, err := os.ReadFile(r.path)
 	if errors.Is(err, os.ErrNotExist) {
 		return r, nil
@@ -149,12 +150,10 @@ func (r *Reporter) counts(now *nodev1.AnnounceResponse) error {
 // remember makes durable what is newer than what is known, and answers what is known then. Another call may have
 // learned more while the store or the disk was waited for: that stays.
 func (r *Reporter) remember(ctx context.Context, news remembered) (remembered, error) {
-	select {
-	case r.writing <- struct{}{}:
-		defer func() { <-r.writing }()
-	case <-ctx.Done():
-		return remembered{}, fmt.Errorf("remember the store's incarnation: %w", ctx.Err())
+	if err := r.writing.Take(ctx); err != nil {
+		return remembered{}, fmt.Errorf("remember the store's incarnation: %w", err)
 	}
+	defer r.writing.Give()
 	r.mu.Lock()
 	known := r.known
 	r.mu.Unlock()

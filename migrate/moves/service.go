@@ -121,7 +121,7 @@ func (s *Service) mayPull(ctx context.Context, vm *nodev1.VM, to string) error {
 // ownOutput refuses a node that says where output goes on another one: there that is a file that
 // is written, or a program that is run, as root.
 func ownOutput(node, to, uri string) error {
-	if node == to || uri == "" || uri == "null://" {
+	if node == to || uri == "" || uri == record.NoOutput {
 		return nil
 	}
 	return fmt.Errorf("stdio %q: it is not for node %s to say where output goes on node %q: leave it away, so that "+

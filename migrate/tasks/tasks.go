@@ -305,7 +305,7 @@ func (c *Client) stdio(vm *nodev1.VM, uri string, terminal bool) (cio.Creator, e
 	if uri == "" {
 		uri = c.config.StdioURI
 	}
-	if uri == "" || uri == "null://" {
+	if uri == "" || uri == record.NoOutput {
 		return cio.NullIO, nil
 	}
 	u, err := config.Output(uri, vm.GetNamespace(), vm.GetId())

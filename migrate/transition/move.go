@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // setRetarget notes where a move goes once this attempt is undone (R6). The last order
@@ -31,9 +32,6 @@ func setRetarget(op *nodev1.Operation, req *nodev1.AdvanceRequest, turn bool, ca
 	}
 	return nil
 }
-
-// noOutput is a Stdio that means the same on each node.
-const noOutput = "null://"
 
 // maxAttempts are remembered of a move, the last ones: a user who turns it round again and again fills no store.
 const maxAttempts = 64
@@ -65,7 +63,7 @@ func Retry(s State, req *nodev1.RetryRequest, now time.Time) (Change, error) {
 	}
 	op.Retarget, op.Phase, op.Mode = "", pending, op.GetWantedMode()
 	op.Digest, op.Repository, op.Tag, op.Receipt, op.Reason, op.Class = "", "", "", "", "", ""
-	if op.GetStdio() != noOutput { // else it is a file or a program of the node that the last attempt went to
+	if op.GetStdio() != record.NoOutput { // else it is a file or a program of the node that the last attempt went to
 		op.Stdio = ""
 	}
 	op.OpenedUnixNano, op.StartedUnixNano = now.UnixNano(), 0

@@ -18,11 +18,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-var errStalled = fmt.Errorf("the registry has sent or taken nothing for a minute: %w", errdefs.ErrUnavailable)
-
-var errSlowTags = fmt.Errorf("the registry has not ended its list of tags in time: %w", errdefs.ErrUnavailable)
-
-var errSlow = fmt.Errorf("the registry has not ended its answer within two minutes: %w", errdefs.ErrUnavailable)
+var (
+	errStalled  = fmt.Errorf("the registry has sent or taken nothing for a minute: %w", errdefs.ErrUnavailable)
+	errSlow     = fmt.Errorf("the registry has not ended its answer within two minutes: %w", errdefs.ErrUnavailable)
+	errSlowTags = fmt.Errorf("the registry has not ended its list of tags in time: %w", errdefs.ErrUnavailable)
+)
 
 // statusError is a registry's refusal.
 type statusError struct {

@@ -118,11 +118,7 @@ func (p *Pods) bound(ctx context.Context, uid, repository string,
 		if !there {
 			continue
 		}
-		rec, _, err := store.Record(o)
-		if err != nil {
-			return vm, false, err
-		}
-		owed, err := store.Owed(o)
+		rec, owed, err := store.RecordAndOwed(o)
 		if err != nil {
 			return vm, false, err
 		}

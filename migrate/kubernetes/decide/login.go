@@ -21,9 +21,9 @@ import (
 // GivenPlace reports whether the controller itself has given a repository to a VM: by the record, the open operation, a
 // snapshot, or one that is to be deleted. No node can name such a place for itself. No class counts in any other.
 func GivenPlace(repository string, rec *nodev1.Record, owed []*nodev1.Owed) bool {
-	lies := func(ref *nodev1.SnapshotRef) bool { return ref.GetGiven() && ref.GetRepository() == repository }
-	return record.Given(rec, rec.GetOperation(), repository) || slices.ContainsFunc(rec.GetSnapshots(), lies) ||
-		slices.ContainsFunc(owed, func(o *nodev1.Owed) bool { return lies(o.GetSnapshot()) })
+	return record.IsGiven(rec, repository) || slices.ContainsFunc(owed, func(o *nodev1.Owed) bool {
+		return o.GetSnapshot().GetGiven() && o.GetSnapshot().GetRepository() == repository
+	})
 }
 
 // MayLogIn reports whether a node has something to do in a place that was given: it has the VM, or an operation brings
@@ -34,7 +34,7 @@ func MayLogIn(node, repository string, rec *nodev1.Record, owed []*nodev1.Owed) 
 	}
 	op := rec.GetOperation()
 	if (op.GetSource() == node || op.GetDestination() == node || rec.GetOwner().GetNode() == node) &&
-		GivenPlace(repository, rec, nil) {
+		record.IsGiven(rec, repository) {
 		return true
 	}
 	return slices.ContainsFunc(owed, func(o *nodev1.Owed) bool {

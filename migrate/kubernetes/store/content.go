@@ -106,10 +106,11 @@ func Record(o *v1alpha1.VMRecord) (*nodev1.Record, []*nodev1.Operation, error) {
 	return c.record, c.closed, err
 }
 
-// Owed are the deletions that are pending for the VM of an object, or for one that had its name before.
-func Owed(o *v1alpha1.VMRecord) ([]*nodev1.Owed, error) {
+// RecordAndOwed reads the record of an object, nil where it was removed. It also reads the deletions that are pending
+// for its VM, or for one that had its name before.
+func RecordAndOwed(o *v1alpha1.VMRecord) (*nodev1.Record, []*nodev1.Owed, error) {
 	c, err := decode(o)
-	return c.owed, err
+	return c.record, c.owed, err
 }
 
 // UIDs are those of the VMs that an object tells something of.
