@@ -7,7 +7,7 @@ import "context"
 // Turn is had by one caller at a time.
 type Turn chan struct{}
 
-// New is a turn that nobody has.
+// New is a turn that is free.
 func New() Turn { return make(Turn, 1) }
 
 // Take waits for the turn. The error is that of ctx: who gets one does not have the turn.
