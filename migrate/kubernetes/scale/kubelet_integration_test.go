@@ -4,6 +4,7 @@ package scale
 
 import (
 	"context"
+	"fmt"
 	"hash/fnv"
 	"slices"
 	"sync"
@@ -40,7 +41,7 @@ func (f *fleet) kubelets(ctx context.Context) {
 	for ctx.Err() == nil {
 		all, err := f.api.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace), client.HasLabels{pods.LabelVM})
 		if err != nil {
-			f.failed.Add(1)
+			f.errors.add(fmt.Errorf("watch pods: %w", err))
 			continue
 		}
 		for e := range all.ResultChan() {

@@ -4,8 +4,8 @@ package scale
 
 import (
 	"context"
+	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 
@@ -20,11 +20,32 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
+// nodeErrors are what calls of nodes were answered.
+type nodeErrors struct {
+	mu  sync.Mutex
+	all []error
+}
+
+func (e *nodeErrors) add(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, err)
+}
+
+// take answers what there is, and forgets it.
+func (e *nodeErrors) take() []error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := e.all
+	e.all = nil
+	return all
+}
+
 // node is a godwitd whose shims are fake: its VMs run and do nothing. Its rounds and heartbeats are the real ones.
 type node struct {
 	name    string
 	records *record.Client
-	failed  atomic.Int64
+	errors  *nodeErrors
 
 	mu  sync.Mutex
 	vms map[string]*nodev1.Record // as they were claimed, by id
@@ -48,8 +69,8 @@ func (f *fleet) join(_ context.Context, authority *pki.Authority, name string) (
 	if err != nil {
 		return nil, err
 	}
-	return &node{name: name, records: record.RemoteFrom(nil, []string{f.listen}, id.Client()),
-		vms: map[string]*nodev1.Record{}}, nil
+	return &node{name: name, errors: &f.errors,
+		records: record.RemoteFrom(nil, []string{f.listen}, id.Client()), vms: map[string]*nodev1.Record{}}, nil
 }
 
 // run the loops of a godwitd until ctx ends.
@@ -61,7 +82,7 @@ func (n *node) run(ctx context.Context) {
 		engine.RunPeriodically(ctx, []engine.Work{{Name: "round", Do: func(ctx context.Context) error {
 			err := e.Round(ctx, n.list)
 			if err != nil && ctx.Err() == nil {
-				n.failed.Add(1)
+				n.errors.add(fmt.Errorf("round of %s: %w", n.name, err))
 			}
 			return err
 		}}})

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,7 +45,7 @@ type fleet struct {
 	healthAt  string
 	operator  *exec.Cmd
 	nodes     map[string]*node
-	failed    atomic.Int64
+	errors    nodeErrors
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -197,14 +196,6 @@ func isTrue(all []metav1.Condition, kind string) bool {
 		}
 	}
 	return false
-}
-
-func (f *fleet) errors() int {
-	n := int(f.failed.Load())
-	for _, node := range f.nodes {
-		n += int(node.failed.Load())
-	}
-	return n
 }
 
 // vmOf is the name of a pod's VM in the records.
