@@ -78,7 +78,8 @@ func (o Operation) refused() Action {
 		return refuse(ReasonInvalid, fmt.Sprintf("VirtualMachine %s is another one by now: its uid is %s",
 			op.Spec.VMRef.Name, o.VM.UID))
 	case o.Record == nil:
-		return refuse(ReasonRecordMissing, "VM "+op.Spec.VMRef.Name+" never ran")
+		return refuse(ReasonRecordMissing, fmt.Sprintf("VM %s has no VMRecord: it never ran, or the record was taken away",
+			op.Spec.VMRef.Name))
 	case o.Record.GetUid() != pods.RecordUID(o.VM):
 		return refuse(ReasonRecordOfAnother, "the record of this name is of another VM")
 	case op.Spec.Abort:

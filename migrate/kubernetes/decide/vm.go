@@ -163,8 +163,29 @@ func (o VM) evicted() Action {
 	return Action{Do: None}
 }
 
+// hadState reports whether the VM ran or slept when its record was seen last, and the record is gone now. The record
+// was taken away by force: until the object goes, only the operator removes it.
+func (o VM) hadState() bool {
+	s := o.Object.Status
+	return o.Record == nil && s.RecordUID == pods.RecordUID(o.Object) && s.Owner != (v1alpha1.VMOwner{})
+}
+
+// bereft is a VM whose record was taken away. A boot would begin from nothing, and its memory may be there.
+func (o VM) bereft() Action {
+	s := o.Object.Status
+	was := "ran on node " + s.Owner.Node
+	if s.Owner.Digest != "" {
+		was = "slept in snapshot " + s.Owner.Digest
+	}
+	return refuse(ReasonRecordMissing, fmt.Sprintf("VMRecord %s is gone, and the VM %s: put the record back from a copy, "+
+		"or delete the VirtualMachine and make it again for a boot", pods.RecordID(o.Object), was))
+}
+
 // new is a VM without a record.
 func (o VM) new() Action {
+	if o.hadState() {
+		return o.bereft()
+	}
 	if pod := alive(o.Pods); pod != nil {
 		// Each pod is made after the record. What it runs is not known.
 		return refuse(ReasonRecordMissing, fmt.Sprintf("pod %s is there, and the VM has no record: end the pod for a boot",

@@ -1,9 +1,11 @@
 package decide_test
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -92,6 +94,14 @@ func TestObjectsInTheWild(t *testing.T) {
 		}), want: want{do: decide.None, waits: decide.ReasonPodsAlive}},
 		"the record is gone, and the pod is not": {change: func(o *decide.VM) { o.Record = nil },
 			want: want{do: decide.None, waits: decide.ReasonRecordMissing, refused: true}},
+		"the record of a VM that slept was taken away": {change: taken(asleep),
+			want: want{do: decide.None, waits: decide.ReasonRecordMissing, refused: true}},
+		"the record of a VM that ran was taken away, and its pod is gone": {change: taken(atA),
+			want: want{do: decide.None, waits: decide.ReasonRecordMissing, refused: true}},
+		"the record of a VM that had ended was taken away": {change: taken(nil), want: want{do: decide.EnsureRecord}},
+		"the status of a VM that had this name before was copied": {change: both(taken(asleep), func(o *decide.VM) {
+			o.Object.UID = "u2"
+		}), want: want{do: decide.EnsureRecord}},
 		"restored without status": {change: func(o *decide.VM) { o.Object.Status = v1alpha1.VirtualMachineStatus{} },
 			want: want{do: decide.None}},
 		"the status was edited": {change: func(o *decide.VM) {
@@ -103,6 +113,35 @@ func TestObjectsInTheWild(t *testing.T) {
 	}
 	o := world(another(asleep), deleted)
 	want{do: decide.DropFinalizer}.check(t, decide.NextVM(o)) // the record, which is another VM's, stays
+}
+
+// taken is a VM whose record is gone, and whose status says what it said last.
+func taken(owner *nodev1.Owner) func(*decide.VM) {
+	return func(o *decide.VM) {
+		o.Record = record(owner, 3, nil)
+		o.Object.Status = decide.VMStatus(*o, decide.NextVM(*o))
+		o.Record, o.Pods = nil, nil
+	}
+}
+
+// A VM whose record was taken away by force says where its state was, however often it is looked at. It can be deleted.
+func TestRecordTakenAway(t *testing.T) {
+	o := world(taken(asleep))
+	for range 3 {
+		o.Object.Status = decide.VMStatus(o, decide.NextVM(o))
+	}
+	s := o.Object.Status
+	lost := meta.FindStatusCondition(s.Conditions, decide.CondLost)
+	if s.Phase != v1alpha1.VMLost || s.Owner.Digest != digest || s.RecordUID != "u1" || lost == nil ||
+		!strings.Contains(lost.Message, digest) {
+		t.Errorf("status %+v", s)
+	}
+	deleted(&o)
+	want{do: decide.DropFinalizer}.check(t, decide.NextVM(o))
+	o.Object.DeletionTimestamp, o.Record = nil, record(asleep, 3, nil) // put back
+	if next := decide.NextVM(o); next.Do != decide.MakeOperation || next.Kind != v1alpha1.KindWake {
+		t.Errorf("with its record it is %+v", next)
+	}
 }
 
 // The status is a copy: what a hand wrote there is gone, and nothing is kept of it.

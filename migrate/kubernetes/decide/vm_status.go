@@ -60,6 +60,8 @@ func VMStatus(o VM, next Action) v1alpha1.VirtualMachineStatus {
 			last := rec.GetSnapshots()[n-1]
 			s.LastSnapshot = &v1alpha1.SnapshotStatus{Digest: last.GetDigest(), Time: unix(last.GetCreatedUnixNano())}
 		}
+	} else if o.hadState() { // what the record said last is all that is known
+		s.RecordUID, s.Generation, s.Owner, s.LastSnapshot = old.RecordUID, old.Generation, old.Owner, old.LastSnapshot
 	}
 	s.Phase = o.phase(pod, next)
 	o.conditions(&s, pod, next)
@@ -99,7 +101,7 @@ func (o VM) phase(pod *corev1.Pod, next Action) v1alpha1.VMPhase {
 		return v1alpha1.VMStopping
 	case rec != nil && rec.GetUid() != pods.RecordUID(o.Object):
 		return v1alpha1.VMPending
-	case record.IsLost(rec):
+	case record.IsLost(rec), o.hadState():
 		return v1alpha1.VMLost
 	case rec.GetOperation().GetKind() == nodev1.Kind_KIND_HIBERNATE:
 		return v1alpha1.VMHibernating
@@ -229,6 +231,8 @@ func (o VM) ends(s *v1alpha1.VirtualMachineStatus, next Action) {
 	}
 	if record.IsLost(rec) {
 		set(s, CondLost, metav1.ConditionTrue, ReasonLost, fmt.Sprintf("newest snapshot %q", rec.GetLost()))
+	} else if o.hadState() {
+		set(s, CondLost, metav1.ConditionTrue, ReasonRecordMissing, o.bereft().Message)
 	} else {
 		meta.RemoveStatusCondition(&s.Conditions, CondLost)
 	}
