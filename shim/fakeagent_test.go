@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -37,6 +38,7 @@ type fakeAgent struct {
 	ran     []string
 	answers func(n int, command string) int
 	pod     fakeGuestPod
+	held    atomic.Bool
 }
 
 // runs is a command of the shim's. One that the guest has is not run again.
@@ -102,6 +104,17 @@ func newFakeAgent(f *faults) *fakeAgent {
 }
 
 func (a *fakeAgent) Close() error { return nil }
+
+func (a *fakeAgent) Hold(context.Context) error {
+	if err := a.call("hold channel"); err != nil {
+		return err
+	}
+	a.held.Store(true)
+	return nil
+}
+
+func (a *fakeAgent) Release() { a.held.Store(false) }
+
 func (a *fakeAgent) Info(context.Context, *agentv1.InfoRequest) (*agentv1.InfoResponse, error) {
 	return &agentv1.InfoResponse{BootId: a.boot, UptimeMs: 1000}, a.call("info")
 }

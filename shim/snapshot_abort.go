@@ -171,9 +171,20 @@ func (vm *VM) wakeMachine(ctx context.Context) (up, err error) {
 		return nil, err
 	}
 	up = vm.nic.up(ctx)
-	err = vm.machine.Resume(ctx)
+	err = resumeVMM(ctx, vm)
 	vm.clock.noteResumed()
 	return up, err
+}
+
+// resumeVMM lets a VM run that was paused, and its agent's channel flow, which a capture held.
+func resumeVMM(ctx context.Context, vm *VM) error {
+	if err := vm.machine.Resume(ctx); err != nil {
+		return err
+	}
+	if agent := vm.guest(); agent != nil {
+		agent.Release()
+	}
+	return nil
 }
 
 // scarce reports whether err says of this host that it lacks descriptors or memory, and nothing of

@@ -118,6 +118,11 @@ func (s *livePause) Save(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
+	if agent := s.vm.guest(); agent != nil { // until the VM runs: RAM is read after its state
+		if err := agent.Hold(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.vm.machine.SaveState(ctx, s.state); err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ func (vm *VM) unpause() {
 
 // tryResume is one try of unpause.
 func (vm *VM) tryResume(ctx context.Context) error {
-	if err := vm.machine.Resume(ctx); err != nil {
+	if err := resumeVMM(ctx, vm); err != nil {
 		return err
 	}
 	defer vm.lockAndCall()()
@@ -110,7 +110,7 @@ func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyR
 		}
 		bound, cancel := context.WithTimeout(ctx, guestBound)
 		defer cancel()
-		if err := vm.machine.Resume(bound); err != nil {
+		if err := resumeVMM(bound, vm); err != nil {
 			vm.leave(Resuming, Paused)
 			return nil, fmt.Errorf("resume VM %s: %w", vm.id, err)
 		}

@@ -114,6 +114,9 @@ func (vm *VM) chooseTracking(ctx context.Context) tracking.Choice { return vm.ho
 // Agent is the guest.
 type Agent interface {
 	agentv1.AgentService
+	// Hold has its channel stand still until Release: what the host takes from a guest that is paused changes its RAM.
+	Hold(ctx context.Context) error
+	Release()
 	Close() error
 }
 

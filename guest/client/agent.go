@@ -12,6 +12,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/session"
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/internal/visible"
 
 	"github.com/containerd/errdefs"
@@ -47,11 +48,19 @@ type Agent struct {
 	life context.Context
 	stop context.CancelFunc
 
+	opening turn.Turn // of who opens a channel, or holds it
+
 	mu      sync.Mutex
 	path    string
-	channel net.Conn // the current one, nil if none
-	current *peer    // nil before the first call and after a loss
-	lanes   bool     // the guest has them; set by Connect
+	channel *channel // the current one, nil if none
+	// held is closed by Release; nil: nothing is held. closing is what is closed then.
+	held        chan struct{}
+	closing     []net.Conn
+	holds       bool               // somebody waits in Hold
+	stopDialing context.CancelFunc // nil: no channel was opened yet
+
+	current *peer // nil before the first call and after a loss
+	lanes   bool  // the guest has them; set by Connect
 }
 
 // peer is one session and the client on it.
@@ -87,7 +96,7 @@ func Connect(ctx context.Context, socket string, opts Options) (*Agent, error) {
 			return err
 		}
 	}
-	a := &Agent{opts: opts, path: socket}
+	a := &Agent{opts: opts, path: socket, opening: turn.New()}
 	a.life, a.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if opts.Gone != nil {
 		go func() {
@@ -136,6 +145,7 @@ func (a *Agent) Move(socket string) {
 // called more than once.
 func (a *Agent) Close() error {
 	a.stop()
+	a.Release()
 	a.mu.Lock()
 	p := a.current
 	a.current = nil
@@ -146,15 +156,26 @@ func (a *Agent) Close() error {
 	return nil
 }
 
-// dial opens the channel of a session.
+// dial opens the channel of a session, when none is held.
 func (a *Agent) dial(ctx context.Context) (io.ReadWriteCloser, error) {
+	if err := a.opening.Take(ctx); err != nil {
+		return nil, err
+	}
+	defer a.opening.Give()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	a.mu.Lock()
-	path := a.path
+	path, holds := a.path, a.holds
+	a.stopDialing = cancel
 	a.mu.Unlock()
-	ch, err := a.opts.Dial(ctx, path)
+	if holds {
+		return nil, errHeld
+	}
+	conn, err := a.opts.Dial(ctx, path)
 	if err != nil {
 		return nil, err
 	}
+	ch := a.newChannel(conn)
 	a.mu.Lock()
 	a.channel = ch
 	moved := a.path != path

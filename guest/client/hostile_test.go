@@ -19,6 +19,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/guest/session"
+	"godwit.dev/godwit/internal/turn"
 )
 
 // hostile is a guest at the end of a real channel and session; serve has each of its
@@ -50,7 +51,7 @@ func hostile(t *testing.T, serve func(c net.Conn)) *Agent {
 			go serve(c)
 		}
 	}()
-	a := &Agent{opts: Options{Dial: dialUnix}, path: path}
+	a := &Agent{opts: Options{Dial: dialUnix}, path: path, opening: turn.New()}
 	a.opts.Log = slog.New(slog.DiscardHandler)
 	a.life, a.stop = context.WithCancel(context.Background())
 	t.Cleanup(func() { a.Close() })
@@ -286,7 +287,7 @@ func FuzzAnswers(f *testing.F) {
 			guest.Close()
 		}()
 		dial := func(context.Context, string) (net.Conn, error) { return nil, io.EOF }
-		a := &Agent{opts: Options{Log: slog.New(slog.DiscardHandler), Dial: dial}}
+		a := &Agent{opts: Options{Log: slog.New(slog.DiscardHandler), Dial: dial}, opening: turn.New()}
 		a.life, a.stop = context.WithCancel(t.Context())
 		conn := session.Dial(a.dial)
 		defer conn.Close()

@@ -120,6 +120,10 @@ func (h *host) sendHellos(l *link) {
 			wait = min(2*wait, helloMax)
 			continue
 		}
+		if l.held() { // that nothing comes back says nothing of the guest
+			silent = time.Time{}
+			continue
+		}
 		h.mu.Lock()
 		attached, asking, heard := h.link == l, h.asking, h.heard
 		h.mu.Unlock()

@@ -100,6 +100,12 @@ func (l *link) control(f frame, padding int) {
 	l.poke()
 }
 
+// held reports whether the channel is one that can be held, and nothing is read from it now.
+func (l *link) held() bool {
+	ch, ok := l.ch.(interface{ Held() bool })
+	return ok && ch.Held()
+}
+
 // attach makes the link carry c's stream. It is called with c's lock held.
 func (l *link) attach(c *Conn) {
 	c.link = l

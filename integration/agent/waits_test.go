@@ -76,9 +76,9 @@ func readNotes(p vmm.Process, ram *os.File) (map[int64]bool, error) {
 	return written, err
 }
 
-// TestWaits: a VM runs while its RAM comes, on either VMM. Who brings it may be another one in the midst of it.
-// Each page that the VM writes is noted from its first instruction on.
-func TestWaits(t *testing.T) {
+// suiteEnv is where the suite's clauses run that need more than a VMM.
+func suiteEnv(t *testing.T) vmmtest.Env {
+	t.Helper()
 	driver, slot, _ := newDriver(t)
 	dir, err := os.MkdirTemp("/dev/shm", "waits")
 	if err != nil {
@@ -98,6 +98,13 @@ func TestWaits(t *testing.T) {
 	if harness.VMM() == cloudhypervisor.Name {
 		env.Filtered = vmmtest.ButTheFirst
 	}
+	return env
+}
+
+// TestWaits: a VM runs while its RAM comes, on either VMM. Who brings it may be another one in the midst of it.
+// Each page that the VM writes is noted from its first instruction on.
+func TestWaits(t *testing.T) {
+	env := suiteEnv(t)
 	if err := vmmtest.Waits(t.Context(), env, lateRAM{t: t}); err != nil {
 		t.Fatal(err)
 	}

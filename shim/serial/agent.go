@@ -47,6 +47,12 @@ func (p *Port) Resize(context.Context, *agentv1.ResizeRequest) (*agentv1.ResizeR
 	return &agentv1.ResizeResponse{}, nil
 }
 
+// Hold does nothing: what a serial line has in hand is in its device, and none of it in RAM.
+func (p *Port) Hold(context.Context) error { return nil }
+
+// Release does nothing.
+func (p *Port) Release() {}
+
 // Start finds the system booting.
 func (p *Port) Start(_ context.Context, r *agentv1.StartRequest) (*agentv1.StartResponse, error) {
 	if r.GetId() != "" {
