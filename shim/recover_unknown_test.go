@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
@@ -126,6 +128,52 @@ func TestResumeWithoutDescriptors(t *testing.T) {
 	}
 	if !vm.inState(Running) || !w.machine.running() || !lives(w.machine.id) {
 		t.Errorf("VM is %s, runs %t, its VMM lives: %t", vm.state, w.machine.running(), lives(w.machine.id))
+	}
+}
+
+// The pause of a checkpoint on a node without descriptors lasts until there are some. The VM runs on after it.
+func TestCheckpointWithoutDescriptors(t *testing.T) {
+	w := newWorld(t).running()
+	vm, _ := w.service.current()
+	restore, tries := func() {}, 0
+	t.Cleanup(func() { restore() })
+	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "resume: the host lacks descriptors or memory; it is " +
+		"tried again", func() {
+		if tries++; tries == 3 {
+			restore()
+		}
+	}})
+	w.at("push", func() error { restore = fdtest.Exhaust(t, 0); return nil })
+	_, err := w.checkpoint(false)
+	restore()
+	w.must("checkpoint", err)
+	if tries != 3 {
+		t.Errorf("it was tried %d times without descriptors", tries)
+	}
+	w.wantFree("after it")
+	if !lives(w.machine.id) {
+		t.Error("its VMM is dead")
+	}
+}
+
+// A wake that is committed to a node which lacks descriptors for a moment runs nothing yet, and ends nothing. It goes
+// on when there are some.
+func TestWakeWithoutDescriptors(t *testing.T) {
+	for _, call := range []string{"link up", "resume"} {
+		w := newWorld(t).asleep()
+		w.must("create", w.create())
+		tries := 0
+		w.at(call, func() error {
+			if tries++; tries < 3 {
+				return fmt.Errorf("%w: %w", vmm.ErrNotResumed, unix.EMFILE)
+			}
+			return nil
+		})
+		err := w.start()
+		w.must(call, err)
+		if tries < 3 || !w.machine.running() {
+			t.Errorf("%s was tried %d times; the VM runs: %t", call, tries, w.machine.running())
+		}
 	}
 }
 

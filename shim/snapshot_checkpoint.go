@@ -110,19 +110,18 @@ func (c *capture) resumeVM() {
 		}
 		return
 	}
+	var up, err error
+	if !c.req.GetPaused() {
+		up, err = c.retryWakeMachine()
+		c.gone = time.Now()
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), time.Duration(vm.host.Config.Timeouts.Abort))
 	defer cancel()
-	var up error
-	if !c.req.GetPaused() {
-		var err error
-		up, err = vm.wakeMachine(ctx)
-		c.gone = time.Now()
-		if err != nil {
-			vm.log.Error("let the VM go on after its checkpoint", "error", err)
-			c.drop()
-			vm.ending.end(ctx, killed, time.Now())
-			return
-		}
+	if err != nil {
+		vm.log.Error("let the VM go on after its checkpoint", "error", err)
+		c.drop()
+		vm.ending.endUnusable(ctx)
+		return
 	}
 	// SENDING lets the VM run, so that the journal need not come first.
 	noted := vm.write((*journal.Journal).EndOperation)

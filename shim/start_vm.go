@@ -13,6 +13,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/starts"
@@ -207,8 +208,31 @@ func (s *starting) open(context.Context, *steps.Undo) (err error) {
 	return err
 }
 
-// resumeGuest lets the guest execute, and talk, unless it has addresses to give up first.
+// resumeGuest lets the guest execute, and talk, unless it has addresses to give up first. A VM that is committed to
+// this node has no other: while the host lacks what that takes, it is tried again.
 func (s *starting) resumeGuest(ctx context.Context, _ *steps.Undo) error {
+	err := resumeOnce(ctx, s)
+	for s.vm.origin.restored && scarce(err) {
+		s.vm.log.Warn("wake: the host lacks descriptors or memory; it is tried again", "error", err)
+		if retry.Sleep(ctx, resumeRetry); ctx.Err() != nil {
+			break
+		}
+		err = resumeOnce(ctx, s)
+	}
+	if err == nil && s.vm.origin.restored {
+		s.vm.mu.Lock()
+		s.vm.origin.resumed = time.Now()
+		s.vm.mu.Unlock()
+	}
+	if err == nil && s.vm.origin.restored && s.vm.nic.wiring() != nil && !s.plugs && !s.readdress {
+		s.announced = true
+		go s.vm.nic.announce(s.vm.life) // its peers send to where it was
+	}
+	return err
+}
+
+// resumeOnce is one try of resumeGuest.
+func resumeOnce(ctx context.Context, s *starting) error {
 	if nics := s.vm.nic.wiring(); nics != nil {
 		var err error
 		switch {
@@ -224,15 +248,6 @@ func (s *starting) resumeGuest(ctx context.Context, _ *steps.Undo) error {
 	}
 	err := s.vm.machine.Resume(ctx)
 	s.ran = s.ran || !errors.Is(err, vmm.ErrNotResumed) // a shim before this one may have let it run
-	if err == nil && s.vm.origin.restored {
-		s.vm.mu.Lock()
-		s.vm.origin.resumed = time.Now()
-		s.vm.mu.Unlock()
-	}
-	if err == nil && s.vm.origin.restored && s.vm.nic.wiring() != nil && !s.plugs && !s.readdress {
-		s.announced = true
-		go s.vm.nic.announce(s.vm.life) // its peers send to where it was
-	}
 	return err
 }
 
