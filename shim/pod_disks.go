@@ -199,16 +199,18 @@ func (p *pod) unplug(ctx context.Context, id string) error {
 // forget removes a container from the journal. Its disks stay plugged in: the next container of the image waits for
 // nothing. A VM that has ended is freed as a whole, and its directory may be gone.
 func (p *pod) forget(ctx context.Context, t *Task) error {
-	if !p.vm.inState(Running) && !p.vm.inState(Created) {
+	if _, state := p.vm.current(); state.over() {
 		return nil
 	}
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	switch {
-	case p.vm.inState(Created): // of a pod that is restored: the snapshot has the container
-		return p.unbind(t)
-	case !p.vm.inState(Running):
+	switch _, state := p.vm.current(); {
+	case state.over():
 		return nil
+	case state == Created || state == Starting: // of a pod that is restored: the snapshot has the container
+		return p.unbind(t)
+	case state != Running: // its snapshot has as many containers as its Spec
+		return fmt.Errorf("forget container %s: VM %s is %s: %w", t.id, p.vm.id, state, errdefs.ErrUnavailable)
 	}
 	p.vm.mu.Lock()
 	var end *journal.Exit

@@ -112,6 +112,15 @@ func (vm *VM) leave(from, next State) {
 	}
 }
 
+// over reports whether a VM has ended, or is about to before it ever ran.
+func (s State) over() bool {
+	switch s {
+	case Ending, Stopped, Deleting, Deleted:
+		return true
+	}
+	return false
+}
+
 // isHeld reports whether an operation holds the VM, which may run, as in the passes of
 // Capturing. vm.mu is held.
 func (vm *VM) isHeld() bool {
