@@ -90,6 +90,14 @@ func (p *pod) releaseDevices(ctx context.Context) {
 	}
 }
 
+// releaseDevices undoes plugDevices, also for a container that has no id yet.
+func (c *memberCreation) releaseDevices(ctx context.Context) error {
+	c.vm.pod.changing.Lock()
+	defer c.vm.pod.changing.Unlock()
+	c.vm.pod.releaseDevices(ctx)
+	return nil
+}
+
 func (p *pod) releaseDevice(ctx context.Context, id string) error {
 	for _, v := range p.vm.spec().Pod.Volumes {
 		if v.Disk != id || p.vm.spec().Pod.Mounts(v.ID) {

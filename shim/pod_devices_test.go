@@ -31,13 +31,22 @@ func loopDevice(t *testing.T) string {
 // withDevice gives a request's container a block device.
 func (w *world) withDevice(r *taskapi.CreateTaskRequest, path, access string) *taskapi.CreateTaskRequest {
 	w.t.Helper()
-	var st unix.Stat_t
-	w.must("stat device", unix.Stat(path, &st))
-	major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
+	return w.withDevices(r, access, path)
+}
+
+func (w *world) withDevices(r *taskapi.CreateTaskRequest, access string, paths ...string) *taskapi.CreateTaskRequest {
+	w.t.Helper()
 	return w.edit(r, func(oci *specs.Spec) {
-		oci.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/xvda", Type: "b", Major: major, Minor: minor}}
-		oci.Linux.Resources = &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: true, Type: "b",
-			Major: &major, Minor: &minor, Access: access}}}
+		oci.Linux.Resources = &specs.LinuxResources{}
+		for i, path := range paths {
+			var st unix.Stat_t
+			w.must("stat device", unix.Stat(path, &st))
+			major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
+			oci.Linux.Devices = append(oci.Linux.Devices, specs.LinuxDevice{Path: "/dev/xvd" + string(rune('a'+i)), Type: "b",
+				Major: major, Minor: minor})
+			oci.Linux.Resources.Devices = append(oci.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "b",
+				Major: &major, Minor: &minor, Access: access})
+		}
 	})
 }
 
@@ -125,6 +134,38 @@ func TestPodDeviceFailures(t *testing.T) {
 			return id[:3] == "dev"
 		}) {
 			t.Errorf("%s failed: %v, plugged in %q", fired, err, w.machine.plugged())
+		}
+	}
+}
+
+// TestPodDeviceOfNoContainer: a Create fails when it has plugged a device in, and before its container has an id: the
+// next device is in use, or the journal cannot be written. The node has the device back.
+func TestPodDeviceOfNoContainer(t *testing.T) {
+	path, used := loopDevice(t), loopDevice(t)
+	other, err := os.OpenFile(used, os.O_RDWR|unix.O_EXCL, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for name, devices := range map[string][]string{"in use": {path, used}, "full disk": {path}} {
+		w := newWorld(t).runningPod("web")
+		vm, err := w.service.current()
+		w.must("find VM", err)
+		plugged, free := false, func() {}
+		w.at("add disk", func() error {
+			if plugged = true; name == "full disk" {
+				free = w.fullUnder("vm")
+			}
+			return nil
+		})
+		_, err = w.service.Create(ctxNS(t), w.withDevices(w.memberRequest("db", "alpine"), "rw", devices...))
+		w.at("add disk", whole)
+		free()
+		if err == nil || !plugged {
+			t.Fatalf("%s: create: %v; a device was plugged in: %t", name, err, plugged)
+		}
+		if !eventually(func() bool { return len(vm.spec().NodeDevices()) == 0 }) || len(w.machine.plugged()) != 1 {
+			t.Errorf("%s: the VM has disks %q, its Spec devices %q", name, w.machine.plugged(), vm.spec().NodeDevices())
 		}
 	}
 }

@@ -43,6 +43,7 @@ func (c *memberCreation) plug(ctx context.Context, u *steps.Undo) error {
 		}
 		layers = append(layers, id)
 	}
+	u.Add("release devices", c.releaseDevices)
 	u.Add("take container back", c.takeBack)
 	if err := c.plugDevices(ctx); err != nil {
 		return err
