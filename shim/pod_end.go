@@ -10,6 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/bundle"
 	"godwit.dev/godwit/shim/journal"
 )
@@ -20,10 +21,33 @@ func (m *member) finish(status uint32, at time.Time) {
 	m.finished.Do(func() { m.finishOnce(status, at) })
 }
 
+// finishOnce waits while the VM stands still: the guest cannot say its last words of the container. Where the VM goes
+// instead of running on, the guest tells that end again.
 func (m *member) finishOnce(status uint32, at time.Time) {
+	for !m.tryFinish(status, at) {
+		retry.Sleep(m.t.vm.life, retryWait)
+	}
+}
+
+// tryFinish answers false where the VM stands still, or is about to.
+func (m *member) tryFinish(status uint32, at time.Time) (over bool) {
 	t := m.t
 	vm := t.vm
-	ctx, cancel := context.WithTimeout(vm.life, endBound)
+	life, cancel := context.WithTimeout(vm.life, endBound)
+	defer cancel()
+	vm.mu.Lock()
+	flows, leave, ok := vm.traffic.join()
+	over = vm.state.over() // what ended it tells the ends of all
+	vm.mu.Unlock()
+	if !ok && !over && vm.life.Err() != nil {
+		m.end(life, status, at)
+		return true
+	}
+	if !ok {
+		return over
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(flows, endBound)
 	defer cancel()
 	vm.ending.endExecsOf(ctx, t)
 	if agent := vm.guest(); agent != nil {
@@ -34,7 +58,12 @@ func (m *member) finishOnce(status uint32, at time.Time) {
 		}
 	}
 	t.refreshStats(ctx)
-	m.end(ctx, status, at)
+	m.readTermination(ctx)
+	if flows.Err() != nil {
+		return false
+	}
+	m.end(life, status, at)
+	return true
 }
 
 // end writes the end of a container down and tells it. Its sandbox process ends before: clients take the pid of

@@ -43,15 +43,19 @@ func (c *memberCreation) copyTermination(ctx context.Context, agent Agent) error
 	return nil
 }
 
-// readTermination writes the container's last words into the host's file, before its end is told.
+// readTermination writes the container's last words into the host's file, before its end is told. Where ctx was
+// cancelled meanwhile it can be called again.
 func (m *member) readTermination(ctx context.Context) {
 	t := m.t
 	f := m.termination
 	if f == nil {
 		return
 	}
-	m.termination = nil
 	err := m.readBack(ctx, f)
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return
+	}
+	m.termination = nil
 	if err = errors.Join(err, f.Close()); err != nil {
 		t.vm.log.Warn("bring the termination log back", "task", t.id, "error", err)
 	}
@@ -59,9 +63,9 @@ func (m *member) readTermination(ctx context.Context) {
 
 func (m *member) readBack(ctx context.Context, f *os.File) error {
 	t := m.t
-	agent := t.vm.guest()
-	if agent == nil || !t.vm.inState(Running) {
-		return nil
+	agent := answering(t.vm)
+	if agent == nil {
+		return ctx.Err()
 	}
 	ctx, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()

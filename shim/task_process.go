@@ -91,6 +91,19 @@ type traffic struct {
 	watchers sync.WaitGroup
 }
 
+// flows reports whether it does: the VM runs, and does not stand still before stopTraffic. The VM's lock is held.
+func (t *traffic) flows() bool { return t.ctx != nil && t.ctx.Err() == nil }
+
+// join answers a context for calls of the guest, which ends with the traffic. The VM does not stand still before leave.
+// False: nothing flows. The VM's lock is held, and is not for leave.
+func (t *traffic) join() (ctx context.Context, leave func(), ok bool) {
+	if !t.flows() {
+		return nil, nil, false
+	}
+	t.watchers.Add(1)
+	return t.ctx, t.watchers.Done, true
+}
+
 // startTraffic starts the traffic of all live processes; what flowed already starts anew.
 func (vm *VM) startTraffic() {
 	vm.stopTraffic()
@@ -134,11 +147,11 @@ func (t *Task) startTrafficOf(p *process) {
 // stopTraffic stops the traffic; it returns when nothing of ours asks the guest any more.
 func (vm *VM) stopTraffic() {
 	vm.mu.Lock()
-	cancel, all := vm.traffic.cancel, vm.processes()
-	vm.mu.Unlock()
-	if cancel != nil {
-		cancel()
+	all := vm.processes()
+	if vm.traffic.cancel != nil {
+		vm.traffic.cancel() // under the lock: who joins after it sees it
 	}
+	vm.mu.Unlock()
 	for _, p := range all {
 		if p.pump != nil {
 			p.pump.Stop()

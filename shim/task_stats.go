@@ -19,13 +19,19 @@ import (
 
 // refreshStats asks the guest once more, where it runs: its figures stay when it does not.
 func (t *Task) refreshStats(ctx context.Context) {
-	vm := t.vm
-	vm.mu.Lock()
-	agent, runs := vm.agent, vm.state == Running && vm.agent != nil
-	vm.mu.Unlock()
-	if runs {
+	if agent := answering(t.vm); agent != nil {
 		t.stats.refresh(ctx, agent)
 	}
+}
+
+// answering is the guest while it runs, also in the passes of a snapshot or of a move; nil: it does not.
+func answering(vm *VM) Agent {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if vm.state == Running || vm.traffic.flows() {
+		return vm.agent
+	}
+	return nil
 }
 
 // guestStats are the guest's figures: the last ones where it does not run.
