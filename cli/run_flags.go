@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -120,7 +121,7 @@ func parseMemory(said string) (int64, error) {
 		}
 	}
 	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || n < 0 || n*float64(factor) > 1<<62 {
+	if err != nil || math.IsNaN(n) || n < 0 || n*float64(factor) > 1<<62 {
 		return 0, fmt.Errorf("--memory %q: write a number with k, m or g, such as 512m: %w", said, errdefs.ErrInvalidArgument)
 	}
 	return int64(n * float64(factor)), nil

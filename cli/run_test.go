@@ -20,7 +20,7 @@ func TestMemoryOfRun(t *testing.T) {
 			t.Errorf("%q = %d, %v", said, got, err)
 		}
 	}
-	for _, said := range []string{"much", "-1m", "1e30g", "m"} {
+	for _, said := range []string{"much", "-1m", "1e30g", "m", "nan", "NaNg", "inf"} {
 		if _, err := parseMemory(said); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q: %v", said, err)
 		}
@@ -30,7 +30,8 @@ func TestMemoryOfRun(t *testing.T) {
 // run ends with docker's codes: 125 for a fault of godwit, also in its flags; that of the command without a word.
 func TestExitCodesOfRun(t *testing.T) {
 	for line, says := range map[string]string{"run --nope x": "--nope", "run -d --rm x": "--rm", "run -d -i x": "-t",
-		"run -it x": "terminal", "run -p 0 x": "-p", "run -m much x": "--memory", "run -l =x x": "--label",
+		"run -it x": "terminal", "run -p 0 x": "-p", "run -m much x": "--memory", "run -m nan x": "--memory",
+		"run --cpus nan x": "--cpus", "run --cpus inf x": "--cpus", "run -l =x x": "--label",
 		"run --stop-signal NO x": "--stop-signal", "run -e A --containerd /nowhere x": "/nowhere"} {
 		var out, errs bytes.Buffer
 		if got := Run(t.Context(), strings.Fields(line), &out, &errs); got != 125 || !strings.Contains(errs.String(), says) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -115,8 +116,8 @@ func (o *VMOptions) checkLimits(m *making) error {
 			errdefs.ErrInvalidArgument)
 	case o.Memory < 0 || o.Memory > 0 && o.Memory < 4<<20:
 		return fmt.Errorf("--memory %d bytes: at least 4m: %w", o.Memory, errdefs.ErrInvalidArgument)
-	case o.CPUs < 0 || o.CPUs > 0 && o.CPUs < 0.01:
-		return fmt.Errorf("--cpus %v: at least 0.01: %w", o.CPUs, errdefs.ErrInvalidArgument)
+	case math.IsNaN(o.CPUs) || o.CPUs < 0 || o.CPUs > 0 && o.CPUs < 0.01 || o.CPUs > maxCPUs:
+		return fmt.Errorf("--cpus %v: from 0.01 to %d: %w", o.CPUs, maxCPUs, errdefs.ErrInvalidArgument)
 	case o.Pull != "" && o.Pull != "missing" && o.Pull != "always" && o.Pull != "never":
 		return fmt.Errorf("--pull %q: write missing, always or never: %w", o.Pull, errdefs.ErrInvalidArgument)
 	}
@@ -128,6 +129,9 @@ func (m *making) note(format string, a ...any) {
 		m.Note(format, a...)
 	}
 }
+
+// maxCPUs is what a VM can have.
+const maxCPUs = 240
 
 // cpuPeriod is the usual period of a CPU quota, in microseconds.
 const cpuPeriod = 100_000

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -92,6 +93,21 @@ func TestOptionsAreChecked(t *testing.T) {
 	} {
 		if _, err := o.check(); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), words) {
 			t.Errorf("%+v: %v, want %q", o, err, words)
+		}
+	}
+}
+
+// A number of CPUs is one that a VM can have.
+func TestCPUsAreANumber(t *testing.T) {
+	for _, cpus := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 240.5, 1e300, 0.001} {
+		if _, err := (&VMOptions{CPUs: cpus}).check(); !errdefs.IsInvalidArgument(err) ||
+			!strings.Contains(err.Error(), "--cpus") {
+			t.Errorf("--cpus %v: %v", cpus, err)
+		}
+	}
+	for _, cpus := range []float64{0, 0.01, 1.5, 240} {
+		if _, err := (&VMOptions{CPUs: cpus}).check(); err != nil {
+			t.Errorf("--cpus %v: %v", cpus, err)
 		}
 	}
 }
