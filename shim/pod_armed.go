@@ -40,7 +40,11 @@ func (p *pod) armed(t *Task) error {
 	vm := p.vm
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	if err := t.setState(TaskArmed); err != nil {
+	err := t.member.notKilled()
+	if err == nil {
+		err = t.setState(TaskArmed)
+	}
+	if err != nil {
 		return fmt.Errorf("start task %s: %w", t.id, err)
 	}
 	missing, moves := p.missing(), vm.journal.Load().Move

@@ -1,9 +1,16 @@
 package shim
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
+
+	"godwit.dev/godwit/internal/durable"
 )
 
 // TestEndIsOwedAgain: a Create of a container that had ended is under way while its pod begins to run, and fails for
@@ -38,5 +45,42 @@ func TestEndIsOwedAgain(t *testing.T) {
 	}
 	if got := w.waitFor("setup"); got != 3 {
 		t.Errorf("a container that had ended with 3 ended with %d", got)
+	}
+}
+
+// TestStartOfAKilledContainer: a container of a pod that sleeps is killed before its Start, and its end is being
+// written down. It ran there, or had ended. The Start fails: the pod does not wake with a process that has no task.
+func TestStartOfAKilledContainer(t *testing.T) {
+	for _, id := range []string{"web", "setup"} {
+		w := sleepingPod(t, true)
+		w.must("wake", w.armed("log"))
+		r := w.memberRequest(id, "alpine")
+		_, err := w.service.Create(ctxNS(t), r)
+		w.must("create "+id, err)
+		vm, err := w.service.current()
+		w.must("find VM", err)
+		slow := durable.Unfinished(filepath.Join(r.GetBundle(), "godwit-end"))
+		w.must("make a slow disk", unix.Mkfifo(slow, 0o600))
+		kill := begun(func() error { return w.killTask(id) })
+		vm.mu.Lock()
+		killed := vm.tasks[id].member
+		vm.mu.Unlock()
+		if !eventually(func() bool { vm.mu.Lock(); defer vm.mu.Unlock(); return killed.ending != nil }) {
+			t.Fatal("it is not killed")
+		}
+		start := begun(func() error { return w.startTask(id) })
+		if !eventually(func() bool { return len(start) > 0 || !vm.inState(Created) }) || !vm.inState(Created) {
+			t.Errorf("a start of %s, which was killed, is not refused; the VM is %s", id, vm.state)
+		}
+		disk, err := os.Open(slow)
+		w.must("go on", err)
+		w.must("kill", <-kill)
+		disk.Close()
+		if err := errgrpc.ToNative(<-start); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("start of %s, which was killed: %v", id, err)
+		}
+		if got := w.waitFor(id); got != 143 {
+			t.Errorf("%s ended with %d", id, got)
+		}
 	}
 }

@@ -159,9 +159,16 @@ func (s *starting) closeMembers() {
 func (m *member) startEnded(ctx context.Context) error {
 	t := m.t
 	t.vm.mu.Lock()
-	if t.state != TaskCreated {
-		defer t.vm.mu.Unlock()
-		return fmt.Errorf("start task %s: it is %s: %w", t.id, t.state, errdefs.ErrFailedPrecondition)
+	var err error
+	switch {
+	case t.state != TaskCreated:
+		err = fmt.Errorf("it is %s: %w", t.state, errdefs.ErrFailedPrecondition)
+	case !t.init.started: // else another Start ends it
+		err = m.notKilled()
+	}
+	if err != nil {
+		t.vm.mu.Unlock()
+		return fmt.Errorf("start task %s: %w", t.id, err)
 	}
 	t.init.started = true
 	t.vm.events.Send(&events.TaskStart{ContainerID: t.id, Pid: t.pid()})

@@ -28,10 +28,7 @@ func (m *member) start(ctx context.Context) error {
 		vm.mu.Unlock()
 		return vm.pod.arm(t)
 	}
-	err := vm.pod.takesMembers()
-	if err == nil && m.ending != nil {
-		err = fmt.Errorf("it was killed before: %w", errdefs.ErrFailedPrecondition)
-	}
+	err := errors.Join(vm.pod.takesMembers(), m.notKilled())
 	if err == nil {
 		err = t.setState(TaskStarting)
 	}
@@ -54,6 +51,15 @@ func (m *member) start(ctx context.Context) error {
 		vm.log.Warn("run hooks", "task", t.id, "error", err)
 	}
 	return nil
+}
+
+// notKilled refuses to start a container that was killed before; nil, which is the sandbox, was not. The VM's lock is
+// held.
+func (m *member) notKilled() error {
+	if m == nil || m.ending == nil {
+		return nil
+	}
+	return fmt.Errorf("it was killed before: %w", errdefs.ErrFailedPrecondition)
 }
 
 func (m *member) run(ctx context.Context) error {
