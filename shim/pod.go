@@ -11,6 +11,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
 )
@@ -19,8 +20,9 @@ import (
 // the VM runs. The owner is the task of the sandbox, whose init is the guest's sandbox process.
 type pod struct {
 	vm *VM
-	// changing orders the changes of the pod's disks, volumes and members. It is taken before the VM's lock.
-	changing sync.Mutex
+	// changing orders the changes of the pod's disks, volumes and members. It is taken before the VM's lock. The guest is
+	// asked meanwhile, so that who waits for it has a bound.
+	changing turn.Turn
 	// syncing orders the revisions of volumes that the guest is told, and guards revision and told.
 	syncing  sync.Mutex
 	revision uint64

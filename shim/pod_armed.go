@@ -101,6 +101,8 @@ func (p *pod) settle(ctx context.Context) {
 		return
 	}
 	p.endDeparted(ctx)
+	ctx, cancel := context.WithTimeout(ctx, undoBound)
+	defer cancel()
 	agent := vm.guest()
 	for guest, copies := range p.woken() {
 		names := copies.Select("/etc/hosts", "/etc/resolv.conf", "/etc/hostname")
@@ -108,16 +110,34 @@ func (p *pod) settle(ctx context.Context) {
 			vm.log.Warn("say where the guest is", "container", guest, "error", err)
 		}
 	}
-	p.changing.Lock()
-	defer p.changing.Unlock()
 	for _, guest := range p.left() {
-		err := removeContainer(ctx, agent, guest)
-		if err != nil {
+		remove := func(ctx context.Context) error { return removeLeft(ctx, vm, guest) }
+		if err := remove(ctx); err != nil {
 			vm.log.Warn("remove a container that had ended in the snapshot", "container", guest, "error", err)
-			continue
+			p.removals.later(fmt.Sprintf("container %s, which had ended in the snapshot,", guest), remove)
 		}
-		_ = vm.journal.owe("that a container is gone", func(j *journal.Journal) { forgetGuest(j, guest) })
 	}
+}
+
+// removeLeft removes a container that had ended in the snapshot. No operation gets the VM meanwhile: its snapshot would
+// have a container in its Spec of which it does not say whether it runs.
+func removeLeft(ctx context.Context, vm *VM, guest string) error {
+	vm.mu.Lock()
+	held, over := vm.mutable(), vm.call()
+	vm.mu.Unlock()
+	defer over()
+	if held != nil {
+		return held
+	}
+	if err := vm.pod.changing.Take(ctx); err != nil {
+		return err
+	}
+	defer vm.pod.changing.Give()
+	if err := removeContainer(ctx, vm.guest(), guest); err != nil {
+		return err
+	}
+	_ = vm.journal.owe("that a container is gone", func(j *journal.Journal) { forgetGuest(j, guest) })
+	return nil
 }
 
 // woken are the containers that run, and what of the host each has a copy of. One that is being created is not among

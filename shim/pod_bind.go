@@ -20,8 +20,10 @@ import (
 // container: nothing is made there. The task is not the container's if anything differs that its process was promised.
 func (c *memberCreation) bind(ctx context.Context, u *steps.Undo) error {
 	vm, image := c.vm, c.askImage(ctx)
-	vm.pod.changing.Lock()
-	defer vm.pod.changing.Unlock()
+	if err := vm.pod.changing.Take(ctx); err != nil {
+		return err
+	}
+	defer vm.pod.changing.Give()
 	if !vm.inState(Created) {
 		return fmt.Errorf("container %s: pod %s has begun to run meanwhile: make it anew: %w", c.member.Name, vm.id,
 			errdefs.ErrFailedPrecondition)
@@ -69,10 +71,12 @@ func (p *pod) twice(t *Task) bool {
 
 // bindLate is bind in a pod that runs again. Its containers that had ended may be made after those that run: the first
 // task of such a name tells that end, and the next one is a new container.
-func (c *memberCreation) bindLate(_ context.Context, u *steps.Undo) error {
+func (c *memberCreation) bindLate(ctx context.Context, u *steps.Undo) error {
 	vm := c.vm
-	vm.pod.changing.Lock()
-	defer vm.pod.changing.Unlock()
+	if err := vm.pod.changing.Take(ctx); err != nil {
+		return err
+	}
+	defer vm.pod.changing.Give()
 	end := vm.journal.Load().OwedEnd(c.member.Name)
 	if end == nil {
 		return nil

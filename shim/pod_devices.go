@@ -92,9 +92,14 @@ func (p *pod) releaseDevices(ctx context.Context) {
 
 // releaseDevices undoes plugDevices, also for a container that has no id yet.
 func (c *memberCreation) releaseDevices(ctx context.Context) error {
-	c.vm.pod.changing.Lock()
-	defer c.vm.pod.changing.Unlock()
-	c.vm.pod.releaseDevices(ctx)
+	p := c.vm.pod
+	err := p.changing.Take(ctx)
+	if err != nil {
+		p.removals.later("devices of container "+c.task.id, c.releaseDevices)
+		return err
+	}
+	defer p.changing.Give()
+	p.releaseDevices(ctx)
 	return nil
 }
 
@@ -105,8 +110,10 @@ func (p *pod) releaseDevice(ctx context.Context, id string) error {
 		}
 		if err := p.removeVolume(ctx, v.ID); err != nil {
 			p.removals.later("device "+id, func(ctx context.Context) error {
-				p.changing.Lock()
-				defer p.changing.Unlock()
+				if err := p.changing.Take(ctx); err != nil {
+					return err
+				}
+				defer p.changing.Give()
 				return p.releaseDevice(ctx, id)
 			})
 			return err

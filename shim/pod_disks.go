@@ -33,8 +33,10 @@ func (c *memberCreation) prepare(ctx context.Context, _ *steps.Undo) (err error)
 func (c *memberCreation) plug(ctx context.Context, u *steps.Undo) error {
 	vm := c.vm
 	c.over = vm.lockAndCall()
-	vm.pod.changing.Lock()
-	defer vm.pod.changing.Unlock()
+	if err := vm.pod.changing.Take(ctx); err != nil {
+		return err
+	}
+	defer vm.pod.changing.Give()
 	var layers []string
 	for i, d := range c.image.Disks {
 		id, err := vm.pod.add(ctx, d, c.image.Files[i].Path)
@@ -164,8 +166,10 @@ func (p *pod) dropOnce(ctx context.Context, id string) error {
 }
 
 func (p *pod) dropDoubtful(ctx context.Context, id string) error {
-	p.changing.Lock()
-	defer p.changing.Unlock()
+	if err := p.changing.Take(ctx); err != nil {
+		return err
+	}
+	defer p.changing.Give()
 	if !p.doubtful[id] {
 		return nil
 	}
@@ -203,8 +207,10 @@ func (p *pod) forget(ctx context.Context, t *Task) error {
 	if _, state := p.vm.current(); state.over() {
 		return nil
 	}
-	p.changing.Lock()
-	defer p.changing.Unlock()
+	if err := p.changing.Take(ctx); err != nil {
+		return err
+	}
+	defer p.changing.Give()
 	switch _, state := p.vm.current(); {
 	case state.over():
 		return nil

@@ -1,16 +1,22 @@
 package shim
 
 import (
+	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 
+	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/internal/durable"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // TestEndIsOwedAgain: a Create of a container that had ended is under way while its pod begins to run, and fails for
@@ -83,4 +89,67 @@ func TestStartOfAKilledContainer(t *testing.T) {
 			t.Errorf("%s ended with %d", id, got)
 		}
 	}
+}
+
+// lefts is a pod that wakes, whose guest has a container that had ended and that no client wants.
+func lefts(t *testing.T, silent func(*world)) (*world, *VM) {
+	t.Helper()
+	w := sleepingPod(t, false)
+	w.agent.pod.containers = map[string]*agentv1.AddContainerRequest{"c1": {}, "c2": {}, "c3": {}}
+	silent(w)
+	w.must("wake", w.armed("web", "log"))
+	vm, err := w.service.current()
+	w.must("find VM", err)
+	if !eventually(func() bool { return vm.inState(Running) && len(vm.pod.changing) > 0 }) {
+		t.Fatalf("the VM is %s, and nothing of it is removed", vm.state)
+	}
+	return w, vm
+}
+
+// TestHungGuestAfterTheWake: a guest that woke does not remove a container that had ended. Nothing else waits for that
+// longer than its caller. It is removed when the guest does so.
+func TestHungGuestAfterTheWake(t *testing.T) {
+	undoBound = time.Second
+	t.Cleanup(func() { undoBound = 30 * time.Second })
+	w, vm := lefts(t, func(w *world) { w.agent.hang("remove container") })
+	ctx, cancel := context.WithTimeout(ctxNS(t), 50*time.Millisecond)
+	defer cancel()
+	r := w.memberRequest("new", "alpine")
+	create := begun(func() error { _, err := w.service.Create(ctx, r); return err })
+	if !eventually(func() bool { return len(create) > 0 }) || <-create == nil {
+		t.Fatal("a Create does not end with its caller")
+	}
+	w.must("create", w.createMember("new", "alpine"))
+	if !eventually(func() bool { return vm.pod.removals.over() != nil }) {
+		t.Error("what the guest has still is not removed later")
+	}
+	w.agent.mu.Lock()
+	w.agent.pod.hung = nil
+	w.agent.mu.Unlock()
+	if !eventually(func() bool { return vm.spec().Pod.Member("c1") == nil }) || slices.Contains(w.agent.has(), "c1") {
+		t.Errorf("the guest has %q, the Spec %+v", w.agent.has(), vm.spec().Pod.Containers)
+	}
+}
+
+// TestNoSnapshotOfALeftContainer: no operation gets a pod that woke while a container that had ended is removed from
+// it. Its Spec would have one more than its state.
+func TestNoSnapshotOfALeftContainer(t *testing.T) {
+	busyBound = 0
+	t.Cleanup(func() { busyBound = guestBound })
+	var letGo func()
+	w, vm := lefts(t, func(w *world) { _, letGo = w.held("remove container") })
+	_, err := w.capture()
+	if err := errgrpc.ToNative(err); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("capture: %v", err)
+	}
+	letGo()
+	if !eventually(func() bool { return vm.spec().Pod.Member("c1") == nil && len(vm.pod.changing) == 0 }) {
+		t.Error("it is not removed")
+	}
+	busyBound = guestBound
+	_, err = w.capture()
+	w.must("capture", err)
+	var said journal.Resume
+	w.must("read what it says of the containers", json.Unmarshal(w.store.pushed.Resume, &said))
+	w.must("check it", checkResume(&journal.Journal{Resources: journal.Resources{Spec: w.store.pushed.Spec}}, &said))
 }

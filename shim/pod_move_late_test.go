@@ -160,7 +160,7 @@ func TestCreateWhileThePodBeginsToRun(t *testing.T) {
 	w := movingPod(t, nil)
 	vm := w.readyPod("web", "log")
 	ref := w.ref()
-	vm.pod.changing.Lock() // in place of a slow disk
+	w.must("wait", vm.pod.changing.Take(t.Context())) // in place of a slow disk
 	made := make(chan error)
 	go func() { made <- w.createMember("setup", "alpine") }()
 	if !eventually(func() bool {
@@ -173,7 +173,7 @@ func TestCreateWhileThePodBeginsToRun(t *testing.T) {
 	}
 	w.commit()
 	err := vm.pod.runMoved(t.Context(), ref)
-	vm.pod.changing.Unlock()
+	vm.pod.changing.Give()
 	if late := errgrpc.ToNative(<-made); !errdefs.IsFailedPrecondition(late) {
 		t.Errorf("create: %v", late)
 	}

@@ -179,9 +179,9 @@ func testComesLate(w *world, comes func(*world) error) {
 	if !eventually(func() bool { return vm.inState(Running) && !slices.Contains(w.agent.has(), "c1") }) {
 		t.Fatalf("the VM is %s, its guest has %q", vm.state, w.agent.has())
 	}
-	vm.pod.changing.Lock() // what had ended is removed
+	w.must("wait", vm.pod.changing.Take(t.Context())) // what had ended is removed
 	has := w.agent.has()
-	vm.pod.changing.Unlock()
+	vm.pod.changing.Give()
 	late := func() uint32 {
 		w.must("create setup", w.createMember("setup", "alpine"))
 		w.must("start setup", w.startTask("setup"))

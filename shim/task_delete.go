@@ -153,8 +153,10 @@ func (vm *VM) releaseResources(ctx context.Context) error {
 	if err := vm.pod.awaitCreations(ctx); err != nil {
 		return err
 	}
-	vm.pod.changing.Lock() // no container's Delete writes the journal that goes
-	defer vm.pod.changing.Unlock()
+	if err := vm.pod.changing.Take(ctx); err != nil { // no container's Delete writes the journal that goes
+		return err
+	}
+	defer vm.pod.changing.Give()
 	vm.stopTraffic()
 	vm.mu.Lock()
 	nics, all := vm.nic.wiring(), vm.processes()

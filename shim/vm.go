@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/api/spec"
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/shim/events"
 	"godwit.dev/godwit/vmm"
 )
@@ -57,8 +58,8 @@ func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id
 	}
 	vm.journal.vm = vm
 	vm.ending = &ending{vm: vm}
-	vm.pod = &pod{vm: vm, added: make(chan struct{}, 1), told: map[string][32]byte{}, doubtful: map[string]bool{},
-		stop: &podStop{vm: vm}, removals: &removals{vm: vm}}
+	vm.pod = &pod{vm: vm, changing: turn.New(), added: make(chan struct{}, 1), told: map[string][32]byte{},
+		doubtful: map[string]bool{}, stop: &podStop{vm: vm}, removals: &removals{vm: vm}}
 	vm.postcopy = &postcopy{vm: vm}
 	vm.notices = &notices{vm: vm}
 	vm.socket = &machineSocket{log: vm.log}
