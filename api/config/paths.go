@@ -120,6 +120,14 @@ func vmHash(namespace, id string) string {
 // DefaultStore is where snapshots go on a node whose configuration names no store.
 func (c *Config) DefaultStore() string { return filepath.Join(c.StateDir, "store") }
 
+// StoresDir holds which directories of snapshots this node has used: a file for each.
+func (c *Config) StoresDir() string {
+	if c.StateDir == "" {
+		return ""
+	}
+	return filepath.Join(c.StateDir, "stores")
+}
+
 // RecordsFile holds the records of a controller without etcd, and of a node that is alone.
 func (c *Config) RecordsFile() string { return filepath.Join(c.StateDir, "records.db") }
 

@@ -23,7 +23,7 @@ func ageing(t *testing.T) (r *Registry, root string, age func(time.Duration)) {
 	t.Helper()
 	root = t.TempDir()
 	cfg := config.Default()
-	cfg.Registry.Layout = root
+	cfg.Registry.Layout, cfg.StateDir = root, t.TempDir()
 	return New(cfg), root, func(d time.Duration) {
 		past := time.Now().Add(-d)
 		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {

@@ -161,11 +161,11 @@ func (r *Registry) Reaches(ctx context.Context, ref *nodev1.SnapshotRef) (bool, 
 		ref.GetNode() == r.Config.Node {
 		return true, nil
 	}
+	there := false
 	st, err := r.Open(ctx, ref.GetRepository())
-	if err != nil {
-		return false, err
+	if err == nil {
+		there, err = snapshot.Exists(ctx, st, digest.Digest(ref.GetDigest()))
 	}
-	there, err := snapshot.Exists(ctx, st, digest.Digest(ref.GetDigest()))
 	if errdefs.IsUnavailable(err) {
 		return false, nil
 	}

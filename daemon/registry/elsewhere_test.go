@@ -19,7 +19,7 @@ func TestElsewhere(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "default", Id: "web"}
 	own := config.Registry{Layout: dir, Own: true}
 	cfg := config.Default()
-	cfg.Node, cfg.Registry = "b", own
+	cfg.Node, cfg.Registry, cfg.StateDir = "b", own, t.TempDir()
 	here, _ := tagged(t, New(cfg), store.LayoutPrefix+dir+"/u")
 	const none = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
 	for name, c := range map[string]struct {

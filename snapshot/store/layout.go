@@ -23,7 +23,8 @@ import (
 
 // Layout is a repository in an OCI layout directory.
 type Layout struct {
-	dir string
+	dir  string
+	root *root // nil: nothing is known of the directory that it lies in
 }
 
 var _ Store = (*Layout)(nil)
@@ -190,6 +191,9 @@ func dropTag(index *v1.Index, tag string) {
 }
 
 func (l *Layout) init() error {
+	if err := l.claim(); err != nil {
+		return err
+	}
 	dir := filepath.Join(l.dir, "blobs", digest.SHA256.String())
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

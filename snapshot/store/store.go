@@ -114,15 +114,19 @@ type Config struct {
 	Login        *Login `json:"login,omitempty"`        // for the registry itself, and no mirror; nil: as docker has it
 	// bytes a second that all transfers together move at most; 0: no limit
 	Bandwidth int64 `json:"bandwidth,omitempty"`
+	// Root is a directory of layouts, and Notes where this node keeps which one it has used; empty: not known
+	Root  string `json:"root,omitempty"`
+	Notes string `json:"notes,omitempty"`
 }
 
 // LayoutPrefix marks a repository that is an OCI layout directory.
 const LayoutPrefix = "oci-layout:"
 
-// Open returns the store of cfg with retries. Nothing is asked of it yet.
+// Open returns the store of cfg with retries. Nothing is asked of a registry yet. A layout is Unavailable where
+// Root is no more the directory that this node has used, as if it is not mounted.
 func Open(cfg Config) (Store, error) {
 	if dir, ok := strings.CutPrefix(cfg.Repository, LayoutPrefix); ok {
-		return NewLayout(dir)
+		return openLayout(dir, cfg)
 	}
 	r, err := NewRegistry(cfg)
 	if err != nil {

@@ -127,6 +127,9 @@ func (j *CopyJob) run(ctx context.Context, notify func(Progress)) (line, error) 
 		return line{}, err
 	}
 	to, err := store.Open(j.To)
+	if err == nil {
+		err = store.Claim(to)
+	}
 	if err != nil {
 		return line{}, err
 	}

@@ -142,6 +142,9 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	if err != nil {
 		return line{}, err
 	}
+	if err := store.Claim(st); err != nil {
+		return line{}, err
+	}
 	golden, ungolden := j.golden(&keys)
 	spare := openCores().Spare
 	if err := confine(kept, append(golden.configs, j.Store)...); err != nil {

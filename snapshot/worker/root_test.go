@@ -1,0 +1,39 @@
+package worker
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/snapshot/store"
+)
+
+// Where the directory of snapshots is not mounted any more, a push with a parent there stores nothing below its mount
+// point.
+func TestPushBelowMountPoint(t *testing.T) {
+	node := config.Default()
+	root := filepath.Join(t.TempDir(), "root")
+	node.StateDir, node.Registry.Layout = t.TempDir(), root
+	cfg := store.ConfigOf(node, store.LayoutPrefix+filepath.Join(root, "uid1"))
+	job := pushJob(t, cfg)
+	job.Next = file(t, nil)
+	if _, err := client().Push(t.Context(), job, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(root, root+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	job.Ref.Operation, job.Table, job.Next = "op2", job.Next, file(t, nil)
+	if _, err := client().Push(t.Context(), job, nil); !errdefs.IsUnavailable(err) {
+		t.Errorf("push below a directory that is not mounted: %v", err)
+	}
+	if left, err := os.ReadDir(root); err != nil || len(left) != 0 {
+		t.Errorf("below the mount point: %v, %v", left, err)
+	}
+}
