@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -163,10 +164,25 @@ func (o *origin) layer(ctx context.Context, l ocispec.Descriptor, add func(io.Re
 	return add(plain)
 }
 
+// room asks the node what a VM can have of its own. A shim of an older build does not say how large the disk is: then
+// it is as large as the node makes them.
+func (c *Client) room(ctx context.Context, vm *nodev1.VM) (changes.Room, error) {
+	cfg, err := c.load()
+	if err != nil {
+		return changes.Room{}, err
+	}
+	info, _, err := c.listed(ctx, vm)
+	return changes.Room{Disk: cmp.Or(info.GetWritableBytes(), uint64(cfg.VM.WritableSize)), Memory: info.GetMemory()}, err
+}
+
 // compare tells what a VM has changed.
 func (c *Client) compare(ctx context.Context, o *origin, tell func(changes.Change) error) error {
 	if _, err := c.Task(ctx, o.vm); err != nil { // before the layers are read, which takes time
 		return err
+	}
+	room, err := c.room(ctx, o.vm)
+	if err != nil {
+		return fmt.Errorf("ask what VM %s can have written: %w", c.name(o.vm), err)
 	}
 	b, err := o.base(within(ctx, o.vm))
 	if err != nil {
@@ -175,7 +191,7 @@ func (c *Client) compare(ctx context.Context, o *origin, tell func(changes.Chang
 	_, err = pipe(ctx, func(ctx context.Context, w io.Writer) (Copied, error) {
 		return c.Pack(ctx, o.vm, "/", ".", w)
 	}, func(_ context.Context, r io.Reader) (Copied, error) {
-		return Copied{}, b.Compare(r, o.apart, tell)
+		return Copied{}, b.Compare(r, room, o.apart, tell)
 	})
 	return err
 }

@@ -55,6 +55,9 @@ func (m *machineService) Query(context.Context, *machinev1.QueryRequest) (*machi
 		}
 		if s := j.Spec; s != nil {
 			r.Uid, r.Vmm, r.Memory, r.Vcpus, r.Kernel = s.UID, s.VMM.Name, s.Memory, uint32(s.VCPUs), s.Kernel.Digest
+			if c := s.Container; c != nil && s.Disk(c.Writable) != nil {
+				r.WritableBytes = uint64(s.Disk(c.Writable).Size)
+			}
 			for _, n := range s.NICs {
 				for _, a := range n.Addresses {
 					r.Addresses = append(r.Addresses, a.String())

@@ -20,6 +20,10 @@ func TestArrivalTellsWhenItRan(t *testing.T) {
 		w.must("query", err)
 		return q.GetResumedUnixNano()
 	}
+	q, err := w.machineService().Query(t.Context(), &machinev1.QueryRequest{})
+	if err != nil || q.GetWritableBytes() != 4 { // of fakeDisks
+		t.Errorf("its disk has %d bytes, %v", q.GetWritableBytes(), err)
+	}
 	if at := ran(); at != 0 {
 		t.Errorf("it ran at %d, before its start", at)
 	}

@@ -53,9 +53,9 @@ func (u *Unpacker) fits(h *tar.Header) error {
 	return nil
 }
 
-// dense refuses a member with holes: few bytes of it can stand for more than any disk has, and for
+// Dense refuses a member with holes: few bytes of it can stand for more than any disk has, and for
 // hours of reading even where the member is skipped.
-func dense(h *tar.Header) error {
+func Dense(h *tar.Header) error {
 	sparse := h.Typeflag == tar.TypeGNUSparse
 	for key := range h.PAXRecords {
 		sparse = sparse || strings.HasPrefix(key, "GNU.sparse.")

@@ -100,7 +100,7 @@ func (u *Unpacker) member(h *tar.Header, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if err := dense(h); err != nil {
+	if err := Dense(h); err != nil {
 		return why(name, err)
 	}
 	if err := u.parents(name); err != nil {

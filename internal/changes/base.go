@@ -46,6 +46,21 @@ type node struct {
 // Base is the file system that the layers of an image make.
 type Base struct{ root node }
 
+// headersMax is what the header of one member takes of a tar stream, with two paths as long as Linux has them.
+const headersMax = 16 << 10
+
+// bytes that a tar stream of what lies here and below takes at most.
+func (n *node) bytes() uint64 {
+	all := uint64(headersMax)
+	if n.entry != nil && n.kind == tar.TypeReg {
+		all += uint64(n.size)
+	}
+	for _, child := range n.children {
+		all += child.bytes()
+	}
+	return all
+}
+
 // find answers the node of a clean path without a leading slash, nil if there is none.
 func (b *Base) find(name string) *node {
 	at := &b.root

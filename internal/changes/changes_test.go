@@ -88,9 +88,12 @@ func but(name string, now ...f) (all []f) {
 	return append(all, now...)
 }
 
+// roomy is the room of a VM that has more than a test needs.
+var roomy = Room{Disk: 64 << 20}
+
 func told(t *testing.T, b *Base, r io.Reader) (all []string, err error) {
 	t.Helper()
-	err = b.Compare(r, []string{"/dev", "/etc/resolv.conf"}, func(c Change) error {
+	err = b.Compare(r, roomy, []string{"/dev", "/etc/resolv.conf"}, func(c Change) error {
 		text := string(c.Kind) + " " + c.Path
 		if c.Content != nil && c.Header.Typeflag == tar.TypeReg {
 			data, err := io.ReadAll(c.Content)
@@ -185,7 +188,7 @@ func TestLayer(t *testing.T) {
 	b, again := image(t), image(t)
 	var out bytes.Buffer
 	l := NewLayer(&out)
-	if err := b.Compare(stream(t, now...), []string{"/dev"}, l.Add); err != nil {
+	if err := b.Compare(stream(t, now...), roomy, []string{"/dev"}, l.Add); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Close(); err != nil {

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/archive"
 )
 
 // Kind of a change, in the letters of docker diff.
@@ -38,12 +40,20 @@ type Change struct {
 // paddingMax bounds what may follow the end of a tar stream, in bytes.
 const paddingMax = 1 << 20
 
+// Room is what a VM can have of its own, in bytes, as its host knows it. The guest is not asked.
+type Room struct {
+	Disk   uint64 // its writable disk
+	Memory uint64 // in which mounts may lie
+}
+
 // Compare tells what the files of a VM differ in from the base, first what there is and then what is deleted. Paths
 // below those of apart belong to mounts, and are left out; they begin at the root. A base is compared once. What the
-// guest cannot pack (devices, pipes, sockets) counts as unchanged.
-func (b *Base) Compare(r io.Reader, apart []string, tell func(Change) error) error {
-	c := &comparison{base: b, apart: apart, tell: tell}
+// guest cannot pack (devices, pipes, sockets) counts as unchanged. What is told has no more bytes than the disk of the
+// VM, and the stream no more than the VM can have.
+func (b *Base) Compare(r io.Reader, room Room, apart []string, tell func(Change) error) error {
+	c := &comparison{base: b, apart: apart, tell: tell, disk: room.Disk, left: room.Disk}
 	defer c.close()
+	r = &bounded{r, b.root.bytes() + 2*(room.Disk+room.Memory) + paddingMax}
 	t := tar.NewReader(r)
 	for {
 		h, err := t.Next()
@@ -72,6 +82,35 @@ type comparison struct {
 	apart []string
 	tell  func(Change) error
 	spool *os.File // holds one file while its content is looked at
+	disk  uint64   // bytes of the VM's disk
+	left  uint64   // of them that were not told of
+}
+
+// bounded is a stream that ends by an error after so many bytes.
+type bounded struct {
+	io.Reader
+	left uint64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return 0, fmt.Errorf("the VM sends more than it can have: %w", errdefs.ErrInvalidArgument)
+	}
+	n, err := b.Reader.Read(p[:min(uint64(len(p)), b.left)])
+	b.left -= uint64(n)
+	return n, err
+}
+
+// tellOf tells a change, if the VM's disk can hold it.
+func (c *comparison) tellOf(change Change) error {
+	if size := uint64(max(change.Header.Size, 0)); change.Header.Typeflag == tar.TypeReg {
+		if size > c.left {
+			return fmt.Errorf("%s: what the VM has changed has more bytes than its disk (%d). Files with holes and each name "+
+				"of a hard link count whole. To go on, remove some of them: %w", change.Path, c.disk, errdefs.ErrFailedPrecondition)
+		}
+		c.left -= size
+	}
+	return c.tell(change)
 }
 
 func (c *comparison) close() {
@@ -89,6 +128,9 @@ func (c *comparison) outside(name string) bool {
 }
 
 func (c *comparison) file(h *tar.Header, content io.Reader) error {
+	if err := archive.Dense(h); err != nil { // of a mount too: to skip it takes hours
+		return fmt.Errorf("read the VM's files: %w", err)
+	}
 	name, err := clean(h.Name)
 	if err != nil || name == "." || c.outside("/"+name) {
 		return err
@@ -100,7 +142,7 @@ func (c *comparison) file(h *tar.Header, content io.Reader) error {
 	change := Change{Kind: Added, Path: "/" + name, Header: h, Content: content}
 	was := c.base.find(name)
 	if was == nil {
-		return c.tell(change)
+		return c.tellOf(change)
 	}
 	was.seen, was.file = true, h.Typeflag != tar.TypeDir
 	change.Kind = Changed
@@ -108,7 +150,7 @@ func (c *comparison) file(h *tar.Header, content io.Reader) error {
 	if err != nil || same {
 		return err
 	}
-	return c.tell(change)
+	return c.tellOf(change)
 }
 
 // same compares a file with that of the image. The time of a directory changes with what lies in it, and says nothing.

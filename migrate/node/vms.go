@@ -115,7 +115,7 @@ func running(info *nodev1.VMInfo, q *machinev1.QueryResponse) *nodev1.VMInfo {
 	info.Memory, info.Resident, info.Vcpus, info.Vmm = q.GetMemory(), q.GetResident(), q.GetVcpus(), q.GetVmm()
 	info.Addresses, info.Network, info.Pid = q.GetAddresses(), q.GetNetwork(), q.GetTaskPid()
 	info.Restore, info.RestoreMode, info.RestoreReason = q.GetRestore(), q.GetRestoreMode(), q.GetRestoreReason()
-	info.Missing, info.Unwritten = q.GetMissing(), q.GetUnwritten()
+	info.Missing, info.Unwritten, info.WritableBytes = q.GetMissing(), q.GetUnwritten(), q.GetWritableBytes()
 	return info
 }
 

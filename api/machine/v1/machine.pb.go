@@ -257,6 +257,7 @@ type QueryResponse struct {
 	Ended           string                 `protobuf:"bytes,21,opt,name=ended,proto3" json:"ended,omitempty"`                                               // why the VMM ended, where it did not end because of its task
 	Missing         []string               `protobuf:"bytes,38,rep,name=missing,proto3" json:"missing,omitempty"`                                           // containers that a pod waits for which was restored or is to come; then it runs
 	Unwritten       string                 `protobuf:"bytes,39,opt,name=unwritten,proto3" json:"unwritten,omitempty"`                                       // why the disk has an older journal than the shim; empty: it has the same
+	WritableBytes   uint64                 `protobuf:"varint,40,opt,name=writable_bytes,json=writableBytes,proto3" json:"writable_bytes,omitempty"`         // of the disk that takes what the container writes; 0: it has none, or an older build
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -506,6 +507,13 @@ func (x *QueryResponse) GetUnwritten() string {
 		return x.Unwritten
 	}
 	return ""
+}
+
+func (x *QueryResponse) GetWritableBytes() uint64 {
+	if x != nil {
+		return x.WritableBytes
+	}
+	return 0
 }
 
 type CaptureRequest struct {
@@ -2372,7 +2380,7 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\x05moved\x18\a \x01(\x04R\x05moved\x12\x1f\n" +
 	"\vexpected_ms\x18\b \x01(\x01R\n" +
 	"expectedMs\"\x0e\n" +
-	"\fQueryRequest\"\x89\a\n" +
+	"\fQueryRequest\"\xb0\a\n" +
 	"\rQueryResponse\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x10\n" +
@@ -2408,7 +2416,8 @@ const file_machine_v1_machine_proto_rawDesc = "" +
 	"\aenrolls\x18% \x01(\bR\aenrolls\x12\x14\n" +
 	"\x05ended\x18\x15 \x01(\tR\x05ended\x12\x18\n" +
 	"\amissing\x18& \x03(\tR\amissing\x12\x1c\n" +
-	"\tunwritten\x18' \x01(\tR\tunwritten\"\xa5\x03\n" +
+	"\tunwritten\x18' \x01(\tR\tunwritten\x12%\n" +
+	"\x0ewritable_bytes\x18( \x01(\x04R\rwritableBytes\"\xa5\x03\n" +
 	"\x0eCaptureRequest\x12(\n" +
 	"\x03ref\x18\x01 \x01(\v2\x16.godwit.machine.v1.RefR\x03ref\x12\x1e\n" +
 	"\n" +

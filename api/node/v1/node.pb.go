@@ -4306,6 +4306,7 @@ type VMInfo struct {
 	Containers      uint32   `protobuf:"varint,46,opt,name=containers,proto3" json:"containers,omitempty"`                              // of the pod
 	Missing         []string `protobuf:"bytes,47,rep,name=missing,proto3" json:"missing,omitempty"`                                     // containers of a pod that it waits for before it wakes, or comes here
 	Unwritten       string   `protobuf:"bytes,48,opt,name=unwritten,proto3" json:"unwritten,omitempty"`                                 // why the node's disk has an older journal of the VM than its shim; empty: the same
+	WritableBytes   uint64   `protobuf:"varint,49,opt,name=writable_bytes,json=writableBytes,proto3" json:"writable_bytes,omitempty"`   // of the disk that takes what its container writes; 0: none, or not known
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -4534,6 +4535,13 @@ func (x *VMInfo) GetUnwritten() string {
 		return x.Unwritten
 	}
 	return ""
+}
+
+func (x *VMInfo) GetWritableBytes() uint64 {
+	if x != nil {
+		return x.WritableBytes
+	}
+	return 0
 }
 
 type VMsRequest struct {
@@ -9510,7 +9518,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x16\n" +
-	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xd5\x06\n" +
+	"\x06remedy\x18\x04 \x01(\tR\x06remedy\"\xfc\x06\n" +
 	"\x06VMInfo\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
@@ -9544,7 +9552,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"containers\x18. \x01(\rR\n" +
 	"containers\x12\x18\n" +
 	"\amissing\x18/ \x03(\tR\amissing\x12\x1c\n" +
-	"\tunwritten\x180 \x01(\tR\tunwritten\"F\n" +
+	"\tunwritten\x180 \x01(\tR\tunwritten\x12%\n" +
+	"\x0ewritable_bytes\x181 \x01(\x04R\rwritableBytes\"F\n" +
 	"\n" +
 	"VMsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
