@@ -4,12 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	digest "github.com/opencontainers/go-digest"
 	"os"
 	"sync/atomic"
 	"time"
 
-	"github.com/containerd/errdefs"
+	digest "github.com/opencontainers/go-digest"
 
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
@@ -26,17 +25,18 @@ type fakeStore struct {
 	inPause    []snapshot.DiskInPause
 	sent       worker.SendJob
 	received   worker.ReceiveJob
-	resume     json.RawMessage // of what was sent
-	spoil      func()          // if set, called when all is sent
-	lingers    atomic.Bool     // who has sent the VM has its RAM mapped
-	outlives   atomic.Bool     // and did when its file was removed
-	stranger   int             // so many connections are not the source's
-	early      chan struct{}   // if set, Push waits for it before the pause
-	block      chan struct{}   // and for this one in it
-	noting     bool            // the kernel notes on after a checkpoint
-	written    *stream.Written // of a live move
-	untabled   string          // why that has no page table
-	late       chan struct{}   // and for this one after that of a checkpoint
+	resume     json.RawMessage                             // of what was sent
+	spoil      func()                                      // if set, called when all is sent
+	lingers    atomic.Bool                                 // who has sent the VM has its RAM mapped
+	outlives   atomic.Bool                                 // and did when its file was removed
+	stranger   int                                         // so many connections are not the source's
+	orders     func(context.Context, worker.Arrival) error // if set, what a worker does that receives
+	early      chan struct{}                               // if set, Push waits for it before the pause
+	block      chan struct{}                               // and for this one in it
+	noting     bool                                        // the kernel notes on after a checkpoint
+	written    *stream.Written                             // of a live move
+	untabled   string                                      // why that has no page table
+	late       chan struct{}                               // and for this one after that of a checkpoint
 	failUpload bool
 	pages      chan struct{}            // if set, LazyFill waits for it
 	settles    chan func()              // called when it has been told that the VM wants nothing
@@ -212,7 +212,10 @@ func (s *fakeStore) Receive(ctx context.Context, j worker.ReceiveJob, _ func(wor
 	s.received = j
 	if s.stranger > 0 {
 		s.stranger--
-		return fmt.Errorf("handshake: %w", errdefs.ErrUnauthenticated)
+		return fmt.Errorf("handshake: %w", worker.ErrStranger)
+	}
+	if s.orders != nil {
+		return s.orders(ctx, j.Arrival)
 	}
 	if err := s.call("receive"); err != nil {
 		return err

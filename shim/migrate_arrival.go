@@ -56,6 +56,9 @@ func (s *starting) skipIfArrived(fn func(context.Context, *steps.Undo) error) fu
 
 // Complete starts the VMM: it needs the disks, and not their content.
 func (a *arrival) Complete(ctx context.Context) error {
+	if err := a.next(untouched, completed); err != nil {
+		return err
+	}
 	if err := adoptDisks(a.disks); err != nil {
 		return err
 	}
@@ -71,6 +74,9 @@ func (a *arrival) Complete(ctx context.Context) error {
 
 // Launched waits for the VMM. A source that paused its VM earlier would have it stand still for the start of this one.
 func (a *arrival) Launched(ctx context.Context) error {
+	if a.at == untouched {
+		return fmt.Errorf("the VMM was not ordered: %w", errdefs.ErrFailedPrecondition)
+	}
 	select {
 	case <-a.launched:
 		return a.launchErr
@@ -82,6 +88,9 @@ func (a *arrival) Launched(ctx context.Context) error {
 // Load gives the VMM its device state. The VM is complete then, and has not executed an
 // instruction.
 func (a *arrival) Load(ctx context.Context, digest string, data json.RawMessage, written *stream.Written) error {
+	if err := a.next(completed, loading); err != nil {
+		return err
+	}
 	go gcpause.Defer(gcDelay) // which waits for a collection that is under way
 	var resume journal.Resume
 	if err := json.Unmarshal(data, &resume); err != nil {

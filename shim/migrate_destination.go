@@ -38,6 +38,7 @@ type arrival struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when run is over: nothing works for it any more
 
+	at        arrivalStage
 	start     *starting
 	made      *steps.Undo
 	disks     []worker.Disk // that come along
@@ -48,6 +49,26 @@ type arrival struct {
 	launched  chan struct{}  // closed when the VMM has started, or has not: launchErr
 	launchErr error
 	fail      context.CancelCauseFunc // ends what comes
+}
+
+// arrivalStage is how far the orders of the worker have come. It may have been taken over by what it reads, and each
+// order has its place.
+type arrivalStage int
+
+const (
+	untouched arrivalStage = iota // no order has come
+	completed
+	loading
+)
+
+// next takes an order that has its place after a stage.
+func (a *arrival) next(after, now arrivalStage) error {
+	if a.at != after {
+		return fmt.Errorf("an order of the receiving worker came twice, or too early (%d after %d): %w", now, a.at,
+			errdefs.ErrFailedPrecondition)
+	}
+	a.at = now
+	return nil
 }
 
 // listenForSource makes the place where the source's connection is handed over.
@@ -161,7 +182,7 @@ func (a *arrival) awaitReady() error {
 			return err
 		}
 		err = a.receive(ctx, conn)
-		if conn.Close(); !errdefs.IsUnauthorized(err) {
+		if conn.Close(); !errors.Is(err, worker.ErrStranger) || a.at != untouched {
 			return err
 		}
 		a.vm.log.Warn("who connected is not the source", "operation", a.ref.GetOperation(), "error", err)

@@ -132,7 +132,7 @@ func (f *Frame) failure() error {
 		return err
 	}
 	class := record.ClassOf(said.Class)
-	if class == nil {
+	if class == nil || errdefs.IsUnauthorized(class) { // it has shown who it is: that class is the handshake's alone
 		class = errdefs.ErrUnknown
 	}
 	return &RemoteError{text: said.Text, class: class}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/containerd/errdefs"
 
@@ -15,6 +16,9 @@ type remoteError struct {
 	Text  string `json:"text"`
 }
 
+// ErrStranger is of a connection that was not the source's: nothing of it was read, and no file was touched.
+var ErrStranger = fmt.Errorf("who connected is not the source: %w", errdefs.ErrUnauthenticated)
+
 var classes = map[string]error{
 	"canceled":            context.Canceled,
 	"deadline exceeded":   context.DeadlineExceeded,
@@ -23,6 +27,7 @@ var classes = map[string]error{
 	"already exists":      errdefs.ErrAlreadyExists,
 	"permission denied":   errdefs.ErrPermissionDenied,
 	"unauthenticated":     errdefs.ErrUnauthenticated,
+	strangerClass:         ErrStranger,
 	"resource exhausted":  errdefs.ErrResourceExhausted,
 	"failed precondition": errdefs.ErrFailedPrecondition,
 	"aborted":             errdefs.ErrAborted,
@@ -33,7 +38,13 @@ var classes = map[string]error{
 	"data loss":           errdefs.ErrDataLoss,
 }
 
+// strangerClass is no class that a peer can name.
+const strangerClass = "stranger"
+
 func newRemoteError(err error) *remoteError {
+	if errors.Is(err, ErrStranger) {
+		return &remoteError{Class: strangerClass, Text: err.Error()}
+	}
 	resolved := errno.Resolve(err)
 	for name, class := range classes {
 		if errors.Is(resolved, class) {

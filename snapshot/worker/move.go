@@ -110,8 +110,8 @@ func (c *Client) Send(ctx context.Context, j SendJob, notify func(Progress)) (sn
 	return *l.Sent, nil
 }
 
-// Receive returns when the source was told READY. Unauthenticated: who has connected was not
-// the source, and no file was touched.
+// Receive returns when the source was told READY. ErrStranger: who has connected was not the source, and no file was
+// touched. A worker that the stream has taken over may say so too: then it has perhaps given orders before.
 func (c *Client) Receive(ctx context.Context, j ReceiveJob, notify func(Progress)) error {
 	files := fileList{}
 	files.add(j.Conn)
@@ -241,6 +241,9 @@ func (j *ReceiveJob) run(ctx context.Context, notify func(Progress)) (line, erro
 		return line{}, err
 	}
 	conn, err := j.Ends.Server(ctx, raw)
+	if errdefs.IsUnauthorized(err) {
+		err = fmt.Errorf("%w: %w", ErrStranger, err)
+	}
 	if err != nil {
 		return line{}, err
 	}
