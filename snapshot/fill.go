@@ -51,7 +51,7 @@ func (s *Snapshot) FillWaiting(ctx context.Context, space string, ram Waiting, o
 	return s.restoring(restore.Postcopy(ctx, s.source(), space, ram, o.restore(), whole))
 }
 
-// Check wants every pack that a restore reads to be in the store, or on the node.
+// Check wants every pack that a restore reads to be in the store (restore.Check).
 func (s *Snapshot) Check(ctx context.Context) error {
 	return s.restoring(restore.Check(ctx, s.source()))
 }

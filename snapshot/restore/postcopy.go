@@ -33,22 +33,42 @@ type Waiting interface {
 // ErrGone says that the VM is not there any more: nothing is tried again.
 var ErrGone = errors.New("the VM is gone")
 
-// Check wants every pack that a restore reads to be in the store, or on the node.
+// How many packs are asked for at once, and how long the store may take with those that the node keeps.
+const (
+	checksAtOnce = 8
+	keptBound    = time.Second
+)
+
+// Check wants every pack that a restore reads to be in the store. What the node keeps may be gone, or damaged, by the
+// time that a VM which runs needs it. It counts only where the store does not answer soon.
 func Check(ctx context.Context, src Source) error {
 	p := newPlan(src.Index, make([]*os.File, len(src.Index.Spaces)), true)
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(4)
+	g.SetLimit(checksAtOnce)
+	soon, cancel := context.WithTimeout(ctx, keptBound)
+	defer cancel()
 	for _, i := range p.packs() {
 		d := src.Packs[i]
 		g.Go(func() error {
-			if src.keeps(i, p) {
+			asking, kept := ctx, src.keeps(i, p)
+			if kept {
+				asking = soon
+			}
+			if asking.Err() != nil && ctx.Err() == nil {
 				return nil
 			}
-			_, err := src.Store.Stat(ctx, store.Blob(d.Digest))
-			if err != nil {
-				return store.Lost("pack", d, err)
+			_, err := src.Store.Stat(asking, store.Blob(d.Digest))
+			switch {
+			case err == nil:
+				return nil
+			case kept && errdefs.IsNotFound(err):
+				return fmt.Errorf("%w. The node keeps a copy, which may go while the VM runs. To wake the VM by it, set "+
+					"worker.restore or annotation godwit.dev/restore to eager", store.Lost("pack", d, err))
+			case kept && ctx.Err() == nil:
+				cancel() // nor is the next one asked for
+				return nil
 			}
-			return nil
+			return store.Lost("pack", d, err)
 		})
 	}
 	return g.Wait()
