@@ -123,6 +123,9 @@ func (f *filling) fillOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if f.left(j, ram) {
+		return f.complete(ctx, ram)
+	}
 	at, err := f.store(ctx)
 	if err != nil {
 		return err
@@ -216,7 +219,13 @@ func (f *filling) completeOnce(ctx context.Context, ram *os.File) error {
 		return fmt.Errorf("VM %s is %s: %w", vm.id, state, errdefs.ErrFailedPrecondition)
 	}
 	j := vm.journal.Load()
-	err := vm.write(func(j *journal.Journal) { j.Armed = false })
+	err := vm.write(func(j *journal.Journal) {
+		j.Armed = false
+		if j.Postcopy != nil {
+			p := *j.Postcopy
+			p.Whole, j.Postcopy = true, &p
+		}
+	})
 	if err != nil {
 		return err
 	}
@@ -232,16 +241,32 @@ func (f *filling) completeOnce(ctx context.Context, ram *os.File) error {
 	if err := machine.Pause(bound); err != nil { // a paused one, too: it may obey a resume that was given up
 		return errors.Join(err, goOn())
 	}
-	armed := vm.host.Lazy.Whole(*j.Process, ram)
+	armed := track.ErrRemapped
+	if !f.left(j, ram) {
+		if armed = vm.host.Lazy.Whole(*j.Process, ram); armed != nil {
+			err = vm.tracking.release()
+		}
+	}
 	if armed != nil {
 		vm.log.Warn("RAM is not tracked from the wake on: the next snapshot compares all pages", "reason", armed)
-		err = vm.tracking.release()
 	}
 	if err = errors.Join(err, goOn()); err != nil {
 		return err
 	}
 	vm.log.Info("no page of RAM is missing any more", "pause_ms", time.Since(begun).Milliseconds())
 	return vm.write(func(j *journal.Journal) { j.Postcopy, j.Armed = nil, armed == nil })
+}
+
+// left reports whether a shim has died as it ended the wait: RAM is whole, no page is waited for, and nothing is noted.
+func (f *filling) left(j *journal.Journal, ram *os.File) bool {
+	if j.Postcopy == nil || !j.Postcopy.Whole {
+		return false
+	}
+	fault, _, err := f.vm.host.Lazy.Open(*j.Process, ram)
+	if err == nil {
+		err = fault.Close()
+	}
+	return errors.Is(err, track.ErrRemapped)
 }
 
 // resumeMachine tries until the VM runs, or is gone: a client that asks for it finds a task that runs.

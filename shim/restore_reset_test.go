@@ -32,6 +32,31 @@ func TestResetDuringALazyWake(t *testing.T) {
 	}
 }
 
+// A shim that dies as it ends the wait for RAM, which is whole, leaves RAM that nothing waits for. Its successor ends
+// the fill: the VM goes on, and the next snapshot compares all pages.
+func TestShimDiesAtTheEndOfAFill(t *testing.T) {
+	w, come := lazily(t)
+	w.running()
+	vm, err := w.service.current()
+	w.must("find", err)
+	w.lazy.(*fakeLazy).dies.Store(true)
+	f := vm.postcopy.filling()
+	come()
+	<-f.over
+	if w.journal().Postcopy == nil || w.machine.running() {
+		t.Fatalf("it did not die in the pause: journal %+v", w.journal())
+	}
+	vm.postcopy.resume()
+	if !eventually(func() bool { return vm.postcopy.filling() == nil && w.machine.running() }) {
+		t.Fatalf("restore is %q, the VM runs: %v", w.restoring(), w.machine.running())
+	}
+	if j := w.journal(); j.Postcopy != nil || j.Armed || w.store.fills != 1 {
+		t.Errorf("journal %+v after %d workers", j, w.store.fills)
+	}
+	_, err = w.capture()
+	w.must("capture", err)
+}
+
 // RAM of a guest with an agent that is not waited for any more is a mistake, which does not end its fill.
 func TestRemappedRAMOfAnAgent(t *testing.T) {
 	w, _ := lazily(t)

@@ -108,6 +108,8 @@ type Names struct {
 type Postcopy struct {
 	Repository string `json:"repository"`
 	Digest     string `json:"digest"`
+	// Whole: all pages are there. What is left is to end the wait for them.
+	Whole bool `json:"whole,omitempty"`
 }
 
 // Restored is how a VM came to its RAM without a boot, for as long as it runs here.
