@@ -218,18 +218,9 @@ func (s *Service) unused(ctx context.Context, req *nodev1.EnsureRequest) error {
 	if id, err := uuid.Parse(uid); err != nil || id.String() != uid {
 		return refuse("it is no UUID")
 	}
-	found, err := s.find(ctx, store.Which{UIDs: []string{uid}}, false)
-	if err != nil {
-		return err
-	}
-	for _, rec := range found.Records {
-		if rec.GetVm().GetNamespace() != req.GetVm().GetNamespace() || rec.GetVm().GetId() != req.GetVm().GetId() {
-			return refuse("another VM has it")
-		}
-	}
-	removed, err := s.removed(ctx, uid)
-	if err == nil && removed {
-		err = refuse("the record of the VM that had it was removed")
+	why, err := s.used(ctx, req.GetVm(), []string{uid})
+	if err == nil && why[uid] != "" {
+		err = refuse(why[uid])
 	}
 	return err
 }

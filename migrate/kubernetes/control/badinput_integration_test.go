@@ -24,7 +24,6 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/places"
-	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -203,10 +202,10 @@ func TestNoWaitForADeletedVM(t *testing.T) {
 			t.Errorf("the move of VM %s does not wait: %v, want %v", uid, err, want)
 		}
 	}
-	settled(pods.RecordUID(vm), false)
+	settled(string(vm.UID), false)
 	if err := c.Delete(t.Context(), vm); err != nil {
 		t.Fatal(err)
 	}
-	settled(pods.RecordUID(vm), true)
+	settled(string(vm.UID), true)
 	settled("another", false)
 }

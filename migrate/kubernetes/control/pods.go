@@ -42,7 +42,7 @@ func (p *Pods) Resolve(ctx context.Context, req *nodev1.ResolveRequest) (*nodev1
 		return nil, err
 	}
 	o := decide.Resolve{Node: seen.node, Asked: req.GetPod(), Named: req.GetVm().GetId(), Pod: seen.pod, VM: seen.vm,
-		Record: seen.record}
+		Set: seen.set, Record: seen.record}
 	if owner := decide.VMOwner(o.Pod); owner != nil && req.GetVm().GetId() != o.Pod.Namespace+"."+owner.Name {
 		return nil, fmt.Errorf("pod %s/%s is of VirtualMachine %s, and calls itself VM %s: delete the pod: %w",
 			o.Pod.Namespace, o.Pod.Name, owner.Name, req.GetVm().GetId(), errdefs.ErrPermissionDenied)
@@ -68,7 +68,7 @@ func (p *Pods) Stopping(ctx context.Context, req *nodev1.StoppingRequest) (*node
 		return nil, err
 	}
 	o := decide.Stop{Node: seen.node, Asked: req.GetPod(), UID: req.GetUid(), Now: now, Pod: seen.pod, VM: seen.vm,
-		Record: seen.record}
+		Set: seen.set, Record: seen.record}
 	node := &corev1.Node{}
 	there, err := p.View.Get(ctx, types.NamespacedName{Name: o.Node}, node)
 	if err != nil {
@@ -106,7 +106,12 @@ func (p *Pods) Boots(ctx context.Context, rec *nodev1.Record, node string) error
 	if err != nil {
 		return unread(err)
 	}
-	if !there || pods.RecordUID(vm) != rec.GetUid() {
+	if there {
+		if there, err = p.View.Has(ctx, vm, rec); err != nil {
+			return unread(err)
+		}
+	}
+	if !there {
 		return fmt.Errorf("boot VM %s at node %s: it has no VirtualMachine: %w", key, node, errdefs.ErrPermissionDenied)
 	}
 	all := &corev1.PodList{}
@@ -142,6 +147,7 @@ type observed struct {
 	node   string
 	pod    *corev1.Pod
 	vm     *v1alpha1.VirtualMachine
+	set    *v1alpha1.VirtualMachineSet // as in decide.Stop
 	record *nodev1.Record
 }
 
@@ -152,8 +158,13 @@ func (p *Pods) observe(ctx context.Context, asked question) (o observed, err err
 	if o.pod, err = p.pod(ctx, asked.GetPod()); err != nil {
 		return o, err
 	}
-	o.vm, o.record, err = p.vm(ctx, asked.GetVm())
-	return o, err
+	if o.vm, o.record, err = p.vm(ctx, asked.GetVm()); err != nil {
+		return o, err
+	}
+	if o.set, err = p.View.SetFor(ctx, o.vm, o.record); err != nil {
+		return o, unread(err)
+	}
+	return o, nil
 }
 
 // caller is the node that asks about a pod. The controller's own host has none.

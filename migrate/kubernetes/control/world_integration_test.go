@@ -149,7 +149,7 @@ func (w *world) start(lease *ownLease) *process {
 	go func() {
 		defer close(p.ended)
 		err := operator.Run(ctx, operator.Options{Config: cfg, Namespace: apitest.System, Log: log, Engine: l,
-			Manager: func(mgr manager.Manager) error { return w.joined(l, mgr) }, OnStop: true, SandboxRound: 10 * tick})
+			Manager: func(mgr manager.Manager) error { return w.joined(l, mgr) }, OnStop: true, EndRound: 10 * tick})
 		if err != nil && !errors.Is(err, context.Canceled) && !p.dead.Load() {
 			w.t.Error(err)
 		}

@@ -60,6 +60,7 @@ type Action struct {
 	AddressesOf types.UID
 	Content     *v1alpha1.VMSnapshotContent
 	Digest      string                    // TrimSnapshot
+	UIDs        []string                  // EnsureRecord: the record has the first that no other one has or had
 	Class       *v1alpha1.VMSnapshotClass // EnsureRecord: where the VM's snapshots go; nil: as its nodes are configured
 
 	// Waits is why nothing is done although something is wanted. Refused: nothing will be until somebody changes

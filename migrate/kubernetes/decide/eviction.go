@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/phases"
@@ -17,6 +18,7 @@ import (
 type Eviction struct {
 	Pod    *corev1.Pod // nil: the API server has said that there is none
 	VM     *v1alpha1.VirtualMachine
+	Set    *v1alpha1.VirtualMachineSet // that the VM may be a member of; nil: none
 	Record *nodev1.Record
 	Unread error // as in VM
 	Orders []v1alpha1.VMOperation
@@ -49,6 +51,9 @@ func NextEviction(o Eviction) Answer {
 			return o.busy()
 		}
 		return Answer{Allow: true}
+	case !pods.Has(vm, o.Set, o.Record): // what the VM's spec says, and whether it moves, is not of what runs
+		return Answer{Message: fmt.Sprintf("VMRecord %s, with uid %s, names the pod, and is not of its VirtualMachine "+
+			"with uid %s. If the pod is deleted, the VM sleeps", pods.RecordID(vm), o.Record.GetUid(), vm.UID)}
 	}
 	switch vm.Spec.Eviction.Strategy {
 	case v1alpha1.EvictionNone:
@@ -140,11 +145,17 @@ func (o Eviction) stays() bool {
 	for i := range o.Orders {
 		op := &o.Orders[i]
 		if strings.HasPrefix(op.Name, EvictionOrder(o.VM, o.Record)) && op.Status.Phase == v1alpha1.MigrationFailed &&
-			op.Status.Class == class("") {
+			op.Status.Class == class("") && !unbegun(op) {
 			return true
 		}
 	}
 	return false
+}
+
+// unbegun: the order came to nothing for want of the VM's record. That says nothing of whether the VM moves.
+func unbegun(op *v1alpha1.VMOperation) bool {
+	c := meta.FindStatusCondition(op.Status.Conditions, CondProgressing)
+	return c != nil && (c.Reason == string(ReasonRecordOfAnother) || c.Reason == string(ReasonRecordMissing))
 }
 
 func orPending(phase v1alpha1.MigrationPhase) v1alpha1.MigrationPhase {

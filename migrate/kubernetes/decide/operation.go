@@ -25,12 +25,13 @@ const (
 // Operation is what was observed of a VMOperation.
 type Operation struct {
 	Object *v1alpha1.VMOperation
-	VM     *v1alpha1.VirtualMachine // nil: there is none of that name
-	Record *nodev1.Record           // of that VM; nil: there is none
-	Found  *nodev1.Operation        // with this order's uid as its id, open or closed; nil: the records know none
-	Unread error                    // as in VM
-	Orders []v1alpha1.VMOperation   // of the same VM, this one too
-	Pod    *corev1.Pod              // of the attempt; nil: there is none
+	VM     *v1alpha1.VirtualMachine    // nil: there is none of that name
+	Set    *v1alpha1.VirtualMachineSet // that the VM may be a member of; nil: none
+	Record *nodev1.Record              // of that VM; nil: there is none
+	Found  *nodev1.Operation           // with this order's uid as its id, open or closed; nil: the records know none
+	Unread error                       // as in VM
+	Orders []v1alpha1.VMOperation      // of the same VM, this one too
+	Pod    *corev1.Pod                 // of the attempt; nil: there is none
 	Engine bool
 	Now    time.Time
 }
@@ -80,7 +81,7 @@ func (o Operation) refused() Action {
 	case o.Record == nil:
 		return refuse(ReasonRecordMissing, fmt.Sprintf("VM %s has no VMRecord: it never ran, or the record was taken away",
 			op.Spec.VMRef.Name))
-	case o.Record.GetUid() != pods.RecordUID(o.VM):
+	case !pods.Has(o.VM, o.Set, o.Record):
 		return refuse(ReasonRecordOfAnother, "the record of this name is of another VM")
 	case op.Spec.Abort:
 		return refuse(ReasonEnded, "it was called off before it began")

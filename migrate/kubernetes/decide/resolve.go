@@ -20,9 +20,10 @@ type Resolve struct {
 	Asked *nodev1.Pod
 	Named string // what the pod says that its VM is called in the records; empty: it gives it no name
 
-	Pod    *corev1.Pod              // of that uid; nil: the API server has none
-	VM     *v1alpha1.VirtualMachine // of the name that the pod says; nil: there is none
-	Record *nodev1.Record           // of that name; nil: there is none
+	Pod    *corev1.Pod                 // of that uid; nil: the API server has none
+	VM     *v1alpha1.VirtualMachine    // of the name that the pod says; nil: there is none
+	Set    *v1alpha1.VirtualMachineSet // that the VM may be a member of; nil: none
+	Record *nodev1.Record              // of that name; nil: there is none
 
 	Sandbox *Sandbox            // that the pod says controls it; nil: there is none
 	Noted   string              // the name of the Sandbox, by the record
@@ -80,9 +81,9 @@ func NextResolve(o Resolve) (Resolved, error) {
 	case o.VM == nil || o.VM.UID != owner.UID:
 		return fail(errdefs.ErrFailedPrecondition, "it is of VirtualMachine %s with uid %s, which is gone or has another "+
 			"name: delete the pod", owner.Name, owner.UID)
-	case o.Record == nil || o.Record.GetUid() != pods.RecordUID(o.VM):
+	case !pods.Has(o.VM, o.Set, o.Record):
 		return fail(errdefs.ErrFailedPrecondition, "VMRecord %s is not of VirtualMachine %s with uid %s: see kubectl "+
-			"describe gvm %s", o.Named, o.VM.Name, pods.RecordUID(o.VM), o.VM.Name)
+			"describe gvm %s", o.Named, o.VM.Name, o.VM.UID, o.VM.Name)
 	case o.Pod.Labels[pods.LabelRecordUID] != o.Record.GetUid(): // only the operator sets that label
 		return fail(errdefs.ErrPermissionDenied, "the operator has not made it: its label %s is %q, and the record has "+
 			"uid %s", pods.LabelRecordUID, o.Pod.Labels[pods.LabelRecordUID], o.Record.GetUid())

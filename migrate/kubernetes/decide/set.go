@@ -27,9 +27,6 @@ type Set struct {
 	Engine  bool
 }
 
-// MemberVM is the name of the VM that is a member.
-func MemberVM(set *v1alpha1.VirtualMachineSet, member string) string { return set.Name + "-" + member }
-
 // NextSet decides what is done next of a set. Members are gone through in order, one step at a time.
 func NextSet(o Set) Action {
 	set := o.Object
@@ -75,8 +72,8 @@ func (o Set) missingMode(m v1alpha1.SetMember) v1alpha1.OperatingMode {
 // vm is the VM of a member, as it should be.
 func (o Set) vm(m v1alpha1.SetMember, mode v1alpha1.OperatingMode) *v1alpha1.VirtualMachine {
 	set := o.Object
-	vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: MemberVM(set, m.Name), Namespace: set.Namespace,
-		Labels: map[string]string{pods.LabelMember: m.Name},
+	vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: pods.MemberVM(set, m.Name),
+		Namespace: set.Namespace, Labels: map[string]string{pods.LabelMember: m.Name},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set,
 			v1alpha1.GroupVersion.WithKind("VirtualMachineSet"))}},
 		Spec: v1alpha1.VirtualMachineSpec{VirtualMachineSettings: *m.Spec.DeepCopy(), OperatingMode: mode}}

@@ -19,11 +19,12 @@ type Stop struct {
 	Asked *nodev1.Pod
 	UID   string // of the record under which the VM runs there
 
-	Pod      *corev1.Pod              // of that uid; nil: the API server has none
-	VM       *v1alpha1.VirtualMachine // nil: there is none
-	Sandbox  *Sandbox                 // that the record says it is of; nil: there is none
-	Record   *nodev1.Record           // nil: there is none
-	Shutdown bool                     // the node shuts down
+	Pod      *corev1.Pod                 // of that uid; nil: the API server has none
+	VM       *v1alpha1.VirtualMachine    // nil: there is none
+	Set      *v1alpha1.VirtualMachineSet // that the VM may be a member of; nil: none
+	Sandbox  *Sandbox                    // that the record says it is of; nil: there is none
+	Record   *nodev1.Record              // nil: there is none
+	Shutdown bool                        // the node shuts down
 	// ShutdownGrace is what kubelets give pods then: no object tells it.
 	ShutdownGrace time.Duration
 	Now           time.Time
@@ -98,7 +99,7 @@ func (o Stop) told() bool {
 		owner := pods.SandboxOf(o.Pod)
 		return owner != nil && string(owner.UID) == o.Record.GetUid() && o.Pod.Spec.NodeName == o.Node
 	}
-	return o.VM != nil && pods.RecordUID(o.VM) == o.UID
+	return pods.Has(o.VM, o.Set, o.Record) && o.Record.GetUid() == o.UID
 }
 
 // unwanted is why the VM is not to go on; empty: it is.
@@ -107,8 +108,10 @@ func (o Stop) unwanted() string {
 		return o.Sandbox.ended(o.UID, o.Now)
 	}
 	switch vm := o.VM; {
-	case vm == nil || pods.RecordUID(vm) != o.UID:
+	case vm == nil:
 		return "its VirtualMachine is gone"
+	case !pods.Has(vm, o.Set, o.Record): // it is not that VM's to say
+		return ""
 	case vm.DeletionTimestamp != nil:
 		return fmt.Sprintf("VirtualMachine %s is deleted", vm.Name)
 	case Mode(vm) == v1alpha1.ModeStopped:

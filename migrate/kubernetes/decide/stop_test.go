@@ -41,9 +41,16 @@ func TestNextStop(t *testing.T) {
 			grace: 20 * time.Second, says: "shuts down"},
 		"deleted by force": {change: func(o *decide.Stop) { o.Pod = nil }, hibernate: true,
 			says: "by force"},
-		"a liveness probe":          {change: func(*decide.Stop) {}, says: "the pod stays"},
-		"its object is gone":        {change: after(func(o *decide.Stop) { o.VM = nil }), says: "is gone"},
-		"its object is another one": {change: after(func(o *decide.Stop) { o.VM.UID = "u2" }), says: "is gone"},
+		"a liveness probe":   {change: func(*decide.Stop) {}, says: "the pod stays"},
+		"its object is gone": {change: after(func(o *decide.Stop) { o.VM = nil }), says: "is gone"},
+		"its object is another one": {change: after(func(o *decide.Stop) { o.VM.UID = "u2" }), hibernate: true,
+			grace: time.Minute, says: "is deleted"},
+		"its object is another one, and so is the record": {change: after(func(o *decide.Stop) {
+			o.VM.UID, o.Record.Uid = "u2", "u3"
+		}), says: "does not name"},
+		"its object is another one, which is deleted": {change: after(func(o *decide.Stop) {
+			o.VM.UID, o.VM.DeletionTimestamp = "u2", &metav1.Time{}
+		}), hibernate: true, grace: time.Minute},
 		"its object is deleted": {change: after(func(o *decide.Stop) { o.VM.DeletionTimestamp = &metav1.Time{} }),
 			says: "deleted"},
 		"it is to be stopped":           {change: after(stopped), says: "Stopped"},

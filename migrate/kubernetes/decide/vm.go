@@ -34,8 +34,8 @@ type VM struct {
 	Unread error
 	Pods   []corev1.Pod // with the VM's label, also those of an object that had its name before
 	Orders []v1alpha1.VMOperation
-	// SetLives: the set that the VM is a member of is there, is not being deleted, and still names the member.
-	SetLives bool
+	// Set is the one that the VM may be a member of: by its owner, or by its record. nil: there is none.
+	Set      *v1alpha1.VirtualMachineSet
 	MainNode string // of a member that is not the main one: where the record of the main one is; empty: nowhere yet
 	Fenced   bool   // somebody vouches that the node which has the VM (SandboxAt) runs nothing any more
 	Cordoned bool   // the node that the VM is wanted on takes no pods
@@ -72,7 +72,7 @@ func NextVM(o VM) Action {
 		return refuse(ReasonInvalid, "its name is one of the VMs of Sandboxes: use another name")
 	case !deleting && !slices.Contains(vm.Finalizers, FinalizerVM):
 		return Action{Do: AddFinalizer} // also where somebody has stripped it
-	case rec != nil && rec.GetUid() != pods.RecordUID(vm):
+	case rec != nil && !o.mine():
 		return o.foreign(deleting)
 	case deleting:
 		return o.end()
@@ -167,7 +167,7 @@ func (o VM) evicted() Action {
 // was taken away by force: until the object goes, only the operator removes it.
 func (o VM) hadState() bool {
 	s := o.Object.Status
-	return o.Record == nil && s.RecordUID == pods.RecordUID(o.Object) && s.Owner != (v1alpha1.VMOwner{})
+	return o.Record == nil && pods.Claims(o.Object, s.RecordUID) && s.Owner != (v1alpha1.VMOwner{})
 }
 
 // bereft is a VM whose record was taken away. A boot would begin from nothing, and its memory may be there.
@@ -200,11 +200,17 @@ func (o VM) new() Action {
 	if o.Object.Spec.RestoreFrom != nil {
 		return refuse(ReasonEngineMissing, "restoreFrom: this operator cannot begin from a snapshot yet")
 	}
-	next := o.Class.Waits()
-	if next.Waits == "" {
-		next = Action{Do: EnsureRecord, Class: o.Class.Object}
+	if next := o.Class.Waits(); next.Waits != "" {
+		return next
 	}
-	return next
+	uids := []string{string(o.Object.UID)}
+	if member := pods.Member(o.Object, o.Set); member != "" {
+		uids = pods.MemberUIDs(o.Set.UID, member)
+	} else if owner := pods.SetOwner(o.Object); owner != nil {
+		return refuse(ReasonInvalid, fmt.Sprintf("its owner is VirtualMachineSet %s with uid %s, and VM %s is no member of "+
+			"it: take that owner off", owner.Name, owner.UID, o.Object.Name))
+	}
+	return Action{Do: EnsureRecord, UIDs: uids, Class: o.Class.Object}
 }
 
 // runs is a VM that a node has, with nothing at work on it.
@@ -347,7 +353,7 @@ func (o VM) end() Action {
 		}
 	}
 	switch {
-	case o.SetLives && (rec.GetOwner().GetNode() == "" || o.Fenced), rec == nil: // the next object has it, and its policy
+	case o.setLives() && (rec.GetOwner().GetNode() == "" || o.Fenced), rec == nil: // the next object has it
 		return Action{Do: DropFinalizer}
 	case lost: // and whatever of it is open
 		return Action{Do: OrderGiveUp, Node: SandboxAt(rec)}

@@ -187,18 +187,20 @@ func TestDelete403(t *testing.T) {
 func TestMemberDeletedSuspended(t *testing.T) {
 	suspended := set()
 	suspended.Spec.Suspend = true
-	o := world(owned(asleep), deleted)
-	o.Object.Labels = map[string]string{pods.LabelMember: "worker"}
-	o.Object.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(suspended,
-		v1alpha1.GroupVersion.WithKind("VirtualMachineSet"))}
-	o.Record.Uid, o.SetLives = "s1.worker", true
+	o := world(owned(asleep), worker(suspended), deleted)
 	want{do: decide.DropFinalizer}.check(t, decide.NextVM(o))
-	o.SetLives = false
+	o.Object.OwnerReferences, o.Object.Labels = nil, nil // somebody has taken off what tells it as a member
+	o.Object.Status.RecordUID = "s1.worker"
+	want{do: decide.DropFinalizer}.check(t, decide.NextVM(o))
+	o.Set = nil
 	want{do: decide.RemoveRecord}.check(t, decide.NextVM(o))
-	lost := world(owned(atA), deleted)
-	lost.Fenced, lost.SetLives = true, true
+	o = world(owned(asleep), worker(goingSet()), deleted)
+	want{do: decide.RemoveRecord}.check(t, decide.NextVM(o))
+	lost := world(owned(atA), worker(suspended), deleted)
+	lost.Fenced = true
 	want{do: decide.DropFinalizer}.check(t, decide.NextVM(lost))
-	lost.SetLives = false
+	lost = world(owned(atA), worker(goingSet()), deleted)
+	lost.Fenced = true
 	want{do: decide.OrderGiveUp, detail: "a"}.check(t, decide.NextVM(lost))
 
 	all := setWorld(asleep)
@@ -208,15 +210,36 @@ func TestMemberDeletedSuspended(t *testing.T) {
 	want{do: decide.MakeVM, detail: "set-worker Hibernated"}.check(t, next)
 	again := next.VM
 	again.UID = types.UID("another")
-	if uid := pods.RecordUID(again); uid != "s1.worker" {
-		t.Errorf("the new object has record uid %s", uid)
+	if member := pods.Member(again, suspended); member != "worker" {
+		t.Errorf("the new object is member %q", member)
 	}
 	all.Object.Spec.Suspend = false // while it is away
 	want{do: decide.MakeVM, detail: "set-worker Hibernated"}.check(t, decide.NextSet(all))
 
-	again.DeletionTimestamp = nil
-	woken := world(owned(asleep))
-	again.Finalizers, again.Namespace, again.Spec.OperatingMode = o.Object.Finalizers, "ns", v1alpha1.ModeRunning
-	woken.Object, woken.Record.Uid = again, "s1.worker"
+	woken := world(owned(asleep), worker(suspended))
+	again.Finalizers, again.Spec.OperatingMode = o.Object.Finalizers, v1alpha1.ModeRunning
+	woken.Object = again
 	want{do: decide.MakeOperation, detail: "Wake "}.check(t, decide.NextVM(woken))
+}
+
+func goingSet() *v1alpha1.VirtualMachineSet {
+	s, at := set(), metav1.NewTime(now)
+	s.DeletionTimestamp = &at
+	return s
+}
+
+// worker is a VM that is member worker of a set, with its record.
+func worker(of *v1alpha1.VirtualMachineSet) func(*decide.VM) {
+	return func(o *decide.VM) {
+		o.Object.Name, o.Object.Labels = "set-worker", map[string]string{pods.LabelMember: "worker"}
+		o.Object.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(of,
+			v1alpha1.GroupVersion.WithKind("VirtualMachineSet"))}
+		o.Set = of
+		if o.Record != nil {
+			o.Record.Vm.Id, o.Record.Uid = "ns.set-worker", "s1.worker"
+		}
+		for i := range o.Pods {
+			o.Pods[i].Labels[pods.LabelVM], o.Pods[i].Labels[pods.LabelRecordUID] = "set-worker", "s1.worker"
+		}
+	}
 }

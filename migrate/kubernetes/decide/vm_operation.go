@@ -58,7 +58,7 @@ func Arrival(o VM) Action {
 		return wait(ReasonRecordsUnavailable, o.Unread.Error())
 	case o.Object.DeletionTimestamp != nil:
 		return wait(ReasonOperation, "the VM is deleted")
-	case o.Record.GetUid() != pods.RecordUID(o.Object):
+	case !o.mine():
 		return refuse(ReasonRecordOfAnother, "the record of this name is of another VM")
 	case !record.Unplaced(o.Record.GetOperation()):
 		return wait(ReasonOperation, "no operation waits for a place")
@@ -217,7 +217,7 @@ func (o VM) makePod() Action {
 	if len(images) == 0 {
 		images = o.Running
 	}
-	pod, err := pods.Make(pods.Input{VM: o.Object, Record: o.Record, Images: images, Node: o.wanted(),
+	pod, err := pods.Make(pods.Input{VM: o.Object, Set: o.Set, Record: o.Record, Images: images, Node: o.wanted(),
 		Holders: o.Holders, CPU: o.CPU, Movable: o.Engine, OnStop: o.OnStop, Addresses: o.Addresses, Ask: o.Ask})
 	if err != nil {
 		return refuse(ReasonInvalid, err.Error())

@@ -47,7 +47,7 @@ func VMStatus(o VM, next Action) v1alpha1.VirtualMachineStatus {
 			s.Addresses = append(s.Addresses, ip.IP)
 		}
 	}
-	if rec.GetUid() == pods.RecordUID(o.Object) {
+	if o.mine() {
 		s.RecordUID, s.Generation = rec.GetUid(), int64(rec.GetGeneration())
 		s.Owner = v1alpha1.VMOwner{Node: rec.GetOwner().GetNode(), Digest: rec.GetOwner().GetDigest()}
 		if op := rec.GetOperation(); op != nil {
@@ -99,7 +99,7 @@ func (o VM) phase(pod *corev1.Pod, next Action) v1alpha1.VMPhase {
 	switch {
 	case o.Object.DeletionTimestamp != nil:
 		return v1alpha1.VMStopping
-	case rec != nil && rec.GetUid() != pods.RecordUID(o.Object):
+	case rec != nil && !o.mine():
 		return v1alpha1.VMPending
 	case record.IsLost(rec), o.hadState():
 		return v1alpha1.VMLost

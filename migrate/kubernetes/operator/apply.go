@@ -90,7 +90,7 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 	case decide.AddFinalizer, decide.DropFinalizer, decide.SetMode:
 		return b.change(ctx, vm, next.Do)
 	case decide.EnsureRecord:
-		return b.records.ensure(ctx, id, pods.RecordUID(vm), next.Class)
+		return b.records.ensure(ctx, id, next.UIDs, next.Class)
 	case decide.RemoveRecord:
 		return b.records.remove(ctx, id, o.Record.GetUid())
 	case decide.MakePod:
@@ -98,7 +98,7 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 	case decide.NoteRun:
 		if vm.Spec.Network == v1alpha1.NetworkKeep && next.AddressesOf != o.AddressesOf {
 			var err error
-			if next.Addresses, err = b.unused(ctx, vm, next.Addresses); err != nil {
+			if next.Addresses, err = b.unused(ctx, vm, o.Record.GetUid(), next.Addresses); err != nil {
 				return err
 			}
 		}

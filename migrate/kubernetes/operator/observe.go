@@ -172,77 +172,6 @@ func tainted(node *corev1.Node) bool {
 	})
 }
 
-// ofSet observes the set that a VM is a member of.
-func (v View) ofSet(ctx context.Context, o *decide.VM) error {
-	vm := o.Object
-	uid, member := pods.SetOf(vm)
-	if uid == "" {
-		return nil
-	}
-	set := &v1alpha1.VirtualMachineSet{}
-	for _, owner := range vm.OwnerReferences {
-		if owner.UID != uid {
-			continue
-		}
-		there, err := v.Get(ctx, types.NamespacedName{Namespace: vm.Namespace, Name: owner.Name}, set)
-		if err != nil || !there || set.UID != uid {
-			return err
-		}
-	}
-	o.SetLives = set.DeletionTimestamp == nil && slices.ContainsFunc(set.Spec.Members,
-		func(m v1alpha1.SetMember) bool { return m.Name == member })
-	if main := decide.Main(set); main != member {
-		rec, _, err := v.Record(ctx, vm.Namespace, decide.MemberVM(set, main))
-		if err != nil {
-			return err
-		}
-		if rec.GetUid() == string(uid)+"."+main {
-			o.MainNode = rec.GetOwner().GetNode()
-		}
-	}
-	return nil
-}
-
-// Set observes a VirtualMachineSet; false: there is none.
-func (v View) Set(ctx context.Context, key types.NamespacedName) (decide.Set, bool, error) {
-	o := decide.Set{Object: &v1alpha1.VirtualMachineSet{}, Engine: v.Engine,
-		VMs: map[string]*v1alpha1.VirtualMachine{}, Records: map[string]*nodev1.Record{}}
-	there, err := v.Get(ctx, key, o.Object)
-	if err != nil || !there {
-		return o, there, err
-	}
-	o.Unread = v.members(ctx, &o)
-	return o, true, nil
-}
-
-func (v View) members(ctx context.Context, o *decide.Set) error {
-	set := o.Object
-	list := &v1alpha1.VirtualMachineList{}
-	if err := v.List(ctx, list, client.InNamespace(set.Namespace), client.HasLabels{pods.LabelMember}); err != nil {
-		return fmt.Errorf("list VMs of namespace %s: %w", set.Namespace, err)
-	}
-	for i := range list.Items {
-		if uid, member := pods.SetOf(&list.Items[i]); uid == set.UID {
-			o.VMs[member] = &list.Items[i]
-		}
-	}
-	var names []string
-	for _, m := range set.Spec.Members {
-		name := decide.MemberVM(set, m.Name)
-		rec, _, err := v.Record(ctx, set.Namespace, name)
-		if err != nil {
-			return err
-		}
-		if rec.GetUid() == string(set.UID)+"."+m.Name {
-			o.Records[m.Name] = rec
-		}
-		names = append(names, name)
-	}
-	var err error
-	o.Orders, err = v.Orders(ctx, set.Namespace, names...)
-	return err
-}
-
 // Operation observes a VMOperation; false: there is none.
 func (v View) Operation(ctx context.Context, key types.NamespacedName) (decide.Operation, bool, error) {
 	o := decide.Operation{Object: &v1alpha1.VMOperation{}, Engine: v.Engine, Now: time.Now()}
@@ -268,6 +197,9 @@ func (v View) operation(ctx context.Context, o *decide.Operation) error {
 		return err
 	}
 	o.Record = rec
+	if o.Set, err = v.SetFor(ctx, o.VM, rec); err != nil {
+		return err
+	}
 	for _, op := range append(closed, rec.GetOperation()) {
 		if op.GetId() == string(o.Object.UID) {
 			o.Found = op

@@ -62,8 +62,8 @@ type Options struct {
 	Ask []pods.AddressAnnotation
 	// Resync is how often everything is looked at although nothing has changed. 0: the framework's, some ten hours.
 	Resync time.Duration
-	// SandboxRound is how often it looks for Sandboxes that are gone. 0: each minute.
-	SandboxRound time.Duration
+	// EndRound is how often it looks for Sandboxes and sets that are gone. 0: each minute.
+	EndRound time.Duration
 	// Manager has more in it; it has a runnable of the caller's, as the server of webhooks.
 	Manager func(manager.Manager) error
 	// Metrics is where they are served (metrics.Served), and MetricsCerts the directory with the certificate.
@@ -134,11 +134,11 @@ func Run(ctx context.Context, o Options) error {
 			Machine: st.Machine}
 	}
 	b := base{client: mgr.GetClient(), cached: view(mgr.GetClient()), current: view(mgr.GetAPIReader()),
-		records: records{store: st, service: controller.New(st)}, engine: o.Engine,
+		records: records{store: st, service: controller.New(st), cached: mgr.GetClient()}, engine: o.Engine,
 		events: mgr.GetEventRecorder(lease)}
 	b.cached.Secrets, b.current.Secrets = mgr.GetAPIReader(), mgr.GetAPIReader()
 	for _, add := range []func(ctrl.Manager, base) error{addVM, addSet, addOperation,
-		addSnapshot(o.Namespace), addSandboxes(cmp.Or(o.SandboxRound, sandboxRound))} {
+		addSnapshot(o.Namespace), addEnds(cmp.Or(o.EndRound, endRound))} {
 		if err := add(mgr, b); err != nil {
 			return fmt.Errorf("start operator: %w", err)
 		}

@@ -65,7 +65,8 @@ func (b base) noteRun(ctx context.Context, rec *nodev1.Record, next decide.Actio
 
 // unused answers those addresses that no other pod has. A node says what addresses its pods have: one that names those
 // of another pod would have the VM's next pod ask for them. The pods of nodes' networks have the nodes' addresses.
-func (b base) unused(ctx context.Context, vm *v1alpha1.VirtualMachine, addresses []string) ([]string, error) {
+func (b base) unused(ctx context.Context, vm *v1alpha1.VirtualMachine, uid string, addresses []string) ([]string,
+	error) {
 	all := &corev1.PodList{} // a field selects pods by the first address of each, and by its text
 	if err := b.current.List(ctx, all); err != nil {
 		return nil, fmt.Errorf("list pods for their addresses: %w", err)
@@ -73,7 +74,7 @@ func (b base) unused(ctx context.Context, vm *v1alpha1.VirtualMachine, addresses
 	for i := range all.Items {
 		pod := &all.Items[i]
 		own := pod.Namespace == vm.Namespace && pod.Labels[pods.LabelVM] == vm.Name &&
-			pod.Labels[pods.LabelRecordUID] == pods.RecordUID(vm)
+			pod.Labels[pods.LabelRecordUID] == uid
 		if own || pods.Ended(pod) || pod.DeletionTimestamp != nil {
 			continue
 		}

@@ -3,8 +3,10 @@ package operator
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
@@ -44,13 +46,14 @@ type Order struct {
 type records struct {
 	store   *store.Store
 	service *controller.Service
+	cached  client.Reader
 }
 
 func vmOf(id string) *nodev1.VM { return &nodev1.VM{Namespace: store.Kubernetes, Id: id} }
 
-// ensure makes the record of a VM with its uid. The record says where its snapshots go. One that is there under another
-// uid is left, and refused.
-func (r records) ensure(ctx context.Context, id, uid string, class *v1alpha1.VMSnapshotClass) error {
+// ensure makes the record of a VM, with the first of some uids that no other record has or had. The record says where
+// its snapshots go. One that is there under another uid is left, and refused.
+func (r records) ensure(ctx context.Context, id string, uids []string, class *v1alpha1.VMSnapshotClass) error {
 	vm := vmOf(id)
 	state, err := r.store.Load(ctx, vm, transition.Asked{})
 	if err != nil {
@@ -63,19 +66,42 @@ func (r records) ensure(ctx context.Context, id, uid string, class *v1alpha1.VMS
 	if class != nil {
 		req.Prefix, req.Keep = class.Spec.Repository, decide.Keep(class)
 	}
-	change, err := transition.Ensure(state, req, uid)
-	if err != nil {
-		return err
+	if got := state.Record.GetUid(); state.Record != nil && !slices.Contains(uids, got) {
+		return fmt.Errorf("ensure the record of VM %s: it is of %s, not of %s: %w", id, got, uids[0], errdefs.ErrConflict)
 	}
-	if change.Record == state.Record {
-		if got := state.Record.GetUid(); got != uid {
-			return fmt.Errorf("ensure the record of VM %s: it is of %s, not of %s: %w", id, got, uid, errdefs.ErrConflict)
+	uid := ""
+	if state.Record == nil {
+		if uid, err = r.unused(ctx, vm, uids); err != nil {
+			return err
 		}
-		return nil
+	}
+	change, err := transition.Ensure(state, req, uid)
+	if err != nil || change.Record == state.Record {
+		return err
 	}
 	change.Under = state.Store.GetVersion()
 	_, err = r.store.Apply(ctx, vm, 0, change)
 	return err
+}
+
+// unused answers the first of some uids that no other record has or had. A VM's own uid is that of no other object. A
+// node that has learned it may have made a record with it, which the cache knows: no list of all records for each VM.
+func (r records) unused(ctx context.Context, vm *nodev1.VM, uids []string) (string, error) {
+	if len(uids) > 1 {
+		return r.service.FirstUnused(ctx, vm, uids)
+	}
+	all := &v1alpha1.VMRecordList{}
+	if err := r.cached.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
+		return "", fmt.Errorf("list records for uid %s: %w", uids[0], err)
+	}
+	for i := range all.Items {
+		rec, _, err := store.Record(&all.Items[i])
+		if err == nil && rec.GetUid() == uids[0] && rec.GetVm().GetId() != vm.GetId() {
+			return "", fmt.Errorf("give VM %s the uid %s: VMRecord %s has it: %w", vm.GetId(), uids[0], all.Items[i].Name,
+				errdefs.ErrAlreadyExists)
+		}
+	}
+	return uids[0], nil
 }
 
 // remove ends a record. The snapshots that it lists are owed from then on.

@@ -88,12 +88,12 @@ func NoteSandbox(ctx context.Context, w client.Writer, id, sandbox string) error
 	return nil
 }
 
-// sandboxRound is how long after its Sandbox a VM that sleeps may end. Nothing tells of that end: the operator does not
-// watch what is not its own.
-const sandboxRound = time.Minute
+// endRound is how long after its Sandbox, or after its set, a VM that sleeps may end. Nothing tells of the end of a
+// Sandbox: the operator does not watch what is not its own.
+const endRound = time.Minute
 
-// addSandboxes ends the records of Sandboxes that are gone.
-func addSandboxes(every time.Duration) func(ctrl.Manager, base) error {
+// addEnds ends the records of Sandboxes that are gone, and of members of sets that are gone.
+func addEnds(every time.Duration) func(ctrl.Manager, base) error {
 	return func(mgr ctrl.Manager, b base) error {
 		return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			tick := time.NewTicker(every)

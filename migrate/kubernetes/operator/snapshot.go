@@ -154,8 +154,12 @@ func (v View) sourceVM(ctx context.Context, o *decide.Snapshot, name string) err
 	if err := v.List(ctx, list, client.InNamespace(vm.Namespace), client.MatchingLabels{pods.LabelVM: name}); err != nil {
 		return fmt.Errorf("list pods of VM %s/%s: %w", vm.Namespace, name, err)
 	}
+	has, err := v.Has(ctx, vm, o.Record)
+	if err != nil {
+		return err
+	}
 	for i := range list.Items {
-		if o.Record.GetUid() == pods.RecordUID(vm) && pods.Names(o.Record, &list.Items[i]) {
+		if has && pods.Names(o.Record, &list.Items[i]) {
 			o.Pod = &list.Items[i]
 		}
 	}

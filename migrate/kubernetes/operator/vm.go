@@ -32,7 +32,7 @@ func addVM(mgr ctrl.Manager, b base) error {
 		Watches(&v1alpha1.VirtualMachineSet{}, each(func(o client.Object) (all []types.NamespacedName) {
 			set, ok := o.(*v1alpha1.VirtualMachineSet)
 			for i := 0; ok && i < len(set.Spec.Members); i++ {
-				all = append(all, named(set.Namespace, decide.MemberVM(set, set.Spec.Members[i].Name))...)
+				all = append(all, named(set.Namespace, pods.MemberVM(set, set.Spec.Members[i].Name))...)
 			}
 			return all
 		})).

@@ -278,7 +278,7 @@ func TestCacheIsConfirmed(t *testing.T) {
 	}
 	n, c := newNode(t), api()
 	b := base{client: c, cached: View{Reader: c}, current: View{Reader: c}, events: events.NewFakeRecorder(1000),
-		records: records{store: st, service: controller.New(st)}}
+		records: records{store: st, service: controller.New(st), cached: api()}}
 	create(t, newVM("stale"))
 	req := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "stale"}}
 	look := func(cached, current client.Reader) error {

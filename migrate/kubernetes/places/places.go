@@ -48,7 +48,14 @@ func (p *Places) Makes(ctx context.Context, rec *nodev1.Record) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 	}
-	return there && pods.RecordUID(vm) == rec.GetUid(), nil
+	if !there {
+		return false, nil
+	}
+	has, err := p.Current.Has(ctx, vm, rec)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
+	}
+	return has, nil
 }
 
 // Place implements engine.Places. The pod of an attempt has one name, so that a pod that was made before is found. A
@@ -139,7 +146,7 @@ func (p *Places) Settled(ctx context.Context, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	key, _ := store.NameOf(op.GetVm())
 	vm := &v1alpha1.VirtualMachine{}
-	if err := p.Cached.Get(ctx, key, vm); err == nil && vm.DeletionTimestamp != nil && pods.RecordUID(vm) == rec.GetUid() {
+	if err := p.Cached.Get(ctx, key, vm); err == nil && vm.DeletionTimestamp != nil && pods.Claims(vm, rec.GetUid()) {
 		return nil
 	}
 	key.Name = pods.Name(key.Name, op.GetGeneration()+1, op.GetAttempt())

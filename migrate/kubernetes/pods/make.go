@@ -28,7 +28,8 @@ const (
 // Input is all that a pod is made of.
 type Input struct {
 	VM     *v1alpha1.VirtualMachine
-	Record *nodev1.Record // with the open operation
+	Set    *v1alpha1.VirtualMachineSet // that the VM may be a member of; nil: none
+	Record *nodev1.Record              // with the open operation
 	// Images of a VM that wakes or moves, by container, each with its digest.
 	Images  map[string]string
 	Node    string   // where the VM is wanted; empty: the scheduler's choice
@@ -47,8 +48,8 @@ func Make(in Input) (*corev1.Pod, error) {
 	if err := checkName(vm); err != nil {
 		return nil, err
 	}
-	if uid := RecordUID(vm); rec != nil && rec.GetUid() != uid {
-		return nil, fmt.Errorf("make a pod of VM %s: its record is of %s, not of %s: %w", RecordID(vm), rec.GetUid(), uid,
+	if rec != nil && !Has(vm, in.Set, rec) {
+		return nil, fmt.Errorf("make a pod of VM %s with uid %s: its record is of %s: %w", RecordID(vm), vm.UID, rec.GetUid(),
 			errdefs.ErrFailedPrecondition)
 	}
 	intent, err := IntentOf(rec)

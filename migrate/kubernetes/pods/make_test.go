@@ -58,11 +58,14 @@ func operation(kind nodev1.Kind, attempt uint32, generation uint64) *nodev1.Oper
 		Phase: nodev1.Phase_PHASE_PENDING, Digest: digest, TimeoutMs: 90_000}
 }
 
-func member(vm *v1alpha1.VirtualMachine) {
-	vm.Labels = map[string]string{pods.LabelMember: "worker"}
-	vm.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(&v1alpha1.VirtualMachineSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "set", UID: "s1"}},
+// member has a VM be one of a set, without the label that anybody may take off.
+func member(vm *v1alpha1.VirtualMachine) *v1alpha1.VirtualMachineSet {
+	set := &v1alpha1.VirtualMachineSet{ObjectMeta: metav1.ObjectMeta{Name: "set", Namespace: "ns", UID: "s1"},
+		Spec: v1alpha1.VirtualMachineSetSpec{Members: []v1alpha1.SetMember{{Name: "main"}, {Name: "worker"}}}}
+	vm.Name = "set-worker"
+	vm.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
 		v1alpha1.GroupVersion.WithKind("VirtualMachineSet"))}
+	return set
 }
 
 var images = map[string]string{"main": "m@" + digest, "side": "s@" + digest}
@@ -72,7 +75,7 @@ func TestIntentOnEveryCreate(t *testing.T) {
 	asleep, at := &nodev1.Owner{Digest: digest}, &nodev1.Owner{Node: "a"}
 	ofSet := func(owner *nodev1.Owner, op *nodev1.Operation) *nodev1.Record {
 		rec := record(owner, 3, op)
-		rec.Uid = "s1.worker"
+		rec.Uid, rec.Vm.Id = "s1.worker", "ns.set-worker"
 		return rec
 	}
 	lost := record(nil, 3, nil)
@@ -85,15 +88,15 @@ func TestIntentOnEveryCreate(t *testing.T) {
 	}{
 		"boot":              {rec: record(nil, 0, nil), intent: pods.Boot, pod: "vm-g1-a0"},
 		"boot after an end": {rec: record(nil, 7, nil), intent: pods.Boot, pod: "vm-g8-a0"},
-		"boot of a member":  {rec: ofSet(nil, nil), set: true, intent: pods.Boot, pod: "vm-g4-a0"},
+		"boot of a member":  {rec: ofSet(nil, nil), set: true, intent: pods.Boot, pod: "set-worker-g4-a0"},
 		"wake": {rec: record(asleep, 3, operation(nodev1.Kind_KIND_WAKE, 1, 3)),
 			intent: pods.Restore, pod: "vm-g4-a1"},
 		"wake of a member": {rec: ofSet(asleep, operation(nodev1.Kind_KIND_WAKE, 1, 3)), set: true,
-			intent: pods.Restore, pod: "vm-g4-a1"},
+			intent: pods.Restore, pod: "set-worker-g4-a1"},
 		"move": {rec: record(at, 3, operation(nodev1.Kind_KIND_MIGRATE, 2, 3)),
 			intent: pods.Receive, pod: "vm-g4-a2"},
 		"move of a member": {rec: ofSet(at, operation(nodev1.Kind_KIND_MIGRATE, 2, 3)), set: true,
-			intent: pods.Receive, pod: "vm-g4-a2"},
+			intent: pods.Receive, pod: "set-worker-g4-a2"},
 		"no record":                  {},
 		"asleep":                     {rec: record(asleep, 3, nil)},
 		"asleep, a member":           {rec: ofSet(asleep, nil), set: true},
@@ -102,13 +105,15 @@ func TestIntentOnEveryCreate(t *testing.T) {
 		"it goes to sleep":           {rec: record(at, 3, operation(nodev1.Kind_KIND_HIBERNATE, 1, 3))},
 		"a checkpoint":               {rec: record(at, 3, operation(nodev1.Kind_KIND_CHECKPOINT, 1, 3))},
 		"the record is another VM's": {rec: record(nil, 0, nil), set: true},
+		"the set is another one":     {rec: ofSet(nil, nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vm := machine()
+			var set *v1alpha1.VirtualMachineSet
 			if test.set {
-				member(vm)
+				set = member(vm)
 			}
-			pod, err := pods.Make(pods.Input{VM: vm, Record: test.rec, Images: images})
+			pod, err := pods.Make(pods.Input{VM: vm, Set: set, Record: test.rec, Images: images})
 			if test.intent == "" {
 				if !errdefs.IsFailedPrecondition(err) {
 					t.Fatalf("made %v: %v", pod, err)
@@ -131,7 +136,7 @@ func TestIntentOnEveryCreate(t *testing.T) {
 			}
 			named := apirecord.PodVM(map[string]string{apirecord.PodNamespace: pod.Namespace,
 				spec.AnnotationVM: pod.Annotations[pods.AnnotationVM]}) // as a shim does
-			if pod.Labels[pods.LabelVM] != "vm" || named != pods.RecordID(vm) {
+			if pod.Labels[pods.LabelVM] != vm.Name || named != pods.RecordID(vm) {
 				t.Errorf("the template names the VM: %v, %v", pod.Labels, pod.Annotations)
 			}
 		})

@@ -7,7 +7,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"godwit.dev/godwit/api/record"
@@ -25,7 +24,7 @@ const (
 	LabelGeneration = "godwit.dev/generation" // that the VM has once the record names this pod
 	LabelOperation  = "godwit.dev/operation"  // none: a boot
 	LabelAttempt    = "godwit.dev/attempt"
-	// LabelMember of a VirtualMachine is the member of the set that it is.
+	// LabelMember of a VirtualMachine is the member of the set that it was made as. Anybody may take it off.
 	LabelMember = "godwit.dev/member"
 )
 
@@ -84,29 +83,6 @@ func Arriving(op *nodev1.Operation) bool {
 		return op.GetKind() == nodev1.Kind_KIND_WAKE || op.GetKind() == nodev1.Kind_KIND_MIGRATE
 	}
 	return false
-}
-
-// RecordID is the name that a VM has in the records. A namespace has no dot.
-func RecordID(vm *v1alpha1.VirtualMachine) string { return vm.Namespace + "." + vm.Name }
-
-// RecordUID is the uid of the VM's record. That of a member hangs on its set: a member that is made again is the same
-// VM.
-func RecordUID(vm *v1alpha1.VirtualMachine) string {
-	if set, member := SetOf(vm); set != "" {
-		return string(set) + "." + member
-	}
-	return string(vm.UID)
-}
-
-// SetOf is the set that a VM is a member of, and the member's name.
-func SetOf(vm *v1alpha1.VirtualMachine) (types.UID, string) {
-	for _, owner := range vm.OwnerReferences {
-		if owner.Controller != nil && *owner.Controller && owner.Kind == "VirtualMachineSet" &&
-			owner.APIVersion == v1alpha1.GroupVersion.String() && vm.Labels[LabelMember] != "" {
-			return owner.UID, vm.Labels[LabelMember]
-		}
-	}
-	return "", ""
 }
 
 // Name of the pod of one attempt. One that is made again is found.

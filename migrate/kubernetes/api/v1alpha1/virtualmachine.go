@@ -50,7 +50,8 @@ type SnapshotStatus struct {
 	Time *metav1.Time `json:"time,omitempty"`
 }
 
-// VirtualMachineStatus is a copy of what the record says. Nothing is decided by it.
+// VirtualMachineStatus is a copy of what the record says. Two things are decided by it: which record the VM has, and
+// whether it had a state where the record is gone.
 type VirtualMachineStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
