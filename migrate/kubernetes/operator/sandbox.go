@@ -104,6 +104,7 @@ func addEnds(every time.Duration) func(ctrl.Manager, base) error {
 					return nil
 				case <-tick.C:
 					b.endSandboxes(ctx, mgr.GetLogger().Error)
+					b.endMembers(ctx, mgr.GetLogger().Error)
 				}
 			}
 		}))

@@ -1,0 +1,80 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// endMembers ends the records of members of sets that no object can have any more. A VM that is deleted before its set
+// leaves its record to the next object of the member, and there may be no next one.
+func (b base) endMembers(ctx context.Context, failed func(error, string, ...any)) {
+	all := &v1alpha1.VMRecordList{}
+	if err := b.client.List(ctx, all); err != nil {
+		failed(err, "list records for members of sets that are gone")
+		return
+	}
+	for i := range all.Items {
+		o := &all.Items[i]
+		rec, _, err := store.Record(o)
+		if err != nil || rec == nil || !decide.OfMember(rec) {
+			continue
+		}
+		// The cache is a hint: endMember reads anew.
+		if end, err := b.cached.memberEnd(ctx, rec); err != nil || decide.NextMemberEnd(end).Do == decide.None {
+			continue
+		}
+		if err := b.endMember(ctx, o); err != nil && ctx.Err() == nil {
+			failed(err, "end the record of a member of a set", "vm", o.Name)
+		}
+	}
+}
+
+// memberEnd observes who could have a record. A set that is there has made each VM that it makes before it goes.
+func (v View) memberEnd(ctx context.Context, rec *nodev1.Record) (o decide.MemberEnd, err error) {
+	namespace, name := pods.Split(rec)
+	o.Record = rec
+	sets := &v1alpha1.VirtualMachineSetList{}
+	if err := v.List(ctx, sets, client.InNamespace(namespace)); err != nil {
+		return o, fmt.Errorf("list sets of namespace %s: %w", namespace, err)
+	}
+	o.Sets = sets.Items
+	vm := &v1alpha1.VirtualMachine{}
+	there, err := v.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, vm)
+	if there {
+		o.VM = vm
+	}
+	return o, err
+}
+
+func (b base) endMember(ctx context.Context, cached *v1alpha1.VMRecord) error {
+	o := &v1alpha1.VMRecord{}
+	there, err := b.current.Get(ctx, client.ObjectKeyFromObject(cached), o)
+	if err != nil || !there {
+		return err
+	}
+	rec, _, err := store.Record(o)
+	if err != nil || rec == nil {
+		return err
+	}
+	end, err := b.current.memberEnd(ctx, rec)
+	if err != nil || decide.NextMemberEnd(end).Do != decide.RemoveRecord {
+		return err
+	}
+	if err := b.records.remove(ctx, o.Name, rec.GetUid()); err != nil {
+		return err
+	}
+	b.events.Eventf(cached, nil, corev1.EventTypeNormal, "MemberGone", "Remove",
+		"the VM and its VirtualMachineSet are gone: the record ends, and its snapshots are deleted")
+	return nil
+}
