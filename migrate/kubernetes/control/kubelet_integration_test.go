@@ -72,8 +72,8 @@ func allows(a *corev1.Affinity, node string) bool {
 		return true
 	}
 	terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	for _, need := range terms[0].MatchExpressions {
-		if need.Key == corev1.LabelHostname &&
+	for _, need := range terms[0].MatchFields {
+		if need.Key == metav1.ObjectNameField &&
 			slices.Contains(need.Values, node) != (need.Operator == corev1.NodeSelectorOpIn) {
 			return false
 		}

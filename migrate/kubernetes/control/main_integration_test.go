@@ -50,8 +50,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
+// worker is a node of a cloud whose label of the host's name is another text.
 func worker(name string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{corev1.LabelHostname: "host-of-" + name}}}
 }
 
 // api is a client without a cache.

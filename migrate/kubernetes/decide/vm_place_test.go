@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"godwit.dev/godwit/migrate/kubernetes/decide"
@@ -71,7 +72,7 @@ func TestTheOperationSaysWhere(t *testing.T) {
 		}
 		want{do: decide.MakePod, detail: "vm-g4-a1"}.check(t, next)
 		terms := next.Pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-		if got := terms[0].MatchExpressions[0]; got.Key != corev1.LabelHostname || got.Values[0] != "b" {
+		if got := terms[0].MatchFields[0]; got.Key != metav1.ObjectNameField || got.Values[0] != "b" {
 			t.Errorf("%s: the pod goes to %v", name, got)
 		}
 	}

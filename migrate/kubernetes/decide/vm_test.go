@@ -356,7 +356,7 @@ func TestMemberFollowsMain(t *testing.T) {
 	next := decide.NextVM(o)
 	want{do: decide.MakePod, detail: "vm-g4-a0"}.check(t, next)
 	terms := next.Pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	if len(terms) != 1 || terms[0].MatchExpressions[0].Values[0] != "c" {
+	if len(terms) != 1 || terms[0].MatchFields[0].Values[0] != "c" {
 		t.Errorf("it goes to %v", terms)
 	}
 }

@@ -157,11 +157,12 @@ func tolerations(template []corev1.Toleration) []corev1.Toleration {
 	return all
 }
 
-// affinity adds to the template's where the pod must, may not and should go.
+// affinity adds to the template's where the pod must, may not and should go. A node is meant by its name: its label
+// hostname may be another text.
 func affinity(template *corev1.Affinity, in Input, intent Intent) *corev1.Affinity {
-	var must []corev1.NodeSelectorRequirement
+	var must corev1.NodeSelectorTerm
 	if in.Node != "" {
-		must = append(must, need(corev1.LabelHostname, corev1.NodeSelectorOpIn, in.Node))
+		must.MatchFields = append(must.MatchFields, named(corev1.NodeSelectorOpIn, in.Node))
 	}
 	left := "" // the node that the VM leaves, or that is lost with it
 	switch intent {
@@ -171,13 +172,15 @@ func affinity(template *corev1.Affinity, in Input, intent Intent) *corev1.Affini
 		left = in.Record.GetOwner().GetNode()
 	}
 	if left != "" {
-		must = append(must, need(corev1.LabelHostname, corev1.NodeSelectorOpNotIn, left))
+		must.MatchFields = append(must.MatchFields, named(corev1.NodeSelectorOpNotIn, left))
 	}
 	if intent != Boot && in.CPU != "" {
-		must = append(must, need(cpuLabel+in.CPU, corev1.NodeSelectorOpExists))
+		must.MatchExpressions = []corev1.NodeSelectorRequirement{{Key: cpuLabel + in.CPU,
+			Operator: corev1.NodeSelectorOpExists}}
 	}
 	should := intent == Restore && in.Node == "" && len(in.Holders) > 0
-	if len(must) == 0 && !should {
+	bound := len(must.MatchFields)+len(must.MatchExpressions) > 0
+	if !bound && !should {
 		return template
 	}
 	if template == nil {
@@ -187,31 +190,34 @@ func affinity(template *corev1.Affinity, in Input, intent Intent) *corev1.Affini
 		template.NodeAffinity = &corev1.NodeAffinity{}
 	}
 	node := template.NodeAffinity
-	if len(must) > 0 {
+	if bound {
 		node.RequiredDuringSchedulingIgnoredDuringExecution = and(node.RequiredDuringSchedulingIgnoredDuringExecution,
 			must)
 	}
 	if should {
-		node.PreferredDuringSchedulingIgnoredDuringExecution = append(node.PreferredDuringSchedulingIgnoredDuringExecution,
-			corev1.PreferredSchedulingTerm{Weight: holderWeight, Preference: corev1.NodeSelectorTerm{
-				MatchExpressions: []corev1.NodeSelectorRequirement{
-					need(corev1.LabelHostname, corev1.NodeSelectorOpIn, in.Holders...)}}})
+		for _, holder := range in.Holders { // a field takes one value
+			node.PreferredDuringSchedulingIgnoredDuringExecution = append(node.PreferredDuringSchedulingIgnoredDuringExecution,
+				corev1.PreferredSchedulingTerm{Weight: holderWeight, Preference: corev1.NodeSelectorTerm{
+					MatchFields: []corev1.NodeSelectorRequirement{named(corev1.NodeSelectorOpIn, holder)}}})
+		}
 	}
 	return template
 }
 
-func need(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorRequirement {
-	return corev1.NodeSelectorRequirement{Key: key, Operator: op, Values: values}
+// named is a requirement of the name of a node.
+func named(op corev1.NodeSelectorOperator, node string) corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: op, Values: []string{node}}
 }
 
 // and narrows each term: terms are alternatives. Without a term nothing is narrowed yet.
-func and(old *corev1.NodeSelector, must []corev1.NodeSelectorRequirement) *corev1.NodeSelector {
+func and(old *corev1.NodeSelector, must corev1.NodeSelectorTerm) *corev1.NodeSelector {
 	if old == nil || len(old.NodeSelectorTerms) == 0 {
 		old = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
 	}
 	for i := range old.NodeSelectorTerms {
 		term := &old.NodeSelectorTerms[i]
-		term.MatchExpressions = append(term.MatchExpressions, must...)
+		term.MatchExpressions = append(term.MatchExpressions, must.MatchExpressions...)
+		term.MatchFields = append(term.MatchFields, must.MatchFields...)
 	}
 	return old
 }

@@ -230,21 +230,23 @@ func terms(pod *corev1.Pod) (all []string) {
 	if required := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
 		for _, term := range required.NodeSelectorTerms {
 			var said []string
-			for _, e := range term.MatchExpressions {
+			for _, e := range slices.Concat(term.MatchFields, term.MatchExpressions) {
 				said = append(said, e.Key+" "+string(e.Operator)+" "+strings.Join(e.Values, "|"))
 			}
 			all = append(all, strings.Join(said, ", "))
 		}
 	}
 	for _, term := range pod.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
-		all = append(all, "rather "+strings.Join(term.Preference.MatchExpressions[0].Values, "|"))
+		for _, of := range slices.Concat(term.Preference.MatchFields, term.Preference.MatchExpressions) {
+			all = append(all, "rather "+of.Key+" "+strings.Join(of.Values, "|"))
+		}
 	}
 	return all
 }
 
 // A wanted node is asked of the scheduler; nothing is bound by hand.
 func TestAffinity(t *testing.T) {
-	const host = corev1.LabelHostname
+	const host = "metadata.name" // the label hostname may be another text
 	wake := record(&nodev1.Owner{Digest: digest}, 3, operation(nodev1.Kind_KIND_WAKE, 1, 3))
 	move := record(&nodev1.Owner{Node: "a"}, 3, operation(nodev1.Kind_KIND_MIGRATE, 1, 3))
 	move.Operation.Source = "a"
@@ -263,13 +265,14 @@ func TestAffinity(t *testing.T) {
 		"boot":           {in: pods.Input{Record: record(nil, 0, nil), Holders: []string{"c"}}},
 		"boot on a node": {in: pods.Input{Record: record(nil, 0, nil), Node: "b"}, want: []string{host + " In b"}},
 		"wake":           {in: pods.Input{Record: wake}},
-		"wake, holders":  {in: pods.Input{Record: wake, Holders: []string{"b", "c"}}, want: []string{"rather b|c"}},
+		"wake, holders": {in: pods.Input{Record: wake, Holders: []string{"b", "c"}},
+			want: []string{"rather " + host + " b", "rather " + host + " c"}},
 		"wake on a node": {in: pods.Input{Record: wake, Node: "b", Holders: []string{"c"}, CPU: "x"},
 			want: []string{host + " In b, cpu.godwit.dev/x Exists "}},
 		"move": {in: pods.Input{Record: move}, want: []string{host + " NotIn a"}},
 		"each alternative of the template": {in: pods.Input{Record: move, Node: "b"}, template: zone,
-			want: []string{"zone In 1, " + host + " In b, " + host + " NotIn a",
-				"zone In 2, " + host + " In b, " + host + " NotIn a"}},
+			want: []string{host + " In b, " + host + " NotIn a, zone In 1",
+				host + " In b, " + host + " NotIn a, zone In 2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.in.VM, test.in.Images = machine(), images
