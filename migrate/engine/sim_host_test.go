@@ -131,6 +131,7 @@ func (l simDeparted) MarkDeparted(context.Context, *nodev1.VM, int64, string, st
 	if l.chance(5) {
 		return fmt.Errorf("containerd of %s: %w", l.name, errdefs.ErrUnavailable)
 	}
+	l.pod.departed = l.pod.sandbox
 	return nil
 }
 
@@ -138,6 +139,9 @@ func (l simDeparted) CleanDeparted(context.Context, *nodev1.VM, string, string) 
 	l.yield()
 	if l.chance(5) {
 		return fmt.Errorf("containerd of %s: %w", l.name, errdefs.ErrUnavailable)
+	}
+	if l.pod.sandbox != l.pod.departed { // a sandbox that was made since stays as it is
+		return nil
 	}
 	if l.task = false; l.record == recordReleased {
 		l.write("", nil)

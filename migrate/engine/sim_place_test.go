@@ -168,6 +168,9 @@ func (s *simulation) wakeSomewhere(ctx context.Context, rec *nodev1.Record) {
 		Generation: rec.GetGeneration(), Destination: pick(&s.schedule, simNodes)})
 	if _, err := s.records.Open(ctx, &nodev1.OpenRequest{Vm: vm, Operation: op}); err == nil {
 		s.trace = append(s.trace, op.GetId()+": a wake waits for a place")
+		if rec.GetOperation() != nil {
+			s.trace = append(s.trace, op.GetId()+": it has closed a hibernate")
+		}
 	}
 }
 
@@ -233,13 +236,14 @@ func TestSimulatedPlaces(t *testing.T) {
 		}
 		told := strings.Join(s.trace, "\n")
 		for what, text := range map[string]string{"placed": " goes to pod", "refused": "a place is refused",
-			"ran": "it runs in the place", "wakes": "waits for a place", "moved": "is released by op"} {
+			"ran": "it runs in the place", "wakes": "waits for a place", "moved": "is released by op",
+			"closed": "it has closed a hibernate"} {
 			seen[what] += strings.Count(told, text)
 		}
 	}
 	t.Logf("%d histories: %v", runs, seen)
 	if n := int(runs); !raced && (seen["placed"] < n || seen["refused"] < n/4 || seen["ran"] < n/10 ||
-		seen["wakes"] < n/10 || seen["moved"] < n/30) {
+		seen["wakes"] < n/10 || seen["moved"] < n/30 || seen["closed"] < n/30) {
 		t.Errorf("too little happens: %v", seen)
 	}
 }

@@ -42,6 +42,7 @@ type simPod struct {
 	self     bool           // the shim has opened the wake itself, and has to close it
 	expected *machinev1.Ref // in the memory of its daemon: the move that was ordered
 	busy     bool           // a kubelet is at it
+	departed *simSandbox    // that of a VM which leaves, as containerd has it marked
 }
 
 // simSandbox is a sandbox that CRI has made for a VM that comes from elsewhere. Its tasks are its own: no Start for

@@ -152,8 +152,11 @@ func (s *simulation) control(place string) {
 			s.order(ctx, rec)
 			continue
 		}
-		if !e.drives(op) {
-			continue // its node does
+		if !e.drives(op) { // its node does, or did: a VM that sleeps is woken elsewhere
+			if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
+				s.wakeSomewhere(ctx, rec)
+			}
+			continue
 		}
 		r := &run{vm: vm, id: op.GetId(), kind: op.GetKind()}
 		for settled := false; !settled; {

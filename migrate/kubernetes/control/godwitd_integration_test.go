@@ -48,7 +48,8 @@ func (w *world) drive(rec *nodev1.Record) {
 	op, ctx := rec.GetOperation(), w.t.Context()
 	w.mu.Lock()
 	why := w.noWake
-	down := w.down[op.GetSource()] && op.GetKind() != nodev1.Kind_KIND_WAKE || w.down[op.GetDestination()]
+	down := w.down[op.GetSource()] && op.GetKind() != nodev1.Kind_KIND_WAKE || w.down[op.GetDestination()] ||
+		w.hangs[op.GetPhase()]
 	w.mu.Unlock()
 	if down {
 		return
@@ -66,9 +67,10 @@ func (w *world) drive(rec *nodev1.Record) {
 			w.t.Log("commit", err)
 			return
 		}
-		if wake {
+		switch op.GetKind() {
+		case nodev1.Kind_KIND_WAKE:
 			w.become(vm, op.GetDestination(), runs)
-		} else {
+		case nodev1.Kind_KIND_HIBERNATE:
 			w.become(vm, op.GetSource(), left)
 		}
 	}
@@ -90,9 +92,12 @@ func (w *world) drive(rec *nodev1.Record) {
 			next(nodev1.Phase_PHASE_SWITCHING, "")
 		}
 	case nodev1.Phase_PHASE_SWITCHING:
-		if wake {
+		switch op.GetKind() {
+		case nodev1.Kind_KIND_WAKE:
 			commit(&nodev1.Owner{Node: op.GetDestination()})
-		} else {
+		case nodev1.Kind_KIND_CHECKPOINT:
+			commit(&nodev1.Owner{Node: op.GetSource()})
+		default:
 			commit(&nodev1.Owner{Digest: op.GetDigest()})
 		}
 	case nodev1.Phase_PHASE_COMMITTED:
@@ -148,7 +153,10 @@ type peer struct {
 func (p peer) call(name string, do func() error) error {
 	before, after := p.fault(name)
 	link := &engine.LinkError{Node: p.node, Err: errdefs.ErrUnavailable}
-	if before || p.from.dead.Load() {
+	p.mu.Lock()
+	away := p.down[p.node]
+	p.mu.Unlock()
+	if before || away || p.from.dead.Load() {
 		return link
 	}
 	err := do()

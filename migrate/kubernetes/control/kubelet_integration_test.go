@@ -3,6 +3,7 @@
 package control
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -36,7 +37,13 @@ func (w *world) cluster() {
 }
 
 func (w *world) pod(pod *corev1.Pod) {
+	w.mu.Lock()
+	away, collects := w.down[pod.Spec.NodeName], w.collects[pod.Spec.NodeName]
+	w.mu.Unlock()
 	switch {
+	case away && collects: // as the collector of pods does it
+		w.gone(pod)
+	case away:
 	case pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
 		w.gone(pod)
 	case pod.Spec.NodeName == "":
@@ -51,10 +58,10 @@ func (w *world) pod(pod *corev1.Pod) {
 // schedule binds a pod to the first node that its affinity allows and that has room.
 func (w *world) schedule(pod *corev1.Pod) {
 	w.mu.Lock()
-	full := slices.Clone(w.full)
+	full, down := slices.Clone(w.full), maps.Clone(w.down)
 	w.mu.Unlock()
 	for _, node := range []string{"a", "b", "c"} {
-		if slices.Contains(full, node) || !allows(pod.Spec.Affinity, node) {
+		if slices.Contains(full, node) || down[node] || !allows(pod.Spec.Affinity, node) {
 			continue
 		}
 		bind := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},

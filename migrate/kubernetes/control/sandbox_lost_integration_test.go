@@ -41,6 +41,9 @@ func (w *world) vouch(node string) {
 	if err := taint(`[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]`); err != nil {
 		w.t.Fatal(err)
 	}
+	w.mu.Lock()
+	w.collects[node] = true
+	w.mu.Unlock()
 	w.t.Cleanup(func() {
 		if _, err := server.Kubectl(context.WithoutCancel(w.t.Context()), "", "taint", "node", node,
 			"node.kubernetes.io/out-of-service-"); err != nil {

@@ -41,20 +41,23 @@ type world struct {
 	api     client.WithWatch
 	records *controller.Service // as the nodes reach it
 
-	mu      sync.Mutex
-	full    []string                     // nodes without room
-	down    map[string]bool              // nodes that send no heartbeat
-	noWake  string                       // why each wake fails; empty: none does
-	at      map[string]map[string]string // state of a VM, by node
-	broken  []string
-	calls   int           // of peers
-	faulty  bool          // calls and writes fail now and then
-	slow    time.Duration // that a transfer takes
-	every   int           // writes after which an operator is killed; 0: it lives
-	kills   int
-	answers *Pods  // of the operator that was started last
-	before  func() // called before each write of an operator
-	log     io.Writer
+	mu    sync.Mutex
+	full  []string              // nodes without room
+	down  map[string]bool       // nodes that send no heartbeat, and do nothing
+	hangs map[nodev1.Phase]bool // in which the operations of nodes stand still
+	// collects are the nodes that are away whose pods are taken away.
+	collects map[string]bool
+	noWake   string                       // why each wake fails; empty: none does
+	at       map[string]map[string]string // state of a VM, by node
+	broken   []string
+	calls    int           // of peers
+	faulty   bool          // calls and writes fail now and then
+	slow     time.Duration // that a transfer takes
+	every    int           // writes after which an operator is killed; 0: it lives
+	kills    int
+	answers  *Pods  // of the operator that was started last
+	before   func() // called before each write of an operator
+	log      io.Writer
 
 	noSecrets bool // requests for Secrets fail
 }
@@ -75,7 +78,7 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, api: api(), records: controller.New(st), at: map[string]map[string]string{},
-		down: map[string]bool{}, log: io.Discard}
+		down: map[string]bool{}, hangs: map[nodev1.Phase]bool{}, collects: map[string]bool{}, log: io.Discard}
 	for _, c := range change {
 		c(w)
 	}

@@ -46,6 +46,8 @@ type Action struct {
 	Do  Do
 	Pod *corev1.Pod // MakePod: the new one. DeletePod, SetGate: the one that was seen
 	On  bool        // SetGate
+	// AtOnce is a DeletePod whose kubelet is not waited for: somebody vouches that its node runs nothing any more.
+	AtOnce bool
 	// Restored is how the VM came into the pod of a SetGate; empty: it booted there, or is not there.
 	Restored Reason
 
@@ -84,6 +86,7 @@ const (
 	ReasonOperation          Reason = "OperationInProgress"
 	ReasonPodNotReady        Reason = "PodNotReady"
 	ReasonNodeUnreachable    Reason = "NodeUnreachable"
+	ReasonNodeLost           Reason = "NodeLost" // somebody vouches that it runs nothing any more
 	ReasonRecordsUnavailable Reason = "RecordsUnavailable"
 	ReasonRecordMissing      Reason = "RecordMissing"
 	ReasonRecordOfAnother    Reason = "RecordOfAnother"

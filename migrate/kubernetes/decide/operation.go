@@ -33,10 +33,12 @@ type Operation struct {
 	Orders []v1alpha1.VMOperation      // of the same VM, this one too
 	Pod    *corev1.Pod                 // of the attempt; nil: there is none
 	Engine bool
+	Fenced bool // as in VM
 	Now    time.Time
 }
 
-// NextOperation decides what is done next of an order.
+// NextOperation decides what is done next of an order. A wake of a VM that sleeps waits for no node that has still to
+// clean up, and does not.
 func NextOperation(o Operation) Action {
 	op := o.Object
 	switch {
@@ -57,12 +59,17 @@ func NextOperation(o Operation) Action {
 	if err := o.refused(); err.Waits != "" {
 		return err
 	}
-	if o.Record.GetOperation() != nil {
-		return wait(ReasonOperation, "operation "+o.Record.GetOperation().GetId()+" of this VM ends first")
+	open := o.Record.GetOperation()
+	silent, left := unreleased(open, o.Now)
+	if open != nil && !(op.Spec.Kind == v1alpha1.KindWake && durable(o.Record, o.Fenced, silent)) {
+		waits := wait(ReasonOperation, "operation "+open.GetId()+" of this VM ends first")
+		waits.After = left
+		return waits
 	}
 	for i := range o.Orders {
 		other := &o.Orders[i]
-		if other.UID != op.UID && !Closed(other) && other.DeletionTimestamp == nil && before(other, op) {
+		closes := open != nil && string(other.UID) == open.GetId()
+		if other.UID != op.UID && !closes && !Closed(other) && other.DeletionTimestamp == nil && before(other, op) {
 			return wait(ReasonOperation, "VMOperation "+other.Name+" of this VM comes first")
 		}
 	}
@@ -88,7 +95,20 @@ func (o Operation) refused() Action {
 	case !o.Engine:
 		return missing(string(op.Spec.Kind) + " of VM " + op.Spec.VMRef.Name)
 	}
-	return Action{Do: None}
+	return o.lost()
+}
+
+// lost is an order for a VM that a lost node has: it fails if the VM stays there.
+func (o Operation) lost() Action {
+	switch node := SandboxAt(o.Record); {
+	case !o.Fenced, o.Record.GetOwner().GetNode() == "":
+		return Action{Do: None}
+	case o.VM.Spec.OnNodeLoss == v1alpha1.NodeLossRestore:
+		return wait(ReasonNodeLost, fmt.Sprintf("node %s is lost: the VM wakes elsewhere first, from its newest snapshot",
+			node))
+	default:
+		return refuse(ReasonNodeLost, strands(node))
+	}
 }
 
 // priorities by which orders of a VM come.

@@ -77,19 +77,25 @@ func NextVM(o VM) Action {
 	case deleting:
 		return o.end()
 	}
-	for _, first := range []Action{o.evicted(), o.gate(), o.leftover(), o.note()} {
-		if first.Do != None {
+	for _, first := range []Action{o.evicted(), o.gate(), o.leftover(), o.note(), o.lost()} {
+		if first.Do != None || first.Waits != "" {
 			return first
 		}
 	}
-	switch {
+	return o.stranded(o.goesOn())
+}
+
+// goesOn is a VM that its node can do something of.
+func (o VM) goesOn() Action {
+	rec := o.Record
+	switch op := rec.GetOperation(); {
 	case rec == nil:
 		return o.new()
-	case rec.GetOperation() != nil:
-		return o.under(rec.GetOperation())
+	case op != nil && (!o.slept() || Mode(o.Object) != v1alpha1.ModeRunning):
+		return o.under(op)
 	}
 	if order := o.openOrder(); order != nil {
-		return wait(ReasonOperation, "VMOperation "+order.Name+" waits for its turn")
+		return o.waitsFor(order)
 	}
 	switch {
 	case rec.GetOwner().GetNode() != "":
@@ -221,12 +227,6 @@ func (o VM) runs() Action {
 	if done := ended(own, rec.GetGeneration()); done != nil && !o.names(done) {
 		return o.deletePod(done)
 	}
-	if o.Fenced && vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
-		if !o.Engine {
-			return missing("a restore of the VM of the lost node " + node)
-		}
-		return Action{Do: OrderRecover, Node: node}
-	}
 	if current < 0 {
 		// A forced delete takes the object only: the node may run the VM, and the record fences.
 		return wait(ReasonNodeUnreachable, fmt.Sprintf("node %s has the VM, and its pod is gone", node))
@@ -336,7 +336,7 @@ func ended(own []corev1.Pod, before uint64) *corev1.Pod {
 // end is what a deleted VirtualMachine waits for.
 func (o VM) end() Action {
 	rec := o.Record
-	lost := o.Fenced && o.Engine
+	lost := o.Engine && (o.Fenced || o.slept()) // nothing of it runs on its node
 	if op := rec.GetOperation(); op != nil && !lost {
 		switch {
 		case !pods.Arriving(op) || op.GetCancelled():

@@ -134,11 +134,7 @@ func (o VM) withdrawn(op *nodev1.Operation) Action {
 		order.Labels[LabelFor] == "" {
 		return Action{Do: None}
 	}
-	wish := o.Object.Spec.NodeName
-	if waits {
-		wish = o.wish()
-	}
-	if wish != order.Spec.NodeName || Mode(o.Object) != v1alpha1.ModeRunning {
+	if !o.follows(order) {
 		return Action{Do: AbortOperation, Operation: order.Name}
 	}
 	return Action{Do: None}
@@ -153,10 +149,11 @@ func (o VM) orderOf(id string) *v1alpha1.VMOperation {
 	return nil
 }
 
-// openOrder is one that the engine has not been told of, or has not ended.
+// openOrder is one that the engine has not been told of, or has not ended; not that of the open operation.
 func (o VM) openOrder() *v1alpha1.VMOperation {
 	for i := range o.Orders {
-		if !Closed(&o.Orders[i]) && o.Orders[i].DeletionTimestamp == nil {
+		mine := o.Orders[i].UID != "" && string(o.Orders[i].UID) == o.Record.GetOperation().GetId()
+		if !mine && !Closed(&o.Orders[i]) && o.Orders[i].DeletionTimestamp == nil {
 			return &o.Orders[i]
 		}
 	}

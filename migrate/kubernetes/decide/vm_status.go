@@ -143,8 +143,8 @@ func (o VM) conditions(s *v1alpha1.VirtualMachineStatus, pod *corev1.Pod, next A
 	switch {
 	case s.Phase == v1alpha1.VMRunning && pod != nil && Ready(pod):
 		set(s, CondReady, metav1.ConditionTrue, ReasonRunning, "")
-	case next.Waits == ReasonNodeUnreachable:
-		set(s, CondReady, metav1.ConditionUnknown, ReasonNodeUnreachable, next.Message)
+	case next.Waits == ReasonNodeUnreachable, next.Waits == ReasonNodeLost:
+		set(s, CondReady, metav1.ConditionUnknown, next.Waits, next.Message)
 	default:
 		set(s, CondReady, metav1.ConditionFalse, o.unready(s.Phase, next), "")
 	}

@@ -179,7 +179,8 @@ func TestNextVM(t *testing.T) {
 		"its node is lost": {change: func(o *decide.VM) {
 			o.Fenced, o.Object.Spec.OnNodeLoss = true, v1alpha1.NodeLossRestore
 		}, want: want{do: decide.OrderRecover, detail: "a"}},
-		"its node is lost, and it is to wait": {change: func(o *decide.VM) { o.Fenced = true }, want: want{do: decide.None}},
+		"its node is lost, and it is to wait": {change: func(o *decide.VM) { o.Fenced = true },
+			want: want{do: decide.None, waits: decide.ReasonNodeLost}},
 		"its state is lost": {change: both(owned(nil), func(o *decide.VM) { o.Record.Lost = digest }),
 			want: want{do: decide.None, waits: decide.ReasonLost, refused: true}},
 		"it ended, and boots again": {change: owned(nil, pod(plain, "vm-g3-a0", 3, "a", corev1.PodFailed)),

@@ -104,7 +104,7 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 		}
 		return b.noteRun(ctx, o.Record, next)
 	case decide.DeletePod:
-		return ignoreAbsent(b.client.Delete(ctx, next.Pod, asSeen(next.Pod)))
+		return ignoreAbsent(b.client.Delete(ctx, next.Pod, asSeen(next.Pod), ends(next)))
 	case decide.SetGate:
 		return ignoreAbsent(b.setGate(ctx, next))
 	case decide.MakeOperation:
@@ -123,6 +123,15 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 		}
 	}
 	return fmt.Errorf("%s: %w", next.Do, errdefs.ErrNotImplemented)
+}
+
+// ends says how a pod is deleted.
+func ends(next decide.Action) client.DeleteOption {
+	o := &client.DeleteOptions{}
+	if next.AtOnce {
+		o.GracePeriodSeconds = ptr(int64(0))
+	}
+	return o
 }
 
 // asSeen has a pod deleted only if it is the one that was seen, and has no node still if it had none.

@@ -117,11 +117,9 @@ func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 // ofNodes observes the node that has a VM, and the one that it is wanted on. A Node that was deleted proves nothing.
 func (v View) ofNodes(ctx context.Context, o *decide.VM) error {
 	vm, owner := o.Object, o.Record.GetOwner().GetNode()
-	if at := decide.SandboxAt(o.Record); at != "" && matters(vm) {
-		var err error
-		if o.Fenced, err = v.NodeFenced(ctx, at); err != nil {
-			return err
-		}
+	var err error
+	if o.Fenced, err = v.fenced(ctx, o.Record); err != nil {
+		return err
 	}
 	if owner == "" {
 		return nil
@@ -137,9 +135,13 @@ func (v View) ofNodes(ctx context.Context, o *decide.VM) error {
 	return nil
 }
 
-// matters reports whether a VM is taken from its node when somebody vouches that this runs nothing any more.
-func matters(vm *v1alpha1.VirtualMachine) bool {
-	return vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore || vm.DeletionTimestamp != nil
+// fenced reads whether somebody vouches that the node which has a VM in hand runs nothing any more.
+func (v View) fenced(ctx context.Context, rec *nodev1.Record) (bool, error) {
+	node := decide.SandboxAt(rec)
+	if node == "" {
+		return false, nil
+	}
+	return v.NodeFenced(ctx, node)
 }
 
 // NodeFenced reads whether somebody vouches that the machine which the records mean by a node runs nothing any more. A
@@ -198,6 +200,9 @@ func (v View) operation(ctx context.Context, o *decide.Operation) error {
 	}
 	o.Record = rec
 	if o.Set, err = v.SetFor(ctx, o.VM, rec); err != nil {
+		return err
+	}
+	if o.Fenced, err = v.fenced(ctx, rec); err != nil {
 		return err
 	}
 	for _, op := range append(closed, rec.GetOperation()) {

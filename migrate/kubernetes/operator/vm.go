@@ -44,11 +44,11 @@ func addVM(mgr ctrl.Manager, b base) error {
 var changedNode = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	now, also := e.ObjectNew.(*corev1.Node)
-	return ok && also && (vouched(now) || before.Spec.Unschedulable != now.Spec.Unschedulable)
+	return ok && also && (vouched(now) || vouched(before) || before.Spec.Unschedulable != now.Spec.Unschedulable)
 }}
 
-// about are the VMs that a node says something of: those that are restored once it is fenced, and those that are wanted
-// on it.
+// about are the VMs that a node says something of: those that it may have in hand, and those that are wanted on it.
+// What has an operation may be anywhere.
 func (b base) about(ctx context.Context, o client.Object) (all []ctrl.Request) {
 	node, ok := o.(*corev1.Node)
 	if !ok {
@@ -59,11 +59,17 @@ func (b base) about(ctx context.Context, o client.Object) (all []ctrl.Request) {
 		return nil // from the cache: a kind that is not there yet tells of each object anyway
 	}
 	for _, vm := range list.Items {
-		if vouched(node) && matters(&vm) || vm.Spec.NodeName == node.Name {
+		has := vm.Status.Owner.Node == node.Name || vm.Status.Operation != nil
+		if has || vouched(node) && matters(&vm) || vm.Spec.NodeName == node.Name {
 			all = append(all, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&vm)})
 		}
 	}
 	return all
+}
+
+// matters reports whether a VM is taken from its node when somebody vouches for that: its status may say nothing yet.
+func matters(vm *v1alpha1.VirtualMachine) bool {
+	return vm.Spec.OnNodeLoss == v1alpha1.NodeLossRestore || vm.DeletionTimestamp != nil
 }
 
 // each enqueues the objects that another one is about.

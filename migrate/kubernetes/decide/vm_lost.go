@@ -1,0 +1,96 @@
+package decide
+
+import (
+	"fmt"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// lost is a VM that a node has in hand which runs nothing any more, as somebody vouches. It goes before whatever of the
+// VM is open: that node drives it, and ends it never. What the VM did there since its newest snapshot is given up by
+// its own policy alone. One that slept until an open wake gives nothing up.
+func (o VM) lost() Action {
+	rec, node := o.Record, SandboxAt(o.Record)
+	sleeps, op := rec.GetOwner().GetNode() == "", rec.GetOperation()
+	switch k := transition.Kept(rec); {
+	case !o.Fenced, sleeps && op.GetKind() != nodev1.Kind_KIND_WAKE: // one that hibernated is slept
+		return Action{Do: None}
+	case sleeps && Mode(o.Object) != v1alpha1.ModeRunning:
+		return wait(ReasonOperation, fmt.Sprintf("operation %s was to bring the VM to node %s, which is lost. The VM "+
+			"sleeps on", op.GetId(), node))
+	case !sleeps && o.Object.Spec.OnNodeLoss != v1alpha1.NodeLossRestore:
+		return Action{Do: None}
+	case k != nil:
+		return wait(ReasonNodeLost, fmt.Sprintf("node %s is lost, and node %s holds the VM as it was at the switch-over, "+
+			"newer than any snapshot", node, k.GetNode()))
+	case !o.Engine:
+		return missing("a restore of the VM of the lost node " + node)
+	}
+	own, _ := o.own()
+	for i := range own { // it has the name of the next one, and no kubelet says that it has ended
+		if pod := &own[i]; op != nil && pod.Labels[pods.LabelOperation] == op.GetId() && pod.Spec.NodeName == node &&
+			!o.names(pod) {
+			return Action{Do: DeletePod, Pod: pod, AtOnce: true}
+		}
+	}
+	return Action{Do: OrderRecover, Node: node}
+}
+
+// stranded has a VM that stays with its lost node, by its policy, say so. Nothing is ordered of it.
+func (o VM) stranded(next Action) Action {
+	if !o.Fenced || o.Record.GetOwner().GetNode() == "" || next.Do != None && next.Do != MakeOperation ||
+		next.Waits == ReasonNodeLost || next.Refused {
+		return next
+	}
+	return wait(ReasonNodeLost, strands(SandboxAt(o.Record)))
+}
+
+func strands(node string) string {
+	return fmt.Sprintf("node %s is lost, and has the VM. To wake it from its newest snapshot: set spec.onNodeLoss to %s",
+		node, v1alpha1.NodeLossRestore)
+}
+
+// durable reports whether a VM sleeps for good, though its hibernate is open still: its source has to clean up, and
+// does not. It gave the VM up before the commit. So a wake closes the hibernate, and makes no second VM. That needs
+// no word for the node: a Node that was deleted can have no taint.
+func durable(rec *nodev1.Record, fenced bool, silent string) bool {
+	op := rec.GetOperation()
+	return op.GetKind() == nodev1.Kind_KIND_HIBERNATE && rec.GetOwner().GetDigest() != "" &&
+		(op.GetPhase() == nodev1.Phase_PHASE_COMMITTED || op.GetPhase() == nodev1.Phase_PHASE_CLEANING) &&
+		(fenced || silent != "")
+}
+
+// slept reports whether a VM is durable.
+func (o VM) slept() bool {
+	silent, _ := unreleased(o.Record.GetOperation(), o.Now)
+	return durable(o.Record, o.Fenced, silent)
+}
+
+// follows reports whether an order is what the VM's own spec still asks for. One of a person is.
+func (o VM) follows(order *v1alpha1.VMOperation) bool {
+	if order.Labels[LabelFor] == "" {
+		return true
+	}
+	mode := Mode(o.Object)
+	switch order.Spec.Kind {
+	case v1alpha1.KindHibernate:
+		return mode == v1alpha1.ModeHibernated
+	case v1alpha1.KindMigrate:
+		return mode == v1alpha1.ModeRunning && order.Spec.NodeName == o.Object.Spec.NodeName
+	case v1alpha1.KindWake:
+		return mode == v1alpha1.ModeRunning && order.Spec.NodeName == o.wish()
+	}
+	return true
+}
+
+// waitsFor is a VM that has an open order, which no node has taken as far as is known.
+func (o VM) waitsFor(order *v1alpha1.VMOperation) Action {
+	if !o.follows(order) && !order.Spec.Abort && order.Status.ID == "" {
+		return Action{Do: AbortOperation, Operation: order.Name}
+	}
+	return wait(ReasonOperation, "VMOperation "+order.Name+" waits for its turn")
+}
