@@ -20,6 +20,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
 	"godwit.dev/godwit/migrate/kubernetes/authority"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 )
 
@@ -103,27 +104,47 @@ func TestNodeToken(t *testing.T) {
 		return &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
 	}
 	do := func(f func(context.Context) error) error { return f(t.Context()) }
+	const uid = "8c1b2a3e-0000-4000-8000-000000000001"
+	of := func(node string) string { return decide.ClaimName(uid, node) }
+	makes(t, lease(of("n2")))
+	holds := func(name string) error {
+		l := &coordination.Lease{}
+		if err := node.Get(t.Context(), types.NamespacedName{Namespace: system, Name: name}, l); err != nil {
+			return err
+		}
+		me := "x"
+		l.Spec.HolderIdentity = &me
+		return node.Update(t.Context(), l)
+	}
+	mineClaimed := do(created(node, lease(of("n1"))))
 	allowed(t, map[string]error{
-		"own label":             do(patched(node, n1, runtime)),
-		"label of another node": do(patched(node, n2, runtime)),
-		"another label":         do(patched(node, n1, fmt.Sprintf(label, "team"))),
-		"two labels":            do(patched(node, n1, `{"metadata":{"labels":{"godwit.dev/runtime":"1","x":"y"}}}`)),
-		"unschedulable":         do(patched(node, n1, `{"spec":{"unschedulable":true}}`)),
-		"an annotation":         do(patched(node, n1, `{"metadata":{"annotations":{"x":"y"}}}`)),
-		"own pod":               do(patched(node, own, eligible)),
-		"pod of another node":   do(patched(node, others, eligible)),
-		"annotation of a pod":   do(patched(node, own, `{"metadata":{"annotations":{"godwit.dev/vm":"other"}}}`)),
-		"label of a pod":        do(patched(node, own, fmt.Sprintf(label, "godwit.dev/vm"))),
-		"own order":             ready(mine),
-		"order of another node": ready(theirs),
-		"a claim":               do(created(node, lease("vmsnap-mine"))),
-		"the operator's lease":  do(created(node, lease("godwit-operator"))),
-		"no node":               do(patched(unbound, n1, runtime)),
+		"own label":              do(patched(node, n1, runtime)),
+		"label of another node":  do(patched(node, n2, runtime)),
+		"another label":          do(patched(node, n1, fmt.Sprintf(label, "team"))),
+		"two labels":             do(patched(node, n1, `{"metadata":{"labels":{"godwit.dev/runtime":"1","x":"y"}}}`)),
+		"unschedulable":          do(patched(node, n1, `{"spec":{"unschedulable":true}}`)),
+		"an annotation":          do(patched(node, n1, `{"metadata":{"annotations":{"x":"y"}}}`)),
+		"own pod":                do(patched(node, own, eligible)),
+		"pod of another node":    do(patched(node, others, eligible)),
+		"annotation of a pod":    do(patched(node, own, `{"metadata":{"annotations":{"godwit.dev/vm":"other"}}}`)),
+		"label of a pod":         do(patched(node, own, fmt.Sprintf(label, "godwit.dev/vm"))),
+		"own order":              ready(mine),
+		"order of another node":  ready(theirs),
+		"a claim":                mineClaimed,
+		"a claim, renewed":       holds(of("n1")),
+		"claim of another node":  do(created(node, lease(of("n3")))),
+		"claim that another has": holds(of("n2")),
+		"claim of node x.n1":     do(created(node, lease(of("x.n1")))),
+		"claim of no node":       do(created(node, lease("vmsnap-"+uid))),
+		"the operator's lease":   do(created(node, lease("godwit-operator"))),
+		"no node":                do(patched(unbound, n1, runtime)),
 	}, map[string]string{
 		"label of another node": "its own node", "another label": "nothing else", "two labels": "nothing else",
 		"unschedulable": "nothing else", "an annotation": "nothing else", "pod of another node": "of its own node",
 		"annotation of a pod": "nothing else", "label of a pod": "nothing else",
-		"order of another node": "of its own node", "the operator's lease": "no other lease", "no node": "bound to a pod",
+		"order of another node": "of its own node", "the operator's lease": "no other lease",
+		"claim of another node": "of its own node", "claim that another has": "of its own node",
+		"claim of node x.n1": "of its own node", "claim of no node": "of its own node", "no node": "bound to a pod",
 	})
 }
 

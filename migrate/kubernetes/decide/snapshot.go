@@ -48,6 +48,16 @@ func (o Snapshot) orders() (all []*v1alpha1.VMSnapshotContent) {
 	return all
 }
 
+// Nodes are those that have a work order of this snapshot.
+func (o Snapshot) Nodes() (all []string) {
+	for _, c := range o.orders() {
+		if node := c.Spec.Source.NodeName; !slices.Contains(all, node) {
+			all = append(all, node)
+		}
+	}
+	return all
+}
+
 // listed is the snapshot of this object in the record; nil: it is in none.
 func (o Snapshot) listed() *nodev1.SnapshotRef {
 	for _, ref := range o.Record.GetSnapshots() {

@@ -68,8 +68,12 @@ const (
 // CondFailed of a snapshot or a work order is final.
 const CondFailed = "Failed"
 
-// OrderName is the name of a snapshot's work order, and of its claim. It is the snapshot's name in the record too.
+// OrderName is the name of a snapshot's work order. It is the snapshot's name in the record too.
 func OrderName(snapshot types.UID) string { return "vmsnap-" + string(snapshot) }
+
+// ClaimName is the name of the lease of who captures a snapshot on a node. A policy has each node claim by its own name
+// alone: so one that lies holds up no capture of another node. The name of an order has no dot.
+func ClaimName(snapshot types.UID, node string) string { return OrderName(snapshot) + "." + node }
 
 // NodeLabel is a node's name as a label. One that is too long for a label is hashed; the spec has the name itself.
 func NodeLabel(node string) string {

@@ -29,9 +29,6 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// ClaimDuration is how long a claim lasts that is not renewed.
-const ClaimDuration = 15 * time.Second
-
 // atOnce is how many pods are captured at a time. godwitd has bounds of its own.
 const atOnce = 16
 
@@ -51,7 +48,7 @@ type Options struct {
 	Namespace string // of the claims
 	Daemon    Daemon
 	Log       *slog.Logger
-	Claim     time.Duration // 0: ClaimDuration
+	Claim     time.Duration // 0: decide.ClaimDuration
 	// Metrics is where they are served (metrics.Served), with those of godwitd, which Scraped answers.
 	Metrics string
 	Scraped http.Handler
@@ -78,10 +75,10 @@ func Run(ctx context.Context, o Options) error {
 	}
 	claim := o.Claim
 	if claim == 0 {
-		claim = ClaimDuration
+		claim = decide.ClaimDuration
 	}
 	a := &agent{client: mgr.GetClient(), current: mgr.GetAPIReader(), node: o.Node, daemon: o.Daemon}
-	if a.claims, err = newClaims(o.Config, o.Namespace, claim); err != nil {
+	if a.claims, err = newClaims(o.Config, o.Namespace, o.Node, claim); err != nil {
 		return err
 	}
 	if err := addWorkOrders(mgr, a); err != nil {

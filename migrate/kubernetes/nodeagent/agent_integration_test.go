@@ -204,7 +204,7 @@ func TestLostClaim(t *testing.T) {
 	apitest.Eventually(t, "the capture has begun", func() (bool, error) { return len(g.begun()) == 1, nil })
 	lease := &coordination.Lease{}
 	apitest.Eventually(t, "another one takes the claim", func() (bool, error) {
-		key := types.NamespacedName{Namespace: system, Name: decide.OrderName(snap.UID)}
+		key := types.NamespacedName{Namespace: system, Name: decide.ClaimName(snap.UID, "a")}
 		if err := api().Get(t.Context(), key, lease); err != nil {
 			return false, err
 		}

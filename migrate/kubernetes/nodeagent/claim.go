@@ -24,19 +24,20 @@ import (
 // errLost says that a claim was lost while it was needed.
 var errLost = errors.New("the claim was lost")
 
-// claims are leases, one for each snapshot: whatever orders there are, one holder captures it.
+// claims are leases, one for each snapshot that this node captures: whatever orders there are, one holder captures it.
 type claims struct {
 	client    kubernetes.Interface
 	namespace string
+	node      string
 	lasts     time.Duration
 }
 
-func newClaims(config *rest.Config, namespace string, lasts time.Duration) (claims, error) {
+func newClaims(config *rest.Config, namespace, node string, lasts time.Duration) (claims, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return claims{}, fmt.Errorf("make a client of leases: %w", err)
 	}
-	return claims{client, namespace, lasts}, nil
+	return claims{client, namespace, node, lasts}, nil
 }
 
 // claim is a lease that is held, as far as its holder knows.
@@ -59,7 +60,7 @@ func (c claim) held(ctx context.Context) (bool, error) {
 // the claim.
 func (c claims) with(ctx context.Context, order *v1alpha1.VMSnapshotContent,
 	do func(ctx context.Context, mine claim) error) error {
-	name, me := decide.OrderName(types.UID(order.Spec.SnapshotRef.UID)), uuid.NewString()
+	name, me := decide.ClaimName(types.UID(order.Spec.SnapshotRef.UID), c.node), uuid.NewString()
 	if err := c.make(ctx, name, order); err != nil {
 		return err
 	}

@@ -211,15 +211,15 @@ func (r snapshots) claimed(ctx context.Context, o decide.Snapshot) (bool, error)
 	if o.Object.DeletionTimestamp == nil && (o.Named == nil || o.Named.DeletionTimestamp == nil) {
 		return false, nil
 	}
-	lease := &coordination.Lease{}
-	key := types.NamespacedName{Namespace: r.namespace, Name: decide.OrderName(o.Object.UID)}
-	there, err := r.current.Get(ctx, key, lease)
-	if err != nil || !there || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" ||
-		lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil {
-		return false, err
+	for _, node := range o.Nodes() {
+		lease := &coordination.Lease{}
+		key := types.NamespacedName{Namespace: r.namespace, Name: decide.ClaimName(o.Object.UID, node)}
+		there, err := r.current.Get(ctx, key, lease)
+		if err != nil || there && decide.Claimed(lease, time.Now()) {
+			return err == nil, err
+		}
 	}
-	lasts := time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
-	return time.Since(lease.Spec.RenewTime.Time) < 2*lasts, nil // twice: two hosts' clocks
+	return false, nil
 }
 
 // say writes the status, and has an event for what people wait for.

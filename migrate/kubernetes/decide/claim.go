@@ -1,0 +1,22 @@
+package decide
+
+import (
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+)
+
+// ClaimDuration is how long the claim of a capture lasts that is not renewed.
+const ClaimDuration = 15 * time.Second
+
+// Claimed reports whether a lease says that its node may be about to capture. The node writes it, and may lie: no claim
+// lasts longer than a claim does, and none was renewed in a time to come, but for what clocks differ.
+func Claimed(lease *coordination.Lease, now time.Time) bool {
+	s := lease.Spec
+	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
+		return false
+	}
+	lasts := min(time.Duration(*s.LeaseDurationSeconds)*time.Second, ClaimDuration)
+	since := now.Sub(s.RenewTime.Time)
+	return since > -lasts && since < 2*lasts // twice: two hosts' clocks
+}

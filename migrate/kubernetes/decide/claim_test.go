@@ -1,0 +1,58 @@
+package decide_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+)
+
+// A claim counts while it is renewed, whatever a node writes into it.
+func TestClaimed(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	for name, c := range map[string]struct {
+		holder  string
+		seconds int32
+		renewed time.Duration // ago
+		want    bool
+	}{
+		"held":                         {"x", 15, 3 * time.Second, true},
+		"held, by a clock that is off": {"x", 15, -3 * time.Second, true},
+		"not renewed":                  {"x", 15, 31 * time.Second, false},
+		"released":                     {"", 1, time.Second, false},
+		"renewed in ten years":         {"x", 15, -10 * year, false},
+		"renewed in ten years, and lasts for ever": {"x", math.MaxInt32, -10 * year, false},
+		"lasts for ever":     {"x", math.MaxInt32, time.Minute, false},
+		"lasts a moment":     {"x", 1, 3 * time.Second, false},
+		"lasts less than no": {"x", -5, 0, false},
+	} {
+		at := metav1.NewMicroTime(now.Add(-c.renewed))
+		lease := &coordination.Lease{Spec: coordination.LeaseSpec{HolderIdentity: &c.holder, RenewTime: &at,
+			LeaseDurationSeconds: &c.seconds}}
+		if got := decide.Claimed(lease, now); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if decide.Claimed(&coordination.Lease{}, now) {
+		t.Error("a lease without a holder is held")
+	}
+}
+
+// Only the claims of nodes that have an order of the snapshot count.
+func TestNodesOfASnapshot(t *testing.T) {
+	o := snapshotWorld()
+	mine, another := order("vmsnap-s1"), order("vmsnap-s2")
+	o.Named = &mine
+	o.Named.Spec.Source.NodeName = "n1"
+	another.Spec.SnapshotRef.UID, another.Spec.Source.NodeName = "s2", "n2"
+	o.Labelled = []v1alpha1.VMSnapshotContent{another}
+	if got := o.Nodes(); !slices.Equal(got, []string{"n1"}) {
+		t.Errorf("the nodes are %v", got)
+	}
+}
