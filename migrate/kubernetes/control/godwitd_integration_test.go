@@ -189,6 +189,13 @@ func (p peer) order(ctx context.Context, kind nodev1.Kind, vm *nodev1.VM, id, ui
 }
 
 func (p peer) Hibernate(ctx context.Context, r *nodev1.HibernateRequest) (*nodev1.StatusResponse, error) {
+	p.mu.Lock()
+	mute := p.mute[p.node]
+	p.mu.Unlock()
+	if mute {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return p.order(ctx, nodev1.Kind_KIND_HIBERNATE, r.GetVm(), r.GetOperation(), r.GetUid(), r.GetGeneration())
 }
 

@@ -70,7 +70,7 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 			defer hide()
 			return c.Run(ctx)
 		}
-		return Orders{Engine: c.Driver(), Peers: c.Peers, Restores: c.Moves.Recover, Records: c.Records}, run, nil
+		return NewOrders(c.Driver(), c.Peers, c.Moves.Recover, c.Records), run, nil
 	}
 	return l, nil
 }

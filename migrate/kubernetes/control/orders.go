@@ -39,11 +39,18 @@ type Orders struct {
 	// Restores answers the snapshot that a VM of a lost node is woken from.
 	Restores func(ctx context.Context, req *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error)
 	Records  nodev1.RecordsService
+	asks     *asks
+}
+
+// NewOrders returns orders that no node holds up for others.
+func NewOrders(engine Engine, peers Peers, restores func(context.Context, *nodev1.RecoverRequest) (
+	*nodev1.RecoverResponse, error), records nodev1.RecordsService) Orders {
+	return Orders{Engine: engine, Peers: peers, Restores: restores, Records: records, asks: &asks{}}
 }
 
 var _ operator.Engine = Orders{}
 
-// orderBound of one order. It has to be durable by then.
+// orderBound of one order. It has to be durable by then. Nodes are asked within askBound.
 const orderBound = 20 * time.Second
 
 // Order implements operator.Engine.
@@ -51,7 +58,6 @@ func (o Orders) Order(ctx context.Context, order operator.Order) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, orderBound)
 	defer cancel()
 	vm, uid, generation := order.Record.GetVm(), order.Record.GetUid(), order.Record.GetGeneration()
-	bandwidth := uint64(deref(order.Policy.BandwidthPerSecond))
 	switch order.Kind {
 	case nodev1.Kind_KIND_WAKE:
 		_, err = o.Engine.WakePlaced(ctx, &nodev1.WakeOrder{On: order.Node, Wake: &nodev1.WakeRequest{Vm: vm,
@@ -59,21 +65,7 @@ func (o Orders) Order(ctx context.Context, order operator.Order) (err error) {
 	case nodev1.Kind_KIND_MIGRATE:
 		_, err = o.Engine.Migrate(ctx, migrate(vm, order))
 	case nodev1.Kind_KIND_HIBERNATE, nodev1.Kind_KIND_CHECKPOINT:
-		node := order.Record.GetOwner().GetNode()
-		if node == "" {
-			return fmt.Errorf("%s of VM %s: no node has it: %w", order.Kind, vm.GetId(), errdefs.ErrFailedPrecondition)
-		}
-		var peer nodev1.PeerService
-		if peer, err = o.Peers.Peer(node); err != nil {
-			break
-		}
-		if order.Kind == nodev1.Kind_KIND_HIBERNATE {
-			_, err = peer.Hibernate(ctx, &nodev1.HibernateRequest{Vm: vm, Operation: order.ID, Uid: uid,
-				Generation: generation, Bandwidth: bandwidth})
-			break
-		}
-		_, err = peer.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: vm, Operation: order.ID, Uid: uid,
-			Generation: generation, Bandwidth: bandwidth})
+		err = o.ask(ctx, order)
 	default:
 		err = fmt.Errorf("%s: %w", order.Kind, errdefs.ErrNotImplemented)
 	}
@@ -81,6 +73,36 @@ func (o Orders) Order(ctx context.Context, order operator.Order) (err error) {
 		return fmt.Errorf("order %s of VM %s: %w", order.ID, vm.GetId(), err)
 	}
 	return nil
+}
+
+// ask gives an order to the node that has the VM. One that is not up is not asked: the order waits for it.
+func (o Orders) ask(ctx context.Context, order operator.Order) error {
+	vm, uid, generation := order.Record.GetVm(), order.Record.GetUid(), order.Record.GetGeneration()
+	bandwidth, node := uint64(deref(order.Policy.BandwidthPerSecond)), order.Record.GetOwner().GetNode()
+	if node == "" {
+		return fmt.Errorf("no node has it: %w", errdefs.ErrFailedPrecondition)
+	}
+	info, err := o.Peers.Node(node)
+	switch {
+	case errdefs.IsNotFound(err), err == nil && !info.GetUp():
+		return fmt.Errorf("node %s has not been heard lately: %w", node, errdefs.ErrUnavailable)
+	case err != nil:
+		return err
+	}
+	peer, err := o.Peers.Peer(node)
+	if err != nil {
+		return err
+	}
+	return o.asks.do(ctx, node, func(ctx context.Context) error {
+		if order.Kind == nodev1.Kind_KIND_HIBERNATE {
+			_, err := peer.Hibernate(ctx, &nodev1.HibernateRequest{Vm: vm, Operation: order.ID, Uid: uid,
+				Generation: generation, Bandwidth: bandwidth})
+			return err
+		}
+		_, err := peer.Checkpoint(ctx, &nodev1.CheckpointRequest{Vm: vm, Operation: order.ID, Uid: uid,
+			Generation: generation, Bandwidth: bandwidth})
+		return err
+	})
 }
 
 func migrate(vm *nodev1.VM, order operator.Order) *nodev1.MigrateRequest {

@@ -45,6 +45,7 @@ type world struct {
 	full  []string              // nodes without room
 	down  map[string]bool       // nodes that send no heartbeat, and do nothing
 	hangs map[nodev1.Phase]bool // in which the operations of nodes stand still
+	mute  map[string]bool       // nodes that answer no order
 	// collects are the nodes that are away whose pods are taken away.
 	collects map[string]bool
 	noWake   string                       // why each wake fails; empty: none does
@@ -78,7 +79,8 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, api: api(), records: controller.New(st), at: map[string]map[string]string{},
-		down: map[string]bool{}, hangs: map[nodev1.Phase]bool{}, collects: map[string]bool{}, log: io.Discard}
+		down: map[string]bool{}, hangs: map[nodev1.Phase]bool{},
+		mute: map[string]bool{}, collects: map[string]bool{}, log: io.Discard}
 	for _, c := range change {
 		c(w)
 	}
@@ -139,7 +141,7 @@ func (w *world) start(lease *ownLease) *process {
 			Snapshots: snapshots{config: &config.Config{}}, Events: engine.Log{Logger: log}}, engine.Options{Node: "operator",
 			Repository: func(rec *nodev1.Record) string { return "r/" + rec.GetUid() }})
 		restores := (&moves.Service{Records: controller.New(st)}).Recover
-		orders := Orders{Engine: e, Peers: nodes, Records: controller.New(st), Restores: restores}
+		orders := NewOrders(e, nodes, restores, controller.New(st))
 		return orders, func(ctx context.Context) error {
 			defer e.Close()
 			for ctx.Err() == nil {

@@ -171,7 +171,7 @@ func OperationStatus(o Operation, next Action, now metav1.Time) v1alpha1.VMOpera
 	if o.Unread != nil || found == nil && Closed(o.Object) {
 		return old
 	}
-	s := v1alpha1.VMOperationStatus{ObservedGeneration: o.Object.Generation, Conditions: old.Conditions,
+	s := v1alpha1.VMOperationStatus{ObservedGeneration: o.Object.Generation, Conditions: slices.Clone(old.Conditions),
 		Phase: v1alpha1.MigrationPending, StartTime: old.StartTime}
 	if found == nil {
 		s.StartTime = nil

@@ -101,6 +101,17 @@ func TestClosedOrdersAreForgotten(t *testing.T) {
 	want{do: decide.None}.check(t, decide.NextOperation(o))
 }
 
+// What a status says changes the status, and not the object that it is compared with.
+func TestOperationStatusIsAnother(t *testing.T) {
+	o := operationWorld()
+	wait := func(why string) decide.Action { return decide.Action{Do: decide.None, Message: why} }
+	o.Object.Status = decide.OperationStatus(o, wait("one"), metav1.NewTime(now))
+	if s := decide.OperationStatus(o, wait("two"), metav1.NewTime(now)); equal(s, o.Object.Status) ||
+		o.Object.Status.Conditions[0].Message != "one" {
+		t.Errorf("the status was %+v, and is %+v", o.Object.Status, s)
+	}
+}
+
 // Every phase of the record has its name for people, and the end of an order that never came to the records stays.
 func TestOperationStatus(t *testing.T) {
 	for number := range nodev1.Phase_name {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	corev1 "k8s.io/api/core/v1"
@@ -61,19 +62,32 @@ func (r operations) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 		return ctrl.Result{}, err
 	}
 	next = decide.NextOperation(o)
-	if err := r.tell(ctx, o, next, now); err != nil {
-		return result(next, ignoreAbsent(err))
+	if next.Do != decide.Order || o.Object.Status.Phase == "" { // else it says why it has waited until now
+		if err := r.tell(ctx, o, next, now); err != nil {
+			return result(next, ignoreAbsent(err))
+		}
 	}
 	if o.Unread != nil {
 		return ctrl.Result{}, o.Unread
 	}
 	err = r.do(ctx, o, next)
-	if next.Do == decide.Order && refused(err) {
+	switch {
+	case next.Do != decide.Order || err == nil:
+		return result(next, err)
+	case errdefs.IsResourceExhausted(err): // its turn comes
+		return ctrl.Result{RequeueAfter: again}, nil
+	case errdefs.IsUnavailable(err):
+		next = decide.Action{Do: decide.None, Waits: decide.ReasonOperation, Message: err.Error(), After: unavailable}
+	case refused(err):
 		next = decide.Action{Do: decide.None, Refused: true, Waits: decide.ReasonInvalid, Message: err.Error()}
-		return result(next, ignoreAbsent(r.tell(ctx, o, next, now)))
+	default:
+		return result(next, err)
 	}
-	return result(next, err)
+	return result(next, ignoreAbsent(r.tell(ctx, o, next, now)))
 }
+
+// unavailable is after how long an order is given again that could not be: no watch tells of nodes that answer.
+const unavailable = 5 * time.Second
 
 func (r operations) tell(ctx context.Context, o decide.Operation, next decide.Action, now metav1.Time) error {
 	status := decide.OperationStatus(o, next, now)
