@@ -3,9 +3,12 @@ package shim
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/containerd/errdefs"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	"godwit.dev/godwit/shim/journal"
@@ -79,6 +82,38 @@ func TestSyncAfterAClockAhead(t *testing.T) {
 	}
 	if has := agent.pod.synced["v1"].GetRevision(); has <= ahead {
 		t.Errorf("the guest has revision %d of before, %d", ahead, has)
+	}
+}
+
+// countingGuest has always a later revision than it is told.
+type countingGuest struct {
+	*fakeAgent
+	by    uint64
+	calls int
+}
+
+func (g *countingGuest) SyncVolume(_ context.Context, r *agentv1.SyncVolumeRequest) (*agentv1.SyncVolumeResponse,
+	error) {
+	g.calls++
+	if g.calls > 100 {
+		return nil, errBroken
+	}
+	return &agentv1.SyncVolumeResponse{Revision: r.GetRevision() + g.by}, nil
+}
+
+// TestSyncOfAGuestThatCounts: a guest that answers ever later revisions is not sent a volume without end, nor are the
+// revisions of the shim made to begin anew.
+func TestSyncOfAGuestThatCounts(t *testing.T) {
+	for _, by := range []uint64{1, math.MaxInt64} {
+		agent := &countingGuest{fakeAgent: newFakeAgent(&faults{}), by: by}
+		p, source := syncedPod(t, agent.fakeAgent)
+		before := uint64(time.Now().UnixNano())
+		if err := p.sync(t.Context(), agent, "v1", source); !errdefs.IsDataLoss(err) || agent.calls > 2 {
+			t.Errorf("a guest that adds %d: %v after %d calls", by, err, agent.calls)
+		}
+		if p.revision < before {
+			t.Errorf("a guest that adds %d: the shim counts on from %d", by, p.revision)
+		}
 	}
 }
 
