@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -30,6 +31,7 @@ type pod struct {
 	early    early                        // before the traffic of a wake
 	added    chan struct{}                // has an element after a volume came
 	doubtful map[string]bool              // disks of which it is not known whether the VMM has them; changing guards it
+	patience time.Duration                // with a guest that is asked right after a wake
 	removals *removals
 	run      *movedRun // that is under way; the VM's lock guards it
 	stop     *podStop

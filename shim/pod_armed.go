@@ -101,7 +101,7 @@ func (p *pod) settle(ctx context.Context) {
 		return
 	}
 	p.endDeparted(ctx)
-	ctx, cancel := context.WithTimeout(ctx, undoBound)
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
 	agent := vm.guest()
 	for guest, copies := range p.woken() {

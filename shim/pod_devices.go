@@ -90,9 +90,12 @@ func (p *pod) releaseDevices(ctx context.Context) {
 	}
 }
 
-// releaseDevices undoes plugDevices, also for a container that has no id yet.
+// releaseDevices undoes plugDevices for a container that has no id yet: takeBack does so for any other.
 func (c *memberCreation) releaseDevices(ctx context.Context) error {
 	p := c.vm.pod
+	if c.task.guest != "" {
+		return nil
+	}
 	err := p.changing.Take(ctx)
 	if err != nil {
 		p.removals.later("devices of container "+c.task.id, c.releaseDevices)
