@@ -15,10 +15,10 @@ import (
 	"godwit.dev/godwit/internal/turn"
 )
 
-// Hold has the guest's channel stand still until Release: when it returns, nothing is read from it, and it is neither
-// opened nor closed. QEMU hands on what the guest of a paused VM had written before, whenever the host reads. By that it
-// changes the rings of the port, which are in RAM, and its device state. So the channel is held from before the state is
-// saved until the VM runs. To hold what is held changes nothing.
+// Hold has the guest's channel stand still until Release: nothing is read from it, and it is neither opened nor closed.
+// QEMU hands on what the guest of a paused VM had written before, whenever the host reads. By that it changes the rings
+// of the port, which are in RAM, and its device state. So the channel is held from before the state is saved until the
+// VM runs. To hold what is held changes nothing.
 func (a *Agent) Hold(ctx context.Context) error {
 	a.mu.Lock()
 	held, stopDialing := a.held != nil, a.stopDialing

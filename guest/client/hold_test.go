@@ -60,8 +60,7 @@ func watch(t *testing.T) (*watched, *Agent) {
 	return w, a
 }
 
-// While the channel is held nothing is read from it, and it is neither closed nor opened, whatever the guest says and
-// whoever asks for it. Then all goes on.
+// While the channel is held nothing is read from it, and it is neither closed nor opened. Then all goes on.
 func TestHold(t *testing.T) {
 	for name, during := range map[string]func(a *Agent){
 		"the guest answers":         func(*Agent) {},

@@ -20,8 +20,8 @@ type Reader interface {
 // outputStill is how long a VM that stands still is looked at for what moves in it all the same.
 const outputStill = 2 * time.Second
 
-// HeldOutput tells whether the RAM of a VM stays as it is after its state was saved, although its guest has written
-// more to the agent's channel than the host has taken. After Release it must change: else nothing was held.
+// HeldOutput tells whether the RAM of a VM stays as it is after its state was saved. Its guest has written more to the
+// agent's channel than the host has taken. After Release the RAM must change: else nothing was held.
 func HeldOutput(ctx context.Context, env Env, open func(ctx context.Context, socket string) (Reader, error)) error {
 	return onBench(ctx, env, func(ctx context.Context, b *bench) error {
 		v, err := b.boot(ctx, func(v *vm) error { v.cfg.Cmdline += " suite=port"; return nil })
