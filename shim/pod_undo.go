@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -18,9 +19,10 @@ import (
 
 // removals are of what could not be removed at once.
 type removals struct {
-	vm  *VM
-	mu  sync.Mutex
-	all []*removal // under way
+	vm    *VM
+	bound time.Duration // of one try
+	mu    sync.Mutex
+	all   []*removal // under way
 }
 
 type removal struct {
@@ -115,7 +117,7 @@ func (rs *removals) untilGone(what string, remove func(context.Context) error) {
 		if pause.Wait(ctx); ctx.Err() != nil {
 			return
 		}
-		bound, over := context.WithTimeout(ctx, undoBound)
+		bound, over := context.WithTimeout(ctx, rs.bound)
 		err := remove(bound)
 		over()
 		if err == nil {

@@ -39,6 +39,7 @@ type Service struct {
 	asked bool             // to shut down
 	idle  *time.Timer      // until the shim ends, which no client asks for a task
 	stays bool             // without a task too
+	bound time.Duration    // idleBound, as it was when the shim began
 }
 
 // NewService is ready for the Create of its task. join makes the host that the task's
@@ -46,14 +47,14 @@ type Service struct {
 func NewService(ctx context.Context, p events.Publisher, sd shutdown.Service,
 	join func(*config.Config) (*Host, error)) *Service {
 	log := slog.Default()
-	s := &Service{life: ctx, shutdown: sd, events: events.NewQueue(ctx, p, log), log: log, join: join}
+	s := &Service{life: ctx, shutdown: sd, events: events.NewQueue(ctx, p, log), log: log, join: join, bound: idleBound}
 	sd.RegisterCallback(func(context.Context) error {
 		s.events.Close()
 		return nil
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.idle = time.AfterFunc(idleBound, s.endIdle)
+	s.idle = time.AfterFunc(s.bound, s.endIdle)
 	return s
 }
 
@@ -66,7 +67,7 @@ func (s *Service) endIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.vm == nil {
-		s.log.Warn("no client has asked for a task: the shim ends", "bound", idleBound)
+		s.log.Warn("no client has asked for a task: the shim ends", "bound", s.bound)
 		s.idle = nil
 		s.shutdown.Shutdown()
 	}
@@ -143,7 +144,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	if s.idle == nil {
 		s.mu.Unlock()
 		return nil, toGRPC(fmt.Errorf("create task %s: the shim has waited for it for %v, and ends: try again: %w",
-			r.GetID(), idleBound, errdefs.ErrUnavailable))
+			r.GetID(), s.bound, errdefs.ErrUnavailable))
 	}
 	s.idle.Stop()
 	name, err := bundle.VMName(r.GetBundle(), r.GetID())
@@ -158,7 +159,7 @@ func (s *Service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	if err != nil {
 		s.mu.Lock()
 		s.vm, s.tasks = nil, nil
-		s.idle.Reset(idleBound)
+		s.idle.Reset(s.bound)
 		asked := s.asked
 		s.mu.Unlock()
 		vm.log.Error("create task", "error", err)

@@ -59,7 +59,8 @@ func newVM(ctx context.Context, log *slog.Logger, q *events.Queue, namespace, id
 	vm.journal.vm = vm
 	vm.ending = &ending{vm: vm}
 	vm.pod = &pod{vm: vm, changing: turn.New(), added: make(chan struct{}, 1), told: map[string][32]byte{},
-		doubtful: map[string]bool{}, patience: undoBound, stop: &podStop{vm: vm}, removals: &removals{vm: vm}}
+		doubtful: map[string]bool{}, patience: undoBound, stop: &podStop{vm: vm},
+		removals: &removals{vm: vm, bound: undoBound}}
 	vm.postcopy = &postcopy{vm: vm}
 	vm.notices = &notices{vm: vm}
 	vm.socket = &machineSocket{log: vm.log}
