@@ -15,13 +15,16 @@ type Reader interface {
 	// Hold has nothing taken from the channel until Release.
 	Hold(ctx context.Context) error
 	Release()
+	// Say writes to the guest as much as the channel takes.
+	Say() error
 }
 
 // outputStill is how long a VM that stands still is looked at for what moves in it all the same.
 const outputStill = 2 * time.Second
 
 // HeldOutput tells whether the RAM of a VM stays as it is after its state was saved. Its guest has written more to the
-// agent's channel than the host has taken. After Release the RAM must change: else nothing was held.
+// agent's channel than the host has taken, and the host writes. After Release the RAM must change: else the VMM held
+// nothing.
 func HeldOutput(ctx context.Context, env Env, open func(ctx context.Context, socket string) (Reader, error)) error {
 	return onBench(ctx, env, func(ctx context.Context, b *bench) error {
 		v, err := b.boot(ctx, func(v *vm) error { v.cfg.Cmdline += " suite=port"; return nil })
@@ -52,6 +55,9 @@ func HeldOutput(ctx context.Context, env Env, open func(ctx context.Context, soc
 func heldOutput(ram *os.File, r Reader) error {
 	saved, err := sum(ram)
 	if err != nil {
+		return err
+	}
+	if err := r.Say(); err != nil {
 		return err
 	}
 	time.Sleep(outputStill)
