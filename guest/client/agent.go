@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,9 +51,10 @@ type Agent struct {
 
 	opening turn.Turn // of who opens a channel, or holds it
 
-	mu      sync.Mutex
-	path    string
-	channel *channel // the current one, nil if none
+	mu   sync.Mutex
+	path string
+	// channels are open, the newest last. One of a session that was dropped stays for a moment.
+	channels []*channel
 	// held is closed by Release; nil: nothing is held. closing is what is closed then.
 	held        chan struct{}
 	closing     []net.Conn
@@ -134,9 +136,9 @@ func Connect(ctx context.Context, socket string, opts Options) (*Agent, error) {
 func (a *Agent) Move(socket string) {
 	a.mu.Lock()
 	a.path = socket
-	ch := a.channel
+	all := slices.Clone(a.channels)
 	a.mu.Unlock()
-	if ch != nil {
+	for _, ch := range all {
 		ch.Close()
 	}
 }
@@ -177,7 +179,7 @@ func (a *Agent) dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	}
 	ch := a.newChannel(conn)
 	a.mu.Lock()
-	a.channel = ch
+	a.channels = append(a.channels, ch)
 	moved := a.path != path
 	a.mu.Unlock()
 	if moved {

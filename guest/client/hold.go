@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -33,7 +34,7 @@ func (a *Agent) Hold(ctx context.Context) error {
 	err := a.opening.Take(ctx)
 	a.mu.Lock()
 	a.holds = false
-	ch := a.channel
+	all := slices.Clone(a.channels)
 	if err == nil {
 		a.held = make(chan struct{})
 	}
@@ -41,12 +42,11 @@ func (a *Agent) Hold(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("hold the agent's channel: %w", err)
 	}
-	if ch == nil {
-		return nil
-	}
-	if err := ch.stopReading(ctx); err != nil {
-		a.Release()
-		return fmt.Errorf("hold the agent's channel: %w", err)
+	for _, ch := range all {
+		if err := ch.stopReading(ctx); err != nil {
+			a.Release()
+			return fmt.Errorf("hold the agent's channel: %w", err)
+		}
 	}
 	return nil
 }
@@ -54,13 +54,13 @@ func (a *Agent) Hold(ctx context.Context) error {
 // Release ends Hold. What was to be closed meanwhile is closed.
 func (a *Agent) Release() {
 	a.mu.Lock()
-	held, ch, closing := a.held, a.channel, a.closing
+	held, all, closing := a.held, slices.Clone(a.channels), a.closing
 	a.held, a.closing = nil, nil
 	a.mu.Unlock()
 	if held == nil {
 		return
 	}
-	if ch != nil {
+	for _, ch := range all {
 		_ = ch.SetReadDeadline(time.Time{})
 	}
 	for _, conn := range closing {
@@ -140,10 +140,8 @@ func (c *channel) Close() error {
 	c.once.Do(func() { close(c.gone) })
 	a := c.agent
 	a.mu.Lock()
+	a.channels = slices.DeleteFunc(a.channels, func(other *channel) bool { return other == c })
 	held := a.held != nil
-	if a.channel == c && !held {
-		a.channel = nil
-	}
 	if held {
 		a.closing = append(a.closing, c.Conn)
 	}

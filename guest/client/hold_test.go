@@ -10,6 +10,7 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/internal/turn"
 )
 
 // watched counts what an Agent does with its channels.
@@ -105,6 +106,47 @@ func TestHold(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The channel of a session that was lost stays open for a moment, next to the one of the next session. Both are held.
+func TestHoldOfTwoChannels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var guests []net.Conn
+		dial := func(context.Context, string) (net.Conn, error) {
+			host, guest := net.Pipe()
+			guests = append(guests, guest)
+			return host, nil
+		}
+		a := &Agent{opts: Options{Dial: dial}, opening: turn.New()}
+		read := make(chan int, 2)
+		for range 2 {
+			ch, err := a.dial(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				n, _ := ch.Read(make([]byte, 8))
+				read <- n
+			}()
+		}
+		synctest.Wait()
+		if err := a.Hold(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, guest := range guests {
+			go func() { _, _ = guest.Write([]byte("x")) }()
+		}
+		time.Sleep(time.Minute)
+		if n := len(read); n > 0 {
+			t.Errorf("%d channels are read while they are held", n)
+		}
+		a.Release()
+		for range 2 {
+			if n := <-read; n != 1 {
+				t.Errorf("%d bytes are read after it", n)
+			}
+		}
+	})
 }
 
 // A channel that is being opened is not waited for: a guest that stands still opens none.
