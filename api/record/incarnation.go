@@ -37,10 +37,10 @@ func Predates(rec *nodev1.Record, generation uint64) bool {
 	return generation < Floor(rec.GetIncarnation())
 }
 
-// Unknown reports whether a snapshot of that generation may have been made by an owner that the
-// record does not know. That may be so since the store was put back from a copy.
+// Unknown reports whether a snapshot of that generation may have been made since the copy was. Then the record may not
+// know it. A node that had the VM went on under the generation of the copy.
 func Unknown(rec *nodev1.Record, generation uint64) bool {
-	return generation > rec.GetKnown() && generation < Floor(rec.GetIncarnation())
+	return generation >= rec.GetKnown() && generation < Floor(rec.GetIncarnation())
 }
 
 // Newer reports whether a node that has the VM under generation has it since after rec: each owner has

@@ -35,7 +35,8 @@ func TestGenerations(t *testing.T) {
 		}
 	}
 	rec := &nodev1.Record{Incarnation: first, Known: 5, Generation: 6}
-	for generation, want := range map[uint64][2]bool{5: {true, false}, 6: {true, true}, Floor(first): {false, false}} {
+	for generation, want := range map[uint64][2]bool{4: {true, false}, 5: {true, true}, 6: {true, true},
+		Floor(first): {false, false}} {
 		if Predates(rec, generation) != want[0] || Unknown(rec, generation) != want[1] {
 			t.Errorf("generation %d: predates %v, unknown %v", generation, Predates(rec, generation), Unknown(rec, generation))
 		}

@@ -318,3 +318,12 @@ func TestSettleSaysWhoseHomeItIs(t *testing.T) {
 		}
 	}
 }
+
+// The node that has the VM in the copy goes on under the copy's generation: what it has stored since, and what the VM
+// may sleep in by now, is no leftover. The node has no journal of a VM that sleeps.
+func TestAHibernateSinceTheCopyIsNoLeftover(t *testing.T) {
+	rec, _ := settle(t, copyOf(&nodev1.Owner{Node: "a"}, nil), nil)
+	if !record.IsLost(rec) || !record.Unknown(rec, 5) {
+		t.Errorf("the copy knows of all snapshots of generation 5: %v", rec)
+	}
+}
