@@ -14,7 +14,7 @@ type Store interface {
 	// an old copy, or this node has not said what it holds since they were put back.
 	Current(ctx context.Context) error
 	// Ask is Current by the store's own word: after a record was read, it says whether that counts.
-	// nil: whether records count.
+	// nil: whether all do, for what cannot be taken back. That fails while any node contradicts any of them.
 	Ask(ctx context.Context, rec *nodev1.Record) error
 	// Doubt tells the controller what this node holds: its records contradict that.
 	Doubt(ctx context.Context) error

@@ -55,7 +55,11 @@ func (h *simHost) Ask(_ context.Context, rec *nodev1.Record) error {
 	state, err := outside(h.simNode, func(ctx context.Context, req *nodev1.StateRequest) (*nodev1.StoreState, error) {
 		return stored(&h.schedule, ctx, h.rounds.whole.State, req)
 	}, &nodev1.StateRequest{})
-	if err == nil && rec != nil {
+	switch {
+	case err != nil:
+	case rec == nil:
+		err = transition.Contradicted(state)
+	default:
 		err = transition.Doubted(state, rec.GetVm(), rec)
 	}
 	if err != nil {

@@ -106,19 +106,27 @@ func (r *Reporter) Current(ctx context.Context) error {
 	now := r.now
 	r.mu.Unlock()
 	if now == nil {
-		return r.Ask(ctx, nil)
+		return r.ask(ctx, func(*nodev1.StoreState) error { return nil })
 	}
 	return r.counts(now)
 }
 
 // Ask implements engine.Store.
 func (r *Reporter) Ask(ctx context.Context, rec *nodev1.Record) error {
+	if rec == nil {
+		return r.ask(ctx, transition.Contradicted)
+	}
+	return r.ask(ctx, func(state *nodev1.StoreState) error { return transition.Doubted(state, rec.GetVm(), rec) })
+}
+
+// ask is counts by the store's own word, where nothing else speaks against it.
+func (r *Reporter) ask(ctx context.Context, against func(*nodev1.StoreState) error) error {
 	state, err := r.store.State(ctx, &nodev1.StateRequest{})
 	if errdefs.IsNotImplemented(err) { // a controller before this call
 		err = nil
 	}
-	if err == nil && rec != nil {
-		err = transition.Doubted(state, rec.GetVm(), rec)
+	if err == nil {
+		err = against(state)
 	}
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -183,5 +184,30 @@ func TestRestoreAtStartWaitsForOldControllers(t *testing.T) {
 				t.Errorf("%d signs: %d orders, %v", up, len(st.orders), err)
 			}
 		})
+	}
+}
+
+// While one node contradicts the record of any VM, nothing is deleted for good or given up at another one: the store
+// may be an old copy. What ends a VM that runs goes by the doubts of that VM. A word that was refuted stops nothing.
+func TestNothingIsDeletedWhileANodeContradicts(t *testing.T) {
+	d := &nodev1.Doubt{Vm: &nodev1.VM{Namespace: "ns", Id: "x"}, Node: "b", Reason: "it has VM ns/x", Credible: true}
+	st := &oldStore{state: &nodev1.StoreState{Doubts: []*nodev1.Doubt{d}}}
+	r, err := NewReporter("a", t.TempDir(), st, func() ([]*nodev1.Held, error) { return nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = r.Ask(t.Context(), nil)
+	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "godwit controller retire b") {
+		t.Errorf("a node contradicts: %v", err)
+	}
+	if err := r.Ask(t.Context(), &nodev1.Record{Vm: &nodev1.VM{Namespace: "ns", Id: "other"}}); err != nil {
+		t.Errorf("of another VM: %v", err)
+	}
+	if err := r.Current(t.Context()); err != nil {
+		t.Errorf("a round: %v", err)
+	}
+	d.Refuted = true
+	if err := r.Ask(t.Context(), nil); err != nil {
+		t.Errorf("refuted: %v", err)
 	}
 }

@@ -81,6 +81,20 @@ func Doubted(state *nodev1.StoreState, vm *nodev1.VM, rec *nodev1.Record) error 
 	return nil
 }
 
+// Contradicted says which node contradicts the records, whatever VM it names; nil: none does. One word may mean that
+// the store went back in time. Such a store does not know where other VMs sleep.
+func Contradicted(state *nodev1.StoreState) error {
+	for _, d := range state.GetDoubts() {
+		if !d.GetRefuted() {
+			return fmt.Errorf("node %s contradicts the records: %s. Meanwhile no missing VM is given up, and nothing is "+
+				"deleted that no record names. To go on with a store that was put back from a copy: godwit controller restore. "+
+				"To go on if node %s lies: godwit controller retire %s: %w", d.GetNode(), d.GetReason(), d.GetNode(),
+				d.GetNode(), errdefs.ErrUnavailable)
+		}
+	}
+	return nil
+}
+
 // askedOwner is the node that is asked about a doubt, and has not answered; empty: none is.
 func askedOwner(d *nodev1.Doubt) string {
 	if d.GetCredible() {
