@@ -18,7 +18,7 @@ import (
 // judge looks at what a node holds while records change. What it holds under a newer claim than the record says is
 // a doubt of that record: no claim on the VM is admitted until its owner has refuted it, or a person decides.
 // Doubts of several nodes, or of the controller's own, show that the store went back in time (signs). A claim that
-// no node can have is remembered.
+// no node can have names its node, and is no doubt.
 func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState,
 	req *nodev1.ReportRequest) (*nodev1.StoreState, error) {
 	v := &verdict{node: req.GetNode(), now: i.now(), room: i.raised.room(req.GetNode(), i.now())}
@@ -28,8 +28,8 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState,
 		return nil, err
 	}
 	if seen := req.GetIncarnation(); seen > state.GetIncarnation() {
-		v.add(&nodev1.Doubt{Credible: seen <= latest, Refuted: seen > latest},
-			"it has seen incarnation %d of the store, which is at %d", seen, state.GetIncarnation())
+		v.claim(seen > latest, &nodev1.Doubt{Credible: true}, "it has seen incarnation %d of the store, which is at %d", seen,
+			state.GetIncarnation())
 	}
 	for _, h := range req.GetHeld() {
 		st, err := i.store.Load(ctx, h.GetVm(), transition.Asked{})
@@ -42,9 +42,9 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState,
 			v.add(&nodev1.Doubt{Vm: h.GetVm()}, "it has VM %s, which stands still for operation %s, and there is no record "+
 				"of it; if it was given up: godwit rm --force %s there", name, h.GetOperation(), name)
 		case newerThan(rec, req.GetNode(), h):
-			owner, absurd := rec.GetOwner().GetNode(), h.GetGeneration() >= record.Floor(latest)
-			v.add(&nodev1.Doubt{Vm: h.GetVm(), Owner: owner, Credible: !absurd && (owner == "" || owner == v.node),
-				Refuted: absurd},
+			owner := rec.GetOwner().GetNode()
+			v.claim(h.GetGeneration() >= record.Floor(latest),
+				&nodev1.Doubt{Vm: h.GetVm(), Owner: owner, Credible: owner == "" || owner == v.node},
 				"it has VM %s as its owner number %d, and the controller knows of %d", name, h.GetGeneration(), rec.GetGeneration())
 		case !spoken:
 			if err := i.late(ctx, state, rec, req.GetNode(), h); err != nil {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,7 +63,8 @@ func (r *stateCache) State(ctx context.Context) (*nodev1.StoreState, error) {
 
 // concerns reports whether nodes must do something about a state.
 func concerns(s *nodev1.StoreState) bool {
-	return s.GetWaiting() || s.GetBehind() != nil || len(s.GetDoubts()) > 0
+	return s.GetWaiting() || s.GetBehind() != nil ||
+		slices.ContainsFunc(s.GetDoubts(), func(d *nodev1.Doubt) bool { return !d.GetRefuted() })
 }
 
 // forget has the next one read the store; nil: whatever was read before.

@@ -20,6 +20,7 @@ type verdict struct {
 	doubts []*nodev1.Doubt
 	fresh  string // by which a record does not change from now on; empty: nothing
 	again  string // what it says though it was refuted
+	absurd string // what it says, and no node can have
 
 	room    int    // doubts that it may raise now about VMs of others
 	raised  int    // that it has raised
@@ -29,6 +30,15 @@ type verdict struct {
 func (v *verdict) add(d *nodev1.Doubt, reason string, args ...any) {
 	d.Node, d.Reason, d.UnixNano = v.node, fmt.Sprintf(reason, args...), v.now.UnixNano()
 	v.doubts = append(v.doubts, d)
+}
+
+// claim is a doubt, unless no node can have what is said: that is no doubt, and says only who lies.
+func (v *verdict) claim(absurd bool, d *nodev1.Doubt, reason string, args ...any) {
+	if absurd {
+		v.absurd = fmt.Sprintf(reason, args...) + ", which no node can have"
+		return
+	}
+	v.add(d, reason, args...)
 }
 
 // answer is the word of an owner on what others say of its VMs. One that stands still for an operation
@@ -53,20 +63,22 @@ func (v *verdict) answer(state *nodev1.StoreState, req *nodev1.ReportRequest) {
 // more goes. Where there are too many, VMs that are no node's come first: they are claimed by others.
 func (v *verdict) enter(state *nodev1.StoreState) {
 	v.fresh, v.again, v.raised, v.limited = "", "", 0, ""
-	said := v.bounded()
+	all := v.bounded()
+	said := func(d *nodev1.Doubt) bool {
+		return d.GetNode() == v.node && slices.ContainsFunc(all, func(s *nodev1.Doubt) bool { return same(s, d) })
+	}
 	state.Doubts = slices.DeleteFunc(state.Doubts, func(d *nodev1.Doubt) bool {
-		return d.GetNode() == v.node && !d.GetRefuted() && !slices.ContainsFunc(said, func(s *nodev1.Doubt) bool {
-			return same(s, d)
-		})
+		old := v.now.Sub(time.Unix(0, d.GetUnixNano())) >= raisedWithin
+		return d.GetNode() == v.node && !said(d) && (!d.GetRefuted() || old)
 	})
-	for _, d := range said {
+	for _, d := range all {
 		at := slices.IndexFunc(state.GetDoubts(), func(old *nodev1.Doubt) bool { return same(old, d) })
 		switch {
 		case at >= 0 && state.GetDoubts()[at].GetRefuted():
 			v.again = d.GetReason()
 		case at < 0 && v.late(d):
 			v.limited = d.GetReason()
-		case at < 0 && len(state.Doubts) < maxDoubts:
+		case at < 0 && makeRoom(state, d, said):
 			state.Doubts = append(state.Doubts, d)
 			if d.GetCredible() {
 				v.fresh = cmp.Or(v.fresh, d.GetReason())
@@ -75,10 +87,57 @@ func (v *verdict) enter(state *nodev1.StoreState) {
 	}
 }
 
+// makeRoom reports whether there is room for one more doubt. What was refuted gives way, of its own node first. Else
+// a sign of an old store takes the place of a word on which an owner is asked. Of such words each node has its share.
+func makeRoom(state *nodev1.StoreState, d *nodev1.Doubt, said func(*nodev1.Doubt) bool) bool {
+	of := map[string]int{}
+	for _, old := range state.GetDoubts() {
+		of[old.GetNode()]++
+	}
+	for of[d.GetNode()] > maxOfNode {
+		own := slices.IndexFunc(state.GetDoubts(), func(old *nodev1.Doubt) bool {
+			return old.GetNode() == d.GetNode() && old.GetRefuted() && !said(old)
+		})
+		if own < 0 {
+			return false
+		}
+		state.Doubts = slices.Delete(state.Doubts, own, own+1)
+		of[d.GetNode()]--
+	}
+	if len(state.Doubts) < maxDoubts {
+		return true
+	}
+	least := 0
+	for at, old := range state.GetDoubts() {
+		than := state.GetDoubts()[least]
+		if cmp.Or(cmp.Compare(weight(old), weight(than)), cmp.Compare(of[than.GetNode()], of[old.GetNode()])) < 0 {
+			least = at
+		}
+	}
+	gives := state.GetDoubts()[least]
+	if weight(gives) > weight(d) || weight(gives) == weight(d) &&
+		(d.GetCredible() || of[gives.GetNode()] <= of[d.GetNode()]+1) { // credible ones of so many nodes stop all records
+		return false
+	}
+	state.Doubts = slices.Delete(state.Doubts, least, least+1)
+	return true
+}
+
+// weight orders doubts by what is lost without them.
+func weight(d *nodev1.Doubt) int {
+	switch {
+	case d.GetRefuted():
+		return 0
+	case !d.GetCredible():
+		return 1
+	}
+	return 2
+}
+
 // late reports whether a doubt is one too many for now. One that stops VMs of the node's own alone is not
 // counted.
 func (v *verdict) late(d *nodev1.Doubt) bool {
-	if d.GetVm() == nil || d.GetOwner() == v.node || d.GetRefuted() {
+	if d.GetVm() == nil || d.GetOwner() == v.node {
 		return false
 	}
 	v.raised++
@@ -138,15 +197,15 @@ func signs(state *nodev1.StoreState, self string) {
 // repeated is how often a node says what was refuted before it is named.
 const repeated = 3
 
-// name tells of a node by whose word a record does not change, or which goes on saying what was
-// refuted: once.
+// name tells of a node once: by its word a record does not change, or it goes on saying what was refuted, or says
+// what no node can have.
 func (i *Incarnations) name(v *verdict) {
 	i.raised.add(v.node, v.now, min(v.raised, v.room))
-	if v.node == i.self || v.fresh == "" && v.again == "" && v.limited == "" {
+	if v.node == i.self || v.fresh == "" && v.again == "" && v.limited == "" && v.absurd == "" {
 		return
 	}
 	i.mu.Lock()
-	reason := v.fresh
+	reason := cmp.Or(v.absurd, v.fresh)
 	if v.limited != "" {
 		reason = fmt.Sprintf("%s, one of too many within %v", v.limited, raisedWithin)
 	}
