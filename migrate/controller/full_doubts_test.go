@@ -125,8 +125,8 @@ func TestRefutedDoubtsMakeRoom(t *testing.T) {
 	}
 }
 
-// Where the list is full, a sign that the store is old takes the place of a word of which the owner has not said
-// anything yet. Of these, each node has its share.
+// Where the list is full, a sign that the store is old takes the place of a word on which an owner is asked. Of these,
+// each node has its share.
 func TestAFullListOfDoubts(t *testing.T) {
 	r := newRestored(t)
 	for n := range 4 { // of VMs that stand still for an operation at their owner

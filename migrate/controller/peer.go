@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -53,16 +52,10 @@ func holders(s transition.State) []string { return homes(s.Record) }
 // Homes are the nodes whose VM it is; none: not known.
 func Homes(rec *nodev1.Record) []string { return slices.Clone(homes(rec)) }
 
-// homes are the nodes whose VM it is: the one that has it, else the one that had it last. Records of a build before
-// do not have that: there it is the one that made its newest state, or nil.
+// homes are the nodes whose VM it is, or nil.
 func homes(rec *nodev1.Record) []string {
-	if node := cmp.Or(rec.GetOwner().GetNode(), rec.GetHome()); node != "" {
+	if node := transition.Home(rec); node != "" {
 		return []string{node}
-	}
-	for _, ref := range slices.Backward(rec.GetSnapshots()) {
-		if ref.GetNode() != "" {
-			return []string{ref.GetNode()}
-		}
 	}
 	return nil
 }

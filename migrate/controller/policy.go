@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -94,7 +95,7 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 	if !remote {
 		return nil
 	}
-	if err := decidedBy(peer, change.PendingDeletions); err != nil {
+	if err := cmp.Or(decidedBy(peer, change.PendingDeletions), guarded(was, change)); err != nil {
 		return err
 	}
 	now := change.Record
@@ -127,7 +128,7 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 		return err
 	}
 	if wakes || claims(was, now, peer) {
-		if err := s.policy.Pull.Allows(ctx, was, peer); err != nil {
+		if err := cmp.Or(s.policy.Pull.Allows(ctx, was, peer), s.policy.guardedWake(was, op)); err != nil {
 			return err
 		}
 	}

@@ -65,7 +65,7 @@ func newRetention(c *core) *retention {
 func (r *retention) surplus(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 	all, scheduled := rec.GetSnapshots(), scheduled(rec)
 	for _, ref := range all[:max(0, len(all)-cmp.Or(int(rec.GetKeep()), r.opts.Retention.Keep))] {
-		if scheduled[ref.GetDigest()] || ref.GetPinned() || ref.GetManual() {
+		if scheduled[ref.GetDigest()] || ref.GetPinned() || ref.GetManual() || ref.GetGuarded() {
 			continue
 		}
 		if !r.young(ref) && transition.InUse(rec, ref.GetDigest()) == "" {

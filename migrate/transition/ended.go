@@ -32,7 +32,7 @@ func LeftByEnded(rec *nodev1.Record) (refs []*nodev1.SnapshotRef) {
 		return nil
 	}
 	for _, ref := range rec.GetSnapshots() {
-		if !ref.GetCheckpoint() && !ref.GetPinned() && slices.Contains(rec.GetSpent(), ref.GetDigest()) {
+		if !ref.GetCheckpoint() && !ref.GetPinned() && !ref.GetGuarded() && slices.Contains(rec.GetSpent(), ref.GetDigest()) {
 			refs = append(refs, ref)
 		}
 	}

@@ -118,6 +118,10 @@ func firm(rec *nodev1.Record, ref *nodev1.SnapshotRef, ordered bool) error {
 	case ref.GetPinned():
 		return fmt.Errorf("%s of VM %s stays: it is pinned. To delete it, first: godwit snapshot unpin %s: %w", what,
 			name(rec.GetVm()), ref.GetDigest(), errdefs.ErrFailedPrecondition)
+	case ref.GetGuarded() && !ordered:
+		return fmt.Errorf("%s of VM %s stays: since the store was put back from a copy, node %s has the VM by its own word "+
+			"alone. To delete it: godwit snapshot rm %s, on the controller: %w", what, name(rec.GetVm()), Home(rec),
+			ref.GetDigest(), errdefs.ErrFailedPrecondition)
 	case ref.GetManual() && !ordered:
 		return fmt.Errorf("%s of VM %s stays: it was made by hand, and no rule deletes it. To delete it: "+
 			"godwit snapshot rm %s, at a node of this release: %w", what, name(rec.GetVm()), ref.GetDigest(),

@@ -89,6 +89,7 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 		}
 		absent(rec, holders, Retired(s.Store, rec.GetOwner().GetNode()))
 	}
+	guard(rec, s.Record) // what learn finds the copy did not know
 	learn(rec, winner, holders, now)
 	if closed == nil && proto.Equal(rec, s.Record) {
 		return keep(s)

@@ -1407,10 +1407,13 @@ type SnapshotRef struct {
 	Manual bool   `protobuf:"varint,13,opt,name=manual,proto3" json:"manual,omitempty"`
 	// The listed snapshot from which its VM had gone on, and what this one sent. One that is deleted
 	// gives its children its own parent. Empty and 0: none, or nobody wrote that down.
-	Parent        string `protobuf:"bytes,14,opt,name=parent,proto3" json:"parent,omitempty"`
-	NewBytes      uint64 `protobuf:"varint,15,opt,name=new_bytes,json=newBytes,proto3" json:"new_bytes,omitempty"`
-	RamBytes      uint64 `protobuf:"varint,16,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"` // that its VM had; 0: nobody wrote that down
-	Given         bool   `protobuf:"varint,17,opt,name=given,proto3" json:"given,omitempty"`                       // record or order said where it goes, and not the configuration of its node
+	Parent   string `protobuf:"bytes,14,opt,name=parent,proto3" json:"parent,omitempty"`
+	NewBytes uint64 `protobuf:"varint,15,opt,name=new_bytes,json=newBytes,proto3" json:"new_bytes,omitempty"`
+	RamBytes uint64 `protobuf:"varint,16,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"` // that its VM had; 0: nobody wrote that down
+	Given    bool   `protobuf:"varint,17,opt,name=given,proto3" json:"given,omitempty"`                       // record or order said where it goes, and not the configuration of its node
+	// The copy from which the store was put back knew it, and a node says by its word alone that it has the VM since.
+	// No rule and no node deletes it. It ends with the VM's next node.
+	Guarded       bool `protobuf:"varint,18,opt,name=guarded,proto3" json:"guarded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1560,6 +1563,13 @@ func (x *SnapshotRef) GetRamBytes() uint64 {
 func (x *SnapshotRef) GetGiven() bool {
 	if x != nil {
 		return x.Given
+	}
+	return false
+}
+
+func (x *SnapshotRef) GetGuarded() bool {
+	if x != nil {
+		return x.Guarded
 	}
 	return false
 }
@@ -9250,7 +9260,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05place\x18\t \x01(\tR\x05place\"9\n" +
 	"\bSchedule\x12\x19\n" +
 	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
-	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xcd\x03\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xe7\x03\n" +
 	"\vSnapshotRef\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1e\n" +
 	"\n" +
@@ -9275,7 +9285,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06parent\x18\x0e \x01(\tR\x06parent\x12\x1b\n" +
 	"\tnew_bytes\x18\x0f \x01(\x04R\bnewBytes\x12\x1b\n" +
 	"\tram_bytes\x18\x10 \x01(\x04R\bramBytes\x12\x14\n" +
-	"\x05given\x18\x11 \x01(\bR\x05given\"\xc3\x01\n" +
+	"\x05given\x18\x11 \x01(\bR\x05given\x12\x18\n" +
+	"\aguarded\x18\x12 \x01(\bR\aguarded\"\xc3\x01\n" +
 	"\x04Owed\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +

@@ -146,7 +146,7 @@ type Doubt struct {
 	Reason   string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	UnixNano int64                  `protobuf:"varint,4,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
 	// The node that has the VM by its record, and is asked: until it has answered, nobody claims that
-	// VM. Refuted: it has it, or nobody can hold what was said.
+	// VM. Refuted: it has it.
 	Owner   string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	Refuted bool   `protobuf:"varint,6,opt,name=refuted,proto3" json:"refuted,omitempty"`
 	// The record allows that the node has the VM, or the owner has said that it has it not: a sign that
