@@ -51,7 +51,7 @@ func (e *Engine) fillWake(ctx context.Context, rec *nodev1.Record, req *nodev1.W
 	op.Kind, op.Digest, op.Stdio, open.LostNode = nodev1.Kind_KIND_WAKE, req.GetDigest(), req.GetStdio(),
 		req.GetLostNode()
 	if req.GetLostNode() != "" && op.GetDigest() == "" {
-		if op.Digest = newest(rec); op.GetDigest() == "" {
+		if op.Digest = transition.Newest(rec).GetDigest(); op.GetDigest() == "" {
 			return fmt.Errorf("wake VM %s without node %s: it has no snapshot: %w", name(rec.GetVm()), req.GetLostNode(),
 				errdefs.ErrFailedPrecondition)
 		}
@@ -103,15 +103,6 @@ func (e *Engine) checkLate(ctx context.Context, rec *nodev1.Record, verb string,
 		call += ", under uid " + req.GetUid()
 	}
 	return &record.HeldError{Call: call, Record: rec}
-}
-
-// newest is the last snapshot that was taken of a VM; empty: there is none.
-func newest(rec *nodev1.Record) string {
-	refs := transition.Restorable(rec)
-	if len(refs) == 0 {
-		return ""
-	}
-	return refs[len(refs)-1].GetDigest()
 }
 
 // order opens an operation on the record as it stands, and drives it. An opposite

@@ -110,3 +110,15 @@ func TestWakeThatComesLate(t *testing.T) {
 	}
 	w.check("old")
 }
+
+// Without a node that is lost, a VM that went back to an older snapshot goes on from that one.
+func TestLostAfterARollback(t *testing.T) {
+	w := newWorld(t)
+	back := &nodev1.Record{Vm: vm, Owner: &nodev1.Owner{Node: "n1"}, Base: "sha256:d1", Spent: []string{"sha256:d1"},
+		Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:d1"}, {Digest: "sha256:d2", Parent: "sha256:d1"}}}
+	open := &nodev1.OpenRequest{Operation: &nodev1.Operation{}}
+	err := w.start("n2").fillWake(t.Context(), back, &nodev1.WakeRequest{Vm: vm, LostNode: "n1"}, open)
+	if err != nil || open.GetForceDigest() != "sha256:d1" {
+		t.Errorf("from %s, %v", open.GetForceDigest(), err)
+	}
+}

@@ -64,7 +64,7 @@ func (w *Watcher) restorable(vms []*nodev1.Record) (ready []*nodev1.Record, unde
 		case rec.GetOperation().GetKind() == nodev1.Kind_KIND_WAKE && up && at != rec.GetOwner().GetNode():
 			under++
 		case transition.Kept(rec) != nil: // newer than any snapshot: somebody decides
-		case newest(rec) != nil:
+		case transition.Newest(rec) != nil:
 			ready = append(ready, rec)
 		}
 	}
@@ -135,7 +135,7 @@ func (w *Watcher) order(ctx context.Context, n *nodev1.NodeInfo, ready []*nodev1
 func (w *Watcher) recover(ctx context.Context, rec *nodev1.Record, o *order) error {
 	o.again = w.clock().Add(retryPause << min(o.count, 6))
 	o.count++
-	lost, s := rec.GetOwner().GetNode(), newest(rec)
+	lost, s := rec.GetOwner().GetNode(), transition.Newest(rec)
 	to, err := w.choose(ctx, lost, o.to)
 	if err == nil {
 		o.to = to

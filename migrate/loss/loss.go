@@ -240,7 +240,7 @@ func (w *Watcher) tell(ctx context.Context, n *nodev1.NodeInfo, vms []*nodev1.Re
 		if k := transition.Kept(rec); k != nil {
 			can = fmt.Sprintf("node %s holds it as it was at the switch-over of its move: godwit recover --from-source",
 				k.GetNode())
-		} else if s := newest(rec); s != nil {
+		} else if s := transition.Newest(rec); s != nil {
 			can = fmt.Sprintf("its newest snapshot is %s, %v old", s.GetDigest(), w.age(s))
 		}
 		err := w.event(ctx, moves.NodeLost, rec, "", fmt.Sprintf("node %s was last heard at %s; %s", n.GetName(), seen, can))
@@ -257,13 +257,6 @@ func (w *Watcher) event(ctx context.Context, kind string, rec *nodev1.Record, to
 	defer cancel()
 	return w.Cluster.Append(ctx, &nodev1.MoveEvent{Type: kind, Vm: rec.GetVm(), Source: rec.GetOwner().GetNode(),
 		Destination: to, Reason: reason})
-}
-
-func newest(rec *nodev1.Record) *nodev1.SnapshotRef {
-	if all := transition.Restorable(rec); len(all) > 0 {
-		return all[len(all)-1]
-	}
-	return nil
 }
 
 func (w *Watcher) age(s *nodev1.SnapshotRef) time.Duration {

@@ -197,6 +197,15 @@ func TestNewest(t *testing.T) {
 		"Recovering slept")
 }
 
+// A VM that went back to an older snapshot is not given the state that was left then.
+func TestNewestAfterARollback(t *testing.T) {
+	w, watcher := newWorld(t, "a", "b", "c")
+	w.owns("b", "back", time.Hour).Base = "old-back"
+	w.pass(watcher, time.Minute)
+	w.pass(watcher, 10*time.Minute, "b")
+	w.want([]string{"b"}, []string{"old-back"}, "NodeLost back", "Recovering back")
+}
+
 // A fence that fails gives nothing away, is told once, and asked again. A fence that has
 // succeeded for a node which was heard since is none.
 func TestFenceThatFails(t *testing.T) {

@@ -36,10 +36,8 @@ func (s *Service) Recover(ctx context.Context, req *nodev1.RecoverRequest) (*nod
 	}
 	lost := transition.InHand(rec)
 	refs := transition.Restorable(rec)
-	i := len(refs) - 1
-	if digest := cmp.Or(req.GetDigest(), rec.GetOwner().GetDigest()); digest != "" {
-		i = slices.IndexFunc(refs, func(r *nodev1.SnapshotRef) bool { return r.GetDigest() == digest })
-	}
+	digest := cmp.Or(req.GetDigest(), rec.GetOwner().GetDigest(), transition.Newest(rec).GetDigest())
+	i := slices.IndexFunc(refs, func(r *nodev1.SnapshotRef) bool { return r.GetDigest() == digest })
 	k := transition.Kept(rec)
 	switch {
 	case req.GetLostNode() != "" && req.GetLostNode() != lost, req.GetGeneration() != 0 &&

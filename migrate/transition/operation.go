@@ -311,7 +311,7 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	closed.Phase, closed.ClosedUnixNano, closed.CleanupPending = req.GetPhase(), now.UnixNano(), req.GetCleanupPending()
 	if lost := closed.GetPhase() == lostAtDest || closed.GetPhase() == lostAtSrc; lost &&
 		rec.GetOwner().GetDigest() == "" {
-		rec.Lost, rec.Kept = newest(rec, closed), kept(closed)
+		rec.Lost, rec.Kept = left(rec, closed), kept(closed)
 	}
 	if closed.GetReason() == "" {
 		closed.Reason = req.GetReason()
@@ -320,16 +320,13 @@ func Finish(s State, req *nodev1.FinishRequest, now time.Time) (Change, error) {
 	return Change{Record: rec, Closed: closed}, nil
 }
 
-// newest is the snapshot that is left of a VM which op has lost: the one that op was to
-// restore, else the last one taken. Empty: there is none.
-func newest(rec *nodev1.Record, op *nodev1.Operation) string {
+// left is the snapshot that is left of a VM which op has lost: the one that op was to
+// restore, else the newest one. Empty: there is none.
+func left(rec *nodev1.Record, op *nodev1.Operation) string {
 	if op.GetKind() == nodev1.Kind_KIND_WAKE {
 		return op.GetDigest()
 	}
-	if refs := rec.GetSnapshots(); len(refs) > 0 {
-		return refs[len(refs)-1].GetDigest()
-	}
-	return ""
+	return Newest(rec).GetDigest()
 }
 
 // ref is how a call names an operation (R10).

@@ -99,6 +99,10 @@ func (h *history) kept(t *rapid.T, before, after *nodev1.Record) {
 	if !listed[after.GetBase()] {
 		t.Fatalf("the VM has gone on from %s, which is not listed", after.GetBase())
 	}
+	if refs, base := after.GetSnapshots(), after.GetBase(); base != "" && base != refs[len(refs)-1].GetDigest() &&
+		(after.GetOwner().GetNode() != "" || after.GetLost() != "") && transition.InUse(after, base) == "" {
+		t.Fatalf("the VM goes on from %s, which may be deleted by its age", base)
+	}
 }
 
 // snapshot draws one that is listed.

@@ -88,6 +88,8 @@ func InUse(rec *nodev1.Record, digest string) string {
 		return "it owns the VM"
 	case digest == rec.GetLost():
 		return "it is what is left of the VM, which was lost"
+	case record.IsLost(rec) && digest == rec.GetBase():
+		return "the VM, which was lost, ran from it last"
 	case record.IsLost(rec) && slices.ContainsFunc(rec.GetSnapshots(), func(ref *nodev1.SnapshotRef) bool {
 		return ref.GetFound() && ref.GetDigest() == digest
 	}):

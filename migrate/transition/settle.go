@@ -247,9 +247,7 @@ func absent(rec *nodev1.Record, holders []Holder, retired bool) {
 		rec.Generation = record.After(at, rec.GetIncarnation())
 		return
 	}
-	if refs := rec.GetSnapshots(); len(refs) > 0 {
-		rec.Lost = refs[len(refs)-1].GetDigest()
-	}
+	rec.Lost = Newest(rec).GetDigest()
 	rec.Owner, rec.Repository, rec.Generation = nil, "", record.After(at, rec.GetIncarnation())
 	rec.Conflict = fmt.Sprintf("node %s had it when the copy of the store was made (as owner number %d), and says "+
 		"that it "+

@@ -327,3 +327,13 @@ func TestAHibernateSinceTheCopyIsNoLeftover(t *testing.T) {
 		t.Errorf("the copy knows of all snapshots of generation 5: %v", rec)
 	}
 }
+
+// What is left of a VM that its node has no more is the snapshot from which it ran. It had gone back to that one.
+func TestAbsentAfterARollback(t *testing.T) {
+	rec := copyOf(&nodev1.Owner{Node: "a"}, nil)
+	rec.Snapshots = []*nodev1.SnapshotRef{{Digest: "sha256:d1"}, {Digest: "sha256:d2", Parent: "sha256:d1"}}
+	rec.Spent, rec.Base = []string{"sha256:d1"}, "sha256:d1"
+	if rec, _ = settle(t, rec, nil); rec.GetLost() != "sha256:d1" {
+		t.Errorf("%q is left of it", rec.GetLost())
+	}
+}

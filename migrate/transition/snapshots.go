@@ -61,3 +61,21 @@ func Restorable(rec *nodev1.Record) []*nodev1.SnapshotRef {
 	}
 	return refs
 }
+
+// Newest is the snapshot from which a VM whose node is lost goes on: the last one of the line that ran, which is that
+// of the open operation, else the record's base. A VM that went back to an older snapshot has left those which came
+// after it. Of a record without a base it is the last one that is listed. nil: there is none.
+func Newest(rec *nodev1.Record) *nodev1.SnapshotRef {
+	refs := Restorable(rec)
+	if len(refs) == len(rec.GetSnapshots()) {
+		for _, ref := range refs {
+			if ref.GetDigest() == rec.GetBase() {
+				return ref
+			}
+		}
+	}
+	if len(refs) == 0 {
+		return nil
+	}
+	return refs[len(refs)-1]
+}

@@ -81,3 +81,49 @@ func TestSnapshotOfAnAttemptIsListed(t *testing.T) {
 		t.Errorf("no output stays none: %v, %v", change.Record.GetOperation(), err)
 	}
 }
+
+// After a rollback the newest snapshot of a VM is the one that it went back to, until it has made another: what came
+// after that was left. Who loses the VM finds that one, and no rule deletes it meanwhile.
+func TestNewestAfterARollback(t *testing.T) {
+	rec := captured(t, runs(), "sha256:d1", &nodev1.Operation{})
+	rec = captured(t, rec, "sha256:d2", &nodev1.Operation{})
+	rec.Owner = &nodev1.Owner{Digest: "sha256:d2"}
+	wake := &nodev1.Operation{Id: "w", Vm: vm, Kind: nodev1.Kind_KIND_WAKE, Destination: "n1", Attempt: 1, Generation: gen,
+		Digest: "sha256:d1", Phase: nodev1.Phase_PHASE_SWITCHING}
+	rec.Operation = wake
+	c, err := transition.Commit(transition.State{Record: rec, Named: wake}, &nodev1.CommitRequest{Vm: vm, Operation: "w",
+		Attempt: 1, Generation: gen, Owner: &nodev1.Owner{Node: "n1"}}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec = c.Record
+	rec.Operation = nil
+	lost := func(kind nodev1.Kind, phase nodev1.Phase) *nodev1.Record {
+		was := proto.CloneOf(rec)
+		was.Owner = nil
+		was.Operation = &nodev1.Operation{Id: "m", Vm: vm, Kind: kind, Source: "n1", Destination: "n2", Attempt: 1,
+			Generation: was.GetGeneration(), Phase: nodev1.Phase_PHASE_REVERTING}
+		if phase == nodev1.Phase_PHASE_LOST_AT_DEST {
+			was.Operation.Phase = nodev1.Phase_PHASE_COMMITTED
+		}
+		c, err := transition.Finish(transition.State{Record: was, Named: was.Operation}, &nodev1.FinishRequest{Vm: vm,
+			Operation: "m", Attempt: 1, Generation: was.GetGeneration(), Phase: phase}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Record
+	}
+	for name, rec := range map[string]*nodev1.Record{
+		"moved away":            lost(nodev1.Kind_KIND_MIGRATE, nodev1.Phase_PHASE_LOST_AT_DEST),
+		"hibernated":            lost(nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_LOST_AT_SRC),
+		"called so by before":   {Lost: "sha256:d2", Base: "sha256:d1"},
+		"in conflict by before": {Conflict: "two", Base: "sha256:d1"},
+	} {
+		if rec.GetVm() != nil && rec.GetLost() != "sha256:d1" {
+			t.Errorf("%s: %q is left of it", name, rec.GetLost())
+		}
+		if transition.InUse(rec, "sha256:d1") == "" {
+			t.Errorf("%s: the snapshot from which it ran may go", name)
+		}
+	}
+}

@@ -810,7 +810,7 @@ type Record struct {
 	Missing     bool   `protobuf:"varint,51,opt,name=missing,proto3" json:"missing,omitempty"` // its node has found nothing of the VM, and is about to give it up: no Start runs it
 	Removed     bool   `protobuf:"varint,50,opt,name=removed,proto3" json:"removed,omitempty"` // in an answer only: there was a record, and it was removed (GetRequest)
 	// The listed snapshot from which the VM has gone on; empty: from a boot, or nobody wrote that down.
-	// It is for people (SnapshotRef.parent): nothing is decided by it.
+	// A VM that is lost goes on from it: snapshots that were made after it are of a state that was left.
 	Base string `protobuf:"bytes,60,opt,name=base,proto3" json:"base,omitempty"`
 	// Where the VM has run, the last one last: the controller's own word. It is for people: nothing is decided by it.
 	RanOn []string `protobuf:"bytes,62,rep,name=ran_on,json=ranOn,proto3" json:"ran_on,omitempty"`
