@@ -78,7 +78,7 @@ func (r *retention) trimEnded(ctx context.Context, all []*nodev1.Record) error {
 		}
 		for _, ref := range refs {
 			req := r.ofEnded(ref)
-			req.Vm, req.Payer = rec.GetVm(), r.deleter(ctx, ref)
+			req.Vm, req.Uid, req.Payer = rec.GetVm(), rec.GetUid(), r.deleter(ctx, ref)
 			if _, err := r.Records.Trim(ctx, req); err != nil && !errdefs.IsFailedPrecondition(err) {
 				errs = append(errs, records(err))
 			}

@@ -82,18 +82,21 @@ func (r *retention) settle(ctx context.Context, o *nodev1.Owed, why string, dry 
 	return p
 }
 
+// pruneRecord deletes what the record gives up when it is asked. What was listed before may have changed since.
 func (r *retention) pruneRecord(ctx context.Context, rec *nodev1.Record, dry bool) (all []*nodev1.Pruned) {
+	var given []*nodev1.Pruned
 	one := func(ref *nodev1.SnapshotRef, req *nodev1.TrimRequest, why string) {
-		if !dry {
-			req.Vm, req.Payer = rec.GetVm(), r.deleter(ctx, ref)
-			if _, err := r.Records.Trim(ctx, req); err != nil {
-				p := pruned(rec.GetVm(), ref, why)
-				p.Error = err.Error()
-				all = append(all, p)
-				return
-			}
+		p := pruned(rec.GetVm(), ref, why)
+		all = append(all, p)
+		if dry {
+			return
 		}
-		all = append(all, r.settle(ctx, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref}, why, dry))
+		req.Vm, req.Uid, req.Payer = rec.GetVm(), rec.GetUid(), r.deleter(ctx, ref)
+		if _, err := r.Records.Trim(ctx, req); err != nil {
+			p.Error = err.Error()
+			return
+		}
+		given = append(given, p)
 	}
 	for _, ref := range r.surplus(rec) {
 		one(ref, &nodev1.TrimRequest{Digest: ref.GetDigest()}, fmt.Sprintf("older than the newest %d of its VM",
@@ -106,7 +109,29 @@ func (r *retention) pruneRecord(ctx context.Context, rec *nodev1.Record, dry boo
 	for _, ref := range late {
 		one(ref, r.ofEnded(ref), fmt.Sprintf("its VM ended more than %v ago", r.opts.Retention.Ended))
 	}
+	if len(given) > 0 {
+		r.settleGiven(ctx, rec, given)
+	}
 	return all
+}
+
+// settleGiven does those deletions that the records list by now. A Trim that is answered may have decided none.
+func (r *retention) settleGiven(ctx context.Context, rec *nodev1.Record, given []*nodev1.Pruned) {
+	resp, err := r.Records.Owed(ctx, &nodev1.OwedRequest{Vm: rec.GetVm()})
+	for _, p := range given {
+		i := slices.IndexFunc(resp.GetOwed(), func(o *nodev1.Owed) bool {
+			return name(o.GetVm()) == name(rec.GetVm()) && o.GetUid() == rec.GetUid() &&
+				o.GetSnapshot().GetDigest() == p.GetDigest()
+		})
+		switch {
+		case err != nil:
+			p.Error = records(err).Error()
+		case i < 0:
+			p.Error = "its deletion is not decided: the VM has changed meanwhile, or another node has deleted it"
+		default:
+			p.Error = r.settle(ctx, resp.GetOwed()[i], p.GetWhy(), false).GetError()
+		}
+	}
 }
 
 func (r *retention) pruneLeftover(ctx context.Context, l leftover, dry bool) *nodev1.Pruned {

@@ -97,8 +97,8 @@ func scheduled(rec *nodev1.Record) map[string]bool {
 func (r *retention) trim(ctx context.Context, rec *nodev1.Record) error {
 	var errs []error
 	for _, ref := range r.surplus(rec) {
-		_, err := r.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: ref.GetDigest(),
-			Payer: r.deleter(ctx, ref)})
+		_, err := r.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Uid: rec.GetUid(),
+			Digest: ref.GetDigest(), Payer: r.deleter(ctx, ref)})
 		if err != nil && !errdefs.IsFailedPrecondition(err) {
 			errs = append(errs, records(err))
 		}

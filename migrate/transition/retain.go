@@ -21,6 +21,9 @@ func Trim(s State, req *nodev1.TrimRequest, now time.Time) (Change, error) {
 	if rec == nil {
 		return Change{}, missing(req.GetVm())
 	}
+	if !sameUID(rec, req.GetUid()) {
+		return Change{}, fresh(rec, "trim a snapshot of", req.GetUid(), rec.GetGeneration())
+	}
 	if req.GetSpent() != "" {
 		if c, err := noteEnded(s, req, now); c != nil || err != nil {
 			return *cmp.Or(c, &Change{}), err

@@ -100,6 +100,12 @@ func TestTrim(t *testing.T) {
 		c.Record != s.Record || c.PendingDeletions != nil {
 		t.Errorf("a snapshot that is not listed: %v, %v", c, err)
 	}
+	for uid, refused := range map[string]bool{"": false, "u": false, "another": true} {
+		_, err := transition.Trim(s, &nodev1.TrimRequest{Vm: vm, Uid: uid, Digest: digest}, now)
+		if errdefs.IsFailedPrecondition(err) != refused {
+			t.Errorf("of the VM %q: %v", uid, err)
+		}
+	}
 }
 
 // The end of a record deletes its snapshots only if that is asked for.

@@ -3023,6 +3023,7 @@ type TrimRequest struct {
 	Spent         string `protobuf:"bytes,4,opt,name=spent,proto3" json:"spent,omitempty"`
 	EndedMs       int64  `protobuf:"varint,5,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
 	Ordered       bool   `protobuf:"varint,6,opt,name=ordered,proto3" json:"ordered,omitempty"` // by a person: one that was made by hand may go too
+	Uid           string `protobuf:"bytes,7,opt,name=uid,proto3" json:"uid,omitempty"`          // as in OwnRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3097,6 +3098,13 @@ func (x *TrimRequest) GetOrdered() bool {
 		return x.Ordered
 	}
 	return false
+}
+
+func (x *TrimRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
 }
 
 // PinRequest changes what of the snapshot is said; it changes nothing that is absent.
@@ -9425,14 +9433,15 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
 	"\bdeletion\x18\x02 \x01(\v2\x18.godwit.node.v1.DeletionR\bdeletion\x12\x16\n" +
 	"\x06cancel\x18\x03 \x01(\bR\x06cancel\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\tR\x03uid\"\xaa\x01\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\"\xbc\x01\n" +
 	"\vTrimRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05payer\x18\x03 \x01(\tR\x05payer\x12\x14\n" +
 	"\x05spent\x18\x04 \x01(\tR\x05spent\x12\x19\n" +
 	"\bended_ms\x18\x05 \x01(\x03R\aendedMs\x12\x18\n" +
-	"\aordered\x18\x06 \x01(\bR\aordered\"\xa4\x01\n" +
+	"\aordered\x18\x06 \x01(\bR\aordered\x12\x10\n" +
+	"\x03uid\x18\a \x01(\tR\x03uid\"\xa4\x01\n" +
 	"\n" +
 	"PinRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x16\n" +

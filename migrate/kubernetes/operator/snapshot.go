@@ -265,8 +265,8 @@ func (r snapshots) do(ctx context.Context, o decide.Snapshot, next decide.Action
 	case decide.AdoptContent, decide.ReleaseContent:
 		return r.changeContent(ctx, next)
 	case decide.TrimSnapshot:
-		_, err := r.records.service.Trim(ctx, &nodev1.TrimRequest{Vm: o.Record.GetVm(), Digest: next.Digest,
-			Ordered: true})
+		_, err := r.records.service.Trim(ctx, &nodev1.TrimRequest{Vm: o.Record.GetVm(), Uid: o.Record.GetUid(),
+			Digest: next.Digest, Ordered: true})
 		return err
 	}
 	return fmt.Errorf("%s of VMSnapshot %s/%s: %w", next.Do, snap.Namespace, snap.Name, errdefs.ErrNotImplemented)
