@@ -295,7 +295,8 @@ func (a *arena) pulls() map[string][]proto.Message {
 		"Records.Open": {&nodev1.OpenRequest{Vm: named("sleeps"), Operation: &nodev1.Operation{Id: "w",
 			Kind: nodev1.Kind_KIND_WAKE, Attempt: 1, Destination: "rogue", Generation: 2}}},
 		"Moves.Migrate": {&nodev1.MigrateRequest{Vm: named("run"), To: "rogue"}},
-		"Moves.Wake":    {&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: named("sleeps")}, On: "rogue"}},
+		"Moves.Wake": {&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: named("sleeps")}, On: "rogue"},
+			&nodev1.WakeOrder{Wake: &nodev1.WakeRequest{Vm: named("sleeps"), Digest: dig("sleeps"), Force: true}}},
 		"Moves.Recover": {&nodev1.RecoverRequest{Vm: named("run"), To: "rogue", Fenced: true}},
 	}
 }

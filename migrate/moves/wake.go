@@ -32,9 +32,10 @@ const (
 	maxReasons = 64 << 10 // bytes of what all nodes say together
 )
 
-// Wake implements nodev1.MovesService. Any node may order a wake whose place the controller
-// chooses: it could wake the VM itself. On a named node that one and the VM's own node may. Nothing is
-// written before a node is chosen, and the node that is opens the operation: of two orders one does.
+// Wake implements nodev1.MovesService. Any node may order a wake of the newest state whose place the controller
+// chooses. It could wake the VM itself, or with move.pull = "controller" the VM comes to another one. On a named node
+// that one and the VM's own node may. Nothing is written before a node is chosen, and the node that is opens the
+// operation: of two orders one does.
 func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
 	call := "wake VM " + key(order.GetWake().GetVm())
 	if order.GetWake().GetLostNode() != "" {
@@ -62,6 +63,9 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 	wake := proto.CloneOf(order.GetWake())
 	wake.Operation = cmp.Or(wake.GetOperation(), uuid.NewString())
 	pulls := s.Pull.Allows(caller, rec, from)
+	if err := newestOnly(rec, wake, pulls); err != nil {
+		return nil, fmt.Errorf("%s: %w", call, err)
+	}
 	placed, err := s.placed(ctx, rec)
 	if err == nil && placed {
 		err = mayPlace(order, from, remote, pulls)
@@ -112,6 +116,15 @@ func (s *Service) wakeAsked(ctx context.Context, call, on, from string, remote b
 		}
 	}
 	return status, err
+}
+
+// newestOnly refuses that a node which could not wake the VM itself gives its newest state up for an older one.
+func newestOnly(rec *nodev1.Record, wake *nodev1.WakeRequest, pulls error) error {
+	newest := !wake.GetForce() && (wake.GetDigest() == "" || wake.GetDigest() == rec.GetOwner().GetDigest())
+	if pulls == nil || newest {
+		return nil
+	}
+	return fmt.Errorf("restore another state than its newest one: %w", pulls)
 }
 
 // mayPlace refuses what a node may not order of a wake that is placed later.
