@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -179,6 +180,20 @@ func checkDigest(name, said string) error {
 		return fmt.Errorf("%s %w", name, err)
 	}
 	return nil
+}
+
+func ofFlag(cmd *cobra.Command, of *string) {
+	cmd.Flags().StringVar(of, "vm", "", "whose it is (default: the one VM that has it)")
+}
+
+// resolveOf finds a snapshot, and the VM of --vm; nil: it was not given.
+func (o *options) resolveOf(ctx context.Context, of string, digest *string) (vm *nodev1.VM, err error) {
+	if of != "" {
+		if vm, err = o.resolve(ctx, of); err != nil {
+			return nil, err
+		}
+	}
+	return vm, o.resolveDigests(ctx, vm, digest)
 }
 
 func repositoryFlag(cmd *cobra.Command, repository *string) {

@@ -12,7 +12,8 @@ import (
 )
 
 func newSnapshotRm(opts *options) *cobra.Command {
-	return &cobra.Command{
+	of := ""
+	cmd := &cobra.Command{
 		Use:   "rm DIGEST",
 		Short: "Delete a snapshot that is not in use",
 		Long: "The record of its VM decides: a snapshot that is pinned, that owns a VM, that a running VM was woken\n" +
@@ -20,10 +21,11 @@ func newSnapshotRm(opts *options) *cobra.Command {
 			"tried again until it is done.",
 		Args: firstDigest,
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
-			if err := opts.resolveDigests(cmd.Context(), nil, &args[0]); err != nil {
+			vm, err := opts.resolveOf(cmd.Context(), of, &args[0])
+			if err != nil {
 				return err
 			}
-			resp, err := node.Drop(cmd.Context(), &nodev1.DropRequest{Digest: args[0]})
+			resp, err := node.Drop(cmd.Context(), &nodev1.DropRequest{Vm: vm, Digest: args[0]})
 			if err != nil {
 				return record.FromWire(err)
 			}
@@ -33,6 +35,8 @@ func newSnapshotRm(opts *options) *cobra.Command {
 			return opts.print(cmd, screen.Result{Value: resp, Names: args[:1], Text: said("%s removed", args[0])})
 		}),
 	}
+	ofFlag(cmd, &of)
+	return cmd
 }
 
 func newSnapshotPrune(opts *options) *cobra.Command {

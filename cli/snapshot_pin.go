@@ -11,7 +11,7 @@ import (
 )
 
 func newSnapshotPin(opts *options) *cobra.Command {
-	name := ""
+	name, of := "", ""
 	cmd := &cobra.Command{
 		Use:   "pin DIGEST",
 		Short: "Have nothing delete a snapshot, until it is unpinned",
@@ -32,30 +32,34 @@ func newSnapshotPin(opts *options) *cobra.Command {
 			if cmd.Flags().Changed("name") {
 				request.Name = &name
 			}
-			return pin(cmd, opts, node, args[0], request, true)
+			return pin(cmd, opts, node, args[0], of, request, true)
 		}),
 	}
+	ofFlag(cmd, &of)
 	cmd.Flags().StringVar(&name, "name", "", "what it is called from now on; empty: it has no name any more")
 	return cmd
 }
 
 func newSnapshotUnpin(opts *options) *cobra.Command {
-	return &cobra.Command{
+	of := ""
+	cmd := &cobra.Command{
 		Use:   "unpin DIGEST",
 		Short: "Let a pinned snapshot be deleted",
 		Long: "Take a pin back. A checkpoint that was made by hand stays until godwit snapshot rm; any other goes\n" +
 			"when the retention rule says so. DIGEST may be a name.",
 		Args: firstDigest,
 		RunE: opts.onNode(func(cmd *cobra.Command, node nodev1.NodeService, args []string) error {
-			return pin(cmd, opts, node, args[0], &nodev1.PinRequest{}, false)
+			return pin(cmd, opts, node, args[0], of, &nodev1.PinRequest{}, false)
 		}),
 	}
+	ofFlag(cmd, &of)
+	return cmd
 }
 
-func pin(cmd *cobra.Command, opts *options, node nodev1.NodeService, snapshot string, request *nodev1.PinRequest,
-	pinned bool) error {
+func pin(cmd *cobra.Command, opts *options, node nodev1.NodeService, snapshot, of string,
+	request *nodev1.PinRequest, pinned bool) (err error) {
 	request.Digest, request.Pinned = snapshot, &pinned
-	if err := opts.resolveDigests(cmd.Context(), nil, &request.Digest); err != nil {
+	if request.Vm, err = opts.resolveOf(cmd.Context(), of, &request.Digest); err != nil {
 		return err
 	}
 	rec, err := node.Pin(cmd.Context(), request)

@@ -89,6 +89,14 @@ func TestNamesOfSnapshots(t *testing.T) {
 			t.Errorf("%v: %v", tt.args, req)
 		}
 	}
+	for _, verb := range []string{"pin", "unpin"} {
+		if code, out := godwit("snapshot", verb, "--vm", "default/web", "aaaa"); code != 0 {
+			t.Fatalf("%s of a VM: exit code %d, %s", verb, code, out)
+		}
+		if req := <-k.asked; req.GetVm().GetId() != "web" || req.GetDigest() != digest {
+			t.Errorf("%s of a VM: %v", verb, req)
+		}
+	}
 	for _, args := range [][]string{{"snapshot", "pin", "--name", "cafe", "aaaa"},
 		{"checkpoint", "--name", "a/b", "web"},
 		{"checkpoint", "--name", "x", "--every", "1m", "web"}, {"wake", "--from", "x", "--digest", "aaaa", "web"},

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -47,46 +48,74 @@ func (s *Service) Forget(ctx context.Context, req *nodev1.ForgetRequest) (*nodev
 
 // Drop deletes one snapshot. The record that lists it decides whether it may go.
 func (s *Service) Drop(ctx context.Context, req *nodev1.DropRequest) (*nodev1.DropResponse, error) {
-	records, err := s.list(ctx)
+	rec, err := s.listing(ctx, req.GetVm(), req.GetDigest())
 	if err != nil {
 		return nil, err
 	}
-	vm := listing(records, req.GetDigest())
-	if vm == nil {
-		return nil, fmt.Errorf("no VM has a snapshot %s. To see all: godwit snapshot ls: "+
-			"%w", req.GetDigest(), errdefs.ErrNotFound)
-	}
-	if _, err := s.Records.Trim(ctx, &nodev1.TrimRequest{Vm: vm, Digest: req.GetDigest(),
+	if _, err := s.Records.Trim(ctx, &nodev1.TrimRequest{Vm: rec.GetVm(), Uid: rec.GetUid(), Digest: req.GetDigest(),
 		Payer: s.Config.Node, Ordered: true}); err != nil {
 		return nil, err
 	}
-	return &nodev1.DropResponse{Warning: s.clean(ctx, vm)}, nil
+	return &nodev1.DropResponse{Warning: s.clean(ctx, rec.GetVm())}, nil
 }
 
 // Pin names a snapshot, or says whether it may be deleted, in the record that lists it.
 func (s *Service) Pin(ctx context.Context, req *nodev1.PinRequest) (*nodev1.Record, error) {
 	if req.GetVm() == nil {
-		records, err := s.list(ctx)
+		rec, err := s.listing(ctx, nil, req.GetDigest())
 		if err != nil {
 			return nil, err
 		}
-		if req.Vm = listing(records, req.GetDigest()); req.GetVm() == nil {
-			return nil, fmt.Errorf("snapshot %s: no VM has it. To see those there are: godwit snapshot ls: %w",
-				req.GetDigest(), errdefs.ErrNotFound)
-		}
+		req.Vm, req.Uid = rec.GetVm(), rec.GetUid()
 	}
 	return s.Records.Pin(ctx, req)
 }
 
-func listing(records []*nodev1.Record, digest string) *nodev1.VM {
+// listing is the record of a VM, or for nil the only one, that lists a snapshot.
+func (s *Service) listing(ctx context.Context, vm *nodev1.VM, digest string) (*nodev1.Record, error) {
+	records, err := s.recordsOf(ctx, vm)
+	if err != nil {
+		return nil, err
+	}
+	found := listing(records, digest)
+	switch len(found) {
+	case 0:
+		return nil, fmt.Errorf("no VM has a snapshot %s. To see all: godwit snapshot ls: %w", digest, errdefs.ErrNotFound)
+	case 1:
+		return found[0].rec, nil
+	}
+	return nil, ambiguous(found, digest, "--vm")
+}
+
+// listed is a snapshot in the record that lists it.
+type listed struct {
+	rec *nodev1.Record
+	ref *nodev1.SnapshotRef
+}
+
+// listing finds a snapshot in each record that lists it. A node may have the digest of another one's listed in the
+// record of its own VM. So where there are several, only the caller knows which of them is meant.
+func listing(records []*nodev1.Record, digest string) (all []listed) {
 	for _, rec := range records {
 		for _, ref := range rec.GetSnapshots() {
 			if ref.GetDigest() == digest {
-				return rec.GetVm()
+				all = append(all, listed{rec, ref})
 			}
 		}
 	}
-	return nil
+	return all
+}
+
+// maxAmbiguous bounds the VMs that an error names: a node makes many records.
+const maxAmbiguous = 8
+
+func ambiguous(found []listed, digest, flag string) error {
+	var all []string
+	for _, l := range found[:min(len(found), maxAmbiguous)] {
+		all = append(all, fmt.Sprintf("%s (in %s)", key(l.rec.GetVm()), l.ref.GetRepository()))
+	}
+	return fmt.Errorf("%d VMs list snapshot %s: %s. To say which one is meant: %s: %w", len(found), digest,
+		strings.Join(all, ", "), flag, errdefs.ErrInvalidArgument)
 }
 
 // clean does what is pending of a VM's deletions, and says what stays and which node does it.

@@ -90,7 +90,7 @@ func (s *Service) Verify(ctx context.Context, req *nodev1.VerifyRequest) (*nodev
 	return s.Snapshot.Verify(ctx, repository, req.GetDigest())
 }
 
-// repositoryOf a snapshot: as the request says, or the record that knows it.
+// repositoryOf a snapshot: as the request says, or the records that list it.
 func (s *Service) repositoryOf(ctx context.Context, req interface {
 	GetRepository() string
 	GetDigest() string
@@ -102,23 +102,17 @@ func (s *Service) repositoryOf(ctx context.Context, req interface {
 	if err != nil {
 		return "", err
 	}
-	r := holder(records, req.GetDigest())
-	if r == "" {
+	found := listing(records, req.GetDigest())
+	if len(found) == 0 {
 		return "", fmt.Errorf("no VM has a snapshot %s. To look elsewhere: --repository: %w", req.GetDigest(),
 			errdefs.ErrNotFound)
 	}
-	return r, nil
-}
-
-func holder(records []*nodev1.Record, digest string) string {
-	for _, rec := range records {
-		for _, ref := range rec.GetSnapshots() {
-			if ref.GetDigest() == digest {
-				return ref.GetRepository()
-			}
+	for _, l := range found {
+		if l.ref.GetRepository() != found[0].ref.GetRepository() {
+			return "", ambiguous(found, req.GetDigest(), "--repository")
 		}
 	}
-	return ""
+	return found[0].ref.GetRepository(), nil
 }
 
 // Diff compares two snapshots.

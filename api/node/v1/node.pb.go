@@ -6218,6 +6218,7 @@ func (x *BadPart) GetReason() string {
 type DropRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Vm            *VM                    `protobuf:"bytes,2,opt,name=vm,proto3" json:"vm,omitempty"` // whose it is; absent: that of the one record that lists it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6257,6 +6258,13 @@ func (x *DropRequest) GetDigest() string {
 		return x.Digest
 	}
 	return ""
+}
+
+func (x *DropRequest) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
 }
 
 type DropResponse struct {
@@ -9742,9 +9750,10 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04more\x18\x05 \x01(\rR\x04more\"5\n" +
 	"\aBadPart\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"%\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"I\n" +
 	"\vDropRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\"(\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\"\n" +
+	"\x02vm\x18\x02 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\"(\n" +
 	"\fDropResponse\x12\x18\n" +
 	"\awarning\x18\x01 \x01(\tR\awarning\"K\n" +
 	"\fPruneRequest\x12\"\n" +
@@ -10293,187 +10302,188 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	4,   // 62: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
 	63,  // 63: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
 	70,  // 64: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	4,   // 65: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	75,  // 66: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	4,   // 67: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	78,  // 68: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	4,   // 69: godwit.node.v1.LogRequest.vm:type_name -> godwit.node.v1.VM
-	82,  // 70: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
-	83,  // 71: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
-	82,  // 72: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
-	4,   // 73: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	118, // 74: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	119, // 75: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 76: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
-	4,   // 77: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	120, // 78: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 79: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	118, // 80: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	120, // 81: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 82: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	121, // 83: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	4,   // 84: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	122, // 85: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	4,   // 86: godwit.node.v1.PeerTellRequest.vm:type_name -> godwit.node.v1.VM
-	123, // 87: godwit.node.v1.PeerTellRequest.tell:type_name -> godwit.machine.v1.TellRequest
-	4,   // 88: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	118, // 89: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 90: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	118, // 91: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 92: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	118, // 93: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	116, // 94: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	102, // 95: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	102, // 96: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	3,   // 97: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
-	3,   // 98: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	105, // 99: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 100: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	98,  // 101: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
-	109, // 102: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
-	105, // 103: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 104: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	105, // 105: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 106: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	115, // 107: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
-	105, // 108: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
-	14,  // 109: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	15,  // 110: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	17,  // 111: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	18,  // 112: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	19,  // 113: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	20,  // 114: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	23,  // 115: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	21,  // 116: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	22,  // 117: godwit.node.v1.Records.Place:input_type -> godwit.node.v1.PlaceRequest
-	24,  // 118: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	25,  // 119: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	29,  // 120: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	30,  // 121: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	26,  // 122: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	27,  // 123: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	31,  // 124: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	32,  // 125: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
-	33,  // 126: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
-	34,  // 127: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	36,  // 128: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	38,  // 129: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	47,  // 130: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	51,  // 131: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	53,  // 132: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	54,  // 133: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	56,  // 134: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	55,  // 135: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	29,  // 136: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	30,  // 137: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	14,  // 138: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	61,  // 139: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	64,  // 140: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	66,  // 141: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	68,  // 142: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	71,  // 143: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	32,  // 144: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
-	73,  // 145: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	76,  // 146: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	79,  // 147: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	98,  // 148: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	100, // 149: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	103, // 150: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	106, // 151: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
-	108, // 152: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
-	111, // 153: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
-	113, // 154: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
-	44,  // 155: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
-	42,  // 156: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
-	40,  // 157: godwit.node.v1.Node.ContainerImage:input_type -> godwit.node.v1.ContainerImageRequest
-	87,  // 158: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	89,  // 159: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	85,  // 160: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	85,  // 161: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	85,  // 162: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	85,  // 163: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	92,  // 164: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	93,  // 165: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	85,  // 166: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	95,  // 167: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	96,  // 168: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	97,  // 169: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	54,  // 170: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	53,  // 171: godwit.node.v1.Peer.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	55,  // 172: godwit.node.v1.Peer.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	94,  // 173: godwit.node.v1.Peer.Tell:input_type -> godwit.node.v1.PeerTellRequest
-	81,  // 174: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
-	7,   // 175: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 176: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 177: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 178: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 179: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 180: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 181: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 182: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 183: godwit.node.v1.Records.Place:output_type -> godwit.node.v1.Record
-	7,   // 184: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 185: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 186: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 187: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 188: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	28,  // 189: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 190: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	7,   // 191: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
-	7,   // 192: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
-	35,  // 193: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	37,  // 194: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	39,  // 195: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	48,  // 196: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	52,  // 197: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	57,  // 198: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	57,  // 199: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	57,  // 200: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	57,  // 201: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 202: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 203: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 204: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	62,  // 205: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	65,  // 206: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	67,  // 207: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	69,  // 208: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	72,  // 209: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	7,   // 210: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
-	74,  // 211: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	77,  // 212: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	80,  // 213: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	99,  // 214: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	101, // 215: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	104, // 216: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	107, // 217: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	110, // 218: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	112, // 219: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	114, // 220: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	45,  // 221: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
-	43,  // 222: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
-	41,  // 223: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
-	88,  // 224: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	90,  // 225: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	91,  // 226: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	86,  // 227: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	86,  // 228: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	120, // 229: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	124, // 230: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	125, // 231: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	126, // 232: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	127, // 233: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	128, // 234: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	86,  // 235: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	57,  // 236: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	57,  // 237: godwit.node.v1.Peer.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	57,  // 238: godwit.node.v1.Peer.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	129, // 239: godwit.node.v1.Peer.Tell:output_type -> godwit.machine.v1.TellResponse
-	84,  // 240: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
-	175, // [175:241] is the sub-list for method output_type
-	109, // [109:175] is the sub-list for method input_type
-	109, // [109:109] is the sub-list for extension type_name
-	109, // [109:109] is the sub-list for extension extendee
-	0,   // [0:109] is the sub-list for field type_name
+	4,   // 65: godwit.node.v1.DropRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 66: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	75,  // 67: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	4,   // 68: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	78,  // 69: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	4,   // 70: godwit.node.v1.LogRequest.vm:type_name -> godwit.node.v1.VM
+	82,  // 71: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
+	83,  // 72: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
+	82,  // 73: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
+	4,   // 74: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	118, // 75: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	119, // 76: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 77: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
+	4,   // 78: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	120, // 79: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 80: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	118, // 81: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	120, // 82: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 83: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	121, // 84: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	4,   // 85: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	122, // 86: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	4,   // 87: godwit.node.v1.PeerTellRequest.vm:type_name -> godwit.node.v1.VM
+	123, // 88: godwit.node.v1.PeerTellRequest.tell:type_name -> godwit.machine.v1.TellRequest
+	4,   // 89: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	118, // 90: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 91: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	118, // 92: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 93: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	118, // 94: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	116, // 95: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	102, // 96: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	102, // 97: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	3,   // 98: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
+	3,   // 99: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	105, // 100: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 101: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	98,  // 102: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	109, // 103: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	105, // 104: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 105: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	105, // 106: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 107: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	115, // 108: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	105, // 109: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	14,  // 110: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	15,  // 111: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	17,  // 112: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	18,  // 113: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	19,  // 114: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	20,  // 115: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	23,  // 116: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	21,  // 117: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	22,  // 118: godwit.node.v1.Records.Place:input_type -> godwit.node.v1.PlaceRequest
+	24,  // 119: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	25,  // 120: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	29,  // 121: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	30,  // 122: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	26,  // 123: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	27,  // 124: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	31,  // 125: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	32,  // 126: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
+	33,  // 127: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
+	34,  // 128: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	36,  // 129: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	38,  // 130: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	47,  // 131: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	51,  // 132: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	53,  // 133: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	54,  // 134: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	56,  // 135: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	55,  // 136: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	29,  // 137: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	30,  // 138: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	14,  // 139: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	61,  // 140: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	64,  // 141: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	66,  // 142: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	68,  // 143: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	71,  // 144: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	32,  // 145: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
+	73,  // 146: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	76,  // 147: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	79,  // 148: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	98,  // 149: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	100, // 150: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	103, // 151: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	106, // 152: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	108, // 153: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	111, // 154: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	113, // 155: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	44,  // 156: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
+	42,  // 157: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
+	40,  // 158: godwit.node.v1.Node.ContainerImage:input_type -> godwit.node.v1.ContainerImageRequest
+	87,  // 159: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	89,  // 160: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	85,  // 161: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	85,  // 162: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	85,  // 163: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	85,  // 164: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	92,  // 165: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	93,  // 166: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	85,  // 167: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	95,  // 168: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	96,  // 169: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	97,  // 170: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	54,  // 171: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	53,  // 172: godwit.node.v1.Peer.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	55,  // 173: godwit.node.v1.Peer.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	94,  // 174: godwit.node.v1.Peer.Tell:input_type -> godwit.node.v1.PeerTellRequest
+	81,  // 175: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
+	7,   // 176: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	16,  // 177: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 178: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 179: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 180: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 181: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 182: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 183: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 184: godwit.node.v1.Records.Place:output_type -> godwit.node.v1.Record
+	7,   // 185: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 186: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 187: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 188: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 189: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	28,  // 190: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 191: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 192: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	7,   // 193: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
+	35,  // 194: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	37,  // 195: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	39,  // 196: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	48,  // 197: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	52,  // 198: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	57,  // 199: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	57,  // 200: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	57,  // 201: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	57,  // 202: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 203: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 204: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 205: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	62,  // 206: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	65,  // 207: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	67,  // 208: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	69,  // 209: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	72,  // 210: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 211: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	74,  // 212: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	77,  // 213: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	80,  // 214: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	99,  // 215: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	101, // 216: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	104, // 217: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	107, // 218: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	110, // 219: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	112, // 220: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	114, // 221: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	45,  // 222: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
+	43,  // 223: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
+	41,  // 224: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
+	88,  // 225: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	90,  // 226: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	91,  // 227: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	86,  // 228: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	86,  // 229: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	120, // 230: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	124, // 231: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	125, // 232: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	126, // 233: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	127, // 234: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	128, // 235: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	86,  // 236: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	57,  // 237: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	57,  // 238: godwit.node.v1.Peer.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	57,  // 239: godwit.node.v1.Peer.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	129, // 240: godwit.node.v1.Peer.Tell:output_type -> godwit.machine.v1.TellResponse
+	84,  // 241: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
+	176, // [176:242] is the sub-list for method output_type
+	110, // [110:176] is the sub-list for method input_type
+	110, // [110:110] is the sub-list for extension type_name
+	110, // [110:110] is the sub-list for extension extendee
+	0,   // [0:110] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
