@@ -61,6 +61,10 @@ func (d *dying) Note(ctx context.Context, kind, key string, value []byte) error 
 	return d.dies(func() error { return d.Memory.Note(ctx, kind, key, value) })
 }
 
+func (d *dying) NoteOf(ctx context.Context, kind, key string) (value []byte, there bool, err error) {
+	return value, there, d.dies(func() error { value, there, err = d.Memory.NoteOf(ctx, kind, key); return err })
+}
+
 func (d *dying) Notes(ctx context.Context, kind, after string) (all []store.Note, err error) {
 	return all, d.dies(func() error { all, err = d.Memory.Notes(ctx, kind, after); return err })
 }

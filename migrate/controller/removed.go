@@ -156,9 +156,9 @@ func (s *Service) removed(ctx context.Context, uid string) (bool, error) {
 	if !ok {
 		return false, nil
 	}
-	all, err := notes.Notes(ctx, kindRemoved, "")
+	_, there, err := notes.NoteOf(ctx, kindRemoved, uid)
 	if err != nil {
 		return false, fmt.Errorf("look whether the record of VM uid %s was removed: %w", uid, err)
 	}
-	return slices.ContainsFunc(all, func(n store.Note) bool { return n.Key == uid }), nil
+	return there, nil
 }

@@ -75,6 +75,9 @@ func TestRemovedIsRemembered(t *testing.T) {
 type mum struct{ *storetest.Memory }
 
 func (mum) Note(context.Context, string, string, []byte) error { return errors.New("EIO") }
+func (mum) NoteOf(context.Context, string, string) ([]byte, bool, error) {
+	return nil, false, errors.New("EIO")
+}
 func (mum) Notes(context.Context, string, string) ([]store.Note, error) {
 	return nil, errors.New("EIO")
 }

@@ -193,12 +193,15 @@ func (s *Service) Ensure(ctx context.Context, req *nodev1.EnsureRequest) (*nodev
 		return transition.Ensure(st, req, uid)
 	}}
 	if req.GetUid() != "" || req.GetNode() != "" || req.GetPrefix() != "" || req.GetKeep() != 0 {
-		if err := s.unused(ctx, req); err != nil {
-			return nil, err
-		}
 		c.nodes = controllerOnly
 		if req.GetNode() != "" {
 			c.nodes = only(req.GetNode())
+		}
+		if err := authorize(ctx, c.nodes(transition.State{})); err != nil {
+			return nil, err
+		}
+		if err := s.unused(ctx, req); err != nil {
+			return nil, err
 		}
 	}
 	return s.update(ctx, c)
@@ -218,9 +221,9 @@ func (s *Service) unused(ctx context.Context, req *nodev1.EnsureRequest) error {
 	if id, err := uuid.Parse(uid); err != nil || id.String() != uid {
 		return refuse("it is no UUID")
 	}
-	why, err := s.used(ctx, req.GetVm(), []string{uid})
-	if err == nil && why[uid] != "" {
-		err = refuse(why[uid])
+	why, err := s.used(ctx, req.GetVm(), uid)
+	if err == nil && why != "" {
+		err = refuse(why)
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	etcd "go.etcd.io/etcd/client/v3"
 )
 
@@ -34,6 +35,20 @@ func (e *Etcd) NoteNew(ctx context.Context, kind, key string, value []byte) erro
 		return fmt.Errorf("note %s %s: %w", kind, key, err)
 	}
 	return nil
+}
+
+// NoteOf implements Notes.
+func (e *Etcd) NoteOf(ctx context.Context, kind, key string) (value []byte, there bool, err error) {
+	err = e.get(ctx, "notes", []string{kind + "/" + key}, func(found []*mvccpb.KeyValue) error {
+		for _, kv := range found {
+			value, there = kv.Value, true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("read note %s %s: %w", kind, key, err)
+	}
+	return value, there, nil
 }
 
 // Notes implements Notes.

@@ -40,6 +40,19 @@ func (b *Bolt) note(kind, key string, change func(*bolt.Bucket, []byte) error) e
 	return nil
 }
 
+// NoteOf implements Notes.
+func (b *Bolt) NoteOf(_ context.Context, kind, key string) (value []byte, there bool, err error) {
+	err = b.db.View(func(tx *bolt.Tx) error {
+		found := tx.Bucket(bucketNotes).Get(noteKey(kind, key))
+		value, there = slices.Clone(found), found != nil
+		return nil
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("read note %s %s: %w", kind, key, err)
+	}
+	return value, there, nil
+}
+
 // Notes implements Notes.
 func (b *Bolt) Notes(_ context.Context, kind, after string) (all []Note, err error) {
 	prefix, from := noteKey(kind, ""), noteKey(kind, after)

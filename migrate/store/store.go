@@ -61,6 +61,8 @@ type Notes interface {
 	// NoteNew makes value durable where there is no such note, else it changes nothing and
 	// answers ErrAlreadyExists.
 	NoteNew(ctx context.Context, kind, key string, value []byte) error
+	// NoteOf answers one, or that there is none.
+	NoteOf(ctx context.Context, kind, key string) (value []byte, there bool, err error)
 	// Notes answers those of a kind whose keys come after that one, ordered by key.
 	Notes(ctx context.Context, kind, after string) ([]Note, error)
 }

@@ -74,6 +74,18 @@ func (s *Store) NoteNew(ctx context.Context, kind, key string, value []byte) err
 	return nil
 }
 
+// NoteOf implements store.Notes.
+func (s *Store) NoteOf(ctx context.Context, kind, key string) (value []byte, there bool, err error) {
+	o, there, err := s.maps.get(ctx, noteName(kind, key))
+	if err != nil {
+		return nil, false, fmt.Errorf("read note %s %s: %w", kind, key, err)
+	}
+	if !there || o.Data[noteKind] != kind || o.Data[noteKey] != key {
+		return nil, false, nil
+	}
+	return o.BinaryData[noteValue], true, nil
+}
+
 // Notes implements store.Notes.
 func (s *Store) Notes(ctx context.Context, kind, after string) (all []store.Note, err error) {
 	list := func() *corev1.ConfigMapList { return &corev1.ConfigMapList{} }

@@ -196,6 +196,14 @@ func (m *Memory) NoteNew(_ context.Context, kind, key string, value []byte) erro
 	return nil
 }
 
+// NoteOf implements store.Notes.
+func (m *Memory) NoteOf(_ context.Context, kind, key string) (value []byte, there bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	value, there = m.notes[kind+"\x00"+key]
+	return slices.Clone(value), there, nil
+}
+
 // Notes implements store.Notes.
 func (m *Memory) Notes(_ context.Context, kind, after string) (all []store.Note, err error) {
 	m.mu.Lock()

@@ -42,6 +42,17 @@ func noted(t *testing.T, n store.Notes, kind, after string, want ...string) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("notes of %s after %q (-want +got):\n%s", kind, after, diff)
 	}
+	for i := 0; i < min(len(want), 20); i += 2 {
+		if value, there, err := n.NoteOf(t.Context(), kind, want[i]); err != nil || !there || string(value) != want[i+1] {
+			t.Errorf("note %s %s: %q, there %v, %v", kind, want[i], value, there, err)
+		}
+	}
+	for _, key := range []string{after, "none"} {
+		value, there, err := n.NoteOf(t.Context(), kind+"x", key)
+		if err != nil || there || len(value) > 0 {
+			t.Errorf("note %sx %q, which is none: %q, there %v, %v", kind, key, value, there, err)
+		}
+	}
 }
 
 // notes: the last value stands, for the next process too; a nil one removes it.
