@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -34,7 +35,7 @@ const (
 // A number is taken by making the note of that name, so that of several
 // controllers one has it, and none is left out.
 type events struct {
-	writing sync.Mutex // held over the store
+	writing turn.Turn // who numbers an event, until the store has it
 
 	mu    sync.Mutex
 	all   []*nodev1.MoveEvent // oldest first
@@ -45,7 +46,7 @@ type events struct {
 func eventKey(id uint64) string { return fmt.Sprintf("%020d", id) }
 
 func (l *events) open(ctx context.Context, notes store.Notes) error {
-	l.fresh = make(chan struct{})
+	l.fresh, l.writing = make(chan struct{}), turn.New()
 	if err := l.hear(ctx, notes); err != nil {
 		return err
 	}
@@ -148,8 +149,10 @@ func once(ev *nodev1.MoveEvent) string {
 // appends them.
 func (b *State) Append(ctx context.Context, ev *nodev1.MoveEvent) error {
 	l := &b.log
-	l.writing.Lock()
-	defer l.writing.Unlock()
+	if err := l.writing.Take(ctx); err != nil {
+		return fmt.Errorf("store event: wait for the one before: %w", err)
+	}
+	defer l.writing.Give()
 	ev = proto.CloneOf(ev)
 	ev.Id = 0
 	ev.UnixNano = b.now().UnixNano()

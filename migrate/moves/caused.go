@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/containerd/errdefs"
 
 	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/cluster"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -29,21 +31,59 @@ const (
 // caused are the types of events that cost the node which causes them a call, and change no record.
 var caused = []string{moves.Outlived, moves.NoCapacity, moves.Foreign}
 
+// turns are of the nodes that cause events: one call of each comes to the store, and the others of that node wait for
+// it. So no node has more than one place in the row.
+type turns struct {
+	mu sync.Mutex
+	of map[string]turn.Turn
+}
+
+func (t *turns) at(node string) turn.Turn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of == nil {
+		t.of = map[string]turn.Turn{}
+	}
+	if t.of[node] == nil {
+		t.of[node] = turn.New()
+	}
+	return t.of[node]
+}
+
 // append writes down an event that its source has caused.
 func (s *Service) append(ctx context.Context, ev *nodev1.MoveEvent) error {
-	s.appending.Lock()
-	defer s.appending.Unlock()
+	node := s.causing.at(ev.GetSource())
+	if err := node.Take(ctx); err != nil {
+		return fmt.Errorf("event %s of VM %s: wait for others of node %s: %w", ev.GetType(), key(ev.GetVm()),
+			ev.GetSource(), err)
+	}
+	defer node.Give()
 	n := 0
+	return s.appendNext(ctx, ev, &n)
+}
+
+// appendNext is append for the holder of its source's turn. It counts from n on, which may be more than there are: of
+// an event that is told again none is added. At the bound it counts anew.
+func (s *Service) appendNext(ctx context.Context, ev *nodev1.MoveEvent, n *int) error {
+	if *n == 0 || *n >= maxCaused {
+		*n = s.caused(ctx, ev.GetSource())
+	}
+	if *n >= maxCaused {
+		return fmt.Errorf("event %s of VM %s: node %s has caused %d of those that are remembered, which is the most: %w",
+			ev.GetType(), key(ev.GetVm()), ev.GetSource(), *n, errdefs.ErrResourceExhausted)
+	}
+	*n++
+	return s.Cluster.Append(ctx, ev)
+}
+
+// caused counts the events that are remembered and that a node has caused.
+func (s *Service) caused(ctx context.Context, node string) (n int) {
 	for _, was := range s.Cluster.Events(ctx, 0, 0) {
-		if was.GetSource() == ev.GetSource() && slices.Contains(caused, was.GetType()) {
+		if was.GetSource() == node && slices.Contains(caused, was.GetType()) {
 			n++
 		}
 	}
-	if n >= maxCaused {
-		return fmt.Errorf("event %s of VM %s: node %s has caused %d of those that are remembered, which is the most: %w",
-			ev.GetType(), key(ev.GetVm()), ev.GetSource(), n, errdefs.ErrResourceExhausted)
-	}
-	return s.Cluster.Append(ctx, ev)
+	return n
 }
 
 // Refused reports whether the controller takes an event no other time either.
@@ -52,14 +92,24 @@ func Refused(err error) bool {
 }
 
 // hear writes down what a node has done by itself, of VMs that have a record. What is refused holds up nothing that
-// comes after it; what fails is all told again.
+// comes after it; what fails is all told again. It takes no longer than tellWait: a heartbeat is to be answered.
 func (s *Service) hear(ctx context.Context, node string, all []*nodev1.MoveEvent) (refused error) {
 	if len(all) > MaxTold {
 		return fmt.Errorf("events of node %s: %d at once, at most %d: %w", node, len(all), MaxTold,
 			errdefs.ErrInvalidArgument)
 	}
+	if len(all) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellWait)
+	defer cancel()
+	own, n := s.causing.at(node), 0
+	if err := own.Take(ctx); err != nil {
+		return fmt.Errorf("events of node %s: wait for others of it: %w", node, err)
+	}
+	defer own.Give()
 	for _, said := range all {
-		switch err := s.hearOne(ctx, node, said); {
+		switch err := s.hearOne(ctx, node, said, &n); {
 		case Refused(err):
 			refused = cmp.Or(refused, err)
 		case err != nil:
@@ -69,7 +119,7 @@ func (s *Service) hear(ctx context.Context, node string, all []*nodev1.MoveEvent
 	return refused
 }
 
-func (s *Service) hearOne(ctx context.Context, node string, said *nodev1.MoveEvent) error {
+func (s *Service) hearOne(ctx context.Context, node string, said *nodev1.MoveEvent, n *int) error {
 	if kind := said.GetType(); kind != moves.Outlived && kind != moves.Foreign {
 		return fmt.Errorf("event %q of node %s: only the controller tells of that: %w", kind, node,
 			errdefs.ErrInvalidArgument)
@@ -82,5 +132,6 @@ func (s *Service) hearOne(ctx context.Context, node string, said *nodev1.MoveEve
 	if err != nil && (said.GetType() != moves.Foreign || !errdefs.IsNotFound(err)) { // pending deletions outlast their VM
 		return fmt.Errorf("event %s of node %s: %w", said.GetType(), node, err)
 	}
-	return s.append(ctx, &nodev1.MoveEvent{Type: said.GetType(), Vm: said.GetVm(), Reason: said.GetReason(), Source: node})
+	return s.appendNext(ctx, &nodev1.MoveEvent{Type: said.GetType(), Vm: said.GetVm(), Reason: said.GetReason(),
+		Source: node}, n)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -58,7 +57,7 @@ type Service struct {
 
 	Pull controller.Pull // empty: any
 
-	appending sync.Mutex // from the count of what a node has caused to the next one
+	causing turns
 }
 
 // Store is the store of the records as a whole.

@@ -27,7 +27,7 @@ const (
 	askBound = 15 * time.Second // of a node that is asked whether a VM fits it
 	askMore  = time.Second      // for those that may be better, once it fits one
 	askLimit = 16               // nodes at once
-	tellWait = 5 * time.Second  // of an event whose store is out of reach: the order is answered without it
+	tellWait = 5 * time.Second  // of events whose store is out of reach: the order or heartbeat is answered without them
 
 	maxReasons = 64 << 10 // bytes of what all nodes say together
 )
