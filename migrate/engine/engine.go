@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"godwit.dev/godwit/api/record"
+	"godwit.dev/godwit/internal/turn"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -157,7 +158,7 @@ func New(parts Parts, opts Options) *Engine {
 	life, cancel := context.WithCancel(context.Background())
 	c := &core{Parts: parts, opts: opts.withDefaults(), now: time.Now, prompt: promptBound}
 	e := &Engine{
-		core: c, rounds: newRounds(c), retention: newRetention(c), placement: &placement{core: c},
+		core: c, rounds: newRounds(c), retention: newRetention(c), placement: &placement{core: c, giving: turn.New()},
 		life: life, close: cancel, runs: map[string]*run{},
 	}
 	e.deletions, e.checkpoints = &deletions{core: c, operations: e, open: map[string]bool{}},

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/internal/turn"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -32,8 +33,8 @@ func waiting(err error) bool { return errors.As(err, new(*waitError)) }
 // placement decides which move begins, and which nodes VMs may come to.
 type placement struct {
 	*core
-	mu   sync.Mutex // one move takes a place at a time
-	last *view      // for those that wait; nil: not looked yet
+	giving turn.Turn // one move takes a place at a time
+	last   *view     // for those that wait; nil: not looked yet
 }
 
 // view is what moves that wait go by.
@@ -48,8 +49,10 @@ type view struct {
 func queue(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	op := rec.GetOperation()
 	p := e.placement
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.begin(ctx); err != nil {
+		return err
+	}
+	defer p.giving.Give()
 	for _, anew := range []bool{false, true} { // a place is given by what is true now
 		if err := p.turn(ctx, op, anew); err != nil {
 			return err
@@ -61,7 +64,15 @@ func queue(ctx context.Context, e *Engine, rec *nodev1.Record) error {
 	return e.advance(ctx, op, &nodev1.AdvanceRequest{Phase: nodev1.Phase_PHASE_PREPARING})
 }
 
-// turn answers nil if it is a move's turn, by what its nodes are and by the moves before it. p.mu is held.
+// begin waits for other moves that take their places.
+func (p *placement) begin(ctx context.Context) error {
+	if err := p.giving.Take(ctx); err != nil {
+		return fmt.Errorf("wait for the places of other moves: %w", err)
+	}
+	return nil
+}
+
+// turn answers nil if it is a move's turn, by what its nodes are and by the moves before it. The caller has begun.
 func (p *placement) turn(ctx context.Context, op *nodev1.Operation, anew bool) error {
 	now, err := p.look(ctx, anew)
 	if err != nil {
@@ -77,7 +88,7 @@ func (p *placement) turn(ctx context.Context, op *nodev1.Operation, anew bool) e
 }
 
 // look is one for all that wait: a drain has hundreds of moves wait, and each of them asks twice a
-// second. p.mu is held.
+// second. The caller has begun.
 func (p *placement) look(ctx context.Context, anew bool) (*view, error) {
 	if g := p.last; g != nil && !anew && time.Since(g.at) < queueInterval/2 {
 		return g, nil

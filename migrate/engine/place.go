@@ -153,7 +153,9 @@ func (e *Engine) seen(ctx context.Context, rec *nodev1.Record) error {
 
 // mayBegin has a move wait for its turn before it has a place: its pod would hold room that moves before it need.
 func (p *placement) mayBegin(ctx context.Context, op *nodev1.Operation) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.begin(ctx); err != nil {
+		return err
+	}
+	defer p.giving.Give()
 	return p.turn(ctx, op, false)
 }
