@@ -42,6 +42,9 @@ func TestMakeInstall(t *testing.T) {
 	if err != nil || !strings.Contains(string(unit), "ExecStart=/opt/godwit/bin/godwitd ") {
 		t.Errorf("the unit starts another program: %v\n%s", err, unit)
 	}
+	if !strings.Contains(string(unit), " remote-fs.target ") { // a registry.layout may be there
+		t.Errorf("the unit starts before network file systems are mounted:\n%s", unit)
+	}
 	if out := command(t, "", filepath.Join(dir, "/opt/godwit/bin/godwit"), "version"); !strings.HasPrefix(out, "godwit ") {
 		t.Errorf("godwit version: %s", out)
 	}

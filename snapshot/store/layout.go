@@ -191,8 +191,10 @@ func dropTag(index *v1.Index, tag string) {
 }
 
 func (l *Layout) init() error {
-	if err := l.claim(); err != nil {
-		return err
+	if l.root != nil {
+		if err := l.root.check(); err != nil {
+			return err
+		}
 	}
 	dir := filepath.Join(l.dir, "blobs", digest.SHA256.String())
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -45,7 +45,7 @@ func (r *root) below(dir string) bool {
 	return strings.HasPrefix(filepath.Clean(dir), strings.TrimSuffix(r.dir, "/")+"/")
 }
 
-// known compares the directory with the note. Fresh: this node has stored nothing there so far.
+// known compares the directory with the note. Fresh: this node has used no snapshot there so far.
 func (r *root) known() (mark string, fresh bool, err error) {
 	note, err := readMark(r.note)
 	fresh = errors.Is(err, fs.ErrNotExist)
@@ -60,12 +60,24 @@ func (r *root) known() (mark string, fresh bool, err error) {
 	case lacks && fresh, mark != "" && (fresh || note == mark):
 		return mark, fresh, nil
 	}
-	return "", false, fmt.Errorf("%s is not the directory that this node has stored snapshots in: its file %s is "+
-		"missing, or another one. To go on, mount the file system that was there. If the directory was made anew, remove "+
+	return "", false, fmt.Errorf("%s is not the directory that this node has used: its file %s is missing, or another "+
+		"one. To go on, mount the file system that was there. If the directory that is there now is the right one, remove "+
 		"%s: %w", r.dir, rootMark, r.note, errdefs.ErrUnavailable)
 }
 
-// claim is called before something is stored below the directory. The first node to do so marks it, and each node
+// check is asked before anything is written below the directory, which may be a mere question for a right: it marks
+// and notes nothing.
+func (r *root) check() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.marked {
+		return nil
+	}
+	_, _, err := r.known()
+	return err
+}
+
+// claim is called before a snapshot is stored below the directory. The first node to do so marks it, and each node
 // notes the mark: the directory counts as the same only with that.
 func (r *root) claim() error {
 	r.mu.Lock()
@@ -83,15 +95,19 @@ func (r *root) claim() error {
 		}
 	}
 	if fresh {
-		if err := os.MkdirAll(filepath.Dir(r.note), 0o700); err != nil {
-			return err
-		}
-		if err := replaceSynced(r.note, mark); err != nil {
+		if err := r.keep(mark); err != nil {
 			return err
 		}
 	}
 	r.marked = true
 	return nil
+}
+
+func (r *root) keep(mark string) error {
+	if err := os.MkdirAll(filepath.Dir(r.note), 0o700); err != nil {
+		return err
+	}
+	return replaceSynced(r.note, mark)
 }
 
 // mark marks the directory, under a lock that other nodes honour: what one of them has written counts.
@@ -155,17 +171,11 @@ func openLayout(dir string, cfg Config) (Store, error) {
 	return l, nil
 }
 
-// Claim prepares a store for what is about to be stored, while this process reaches more than the repository.
+// Claim prepares a store for a snapshot, while this process reaches more than the repository. Nothing else does: what
+// is pushed without it may be a question for a right, which is asked before any file system is mounted.
 func Claim(st Store) error {
-	if l, ok := st.(*Layout); ok {
-		return l.claim()
+	if l, ok := st.(*Layout); ok && l.root != nil {
+		return fileError("put", Manifest("*"), l.root.claim())
 	}
 	return nil
-}
-
-func (l *Layout) claim() error {
-	if l.root == nil {
-		return nil
-	}
-	return fileError("put", Manifest("*"), l.root.claim())
 }

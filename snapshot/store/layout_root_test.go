@@ -31,12 +31,29 @@ func (n rootNode) open(uid string) (store.Store, error) {
 	return store.Open(store.ConfigOf(n.cfg, store.LayoutPrefix+filepath.Join(n.cfg.Registry.Layout, uid)))
 }
 
+// put stores something, as a push does.
 func (n rootNode) put(uid string) error {
+	st, err := n.open(uid)
+	if err == nil {
+		err = store.Claim(st)
+	}
+	if err != nil {
+		return err
+	}
+	return n.write(st)
+}
+
+// ask has the store take something, as a question for rights does.
+func (n rootNode) ask(uid string) error {
 	st, err := n.open(uid)
 	if err != nil {
 		return err
 	}
-	data := []byte(uid)
+	return n.write(st)
+}
+
+func (n rootNode) write(st store.Store) error {
+	data := []byte("x")
 	return st.Put(n.t.Context(), store.Blob(digest.FromBytes(data)), store.Bytes(data, digest.FromBytes(data)))
 }
 
@@ -80,8 +97,10 @@ func TestRootThatIsNotMounted(t *testing.T) {
 			}
 		}
 		for uid, n := range map[string]rootNode{rootUID: a, "fd0c4b1e-5c2a-4a37-a3c7-54b1a9a2d0f3": b, "golden": a} {
-			if err := n.put(uid); !errdefs.IsUnavailable(err) {
-				t.Errorf("put below a directory that is not mounted: %v", err)
+			for verb, call := range map[string]func(string) error{"put": n.put, "ask": n.ask} {
+				if err := call(uid); !errdefs.IsUnavailable(err) {
+					t.Errorf("%s below a directory that is not mounted: %v", verb, err)
+				}
 			}
 		}
 		if err := a.tags(); !errdefs.IsUnavailable(err) {
@@ -95,8 +114,30 @@ func TestRootThatIsNotMounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	move(away, root)
-	if err := a.put("doctor"); err != nil {
-		t.Errorf("put after it was mounted again: %v", err)
+	if err := a.ask("doctor"); err != nil {
+		t.Errorf("ask after it was mounted again: %v", err)
+	}
+}
+
+// A question is asked before the file system is mounted, as at the start of the host. It makes no directory the node's.
+func TestRootThatWasAskedOnly(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root")
+	a, b := newRootNode(t, root), newRootNode(t, root)
+	for _, uid := range []string{"doctor", rootUID} {
+		if err := a.ask(uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Rename(root, root+".below"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.put(rootUID); err != nil { // into what is mounted now
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := a.put(rootUID); err != nil {
+			t.Errorf("put into what was mounted after a question: %v", err)
+		}
 	}
 }
 
@@ -132,6 +173,9 @@ func TestRootOfAnotherPrefix(t *testing.T) {
 	data := []byte("x")
 	put := func() error {
 		st, err := store.Open(store.ConfigOf(n.cfg, repository))
+		if err == nil {
+			err = store.Claim(st)
+		}
 		if err != nil {
 			return err
 		}
