@@ -9,13 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -191,6 +195,82 @@ func TestNodeDiesAfterAHibernate(t *testing.T) {
 			t.Errorf("order %s has failed: %s", op.Name, op.Status.Reason)
 		}
 	}
+}
+
+// longAgo has the open operation of a VM be committed an hour ago.
+func (w *world) longAgo(vm *nodev1.VM) {
+	w.t.Helper()
+	st, err := store.Open(server.REST(), apitest.System)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	state, err := st.Load(w.t.Context(), vm, transition.Asked{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	rec := proto.CloneOf(state.Record)
+	rec.Operation.CommittedUnixNano = time.Now().Add(-time.Hour).UnixNano()
+	if _, err := st.Apply(w.t.Context(), vm, rec.GetVersion(), transition.Change{Record: rec,
+		Under: state.Store.GetVersion()}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// sleptAt has the VM of a Sandbox sleep at a node that dies before it has cleaned up.
+func (w *world) sleptAt(node, uid string) {
+	w.t.Helper()
+	vm := vmNamed(pods.SandboxRecord("default", uid))
+	rec := w.owned(uid, "is there", func(*nodev1.Record) bool { return true })
+	w.hang(nodev1.Phase_PHASE_CLEANING, true)
+	if _, err := w.records.Open(w.t.Context(), &nodev1.OpenRequest{Vm: vm, Uid: uid, Operation: &nodev1.Operation{
+		Id: "stop-" + node + uid, Kind: nodev1.Kind_KIND_HIBERNATE, Attempt: 1, Generation: rec.GetGeneration(),
+		Source: node, Managed: true, Repository: "r/" + uid, Tag: "t-" + node}}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.owned(uid, "sleeps", func(rec *nodev1.Record) bool {
+		return rec.GetOperation().GetPhase() == nodev1.Phase_PHASE_CLEANING
+	})
+	w.dies(node)
+	w.hang(nodev1.Phase_PHASE_CLEANING, false)
+	w.longAgo(vm)
+}
+
+// A node is gone for long before it has cleaned up after a hibernate, and no one vouches for it: its Node may
+// be deleted. What slept wakes elsewhere, also with another order of it that waits, and ends with its object.
+func TestNodeIsGoneAfterAHibernate(t *testing.T) {
+	installSandboxes(t)
+	w := newWorld(t)
+	w.create("gone-asleep")
+	s := w.sandbox("gone-asleep")
+	uid := string(s.GetUID())
+	pod := w.awake(s, "b")
+	w.hang(nodev1.Phase_PHASE_CLEANING, true)
+	w.wants("gone-asleep", `"operatingMode":"Hibernated"`)
+	w.phase("gone-asleep", nodev1.Kind_KIND_HIBERNATE, nodev1.Phase_PHASE_CLEANING)
+	w.ordered("gone-asleep", "gone-nightly", v1alpha1.KindCheckpoint)
+	w.says("gone-nightly", v1alpha1.MigrationPending, "of this VM ends first")
+	w.dies("a")
+	w.longAgo(vmNamed("default.gone-asleep"))
+	w.wants("gone-asleep", `"operatingMode":"Running"`)
+	w.hang(nodev1.Phase_PHASE_CLEANING, false)
+	w.until("gone-asleep", "runs on node b", func(vm *v1alpha1.VirtualMachine) bool {
+		return vm.Status.Phase == v1alpha1.VMRunning && vm.Status.Owner.Node == "b"
+	})
+	w.says("gone-nightly", v1alpha1.MigrationFailed, "the VM sleeps")
+
+	w.sleptAt("b", uid)
+	w.gone(pod)
+	pod = w.bound(podOf(s, "gone-asleep"), "c")
+	w.comes(pod, "c", uid)
+	w.sleptAt("c", uid)
+	w.gone(pod)
+	if err := w.api.Delete(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	apitest.Eventually(t, "the record ends with its Sandbox", func() (bool, error) {
+		_, err := w.records.Get(t.Context(), &nodev1.GetRequest{Vm: vmNamed(pods.SandboxRecord("default", uid))})
+		return errdefs.IsNotFound(err), err
+	})
 }
 
 // A node dies while a VM wakes there. The pod there holds the name of the next one, and its kubelet never says that it

@@ -38,7 +38,7 @@ type Operation struct {
 }
 
 // NextOperation decides what is done next of an order. A wake of a VM that sleeps waits for no node that has still to
-// clean up, and does not.
+// clean up, and does not. Another order for such a VM fails, as it does once the clean-up is done.
 func NextOperation(o Operation) Action {
 	op := o.Object
 	switch {
@@ -61,7 +61,10 @@ func NextOperation(o Operation) Action {
 	}
 	open := o.Record.GetOperation()
 	silent, left := unreleased(open, o.Now)
-	if open != nil && !(op.Spec.Kind == v1alpha1.KindWake && durable(o.Record, o.Fenced, silent)) {
+	switch asleep := durable(o.Record, o.Fenced, silent); {
+	case asleep && op.Spec.Kind != v1alpha1.KindWake: // else the wake waits for it, and it for a source that may be gone
+		return refuse(ReasonVMSleeps, "the VM sleeps: of such a VM a wake alone can be ordered")
+	case open != nil && !asleep:
 		waits := wait(ReasonOperation, "operation "+open.GetId()+" of this VM ends first")
 		waits.After = left
 		return waits
@@ -104,8 +107,7 @@ func (o Operation) lost() Action {
 	case !o.Fenced, o.Record.GetOwner().GetNode() == "":
 		return Action{Do: None}
 	case o.VM.Spec.OnNodeLoss == v1alpha1.NodeLossRestore:
-		return wait(ReasonNodeLost, fmt.Sprintf("node %s is lost: the VM wakes elsewhere first, from its newest snapshot",
-			node))
+		return wait(ReasonNodeLost, restores(node))
 	default:
 		return refuse(ReasonNodeLost, strands(node))
 	}

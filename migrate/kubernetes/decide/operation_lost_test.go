@@ -32,6 +32,7 @@ func TestOrdersOfALostNode(t *testing.T) {
 	}
 	waits := want{do: decide.None, waits: decide.ReasonOperation}
 	strands := want{do: decide.None, waits: decide.ReasonNodeLost, refused: true}
+	sleeps := want{do: decide.None, waits: decide.ReasonVMSleeps, refused: true}
 	for name, test := range map[string]struct {
 		kind   v1alpha1.OperationKind
 		change func(*decide.VM)
@@ -53,8 +54,12 @@ func TestOrdersOfALostNode(t *testing.T) {
 			cleaning), notFenced, longAgo), want{do: decide.Order, detail: "Wake "}, ""},
 		"it has just slept": {v1alpha1.KindWake, both(drivenBy(asleep, nodev1.Kind_KIND_HIBERNATE, cleaning), notFenced),
 			waits, "op1"},
-		"it has slept, and no wake is ordered": {v1alpha1.KindMigrate, drivenBy(asleep, nodev1.Kind_KIND_HIBERNATE,
-			cleaning), waits, "op1"},
+		"it has slept, and is to move": {v1alpha1.KindMigrate, drivenBy(asleep, nodev1.Kind_KIND_HIBERNATE, cleaning),
+			sleeps, "a wake alone"},
+		"it has slept for long, and is to be saved": {v1alpha1.KindCheckpoint, both(drivenBy(asleep,
+			nodev1.Kind_KIND_HIBERNATE, cleaning), notFenced, longAgo), sleeps, "a wake alone"},
+		"it has just slept, and is to be saved": {v1alpha1.KindCheckpoint, both(drivenBy(asleep,
+			nodev1.Kind_KIND_HIBERNATE, cleaning), notFenced), waits, "op1"},
 		"it wakes there": {v1alpha1.KindHibernate, drivenBy(asleep, nodev1.Kind_KIND_WAKE, sending), waits, "op1"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -150,20 +150,29 @@ func (o Resolve) comes() (Resolved, Action, error) {
 		return Resolved{}, Action{}, o.refused(errdefs.ErrFailedPrecondition, format, args...)
 	}
 	rec := o.Record
+	silent, _ := unreleased(rec.GetOperation(), o.Now)
 	switch {
 	case o.Fenced && SandboxAt(rec) != o.Node:
 		return o.lost()
+	case durable(rec, false, silent) && SandboxAt(rec) != o.Node:
+		return o.wakes()
 	case rec.GetOperation() != nil:
 		return o.arrives(rec.GetOperation())
 	case record.IsLost(rec):
 		return fail("its state is lost: delete the Sandbox")
 	case rec.GetOwner().GetDigest() != "":
-		return Resolved{}, Action{Do: Order, Operation: pods.WakeFor(string(o.Pod.UID), rec.GetVersion()), Node: o.Node}, nil
+		return o.wakes()
 	case rec.GetOwner().GetNode() != "" && rec.GetOwner().GetNode() != o.Node:
 		return fail("node %s has the VM, and has not said that it has ended there",
 			rec.GetOwner().GetNode())
 	}
 	return o.isVM(), Action{Do: None}, nil
+}
+
+// wakes is a pod that its VM, which sleeps, comes into.
+func (o Resolve) wakes() (Resolved, Action, error) {
+	id := pods.WakeFor(string(o.Pod.UID), o.Record.GetVersion())
+	return Resolved{}, Action{Do: Order, Operation: id, Node: o.Node}, nil
 }
 
 // SandboxAt is the node whose loss keeps a VM from a wake elsewhere, and its record from its end; empty: none does.
@@ -232,6 +241,7 @@ func untouched(rec *nodev1.Record) bool {
 func NextSandboxEnd(o SandboxEnd) Action {
 	rec := o.Record
 	op, owner := rec.GetOperation(), rec.GetOwner()
+	silent, _ := unreleased(op, o.Now)
 	switch {
 	case !pods.OfSandbox(rec):
 		return Action{Do: None}
@@ -241,7 +251,7 @@ func NextSandboxEnd(o SandboxEnd) Action {
 		return wait(ReasonStarting, "it does not say yet which Sandbox it is of")
 	case o.Sandbox != nil && o.Sandbox.UID == rec.GetUid():
 		return Action{Do: None}
-	case o.Fenced: // and with the node whatever of it is open
+	case o.Fenced, durable(rec, false, silent): // and with the node whatever of it is open
 		return Action{Do: OrderGiveUp, Node: SandboxAt(rec)}
 	case op != nil && pods.Arriving(op) && !op.GetCancelled():
 		return Action{Do: OrderAbort, Operation: op.GetId()}

@@ -49,6 +49,10 @@ func (o VM) stranded(next Action) Action {
 	return wait(ReasonNodeLost, strands(SandboxAt(o.Record)))
 }
 
+func restores(node string) string {
+	return fmt.Sprintf("node %s is lost: the VM wakes elsewhere first, from its newest snapshot", node)
+}
+
 func strands(node string) string {
 	return fmt.Sprintf("node %s is lost, and has the VM. To wake it from its newest snapshot: set spec.onNodeLoss to %s",
 		node, v1alpha1.NodeLossRestore)
