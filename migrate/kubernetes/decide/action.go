@@ -96,6 +96,7 @@ const (
 	ReasonEngineMissing      Reason = "EngineMissing"
 	ReasonUnschedulable      Reason = "Unschedulable"
 	ReasonInvalid            Reason = "Invalid"
+	ReasonRefused            Reason = "Refused" // an order, by the engine
 	ReasonLost               Reason = "Lost"
 	ReasonEnded              Reason = "Ended"
 	ReasonDeleteRefused      Reason = "DeleteRefused"

@@ -25,6 +25,7 @@ type Eviction struct {
 	Grace  *int64 // seconds that the eviction asks for; nil: the pod's own
 
 	Engine   bool
+	Fenced   bool  // as in VM
 	OnStop   bool  // the nodes' shims hibernate at a stop
 	MinGrace int64 // seconds that a hibernate at a stop needs
 }
@@ -118,6 +119,12 @@ func (o Eviction) movesAway() Answer {
 			return Answer{Message: fmt.Sprintf("%s is %s", ofOrder(op), orPending(op.Status.Phase))}
 		}
 	}
+	if o.Fenced { // no move would begin
+		if o.VM.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
+			return Answer{Message: restores(SandboxAt(o.Record))}
+		}
+		return Answer{Message: strands(SandboxAt(o.Record))}
+	}
 	if o.stays() {
 		return o.stops()
 	}
@@ -145,17 +152,18 @@ func (o Eviction) stays() bool {
 	for i := range o.Orders {
 		op := &o.Orders[i]
 		if strings.HasPrefix(op.Name, EvictionOrder(o.VM, o.Record)) && op.Status.Phase == v1alpha1.MigrationFailed &&
-			op.Status.Class == class("") && !unbegun(op) {
+			op.Status.Class == class("") && judged(op) {
 			return true
 		}
 	}
 	return false
 }
 
-// unbegun: the order came to nothing for want of the VM's record. That says nothing of whether the VM moves.
-func unbegun(op *v1alpha1.VMOperation) bool {
+// judged: the records know the order, or the engine has refused it. Others come to nothing for want of a record, of a
+// node or of a VM that is awake. That says nothing of whether the VM moves.
+func judged(op *v1alpha1.VMOperation) bool {
 	c := meta.FindStatusCondition(op.Status.Conditions, CondProgressing)
-	return c != nil && (c.Reason == string(ReasonRecordOfAnother) || c.Reason == string(ReasonRecordMissing))
+	return op.Status.ID != "" || c != nil && c.Reason == string(ReasonRefused)
 }
 
 func orPending(phase v1alpha1.MigrationPhase) v1alpha1.MigrationPhase {

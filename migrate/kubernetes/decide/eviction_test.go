@@ -36,8 +36,12 @@ func TestNextEviction(t *testing.T) {
 			ordered("op1")(o)
 			o.Record.Operation = op
 		}, says: "VMOperation shop-evict-g3-0 is Transferring"},
-		"a move has shown that it cannot": {change: failed("failed precondition"), allow: true},
-		"a move has failed by chance":     {change: failed("unavailable"), order: true},
+		"a move has shown that it cannot":         {change: failed("failed precondition"), allow: true},
+		"the engine has refused a move":           {change: refusedFor(decide.ReasonRefused), allow: true},
+		"a move was not begun: its node was lost": {change: refusedFor(decide.ReasonNodeLost), order: true},
+		"a move was not begun: the VM slept":      {change: refusedFor(decide.ReasonVMSleeps), order: true},
+		"a move was not begun: no such VM":        {change: refusedFor(decide.ReasonInvalid), order: true},
+		"a move has failed by chance":             {change: failed("unavailable"), order: true},
 		"a move of a generation before": {change: func(o *decide.Eviction) {
 			failed("failed precondition")(o)
 			o.Orders[0].Name = "vm-evict-g2-0"
@@ -56,6 +60,7 @@ func TestNextEviction(t *testing.T) {
 		}, says: "20 s, and a hibernate needs 30 s"},
 		"it moves asleep alone": {change: func(o *decide.Eviction) { o.VM.Spec.Migration.Lane = v1alpha1.LaneCold },
 			allow: true},
+		"its node is lost":    {change: func(o *decide.Eviction) { o.Fenced = true }, says: "node a is lost"},
 		"no engine":           {change: func(o *decide.Eviction) { o.Engine = false }, says: "no engine"},
 		"records unavailable": {change: unread, says: "etcd is away"},
 		"the pod cannot be read": {change: func(o *decide.Eviction) {
@@ -115,7 +120,17 @@ func ordered(id types.UID) func(*decide.Eviction) {
 func failed(class string) func(*decide.Eviction) {
 	return func(o *decide.Eviction) {
 		o.Orders = []v1alpha1.VMOperation{{ObjectMeta: metav1.ObjectMeta{Name: "vm-evict-g3-0", UID: "o9"},
-			Status: v1alpha1.VMOperationStatus{Phase: v1alpha1.MigrationFailed, Class: class}}}
+			Status: v1alpha1.VMOperationStatus{Phase: v1alpha1.MigrationFailed, Class: class, ID: "o9"}}}
+	}
+}
+
+// refusedFor is a move that an eviction has ordered, and that was not begun.
+func refusedFor(why decide.Reason) func(*decide.Eviction) {
+	return func(o *decide.Eviction) {
+		failed("failed precondition")(o)
+		o.Orders[0].Status.ID = ""
+		o.Orders[0].Status.Conditions = []metav1.Condition{{Type: decide.CondProgressing, Status: metav1.ConditionFalse,
+			Reason: string(why)}}
 	}
 }
 

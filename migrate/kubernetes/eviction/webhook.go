@@ -101,7 +101,7 @@ func (w Webhook) observe(ctx context.Context, req *admissionv1.AdmissionRequest)
 	case vm.Unread != nil:
 		o.Unread = vm.Unread
 	case there && vm.Object.UID == owner.UID:
-		o.VM, o.Set, o.Record, o.Orders = vm.Object, vm.Set, vm.Record, vm.Orders
+		o.VM, o.Set, o.Record, o.Orders, o.Fenced = vm.Object, vm.Set, vm.Record, vm.Orders, vm.Fenced
 	default:
 		// Its object was deleted without its finalizer, and the VM may run.
 		o.Unread = fmt.Errorf("its VirtualMachine %s is gone: delete the pod to end the VM", owner.Name)

@@ -79,7 +79,7 @@ func (r operations) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	case errdefs.IsUnavailable(err):
 		next = decide.Action{Do: decide.None, Waits: decide.ReasonOperation, Message: err.Error(), After: unavailable}
 	case refused(err):
-		next = decide.Action{Do: decide.None, Refused: true, Waits: decide.ReasonInvalid, Message: err.Error()}
+		next = decide.Action{Do: decide.None, Refused: true, Waits: decide.ReasonRefused, Message: err.Error()}
 	default:
 		return result(next, err)
 	}
