@@ -333,37 +333,6 @@ func ended(own []corev1.Pod, before uint64) *corev1.Pod {
 	return nil
 }
 
-// end is what a deleted VirtualMachine waits for.
-func (o VM) end() Action {
-	rec := o.Record
-	lost := o.Engine && (o.Fenced || o.slept()) // nothing of it runs on its node
-	if op := rec.GetOperation(); op != nil && !lost {
-		switch {
-		case !pods.Arriving(op) || op.GetCancelled():
-			return wait(ReasonOperation, "operation "+op.GetId()+" ends first")
-		case !o.Engine:
-			return missing("to call operation " + op.GetId() + " off")
-		}
-		return Action{Do: OrderAbort, Operation: op.GetId()}
-	}
-	for i := range o.Pods {
-		pod := &o.Pods[i]
-		if metav1.IsControlledBy(pod, o.Object) {
-			return o.deletePod(pod)
-		}
-	}
-	switch {
-	case o.setLives() && (rec.GetOwner().GetNode() == "" || o.Fenced), rec == nil: // the next object has it
-		return Action{Do: DropFinalizer}
-	case lost: // and whatever of it is open
-		return Action{Do: OrderGiveUp, Node: SandboxAt(rec)}
-	case rec.GetOwner().GetNode() != "":
-		return wait(ReasonNodeSilent, fmt.Sprintf("node %s has not said yet that the VM has ended there",
-			rec.GetOwner().GetNode()))
-	}
-	return Action{Do: RemoveRecord}
-}
-
 // deletePod deletes a pod once; what holds it afterwards is its shim.
 func (o VM) deletePod(pod *corev1.Pod) Action {
 	if pod.DeletionTimestamp != nil {

@@ -65,6 +65,36 @@ func TestDeletedVM(t *testing.T) {
 	want{do: decide.None, waits: decide.ReasonEngineMissing, refused: true}.check(t, decide.NextVM(o))
 }
 
+// The pod of a deleted VM at a fenced node ends at once, and holds nothing up: no kubelet says that it has ended.
+func TestDeletedVMAtAFencedNode(t *testing.T) {
+	atOnce := func(o *decide.VM) { o.Pods[0].DeletionGracePeriodSeconds = new(int64) }
+	elsewhere := func(o *decide.VM) { o.Pods[0].Spec.NodeName = "b" }
+	for name, test := range map[string]struct {
+		change func(*decide.VM)
+		want   want
+		atOnce bool
+	}{
+		"its pod is there": {fenced, want{do: decide.DeletePod, detail: "vm-g3-a0"}, true},
+		"its pod ends": {both(fenced, func(o *decide.VM) { ending(&o.Pods[0]) }),
+			want{do: decide.DeletePod, detail: "vm-g3-a0"}, true},
+		"a finalizer holds its pod": {both(fenced, atOnce, func(o *decide.VM) { ending(&o.Pods[0]) }),
+			want{do: decide.OrderGiveUp, detail: "a"}, false},
+		"its pod is elsewhere": {both(fenced, elsewhere), want{do: decide.DeletePod, detail: "vm-g3-a0"}, false},
+		"its pod ends elsewhere": {both(fenced, elsewhere, func(o *decide.VM) { ending(&o.Pods[0]) }),
+			want{do: decide.None, waits: decide.ReasonPodsAlive}, false},
+		"nobody vouches": {func(*decide.VM) {}, want{do: decide.DeletePod, detail: "vm-g3-a0"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			next := decide.NextVM(world(test.change, deleted))
+			if test.want.check(t, next); next.AtOnce != test.atOnce {
+				t.Errorf("at once: %t", next.AtOnce)
+			}
+		})
+	}
+}
+
+func fenced(o *decide.VM) { o.Fenced = true }
+
 // What happens to objects in the wild makes no second VM, and gives no state up.
 func TestObjectsInTheWild(t *testing.T) {
 	another := func(owner *nodev1.Owner) func(*decide.VM) {
