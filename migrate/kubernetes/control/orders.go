@@ -215,7 +215,7 @@ func (o Orders) silent(lost string) error {
 	case err != nil && !errdefs.IsNotFound(err):
 		return err
 	case node.GetUp():
-		return fmt.Errorf("the node answers: stop it, or take its taint away: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("stop it, or take its taint away: %w", operator.ErrNodeAnswers)
 	}
 	return nil
 }

@@ -53,3 +53,19 @@ func TestTellsAtTheOwner(t *testing.T) {
 		t.Errorf("without a leader: %v", err)
 	}
 }
+
+// beating is a node that sends heartbeats.
+type beating struct{ told }
+
+func (*beating) Node(name string) (*nodev1.NodeInfo, error) {
+	return &nodev1.NodeInfo{Name: name, Up: true}, nil
+}
+
+// No VM is given up with a node that sends heartbeats.
+func TestGivesNothingUpAtANodeThatAnswers(t *testing.T) {
+	rec := &nodev1.Record{Owner: &nodev1.Owner{Node: "b"}}
+	if err := (Orders{Peers: &beating{}}).GiveUp(t.Context(), rec); !errors.Is(err, operator.ErrNodeAnswers) ||
+		!errdefs.IsFailedPrecondition(err) {
+		t.Errorf("answered %v", err)
+	}
+}

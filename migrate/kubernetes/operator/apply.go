@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -58,7 +59,11 @@ func (b base) apply(ctx context.Context, o decide.VM, next decide.Action) error 
 	if next.Do == decide.None {
 		return nil
 	}
-	if err := b.do(ctx, o, next); err != nil {
+	err := b.do(ctx, o, next)
+	if next.Do == decide.OrderGiveUp && !o.Fenced && errors.Is(err, ErrNodeAnswers) {
+		return nil // no one has called it lost, and its status says what hangs there
+	}
+	if err != nil {
 		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			b.events.Eventf(vm, nil, corev1.EventTypeWarning, string(next.Do)+"Failed", string(next.Do), "%s", err.Error())
 		}

@@ -27,7 +27,8 @@ type Engine interface {
 	// Recover wakes a VM from its newest snapshot. Its node is lost, and somebody vouches that nothing runs there.
 	// Of the order it takes the record, and the id and the node if they are set.
 	Recover(ctx context.Context, order Order) error
-	// GiveUp ends the record of a VM together with its node. That is lost, and somebody vouches that nothing runs there.
+	// GiveUp ends the record of a VM together with its node. That is lost, and somebody vouches that nothing runs there,
+	// or the VM sleeps. ErrNodeAnswers: it is not lost.
 	GiveUp(ctx context.Context, rec *nodev1.Record) error
 	// Tell has the workload of a VM that runs see that a snapshot of it is Ready. Given again, it sees the same.
 	Tell(ctx context.Context, told Told) error
@@ -48,6 +49,9 @@ type records struct {
 	service *controller.Service
 	cached  client.Reader
 }
+
+// ErrNodeAnswers is of a node that is to be called lost, and sends heartbeats.
+var ErrNodeAnswers = fmt.Errorf("the node answers: %w", errdefs.ErrFailedPrecondition)
 
 func vmOf(id string) *nodev1.VM { return &nodev1.VM{Namespace: store.Kubernetes, Id: id} }
 

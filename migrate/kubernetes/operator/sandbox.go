@@ -165,7 +165,11 @@ func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
 		if b.engine == nil {
 			return nil
 		}
-		if err = b.engine.GiveUp(ctx, o.Record); err == nil {
+		err = b.engine.GiveUp(ctx, o.Record)
+		if !o.Fenced && errors.Is(err, ErrNodeAnswers) {
+			return nil // no one has called it lost: it has still to clean up
+		}
+		if err == nil {
 			b.events.Eventf(cached, nil, corev1.EventTypeWarning, "SandboxGone", "GiveUp",
 				"Sandbox %s is gone, and node %s is lost: the VM ends with it, and its snapshots are deleted", o.Noted, next.Node)
 		}
