@@ -270,12 +270,9 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { return d.serveMetrics(ctx) })
 	group.Go(func() error { return d.serveDashboard(ctx) })
 	group.Go(func() error { d.snapshots.AskRights(ctx); return nil })
-	group.Go(func() error { engine.RunPeriodically(ctx, d.periodicWork()); return nil })
-	// A scan asks the store for every tag: nothing else waits for it.
-	group.Go(func() error {
-		engine.RunPeriodically(ctx, []engine.Work{{Name: "scan", Do: d.engine.Scan}})
-		return nil
-	})
+	for _, works := range d.periodicWork() {
+		group.Go(func() error { engine.RunPeriodically(ctx, works); return nil })
+	}
 	group.Go(func() error { d.shims.Watch(ctx); return nil })
 	group.Go(func() error { d.tasks.WatchDeleted(ctx); return nil })
 	group.Go(func() error { d.hear(ctx); return nil })
@@ -286,12 +283,12 @@ func (d *daemon) serve(ctx context.Context) error {
 }
 
 // periodicWork is done in this order: operations need the shims that answer for their VMs, and
-// only what no operation holds is missed or left over.
-func (d *daemon) periodicWork() []engine.Work {
-	return []engine.Work{
+// only what no operation holds is missed or left over. Nothing else waits for a scan or a sweep: they ask stores of
+// snapshots and nodes that may hang.
+func (d *daemon) periodicWork() [][]engine.Work {
+	return [][]engine.Work{{
 		{Name: "adopt", Do: d.shims.Adopt},
 		{Name: "round", Do: func(ctx context.Context) error { return d.engine.Round(ctx, d.machines.List) }},
-		{Name: "sweep", Do: d.engine.Sweep},
 		{Name: "end", Do: d.shims.End},
 		{Name: "orphans", Do: d.tasks.Orphans},
 		{Name: "disks", Do: d.tasks.RemoveOrphanDisks},
@@ -301,5 +298,9 @@ func (d *daemon) periodicWork() []engine.Work {
 		{Name: "cache", Do: func(ctx context.Context) error { return d.snapshots.MaintainCache(ctx, d.records) }},
 		{Name: "history", Do: func(ctx context.Context) error { return d.history.Settle(ctx, d.records) }},
 		{Name: "events", Do: d.moves.tell}, // last: a store that is out of reach takes its time
-	}
+	}, {
+		{Name: "scan", Do: d.engine.Scan},
+	}, {
+		{Name: "sweep", Do: d.engine.Sweep},
+	}}
 }

@@ -71,8 +71,12 @@ func (r *retention) trimEnded(ctx context.Context, all []*nodev1.Record) error {
 			continue
 		default:
 			asks++
+			gone := r.containerGone(ctx, rec)
+			if err := ctx.Err(); err != nil { // it was not asked
+				return errors.Join(append(errs, err)...)
+			}
 			r.asked[rec.GetUid()] = r.now()
-			if !r.containerGone(ctx, rec) {
+			if !gone {
 				continue
 			}
 		}

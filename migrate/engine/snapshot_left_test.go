@@ -144,3 +144,35 @@ func TestEndedVMRunsAgain(t *testing.T) {
 		t.Errorf("after the prunes: %v, dropped %v", w.record(), w.dropped)
 	}
 }
+
+// cut is a node whose answer comes after the sweep that asks has ended.
+type cut struct {
+	*keeper
+	end context.CancelFunc
+}
+
+func (c *cut) Peer(string) (nodev1.PeerService, error) { return c, c.away }
+
+func (c *cut) Query(ctx context.Context, req *nodev1.PeerRef) (*nodev1.PeerState, error) {
+	if req.GetContainer() {
+		c.end()
+	}
+	return c.keeper.Query(ctx, req)
+}
+
+// A container whose question was cut short with its sweep is asked for by the next one, not only hours later.
+func TestQuestionThatWasCut(t *testing.T) {
+	k := &keeper{says: nodev1.Presence_PRESENCE_NONE, err: context.Canceled}
+	w, e := endedVM(t, k)
+	sweeps(t, e, 1) // notes the end
+	ctx, cancel := context.WithCancel(t.Context())
+	e.Peers = &cut{k, cancel}
+	if err := e.Sweep(ctx); !errors.Is(err, context.Canceled) || k.asks != 1 {
+		t.Fatalf("%v, asked %d times", err, k.asks)
+	}
+	k.err, e.Peers = nil, k
+	sweeps(t, e, 1)
+	if left := len(w.record().GetSnapshots()); k.asks != 2 || left != 0 {
+		t.Errorf("asked %d times, %d snapshots are left", k.asks, left)
+	}
+}
