@@ -92,11 +92,15 @@ func (r *retention) pruneRecord(ctx context.Context, rec *nodev1.Record, dry boo
 			return
 		}
 		req.Vm, req.Uid, req.Payer = rec.GetVm(), rec.GetUid(), r.deleter(ctx, ref)
-		if _, err := r.Records.Trim(ctx, req); err != nil {
+		now, err := r.Records.Trim(ctx, req)
+		switch listed := func(l *nodev1.SnapshotRef) bool { return l.GetDigest() == ref.GetDigest() }; {
+		case err != nil:
 			p.Error = err.Error()
-			return
+		case now.GetUid() != rec.GetUid() || slices.ContainsFunc(now.GetSnapshots(), listed):
+			p.Error = "its record has not given it up: the VM has changed meanwhile"
+		default:
+			given = append(given, p)
 		}
-		given = append(given, p)
 	}
 	for _, ref := range r.surplus(rec) {
 		one(ref, &nodev1.TrimRequest{Digest: ref.GetDigest()}, fmt.Sprintf("older than the newest %d of its VM",
@@ -115,7 +119,8 @@ func (r *retention) pruneRecord(ctx context.Context, rec *nodev1.Record, dry boo
 	return all
 }
 
-// settleGiven does those deletions that the records list by now. A Trim that is answered may have decided none.
+// settleGiven does those deletions that the records list by now. Of the others, a sweep has done them meanwhile, or
+// none was decided.
 func (r *retention) settleGiven(ctx context.Context, rec *nodev1.Record, given []*nodev1.Pruned) {
 	resp, err := r.Records.Owed(ctx, &nodev1.OwedRequest{Vm: rec.GetVm()})
 	for _, p := range given {
@@ -126,9 +131,7 @@ func (r *retention) settleGiven(ctx context.Context, rec *nodev1.Record, given [
 		switch {
 		case err != nil:
 			p.Error = records(err).Error()
-		case i < 0:
-			p.Error = "its deletion is not decided: the VM has changed meanwhile, or another node has deleted it"
-		default:
+		case i >= 0:
 			p.Error = r.settle(ctx, resp.GetOwed()[i], p.GetWhy(), false).GetError()
 		}
 	}

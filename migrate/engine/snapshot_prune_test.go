@@ -7,10 +7,19 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// meanwhile are records of which something changes after they were listed.
+// meanwhile are records of which something changes after they were listed. Those of a build before do not look at the
+// uid of a Trim.
 type meanwhile struct {
 	nodev1.RecordsService
-	then func()
+	then   func()
+	before bool
+}
+
+func (m *meanwhile) Trim(ctx context.Context, req *nodev1.TrimRequest) (*nodev1.Record, error) {
+	if m.before {
+		req.Uid = ""
+	}
+	return m.RecordsService.Trim(ctx, req)
 }
 
 func (m *meanwhile) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.ListResponse, error) {
@@ -55,21 +64,21 @@ func TestPruneDeletesWhatIsDecided(t *testing.T) {
 			return err
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		for _, before := range []bool{false, true} {
 			w, e := c.start()
 			rec, ctx := w.record(), t.Context()
 			e.Records = &meanwhile{e.Records, func() {
 				if err := c.then(ctx, w.records, rec); err != nil {
 					t.Error(err)
 				}
-			}}
+			}, before}
 			resp, err := e.Prune(ctx, &nodev1.PruneRequest{Vm: vm})
 			if err != nil || len(resp.GetPruned()) != 1 || resp.GetPruned()[0].GetError() == "" {
-				t.Errorf("%v, %v", resp, err)
+				t.Errorf("%s, build before %v: %v, %v", name, before, resp, err)
 			}
 			if len(w.dropped) > 0 {
-				t.Errorf("dropped %v, which nothing has given up", w.dropped)
+				t.Errorf("%s, build before %v: dropped %v, which nothing has given up", name, before, w.dropped)
 			}
-		})
+		}
 	}
 }
