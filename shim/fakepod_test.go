@@ -27,6 +27,7 @@ type fakeGuestPod struct {
 	copied     []*agentv1.CopyRequest
 	last       string   // what ReadBack answers
 	hung       []string // calls that are not answered
+	stuck      []string // calls that fail
 }
 
 // hang leaves calls of that name without an answer from now on.
@@ -39,13 +40,16 @@ func (a *fakeAgent) hang(name string) {
 // podCall is call, which may hang.
 func (a *fakeAgent) podCall(ctx context.Context, name string) error {
 	a.mu.Lock()
-	hung := slices.Contains(a.pod.hung, name)
+	hung, stuck := slices.Contains(a.pod.hung, name), slices.Contains(a.pod.stuck, name)
 	a.mu.Unlock()
 	if hung {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return a.call(name)
+	if err := a.call(name); err != nil || !stuck {
+		return err
+	}
+	return fmt.Errorf("%s: device or resource busy", name)
 }
 
 func (a *fakeAgent) SetupPod(context.Context, *agentv1.SetupPodRequest) (*agentv1.SetupPodResponse, error) {

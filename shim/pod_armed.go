@@ -114,14 +114,17 @@ func (p *pod) settle(ctx context.Context) {
 		remove := func(ctx context.Context) error { return removeLeft(ctx, vm, guest) }
 		if err := remove(ctx); err != nil {
 			vm.log.Warn("remove a container that had ended in the snapshot", "container", guest, "error", err)
-			p.removals.later(fmt.Sprintf("container %s, which had ended in the snapshot,", guest), remove)
+			p.removals.meanwhile(fmt.Sprintf("container %s, which had ended in the snapshot,", guest), remove)
 		}
 	}
 }
 
 // removeLeft removes a container that had ended in the snapshot. No operation gets the VM meanwhile: its snapshot would
-// have a container in its Spec of which it does not say whether it runs.
+// have a container in its Spec of which it does not say whether it runs. One that the guest does not remove within what
+// operations wait for goes along, as one that has ended.
 func removeLeft(ctx context.Context, vm *VM, guest string) error {
+	ctx, cancel := context.WithTimeout(ctx, guestBound)
+	defer cancel()
 	vm.mu.Lock()
 	held, over := vm.mutable(), vm.call()
 	vm.mu.Unlock()

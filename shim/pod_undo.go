@@ -15,7 +15,8 @@ import (
 
 // What no client wants any more may not go at once: a container whose Create failed, a disk that is unplugged. The
 // guest does not answer, or the node's disk is full. The journal has it until it is gone, and its disk is not given
-// away. No operation gets the VM until then: what no client knows would be in its snapshot, or go along.
+// away. No operation gets the VM until then: what no client knows would be in its snapshot, or go along. Only what a
+// snapshot can say of may go along: a guest that never removes it keeps no VM from leaving its node.
 
 // removals are of what could not be removed at once.
 type removals struct {
@@ -27,6 +28,7 @@ type removals struct {
 
 type removal struct {
 	what  string
+	along bool                        // it may go along with an operation
 	over  chan struct{}               // closed at its end, and at the VM's
 	again func(context.Context) error // what was asked for meanwhile; removals.mu guards it
 }
@@ -74,18 +76,26 @@ func (m *member) free(ctx context.Context) error {
 // later tries again what has failed, until the VM ends. One removal is under way at a time of each thing. One that is
 // asked for meanwhile comes after it: the last try of the first may have been before what the second is for.
 func (rs *removals) later(what string, remove func(context.Context) error) {
+	rs.begin(&removal{what: what, over: make(chan struct{})}, remove)
+}
+
+// meanwhile is later for what no operation waits for.
+func (rs *removals) meanwhile(what string, remove func(context.Context) error) {
+	rs.begin(&removal{what: what, along: true, over: make(chan struct{})}, remove)
+}
+
+func (rs *removals) begin(r *removal, remove func(context.Context) error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if i := slices.IndexFunc(rs.all, func(other *removal) bool { return other.what == what }); i >= 0 {
+	if i := slices.IndexFunc(rs.all, func(other *removal) bool { return other.what == r.what }); i >= 0 {
 		rs.all[i].again = remove
 		return
 	}
-	r := &removal{what: what, over: make(chan struct{})}
 	rs.all = append(rs.all, r)
 	go func() {
 		defer close(r.over)
 		for remove != nil {
-			rs.untilGone(what, remove)
+			rs.untilGone(r.what, remove)
 			remove = rs.next(r)
 		}
 	}()
@@ -132,10 +142,12 @@ func (rs *removals) untilGone(what string, remove func(context.Context) error) {
 func (rs *removals) over() error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if len(rs.all) == 0 {
-		return nil
+	for _, r := range rs.all {
+		if !r.along {
+			return fmt.Errorf("%s is no longer wanted, and is still being removed from the guest: %w", r.what, errBusy)
+		}
 	}
-	return fmt.Errorf("%s is no longer wanted, and is still being removed from the guest: %w", rs.all[0].what, errBusy)
+	return nil
 }
 
 // await returns when none is under way. The VM has ended.
