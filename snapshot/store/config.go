@@ -17,14 +17,15 @@ func ConfigOf(cfg *config.Config, repository string) Config {
 }
 
 // rootOf answers the directory of layouts that a repository lies in: the node's own, or that of another prefix, below
-// which the directory of a VM has the VM's uid for its name.
+// which the directory of a VM has the VM's uid for its name: a UUID, or UUID.MEMBER of a set.
 func rootOf(cfg *config.Config, repository string) string {
 	dir, ok := strings.CutPrefix(repository, LayoutPrefix)
 	if !ok || cfg.StateDir == "" {
 		return ""
 	}
 	parent := filepath.Dir(dir)
-	if parent == cfg.Registry.Layout || parent == cfg.DefaultStore() || uuid.Validate(filepath.Base(dir)) == nil {
+	uid, _, _ := strings.Cut(filepath.Base(dir), ".")
+	if parent == cfg.Registry.Layout || parent == cfg.DefaultStore() || uuid.Validate(uid) == nil {
 		return parent
 	}
 	return ""

@@ -103,6 +103,15 @@ func (r *root) claim() error {
 	return nil
 }
 
+// see notes the mark of another node. Without one nothing is known of the directory.
+func (r *root) see() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if mark, fresh, err := r.known(); err == nil && fresh && mark != "" {
+		_ = r.keep(mark) // else the next claim does, or says why not
+	}
+}
+
 func (r *root) keep(mark string) error {
 	if err := os.MkdirAll(filepath.Dir(r.note), 0o700); err != nil {
 		return err
@@ -178,4 +187,11 @@ func Claim(st Store) error {
 		return fileError("put", Manifest("*"), l.root.claim())
 	}
 	return nil
+}
+
+// Note keeps which directory a snapshot is read from, while this process reaches more than the repository.
+func Note(st Store) {
+	if l, ok := st.(*Layout); ok && l.root != nil {
+		l.root.see()
+	}
 }

@@ -165,11 +165,17 @@ func TestRootThatIsAnother(t *testing.T) {
 	}
 }
 
-// The prefix of a record may be another directory than the node's own.
+// The prefix of a record may be another directory than the node's own. The VM may be a member of a set.
 func TestRootOfAnotherPrefix(t *testing.T) {
+	for _, uid := range []string{rootUID, rootUID + ".web", rootUID + ".web.0"} {
+		t.Run(uid, func(t *testing.T) { rootOfAnotherPrefix(t, uid) })
+	}
+}
+
+func rootOfAnotherPrefix(t *testing.T, uid string) {
 	n := newRootNode(t, filepath.Join(t.TempDir(), "own"))
 	other := filepath.Join(t.TempDir(), "other")
-	repository := store.LayoutPrefix + filepath.Join(other, rootUID)
+	repository := store.LayoutPrefix + filepath.Join(other, uid)
 	data := []byte("x")
 	put := func() error {
 		st, err := store.Open(store.ConfigOf(n.cfg, repository))

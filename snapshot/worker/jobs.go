@@ -70,6 +70,7 @@ func (p Place) access() (a access, err error) {
 	if a.store, err = store.Open(p.Store); err != nil {
 		return a, err
 	}
+	store.Note(a.store)
 	a.keys, err = p.Keys.Load()
 	return a, err
 }
