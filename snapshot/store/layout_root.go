@@ -138,15 +138,13 @@ func (r *root) mark() (string, error) {
 	return mark, replaceSynced(path, mark)
 }
 
-// replaceSynced writes a mark, or another one in its place.
+// replaceSynced writes a mark, or another one in its place. Others may do so at the same time.
 func replaceSynced(path, mark string) error {
-	if err := writeSynced(path+".new", []byte(mark+"\n")); err != nil {
+	tmp := tempName(path)
+	if err := durable.Stage(tmp, []byte(mark+"\n"), 0o600); err != nil {
 		return err
 	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	return durable.SyncDir(filepath.Dir(path))
+	return durable.Rename(tmp, path)
 }
 
 // readMark reads a mark. The directory is one that other nodes write to as well.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	digest "github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
 
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/snapshot/store"
@@ -195,5 +196,31 @@ func rootOfAnotherPrefix(t *testing.T, uid string) {
 	}
 	if err := put(); !errdefs.IsUnavailable(err) {
 		t.Errorf("put below a directory that is not mounted: %v", err)
+	}
+}
+
+// Each worker has a store of its own: many claim one directory at once, as at a drain.
+func TestRootClaimedAtOnce(t *testing.T) {
+	n := newRootNode(t, filepath.Join(t.TempDir(), "root"))
+	var g errgroup.Group
+	for range 32 {
+		g.Go(func() error {
+			st, err := n.open(rootUID)
+			if err != nil {
+				return err
+			}
+			return store.Claim(st)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	notes, err := filepath.Glob(filepath.Join(n.cfg.StoresDir(), "*"))
+	if err != nil || len(notes) != 1 {
+		t.Errorf("notes %q, %v", notes, err)
+	}
+	left, err := filepath.Glob(filepath.Join(n.cfg.Registry.Layout, "*"))
+	if err != nil || len(left) != 2 { // and .lock
+		t.Errorf("in the directory: %q, %v", left, err)
 	}
 }
