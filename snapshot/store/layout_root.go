@@ -50,13 +50,13 @@ func (r *root) known() (mark string, fresh bool, err error) {
 	note, err := readMark(r.note)
 	fresh = errors.Is(err, fs.ErrNotExist)
 	if err != nil && !fresh {
-		return "", false, fmt.Errorf("read which directory %s is: %w: %w", r.dir, err, errdefs.ErrUnavailable)
+		return "", false, fmt.Errorf("read which directory %s is: %v: %w", r.dir, err, errdefs.ErrUnavailable)
 	}
 	mark, err = readMark(filepath.Join(r.dir, rootMark))
 	lacks := errors.Is(err, fs.ErrNotExist)
 	switch {
 	case err != nil && !lacks:
-		return "", false, fmt.Errorf("read which directory %s is: %w: %w", r.dir, err, errdefs.ErrUnavailable)
+		return "", false, fmt.Errorf("read which directory %s is: %v: %w", r.dir, err, errdefs.ErrUnavailable)
 	case lacks && fresh, mark != "" && (fresh || note == mark):
 		return mark, fresh, nil
 	}
@@ -157,7 +157,7 @@ func readMark(path string) (string, error) {
 	data, err := io.ReadAll(io.LimitReader(f, maxMark))
 	mark := strings.TrimSpace(string(data))
 	if err == nil && mark == "" {
-		err = fmt.Errorf("%s is empty: %w", path, errdefs.ErrDataLoss)
+		err = fmt.Errorf("%s is empty. To go on, remove it", path)
 	}
 	return mark, err
 }

@@ -224,3 +224,27 @@ func TestRootClaimedAtOnce(t *testing.T) {
 		t.Errorf("in the directory: %q, %v", left, err)
 	}
 }
+
+// A directory that cannot be told from others, as after a crash of its server, is Unavailable, and no loss of data.
+func TestRootThatCannotBeTold(t *testing.T) {
+	for _, of := range []string{"mark", "note"} {
+		n := newRootNode(t, filepath.Join(t.TempDir(), "root"))
+		if err := n.put(rootUID); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(n.cfg.Registry.Layout, "godwit-store")
+		if of == "note" {
+			notes, err := filepath.Glob(filepath.Join(n.cfg.StoresDir(), "*"))
+			if err != nil || len(notes) != 1 {
+				t.Fatalf("notes %q, %v", notes, err)
+			}
+			file = notes[0]
+		}
+		if err := os.Truncate(file, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.tags(); !errdefs.IsUnavailable(err) || errdefs.IsDataLoss(err) {
+			t.Errorf("with an empty %s: %v", of, err)
+		}
+	}
+}
