@@ -13,6 +13,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
+	"godwit.dev/godwit/shim/journal"
 )
 
 // withLastWords gives a request's container a termination log, and answers that of the host.
@@ -121,5 +122,35 @@ func TestLastWordsAfterAPause(t *testing.T) {
 	w.wantLastWords(log)
 	if !vm.inState(Running) {
 		t.Errorf("the VM is %s", vm.state)
+	}
+}
+
+// TestEndOfAPauseOnDisk: a container ends while its pod stands still, and the pod leaves with a snapshot. Its bundle
+// has its own end, as its client is told, and not the VM's.
+func TestEndOfAPauseOnDisk(t *testing.T) {
+	slow := &slowEnd{asked: make(chan struct{}, 64), letGo: make(chan struct{})}
+	w, vm, _, captured := passing(t, func(a *fakeAgent) Agent { slow.fakeAgent = a; return slow })
+	vm.mu.Lock()
+	dir := vm.tasks["web"].bundle.Dir
+	vm.mu.Unlock()
+	w.agent.exit("c2") <- 3
+	<-slow.asked
+	close(w.store.early)
+	if !eventually(func() bool { return !w.machine.running() }) {
+		t.Fatal("the pod does not stand still")
+	}
+	close(w.store.block)
+	w.must("capture", <-captured)
+	close(slow.letGo)
+	_, err := w.machineService().Vote(t.Context(), &machinev1.VoteRequest{Ref: w.ref()})
+	w.must("vote", err)
+	_, err = w.machineService().Release(t.Context(), &machinev1.ReleaseRequest{Ref: w.ref(),
+		Digest: vm.journal.Load().Digest})
+	w.must("release", err)
+	if got := w.waitFor("web"); got != 3 {
+		t.Errorf("web ended with %d", got)
+	}
+	if end, err := journal.ReadExit(dir); err != nil || end.Status != 3 {
+		t.Errorf("its bundle says %+v, %v", end, err)
 	}
 }

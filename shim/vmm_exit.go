@@ -118,10 +118,8 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 			case p.task.member != nil:
 				s = e.vm.memberStatus(status)
 			}
+			s, when = p.reported(s, when)
 			if p.pump != nil {
-				if r := p.pump.Reported(); r != nil && !p.left { // one that left ends there, its output too
-					s, when = r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
-				}
 				p.pump.EndWithVM()
 			}
 			p.task.exit(p, s, when)
@@ -138,17 +136,32 @@ func (e *ending) end(ctx context.Context, status uint32, at time.Time) {
 	})
 }
 
+// reported is the end that the guest has told of a process, else that of its VM. One that left ends there, its output
+// too. vm.mu is held.
+func (p *process) reported(status uint32, at time.Time) (uint32, time.Time) {
+	if p.pump == nil || p.left {
+		return status, at
+	}
+	if r := p.pump.Reported(); r != nil {
+		return r.GetExitStatus(), time.Unix(0, r.GetExitedAtUnixNano())
+	}
+	return status, at
+}
+
 // noteEnds writes down how the VM's tasks end, for who finds no shim any more.
 func (e *ending) noteEnds(status uint32, at time.Time) {
 	j := e.vm.journal.Load()
-	ends := map[string]uint32{j.Bundle: status}
+	ends := map[string]journal.Exit{j.Bundle: {Status: status, At: at}}
 	for _, t := range e.vm.allTasks() {
 		if t.member != nil && !t.member.hasEnded() {
-			ends[t.bundle.Dir] = e.vm.memberStatus(status)
+			e.vm.mu.Lock()
+			own, when := t.init.reported(e.vm.memberStatus(status), at) // of a pod that stood still until now
+			e.vm.mu.Unlock()
+			ends[t.bundle.Dir] = journal.Exit{Status: own, At: when}
 		}
 	}
-	for bundle, status := range ends {
-		if err := journal.WriteExit(bundle, journal.Exit{Status: status, At: at}); err != nil {
+	for bundle, end := range ends {
+		if err := journal.WriteExit(bundle, end); err != nil {
 			e.vm.log.Debug("note end", "error", err) // of an adopted VM, whose bundle is gone
 		}
 	}
