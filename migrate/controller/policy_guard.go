@@ -38,6 +38,6 @@ func (p Policy) guardedWake(was *nodev1.Record, op *nodev1.Operation) error {
 }
 
 func byWord(rec *nodev1.Record) string {
-	return fmt.Sprintf("since the store was put back from a copy, node %s has the VM by its own word alone. To go on, order "+
-		"it on the controller", transition.Home(rec))
+	return fmt.Sprintf("since the store was put back from a copy, node %s has the VM by its own word alone. To go on, "+
+		"order it on the controller", transition.Home(rec))
 }
