@@ -33,6 +33,9 @@ func (i *Incarnations) judge(ctx context.Context, state *nodev1.StoreState,
 	}
 	for _, h := range req.GetHeld() {
 		st, err := i.store.Load(ctx, h.GetVm(), transition.Asked{})
+		if errdefs.IsInvalidArgument(err) { // no record can have that name
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

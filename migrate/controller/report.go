@@ -1,14 +1,17 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/internal/visible"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -17,7 +20,7 @@ import (
 // Bounds of what nodes say.
 const (
 	maxHeld   = 10000
-	maxText   = 256 // of each name in a report
+	maxText   = 256 // of a uid and a phase in a report
 	maxDoubts = 64  // that are remembered
 	maxOfNode = 16  // of one node, and one for all VMs of its own
 )
@@ -35,6 +38,9 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 		return nil, err
 	}
 	defer done()
+	if req, err = i.nameable(ctx, req); err != nil {
+		return nil, err
+	}
 	state, err := i.store.State(ctx)
 	switch {
 	case err != nil:
@@ -97,14 +103,12 @@ func checkReport(req *nodev1.ReportRequest) error {
 		wrong = fmt.Sprintf("held: %d VMs, at most %d", len(req.GetHeld()), maxHeld)
 	}
 	for _, h := range req.GetHeld() {
-		if err := transition.CheckVM(h.GetVm()); err != nil {
-			return err
+		if n := max(len(h.GetUid()), len(h.GetPhase())); n > maxText {
+			wrong = fmt.Sprintf("held: a name of %d bytes, at most %d", n, maxText)
 		}
-		for _, text := range []string{h.GetUid(), h.GetPhase(), h.GetOperation(), h.GetDigest(), h.GetRepository(),
-			h.GetVm().GetNamespace(), h.GetVm().GetId()} {
-			if len(text) > maxText {
-				wrong = fmt.Sprintf("held: a name of %d bytes, at most %d", len(text), maxText)
-			}
+		if n := max(len(h.GetOperation()), len(h.GetDigest()), len(h.GetRepository()), len(h.GetVm().GetNamespace()),
+			len(h.GetVm().GetId())); n > maxWord { // as records have them
+			wrong = fmt.Sprintf("held: a text of %d bytes, at most %d", n, maxWord)
 		}
 		if h.GetUid() == "" {
 			wrong = fmt.Sprintf("held: VM %s/%s has no uid", h.GetVm().GetNamespace(), h.GetVm().GetId())
@@ -114,6 +118,32 @@ func checkReport(req *nodev1.ReportRequest) error {
 		return fmt.Errorf("report of node %.64q: %s: %w", req.GetNode(), wrong, errdefs.ErrInvalidArgument)
 	}
 	return nil
+}
+
+// nameable is a report without the VMs whose names no record can have. No node claims a VM of such a name, so that they
+// say nothing. A record that a build before has made under such a name counts as any other.
+func (i *Incarnations) nameable(ctx context.Context, req *nodev1.ReportRequest) (*nodev1.ReportRequest, error) {
+	some := &nodev1.ReportRequest{Node: req.GetNode(), Incarnation: req.GetIncarnation()}
+	var why error
+	for _, h := range req.GetHeld() {
+		err := transition.CheckVM(h.GetVm())
+		if err != nil {
+			st, lerr := i.store.Load(ctx, h.GetVm(), transition.Asked{})
+			if lerr != nil && !errdefs.IsInvalidArgument(lerr) { // for which the store has a key
+				return nil, fmt.Errorf("look for the record of a VM that node %s reports: %w", req.GetNode(), lerr)
+			}
+			err = transition.CheckNamed(h.GetVm(), st.Record)
+		}
+		if err == nil {
+			some.Held = append(some.Held, h)
+		}
+		why = cmp.Or(why, err)
+	}
+	if n := len(req.GetHeld()) - len(some.GetHeld()); n > 0 {
+		slog.Warn("a node reports VMs under names that no record can have: they are left out", "node", req.GetNode(),
+			"count", n, "first", visible.Cut(why.Error(), maxText))
+	}
+	return some, nil
 }
 
 // Told is what a heartbeat of a node is answered: the store's incarnation, whether its records change, and whether

@@ -92,6 +92,10 @@ func (i *Incarnations) settle(ctx context.Context, state *nodev1.StoreState,
 	}
 	for key, vm := range vms {
 		rec, err := i.settleOne(ctx, state, vm, holders[key])
+		if errdefs.IsInvalidArgument(err) { // no record can have that name
+			conflicts++
+			continue
+		}
 		if err != nil {
 			return 0, err
 		}
