@@ -69,6 +69,7 @@ func Open(ctx context.Context, o Options) (*Controller, error) {
 	}
 	c := &Controller{Options: o, Cluster: members, Journal: moves.NewJournal(members.Append)}
 	c.Whole = controller.NewIncarnations(o.Store, notes, o.Config.Node, members.Names, nil)
+	c.Whole.Reserved = o.Policy.Reserved
 	c.Whole.Contradicts = func(node, reason string) { members.Contradicts(ctx, node, reason) }
 	c.Whole.Unchecked = members.Unchecked
 	c.Doubles.Told = func(node, reason string) { members.NameTwice(ctx, node, reason) }

@@ -91,6 +91,8 @@ type Incarnations struct {
 
 	// Unchecked are other controllers that are up and would admit claims while the store waits; nil: none.
 	Unchecked func() []string
+	// Reserved are names under which no report makes a record that a node owns (Policy); nil: none is.
+	Reserved func(vm *nodev1.VM) bool
 	// Contradicts is told of a node whose word the records do not bear out, once; nil: it is not told.
 	Contradicts func(node, reason string)
 

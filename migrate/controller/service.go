@@ -218,7 +218,7 @@ func (s *Service) unused(ctx context.Context, req *nodev1.EnsureRequest) error {
 		return fmt.Errorf("give VM %s/%s the uid %.40q: %s: %w", req.GetVm().GetNamespace(), req.GetVm().GetId(), uid, why,
 			errdefs.ErrInvalidArgument)
 	}
-	if id, err := uuid.Parse(uid); err != nil || id.String() != uid {
+	if !isUID(uid) {
 		return refuse("it is no UUID")
 	}
 	why, err := s.used(ctx, req.GetVm(), uid)
@@ -226,6 +226,12 @@ func (s *Service) unused(ctx context.Context, req *nodev1.EnsureRequest) error {
 		err = refuse(why)
 	}
 	return err
+}
+
+// isUID reports whether a new record may have that uid: what its VM stores lies below it.
+func isUID(uid string) bool {
+	id, err := uuid.Parse(uid)
+	return err == nil && id.String() == uid
 }
 
 // Own implements nodev1.RecordsService.

@@ -76,14 +76,14 @@ func (i *Incarnations) settle(ctx context.Context, state *nodev1.StoreState,
 	if err != nil {
 		return 0, err
 	}
-	uids := uidsOf(all, reports)
+	uids, known := uidsOf(all, reports), map[string]bool{}
 	for _, rec := range all {
-		vms[place(rec.GetVm())] = rec.GetVm()
+		vms[place(rec.GetVm())], known[rec.GetUid()] = rec.GetVm(), true
 	}
 	for _, r := range reports {
 		for _, h := range r.GetHeld() {
 			key := place(h.GetVm())
-			if uids[h.GetUid()] != key {
+			if uids[h.GetUid()] != key || !known[h.GetUid()] && !isUID(h.GetUid()) {
 				conflicts++
 				continue
 			}
@@ -133,6 +133,7 @@ func (i *Incarnations) settleOne(ctx context.Context, state *nodev1.StoreState, 
 		return nil, err
 	}
 	st.Store, st.Record = state, transition.Lift(st.Record, state.GetIncarnation())
+	st.Reserved = i.Reserved != nil && i.Reserved(vm)
 	change, err := transition.Settle(st, vm, holders, i.now())
 	if err != nil || change.Record == st.Record {
 		return st.Record, err

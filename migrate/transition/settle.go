@@ -68,6 +68,7 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 	switch {
 	case why != "":
 		rec.Conflict, rec.Rivals = why, true
+	case winner != nil && s.Reserved && rec.GetRivals() && Home(rec) == "": // a report alone has made it (recreate)
 	case winner != nil && (winner.keeps(rec) || undecided(rec.GetOperation(), winner, holders)):
 		closed = keepAtSource(rec, winner, now)
 	case winner != nil:
@@ -110,8 +111,14 @@ func recreate(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
 		return keep(s)
 	}
 	top := holders[0]
-	rec := &nodev1.Record{Vm: proto.CloneOf(vm), Uid: top.GetUid(), Incarnation: s.Store.GetIncarnation()}
-	if rec.Conflict = rivals(top, holders[1:], 0); rec.Conflict != "" {
+	rec := &nodev1.Record{Vm: proto.CloneOf(vm), Uid: top.GetUid(), Incarnation: s.Store.GetIncarnation(),
+		MadeBy: top.Node}
+	if s.Reserved {
+		rec.MadeBy, rec.Rivals = "", true
+		rec.Conflict = fmt.Sprintf("node %s has it, under a name that the controller alone gives, and the copy of the store "+
+			"does not know it; end it there, then order godwit controller restore once more; without that node: "+
+			"godwit controller restore --retire %s", top.Node, top.Node)
+	} else if rec.Conflict = rivals(top, holders[1:], 0); rec.Conflict != "" {
 		rec.Rivals = true
 	} else if undecided(nil, &top, holders) {
 		keepAtSource(rec, &top, time.Time{})

@@ -337,3 +337,15 @@ func TestAbsentAfterARollback(t *testing.T) {
 		t.Errorf("%q is left of it", rec.GetLost())
 	}
 }
+
+// A record that is made of a report is its node's, as one that the node has made itself.
+func TestARecordMadeOfAReportHasAMaker(t *testing.T) {
+	for _, phase := range []string{"OWN", "PREPARED"} {
+		if rec, _ := settle(t, nil, nil, holder("b", 5, phase, nil)); rec.GetMadeBy() != "b" {
+			t.Errorf("%s: %v", phase, rec)
+		}
+	}
+	if rec, _ := settle(t, nil, nil, holder("b", 5, "OWN", nil), holder("c", 6, "OWN", nil)); rec.GetMadeBy() != "c" {
+		t.Errorf("two nodes: %v", rec)
+	}
+}

@@ -31,6 +31,7 @@ type State struct {
 	Named            *nodev1.Operation  // the operation that the call names, open or closed, of whatever VM; nil: unknown
 	PendingDeletions []*nodev1.Owed     // snapshots of the VM whose deletion is decided, if that is asked
 	Store            *nodev1.StoreState // what the store says of itself
+	Reserved         bool               // Settle: the name is the controller's to give
 }
 
 // Change is what a transition comes to. A Change whose Record is the very one of the
