@@ -32,6 +32,8 @@ type Reporter struct {
 
 	mu    sync.Mutex
 	known remembered
+	seen  uint64                   // as in known, written down or not
+	told  uint64                   // the incarnation to which this process has reported
 	now   *nodev1.AnnounceResponse // the last answer to a heartbeat; nil: none yet
 }
 
@@ -51,6 +53,7 @@ func NewReporter(node, dir string, store nodev1.StoreService, held func() ([]*no
 	}
 	if err == nil {
 		err = json.Unmarshal(data, &r.known)
+		r.seen = r.known.Seen
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s, which says what store of records this node has seen (without it the node takes "+
@@ -60,25 +63,27 @@ func NewReporter(node, dir string, store nodev1.StoreService, held func() ([]*no
 }
 
 // Heard takes the answer to a heartbeat. It reports if the answer asks for that, or if the node
-// has not seen this store before.
+// has not seen this store before. A disk that takes no write keeps no report back: others wait for it.
 func (r *Reporter) Heard(ctx context.Context, resp *nodev1.AnnounceResponse) error {
 	r.mu.Lock()
 	r.now = resp
-	known, incarnation := r.known, resp.GetIncarnation()
+	incarnation := resp.GetIncarnation()
+	r.seen = max(r.seen, incarnation)
+	known, seen, told := r.known, r.seen, r.told
 	r.mu.Unlock()
+	var unwritten error
 	if incarnation > known.Seen {
-		var err error
-		if known, err = r.remember(ctx, remembered{Seen: incarnation}); err != nil {
-			return err
-		}
+		known, unwritten = r.remember(ctx, remembered{Seen: incarnation})
 	}
-	if !resp.GetReport() && incarnation == known.Reported && incarnation == known.Seen {
-		return nil
+	switch {
+	case !resp.GetReport() && incarnation == known.Reported && incarnation == seen,
+		incarnation < seen && resp.GetClosed(): // it knows
+		return unwritten
+	case !resp.GetReport() && told > 0 && incarnation == told && incarnation == seen: // what is left is to write it down
+		_, err := r.remember(ctx, remembered{Seen: told, Reported: told})
+		return err
 	}
-	if incarnation < known.Seen && resp.GetClosed() { // it knows
-		return nil
-	}
-	return r.Doubt(ctx)
+	return errors.Join(unwritten, r.Doubt(ctx))
 }
 
 // Doubt implements engine.Store.
@@ -88,13 +93,16 @@ func (r *Reporter) Doubt(ctx context.Context) error {
 		return fmt.Errorf("report what this node holds: %w", err)
 	}
 	r.mu.Lock()
-	known := r.known
+	known, seen := r.known, r.seen
 	r.mu.Unlock()
-	state, err := r.store.Report(ctx, &nodev1.ReportRequest{Node: r.node, Incarnation: known.Seen, Held: held})
+	state, err := r.store.Report(ctx, &nodev1.ReportRequest{Node: r.node, Incarnation: seen, Held: held})
 	if err != nil {
 		return fmt.Errorf("report what this node holds: %w", err)
 	}
-	if n := state.GetIncarnation(); n >= known.Seen && n != known.Reported {
+	if n := state.GetIncarnation(); n >= seen && n != known.Reported {
+		r.mu.Lock()
+		r.seen, r.told = max(r.seen, n), max(r.told, n)
+		r.mu.Unlock()
 		_, err = r.remember(ctx, remembered{Seen: n, Reported: n})
 	}
 	return err
@@ -138,13 +146,13 @@ func (r *Reporter) ask(ctx context.Context, against func(*nodev1.StoreState) err
 // counts says why the records do not count, by what the controller said of their store.
 func (r *Reporter) counts(now *nodev1.AnnounceResponse) error {
 	r.mu.Lock()
-	known := r.known
+	known, seen := r.known, r.seen
 	r.mu.Unlock()
 	wrong := ""
 	switch {
-	case now.GetIncarnation() < known.Seen:
+	case now.GetIncarnation() < seen:
 		wrong = fmt.Sprintf("the records are of incarnation %d, this node has seen %d: they are an old copy",
-			now.GetIncarnation(), known.Seen)
+			now.GetIncarnation(), seen)
 	case now.GetClosed():
 		wrong = "the store of the records was put back from a copy (godwit controller status)"
 	case now.GetIncarnation() != known.Reported:

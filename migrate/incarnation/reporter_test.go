@@ -211,3 +211,49 @@ func TestNothingIsDeletedWhileANodeContradicts(t *testing.T) {
 		t.Errorf("refuted: %v", err)
 	}
 }
+
+// A node that cannot write down what store it has seen reports all the same: without its report no record of the
+// cluster changes. It ends nothing meanwhile, reports no more often than it is asked, and writes once it can.
+func TestANodeWithoutRoomReports(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "full") // no directory: each write fails
+	st := &oldStore{state: &nodev1.StoreState{Incarnation: 7}}
+	r, err := NewReporter("a", dir, st, func() ([]*nodev1.Held, error) { return nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	hear := func(asked bool) error {
+		return r.Heard(t.Context(), &nodev1.AnnounceResponse{Incarnation: 7, Report: asked})
+	}
+	if err := hear(true); !errors.Is(err, os.ErrNotExist) || len(st.reports) != 1 {
+		t.Fatalf("%d reports: %v", len(st.reports), err)
+	}
+	if err := r.Current(t.Context()); !errdefs.IsUnavailable(err) {
+		t.Errorf("records count, and a restart of the daemon forgets it: %v", err)
+	}
+	if err := hear(false); !errors.Is(err, os.ErrNotExist) || len(st.reports) != 1 {
+		t.Errorf("not asked: %d reports, %v", len(st.reports), err)
+	}
+	if err := hear(true); !errors.Is(err, os.ErrNotExist) || len(st.reports) != 2 {
+		t.Errorf("asked again: %d reports, %v", len(st.reports), err)
+	}
+	st.state = &nodev1.StoreState{} // a copy of before
+	for n := range 2 {
+		err := r.Heard(t.Context(), &nodev1.AnnounceResponse{})
+		if got := st.reports[len(st.reports)-1]; err != nil || len(st.reports) != 3+n || got.GetIncarnation() != 7 {
+			t.Errorf("an old store: %d reports, of incarnation %d: %v", len(st.reports), got.GetIncarnation(), err)
+		}
+	}
+	if err := r.Current(t.Context()); !errdefs.IsUnavailable(err) {
+		t.Errorf("an old store counts: %v", err)
+	}
+	st.state, st.reports = &nodev1.StoreState{Incarnation: 7}, st.reports[:2]
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := hear(false); err != nil || len(st.reports) != 2 {
+		t.Errorf("with room: %d reports, %v", len(st.reports), err)
+	}
+	if err := r.Current(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
