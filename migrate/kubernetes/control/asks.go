@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"godwit.dev/godwit/migrate/kubernetes/operator"
 )
 
 const (
@@ -35,7 +37,7 @@ type asksAt struct {
 	rests time.Time // until then
 }
 
-// do makes a call to a node. What is not begun is refused: ResourceExhausted where its turn comes soon.
+// do makes a call to a node. What is not begun is refused: ErrTurn where its turn comes soon.
 func (a *asks) do(ctx context.Context, node string, call func(context.Context) error) error {
 	begun, err := a.begin(node)
 	if err != nil {
@@ -72,7 +74,7 @@ func (a *asks) begin(node string) (time.Time, error) {
 	case now.Before(n.rests):
 		return now, mute(node)
 	case len(n.begun) >= most, len(n.begun) > 0 && now.Sub(n.begun[0]) > askSlow:
-		return now, fmt.Errorf("node %s takes other orders first: %w", node, errdefs.ErrResourceExhausted)
+		return now, fmt.Errorf("node %s: %w", node, operator.ErrTurn)
 	}
 	if a.of == nil {
 		a.of = map[string]*asksAt{}

@@ -61,7 +61,7 @@ func TestNodeThatHangs(t *testing.T) {
 		for range 100 {
 			all.Go(func() {
 				err := o.Order(t.Context(), toHibernate("a"))
-				if !errdefs.IsUnavailable(err) && !errdefs.IsResourceExhausted(err) || errors.Is(err, context.DeadlineExceeded) {
+				if !errdefs.IsUnavailable(err) && !errors.Is(err, operator.ErrTurn) || errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("the node that hangs: %v", err)
 				}
 			})

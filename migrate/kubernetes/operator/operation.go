@@ -22,7 +22,10 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 )
 
-type operations struct{ base }
+type operations struct {
+	base
+	outages *outages
+}
 
 func addOperation(mgr ctrl.Manager, b base) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("vmoperation").For(&v1alpha1.VMOperation{}).
@@ -31,7 +34,7 @@ func addOperation(mgr ctrl.Manager, b base) error {
 			return named(o.GetNamespace(), o.GetName())
 		})).
 		Watches(&v1alpha1.VMOperation{}, b.ordersOf(vmOfOrder)). // one that has ended lets the next one begin
-		Complete(reconcile.Func(operations{b}.reconcile))
+		Complete(reconcile.Func(operations{b, &outages{}}.reconcile))
 }
 
 func (b base) ordersOf(vmOf func(client.Object) []types.NamespacedName) handler.EventHandler {
@@ -51,12 +54,19 @@ func (b base) ordersOf(vmOf func(client.Object) []types.NamespacedName) handler.
 
 func (r operations) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	o, there, err := r.cached.Operation(ctx, req.NamespacedName)
-	if err != nil || !there {
+	if err != nil {
 		return ctrl.Result{}, err
 	}
 	next, now := decide.NextOperation(o), metav1.Now().Rfc3339Copy()
-	if next.Do == decide.None && equality.Semantic.DeepEqual(decide.OperationStatus(o, next, now), o.Object.Status) {
+	if !there || next.Do != decide.Order {
+		r.outages.over(req.NamespacedName)
+	}
+	if !there || next.Do == decide.None && equality.Semantic.DeepEqual(decide.OperationStatus(o, next, now),
+		o.Object.Status) {
 		return ctrl.Result{RequeueAfter: next.After}, nil
+	}
+	if left := r.outages.left(o, time.Now()); next.Do == decide.Order && left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	if o, there, err = r.current.Operation(ctx, req.NamespacedName); err != nil || !there {
 		return ctrl.Result{}, err
@@ -71,23 +81,32 @@ func (r operations) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 		return ctrl.Result{}, o.Unread
 	}
 	err = r.do(ctx, o, next)
-	switch {
-	case next.Do != decide.Order || err == nil:
-		return result(next, err)
-	case errdefs.IsResourceExhausted(err): // its turn comes
-		return ctrl.Result{RequeueAfter: again}, nil
-	case errdefs.IsUnavailable(err):
-		next = decide.Action{Do: decide.None, Waits: decide.ReasonOperation, Message: err.Error(), After: unavailable}
-	case refused(err):
-		next = decide.Action{Do: decide.None, Refused: true, Waits: decide.ReasonRefused, Message: err.Error()}
-	default:
+	if next.Do != decide.Order {
 		return result(next, err)
 	}
-	return result(next, ignoreAbsent(r.tell(ctx, o, next, now)))
+	next, err = r.outcome(o, next, err)
+	if err == nil && next.Do == decide.None {
+		err = ignoreAbsent(r.tell(ctx, o, next, now))
+	}
+	return result(next, err)
 }
 
-// unavailable is after how long an order is given again that could not be: no watch tells of nodes that answer.
-const unavailable = 5 * time.Second
+// outcome is what comes of an order that was given, by the error that was answered.
+func (r operations) outcome(o decide.Operation, next decide.Action, err error) (decide.Action, error) {
+	switch {
+	case errors.Is(err, ErrTurn):
+		next.After = again
+		return next, nil
+	case errdefs.IsUnavailable(err), errdefs.IsResourceExhausted(err): // it may pass
+		return decide.Action{Do: decide.None, Waits: decide.ReasonOperation, Message: err.Error(),
+			After: r.outages.failed(o, time.Now())}, nil
+	case refused(err):
+		next = decide.Action{Do: decide.None, Refused: true, Waits: decide.ReasonRefused, Message: err.Error()}
+		err = nil
+	}
+	r.outages.over(client.ObjectKeyFromObject(o.Object))
+	return next, err
+}
 
 func (r operations) tell(ctx context.Context, o decide.Operation, next decide.Action, now metav1.Time) error {
 	status := decide.OperationStatus(o, next, now)

@@ -18,7 +18,7 @@ import (
 )
 
 // Engine drives what is ordered. It answers once an order is durable. Given again, an order is answered as it stands.
-// An error of class Unavailable says nothing of whether it was taken.
+// An error of class Unavailable says nothing of whether it was taken. ErrTurn: it was not, and soon will be.
 type Engine interface {
 	Order(ctx context.Context, order Order) error
 	Abort(ctx context.Context, vm *nodev1.VM, id string) error
@@ -49,6 +49,9 @@ type records struct {
 	service *controller.Service
 	cached  client.Reader
 }
+
+// ErrTurn is of an order that an engine takes soon: its node takes others first.
+var ErrTurn = fmt.Errorf("other orders come first: %w", errdefs.ErrResourceExhausted)
 
 // ErrNodeAnswers is of a node that is to be called lost, and sends heartbeats.
 var ErrNodeAnswers = fmt.Errorf("the node answers: %w", errdefs.ErrFailedPrecondition)
