@@ -14,7 +14,9 @@ import (
 	"github.com/containerd/platforms"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"godwit.dev/godwit/api/config"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/internal/changes"
 )
 
@@ -74,10 +76,11 @@ func (c *Client) Commit(ctx context.Context, vm *nodev1.VM, image string, o Comm
 
 // origin is the image that a VM was made of.
 type origin struct {
-	ctr      *containerd.Client
-	vm       *nodev1.VM
-	manifest ocispec.Manifest
-	apart    []string // where mounts lie
+	ctr         *containerd.Client
+	vm          *nodev1.VM
+	manifest    ocispec.Manifest
+	apart       []string          // where mounts lie
+	annotations map[string]string // of the container
 }
 
 // kernelTrees are mounts of every VM.
@@ -96,7 +99,7 @@ func (c *Client) origin(ctx context.Context, vm *nodev1.VM) (*origin, error) {
 	if err != nil {
 		return nil, c.containerdError("look at VM "+c.name(vm), err)
 	}
-	spec, err := container.Spec(ctx)
+	oci, err := container.Spec(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the spec of VM %s: %w", c.name(vm), unwrapped(err))
 	}
@@ -104,8 +107,8 @@ func (c *Client) origin(ctx context.Context, vm *nodev1.VM) (*origin, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := &origin{ctr: ctr, vm: vm, apart: kernelTrees}
-	for _, m := range spec.Mounts {
+	own := &origin{ctr: ctr, vm: vm, apart: kernelTrees, annotations: oci.Annotations}
+	for _, m := range oci.Mounts {
 		own.apart = append(own.apart, path.Clean(m.Destination))
 	}
 	img, err := ctr.ImageService().Get(ctx, info.Image)
@@ -164,15 +167,20 @@ func (o *origin) layer(ctx context.Context, l ocispec.Descriptor, add func(io.Re
 	return add(plain)
 }
 
+// writableSize is the annotation that asks for another size of the writable disk.
+const writableSize = spec.AnnotationPrefix + "writable-size"
+
 // room asks the node what a VM can have of its own. A shim of an older build does not say how large the disk is: then
-// it is as large as the node makes them.
-func (c *Client) room(ctx context.Context, vm *nodev1.VM) (changes.Room, error) {
+// it is as large as its container asks for, or as the node makes them.
+func (c *Client) room(ctx context.Context, o *origin) (changes.Room, error) {
 	cfg, err := c.load()
 	if err != nil {
 		return changes.Room{}, err
 	}
-	info, _, err := c.listed(ctx, vm)
-	return changes.Room{Disk: cmp.Or(info.GetWritableBytes(), uint64(cfg.VM.WritableSize)), Memory: info.GetMemory()}, err
+	info, _, err := c.listed(ctx, o.vm)
+	asked, _ := config.ParseSize(o.annotations[writableSize]) // 0: none, or one that no shim takes
+	disk := cmp.Or(info.GetWritableBytes(), uint64(asked), uint64(cfg.VM.WritableSize))
+	return changes.Room{Disk: disk, Memory: info.GetMemory()}, err
 }
 
 // compare tells what a VM has changed.
@@ -180,7 +188,7 @@ func (c *Client) compare(ctx context.Context, o *origin, tell func(changes.Chang
 	if _, err := c.Task(ctx, o.vm); err != nil { // before the layers are read, which takes time
 		return err
 	}
-	room, err := c.room(ctx, o.vm)
+	room, err := c.room(ctx, o)
 	if err != nil {
 		return fmt.Errorf("ask what VM %s can have written: %w", c.name(o.vm), err)
 	}
