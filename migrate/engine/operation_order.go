@@ -105,12 +105,21 @@ func (e *Engine) checkLate(ctx context.Context, rec *nodev1.Record, verb string,
 	return &record.HeldError{Call: call, Record: rec}
 }
 
+// answerTime before the end of a call, its caller is told what holds the VM. Silence would say that this node hangs.
+const answerTime = time.Second
+
 // order opens an operation on the record as it stands, and drives it. An opposite
-// operation that this node drives is waited for, within ctx.
+// operation that this node drives is waited for, as long as ctx leaves the time to say so.
 func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id string,
 	fill func(*nodev1.Record, *nodev1.OpenRequest) error) (*nodev1.StatusResponse, error) {
 	if id == "" {
 		id = uuid.NewString()
+	}
+	waits := ctx
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		waits, cancel = context.WithDeadline(ctx, end.Add(-answerTime))
+		defer cancel()
 	}
 	for {
 		rec, err := e.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
@@ -137,7 +146,7 @@ func (e *Engine) order(ctx context.Context, vm *nodev1.VM, id string,
 		}
 		select {
 		case <-r.done:
-		case <-ctx.Done():
+		case <-waits.Done():
 			return nil, errors.Join(ctx.Err(), err)
 		}
 	}

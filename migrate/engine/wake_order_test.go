@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -54,6 +56,33 @@ func TestOrderThatComesLate(t *testing.T) {
 		}
 		w.check("op")
 	}
+}
+
+// An order that waits for another operation of this node is answered while its caller listens: who has heard nothing
+// takes the node for one that hangs.
+func TestOrderIsAnsweredInTime(t *testing.T) {
+	w := newWorld(t)
+	e := w.start("n1")
+	w.hangs("Capture", true)
+	if err := w.checkpoint(e, "c"); err != nil {
+		t.Fatal(err)
+	}
+	w.called("Capture", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), answerTime+100*time.Millisecond)
+	defer cancel()
+	_, err := e.Hibernate(ctx, &nodev1.HibernateRequest{Vm: vm, Operation: "h"})
+	var held *record.HeldError
+	if !errors.As(err, &held) || held.Record.GetOperation().GetId() != "c" || ctx.Err() != nil {
+		t.Errorf("answered %v, and its context is %v", err, ctx.Err())
+	}
+	w.hangs("Capture", false)
+	if _, err := e.Cancel(t.Context(), "c", "the test's"); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.hibernate(e, "h"); err != nil {
+		t.Errorf("it is not waited for: %v", err)
+	}
+	w.settle("h")
 }
 
 // R10: an order to wake is for the VM as it was when it was given. An order may come late, when the VM has run and

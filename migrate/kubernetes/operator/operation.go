@@ -100,6 +100,8 @@ func (r operations) outcome(o decide.Operation, next decide.Action, err error) (
 	case errdefs.IsUnavailable(err), errdefs.IsResourceExhausted(err): // it may pass
 		return decide.Action{Do: decide.None, Waits: decide.ReasonOperation, Message: err.Error(),
 			After: r.outages.failed(o, time.Now())}, nil
+	case busy(err): // since it was looked at: its end is told
+		return decide.Action{Do: decide.None, Waits: decide.ReasonOperation, Message: err.Error(), After: again}, nil
 	case refused(err):
 		next = decide.Action{Do: decide.None, Refused: true, Waits: decide.ReasonRefused, Message: err.Error()}
 		err = nil
@@ -135,12 +137,14 @@ func noteOf(text string) string {
 	return strings.ToValidUTF8(text[:min(most, len(text))], "")
 }
 
-// refused reports whether an engine will not take an order. An operation of somebody else is waited for: it ends.
-func refused(err error) bool {
+// busy reports whether an operation of somebody else holds the VM. It ends.
+func busy(err error) bool {
 	var held *record.HeldError
-	if errors.As(err, &held) && held.Record.GetOperation() != nil {
-		return false
-	}
+	return errors.As(err, &held) && held.Record.GetOperation() != nil
+}
+
+// refused reports whether an engine will not take an order.
+func refused(err error) bool {
 	return errdefs.IsFailedPrecondition(err) || errdefs.IsInvalidArgument(err) || errdefs.IsNotFound(err) ||
 		errdefs.IsNotImplemented(err) || errdefs.IsPermissionDenied(err) || errdefs.IsAlreadyExists(err)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 
@@ -64,10 +65,13 @@ func TestOrderThatIsNotTaken(t *testing.T) {
 		says    bool
 		refused bool
 	}{
-		"its turn comes":     {fmt.Errorf("node a: %w", ErrTurn), false, false},
-		"the disk is full":   {fmt.Errorf("the disk of the node is full: %w", errdefs.ErrResourceExhausted), true, false},
-		"it is away":         {errdefs.ErrUnavailable, true, false},
-		"the engine refuses": {errdefs.ErrFailedPrecondition, true, true},
+		"its turn comes":   {fmt.Errorf("node a: %w", ErrTurn), false, false},
+		"the disk is full": {fmt.Errorf("the disk of the node is full: %w", errdefs.ErrResourceExhausted), true, false},
+		"it is away":       {errdefs.ErrUnavailable, true, false},
+		"another is open": {&record.HeldError{Call: "hibernate", Record: &nodev1.Record{
+			Operation: &nodev1.Operation{Id: "c"}}}, true, false},
+		"another node has it": {&record.HeldError{Call: "hibernate", Record: &nodev1.Record{}}, true, true},
+		"the engine refuses":  {errdefs.ErrFailedPrecondition, true, true},
 	} {
 		r := operations{outages: &outages{}}
 		next, err := r.outcome(orderTo("a"), decide.Action{Do: decide.Order}, test.err)
