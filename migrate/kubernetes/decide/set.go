@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,7 +26,14 @@ type Set struct {
 	Unread  error                               // as in VM
 	Orders  []v1alpha1.VMOperation              // of the set's VMs
 	Engine  bool
+	// Others have the names of members, and are not this set's: somebody has taken the owner off, or made them.
+	Others map[string]*v1alpha1.VirtualMachine
+	Lost   map[string]bool // members whose node is lost (VM.Fenced)
+	Now    time.Time
 }
+
+// takenLook is after how long a set looks again whether a name is free. Nothing tells it of a VM that is not its own.
+const takenLook = 10 * time.Second
 
 // NextSet decides what is done next of a set. Members are gone through in order, one step at a time.
 func NextSet(o Set) Action {
@@ -42,14 +50,34 @@ func NextSet(o Set) Action {
 		}
 	}
 	for _, m := range set.Spec.Members { // whatever else: the VMs are there, with their records
-		if o.VMs[m.Name] == nil {
+		if o.VMs[m.Name] == nil && o.Others[m.Name] == nil {
 			return Action{Do: MakeVM, VM: o.vm(m, o.missingMode(m))}
 		}
 	}
 	if next := o.modes(); next.Do != None || next.Waits != "" {
 		return next
 	}
-	return o.moves()
+	if next := o.moves(); next.Do != None || next.Waits != "" {
+		return next
+	}
+	return o.taken()
+}
+
+// taken is a member whose name another VM has. The other members go on.
+func (o Set) taken() Action {
+	for _, m := range o.Object.Spec.Members {
+		if o.Others[m.Name] != nil {
+			next := refuse(ReasonInvalid, o.takenBy(m.Name))
+			next.After = takenLook
+			return next
+		}
+	}
+	return Action{Do: None}
+}
+
+func (o Set) takenBy(member string) string {
+	return fmt.Sprintf("VirtualMachine %s is there, and this set is not its owner: give it the owner back "+
+		"(metadata.ownerReferences, with uid %s and controller true), or delete it", o.Others[member].Name, o.Object.UID)
 }
 
 func (o Set) member(name string) *v1alpha1.SetMember {
@@ -115,6 +143,9 @@ func (o Set) modes() Action {
 	}
 	for _, m := range order {
 		vm := o.VMs[m.Name]
+		if vm == nil {
+			continue
+		}
 		wanted := o.vm(m, want)
 		if vm.DeletionTimestamp == nil && !equality.Semantic.DeepEqual(vm.Spec, wanted.Spec) {
 			return Action{Do: UpdateVM, VM: wanted}
@@ -126,7 +157,9 @@ func (o Set) modes() Action {
 			return refuse(ReasonStopsAtFailure, fmt.Sprintf("member %s: %s", m.Name, why))
 		}
 		if !o.reached(m.Name, want) {
-			return wait(ReasonOperation, fmt.Sprintf("member %s becomes %s", m.Name, want))
+			waits := wait(ReasonOperation, fmt.Sprintf("member %s becomes %s", m.Name, want))
+			_, waits.After = unreleased(o.Records[m.Name].GetOperation(), o.Now)
+			return waits
 		}
 	}
 	return Action{Do: None}
@@ -138,7 +171,16 @@ func (o Set) reached(member string, want v1alpha1.OperatingMode) bool {
 	if want == v1alpha1.ModeRunning {
 		return rec.GetOwner().GetNode() != "" && rec.GetOperation().GetKind() != nodev1.Kind_KIND_WAKE
 	}
-	return rec == nil || rec.GetOwner().GetNode() == "" && rec.GetOperation() == nil // what never ran has no state
+	op := rec.GetOperation()
+	silent, _ := unreleased(op, o.Now)
+	switch {
+	case rec == nil: // what never ran has no state
+		return true
+	case rec.GetOwner().GetNode() != "":
+		return false
+	}
+	// A lost node ends no wake, and one that is gone no hibernate that is committed. The VM sleeps.
+	return op == nil || durable(rec, o.Lost[member], silent) || o.Lost[member] && op.GetKind() == nodev1.Kind_KIND_WAKE
 }
 
 // broken is a member that cannot become what is wanted until somebody does something.
@@ -243,6 +285,9 @@ func SetStatus(o Set, next Action) v1alpha1.VirtualMachineSetStatus {
 			ready = ready && meta.IsStatusConditionTrue(vm.Status.Conditions, CondReady)
 		} else {
 			ready = false
+			if o.Others[m.Name] != nil {
+				member.Reason = o.takenBy(m.Name)
+			}
 		}
 		if m.Name == Main(o.Object) {
 			s.Phase = member.Phase

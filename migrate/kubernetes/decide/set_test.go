@@ -2,9 +2,12 @@ package decide_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -143,4 +146,64 @@ func TestMembers(t *testing.T) {
 	o.Object.Spec.Suspend = true
 	o.Records["helper"] = nil
 	want{do: decide.MakeVM, detail: "set-helper Hibernated"}.check(t, decide.NextSet(o))
+}
+
+// A VM that has a member's name, and is not the set's, is not made again, and holds no other member up. The set says
+// what to do.
+func TestNameOfAMemberIsTaken(t *testing.T) {
+	foreign := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "set-worker", Namespace: "ns", UID: "u9"}}
+	taken := func(owner *nodev1.Owner) decide.Set {
+		o := setWorld(owner)
+		delete(o.VMs, "worker")
+		delete(o.Records, "worker")
+		o.Others = map[string]*v1alpha1.VirtualMachine{"worker": foreign}
+		return o
+	}
+	o := taken(atA)
+	refused := want{do: decide.None, waits: decide.ReasonInvalid, refused: true}
+	next := decide.NextSet(o)
+	if refused.check(t, next); next.After <= 0 || !strings.Contains(next.Message, "set-worker") {
+		t.Errorf("it is looked at again after %v, and says %q", next.After, next.Message)
+	}
+	s := decide.SetStatus(o, next)
+	if c := meta.FindStatusCondition(s.Conditions, decide.CondProgressing); c == nil || c.Message != next.Message ||
+		s.Members[1].Reason != next.Message {
+		t.Errorf("the status is %+v", s)
+	}
+	o.Object.Spec.Suspend = true
+	want{do: decide.UpdateVM, detail: "set-helper Hibernated"}.check(t, decide.NextSet(o))
+	o = taken(atA)
+	o.Object.Spec.MoveScope = v1alpha1.MoveAll
+	o.Records["main"].Owner = &nodev1.Owner{Node: "b"}
+	want{do: decide.MakeOperation, detail: "Migrate b"}.check(t, decide.NextSet(o))
+	o = taken(atA)
+	delete(o.Others, "worker") // it is gone
+	want{do: decide.MakeVM, detail: "set-worker Running"}.check(t, decide.NextSet(o))
+}
+
+// A member that sleeps is asleep, also with an operation that its lost node ends never: the next one goes on.
+func TestSuspendedWithALostNode(t *testing.T) {
+	const wake, hibernate = nodev1.Kind_KIND_WAKE, nodev1.Kind_KIND_HIBERNATE
+	const sending, cleans = nodev1.Phase_PHASE_TRANSFERRING, nodev1.Phase_PHASE_CLEANING
+	for name, test := range map[string]struct {
+		op   *nodev1.Operation
+		lost bool
+		next bool
+	}{
+		"it wakes at a lost node":           {operation(wake, sending), true, true},
+		"it wakes":                          {operation(wake, sending), false, false},
+		"it hibernated at a lost node":      {operation(hibernate, cleans), true, true},
+		"it hibernated at one that is gone": {cleaning("a", time.Hour), false, true},
+		"it has just hibernated":            {cleaning("a", time.Second), false, false},
+	} {
+		o := setWorld(atA)
+		o.Object.Spec.Suspend, o.Now = true, now
+		o.VMs["helper"].Spec.OperatingMode = v1alpha1.ModeHibernated
+		o.Records["helper"] = record(asleep, 3, test.op)
+		o.Lost = map[string]bool{"helper": test.lost}
+		got := decide.NextSet(o)
+		if next := got.Do == decide.UpdateVM && got.VM.Name == "set-worker"; next != test.next {
+			t.Errorf("%s: decided %+v", name, got)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -67,7 +68,8 @@ func (v View) ofSet(ctx context.Context, o *decide.VM) (err error) {
 
 // Set observes a VirtualMachineSet; false: there is none.
 func (v View) Set(ctx context.Context, key types.NamespacedName) (decide.Set, bool, error) {
-	o := decide.Set{Object: &v1alpha1.VirtualMachineSet{}, Engine: v.Engine, Records: map[string]*nodev1.Record{}}
+	o := decide.Set{Object: &v1alpha1.VirtualMachineSet{}, Engine: v.Engine, Records: map[string]*nodev1.Record{},
+		Others: map[string]*v1alpha1.VirtualMachine{}, Lost: map[string]bool{}, Now: time.Now()}
 	there, err := v.Get(ctx, key, o.Object)
 	if err != nil || !there {
 		return o, there, err
@@ -92,8 +94,12 @@ func (v View) members(ctx context.Context, o *decide.Set) error {
 			if err != nil {
 				return err
 			}
-			if there && pods.Member(vm, set) == m.Name {
+			switch {
+			case there && pods.Member(vm, set) == m.Name:
 				o.VMs[m.Name] = vm
+			case there: // and its record, if it has one, is its own
+				o.Others[m.Name] = vm
+				continue
 			}
 		}
 		rec, _, err := v.Record(ctx, set.Namespace, name)
@@ -102,10 +108,21 @@ func (v View) members(ctx context.Context, o *decide.Set) error {
 		}
 		if pods.Has(o.VMs[m.Name], set, rec) || pods.HangsOn(set.UID, m.Name, rec.GetUid()) {
 			o.Records[m.Name] = rec
+			if o.Lost[m.Name], err = v.lostAsleep(ctx, rec); err != nil {
+				return err
+			}
 		}
 		names = append(names, name)
 	}
 	var err error
 	o.Orders, err = v.Orders(ctx, set.Namespace, names...)
 	return err
+}
+
+// lostAsleep reports whether the node that has a VM in hand which sleeps is lost: it ends no operation.
+func (v View) lostAsleep(ctx context.Context, rec *nodev1.Record) (bool, error) {
+	if rec.GetOperation() == nil || rec.GetOwner().GetNode() != "" {
+		return false, nil
+	}
+	return v.fenced(ctx, rec)
 }
