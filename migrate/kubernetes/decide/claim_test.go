@@ -24,6 +24,8 @@ func TestClaimed(t *testing.T) {
 	}{
 		"held":                         {"x", 15, 3 * time.Second, true},
 		"held, by a clock that is off": {"x", 15, -3 * time.Second, true},
+		"held, by a clock far ahead":   {"x", 15, -20 * time.Second, true},
+		"by a clock further ahead":     {"x", 15, -31 * time.Second, false},
 		"not renewed":                  {"x", 15, 31 * time.Second, false},
 		"released":                     {"", 1, time.Second, false},
 		"renewed in ten years":         {"x", 15, -10 * year, false},
@@ -54,5 +56,8 @@ func TestNodesOfASnapshot(t *testing.T) {
 	o.Labelled = []v1alpha1.VMSnapshotContent{another}
 	if got := o.Nodes(); !slices.Equal(got, []string{"n1"}) {
 		t.Errorf("the nodes are %v", got)
+	}
+	if got := o.Claims(); !slices.Equal(got, []string{"vmsnap-s1", "vmsnap-s1.n1"}) { // the first: of the release before
+		t.Errorf("the claims are %v", got)
 	}
 }

@@ -211,9 +211,9 @@ func (r snapshots) claimed(ctx context.Context, o decide.Snapshot) (bool, error)
 	if o.Object.DeletionTimestamp == nil && (o.Named == nil || o.Named.DeletionTimestamp == nil) {
 		return false, nil
 	}
-	for _, node := range o.Nodes() {
+	for _, claim := range o.Claims() {
 		lease := &coordination.Lease{}
-		key := types.NamespacedName{Namespace: r.namespace, Name: decide.ClaimName(o.Object.UID, node)}
+		key := types.NamespacedName{Namespace: r.namespace, Name: claim}
 		there, err := r.current.Get(ctx, key, lease)
 		if err != nil || there && decide.Claimed(lease, time.Now()) {
 			return err == nil, err
