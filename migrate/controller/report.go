@@ -1,17 +1,14 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
-	"godwit.dev/godwit/internal/visible"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -38,7 +35,7 @@ func (i *Incarnations) Report(ctx context.Context, req *nodev1.ReportRequest) (*
 		return nil, err
 	}
 	defer done()
-	if req, err = i.nameable(ctx, req); err != nil {
+	if err := i.checkNames(ctx, req); err != nil {
 		return nil, err
 	}
 	state, err := i.store.State(ctx)
@@ -120,30 +117,23 @@ func checkReport(req *nodev1.ReportRequest) error {
 	return nil
 }
 
-// nameable is a report without the VMs whose names no record can have. No node claims a VM of such a name, so that they
-// say nothing. A record that a build before has made under such a name counts as any other.
-func (i *Incarnations) nameable(ctx context.Context, req *nodev1.ReportRequest) (*nodev1.ReportRequest, error) {
-	some := &nodev1.ReportRequest{Node: req.GetNode(), Incarnation: req.GetIncarnation()}
-	var why error
+// checkNames refuses VMs whose names no record can have. A record that a build before has made under such a name counts
+// as any other.
+func (i *Incarnations) checkNames(ctx context.Context, req *nodev1.ReportRequest) error {
 	for _, h := range req.GetHeld() {
 		err := transition.CheckVM(h.GetVm())
-		if err != nil {
-			st, lerr := i.store.Load(ctx, h.GetVm(), transition.Asked{})
-			if lerr != nil && !errdefs.IsInvalidArgument(lerr) { // for which the store has a key
-				return nil, fmt.Errorf("look for the record of a VM that node %s reports: %w", req.GetNode(), lerr)
-			}
-			err = transition.CheckNamed(h.GetVm(), st.Record)
-		}
 		if err == nil {
-			some.Held = append(some.Held, h)
+			continue
 		}
-		why = cmp.Or(why, err)
+		st, lerr := i.store.Load(ctx, h.GetVm(), transition.Asked{})
+		if lerr != nil && !errdefs.IsInvalidArgument(lerr) { // for which the store has a key
+			return fmt.Errorf("look for the record of a VM that node %s reports: %w", req.GetNode(), lerr)
+		}
+		if err := transition.CheckNamed(h.GetVm(), st.Record); err != nil {
+			return err
+		}
 	}
-	if n := len(req.GetHeld()) - len(some.GetHeld()); n > 0 {
-		slog.Warn("a node reports VMs under names that no record can have: they are left out", "node", req.GetNode(),
-			"count", n, "first", visible.Cut(why.Error(), maxText))
-	}
-	return some, nil
+	return nil
 }
 
 // Told is what a heartbeat of a node is answered: the store's incarnation, whether its records change, and whether
