@@ -128,7 +128,7 @@ func (s *Service) judge(ctx context.Context, was *nodev1.Record, change transiti
 		return err
 	}
 	if wakes || claims(was, now, peer) {
-		if err := cmp.Or(s.policy.Pull.Allows(ctx, was, peer), s.policy.guardedWake(was, op)); err != nil {
+		if err := cmp.Or(s.policy.Pull.Allows(ctx, was, peer), s.policy.GuardedWake(was, op.GetDigest())); err != nil {
 			return err
 		}
 	}

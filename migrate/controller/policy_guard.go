@@ -28,13 +28,14 @@ func guarded(was *nodev1.Record, change transition.Change) error {
 		was.GetVm().GetId(), byWord(was), errdefs.ErrPermissionDenied)
 }
 
-// guardedWake refuses that such a node fetches one of these snapshots, where no node fetches VMs of others.
-func (p Policy) guardedWake(was *nodev1.Record, op *nodev1.Operation) error {
-	if p.Pull != PullController || transition.Guarded(was, op.GetDigest()) == nil || op.GetDigest() == "" {
+// GuardedWake refuses that such a node fetches one of these snapshots, where no node fetches VMs of others. An empty
+// digest names none of them.
+func (p Policy) GuardedWake(was *nodev1.Record, digest string) error {
+	if p.Pull != PullController || digest == "" || transition.Guarded(was, digest) == nil {
 		return nil
 	}
 	return fmt.Errorf("wake VM %s/%s from snapshot %s: move.pull is %q, and %s: %w", was.GetVm().GetNamespace(),
-		was.GetVm().GetId(), op.GetDigest(), p.Pull, byWord(was), errdefs.ErrPermissionDenied)
+		was.GetVm().GetId(), digest, p.Pull, byWord(was), errdefs.ErrPermissionDenied)
 }
 
 func byWord(rec *nodev1.Record) string {

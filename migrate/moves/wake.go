@@ -63,7 +63,11 @@ func (s *Service) Wake(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.St
 	wake := proto.CloneOf(order.GetWake())
 	wake.Operation = cmp.Or(wake.GetOperation(), uuid.NewString())
 	pulls := s.Pull.Allows(caller, rec, from)
-	if err := newestOnly(rec, wake, pulls); err != nil {
+	err = newestOnly(rec, wake, pulls)
+	if err == nil && remote { // it is opened as the controller, which may wake from any
+		err = controller.Policy{Pull: s.Pull}.GuardedWake(rec, wake.GetDigest())
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", call, err)
 	}
 	placed, err := s.placed(ctx, rec)

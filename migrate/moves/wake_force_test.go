@@ -33,12 +33,13 @@ func TestWakeOfAnOlderStateIsNotAnyNodes(t *testing.T) {
 		"older":         {"c", controller.PullController, &nodev1.WakeRequest{Digest: "sha256:old"}, true},
 		"the newest, by force": {"c", controller.PullController,
 			&nodev1.WakeRequest{Digest: "sha256:new", Force: true}, true},
-		"the newest":              {"c", controller.PullController, &nodev1.WakeRequest{}, false},
-		"the newest, by digest":   {"c", controller.PullController, &nodev1.WakeRequest{Digest: "sha256:new"}, false},
-		"older, by its node":      {"b", controller.PullController, older, false},
-		"older, by the host":      {"", controller.PullController, older, false},
-		"any node could boot it":  {"c", controller.PullAny, older, false},
-		"without a configuration": {"c", "", older, false},
+		"the newest":            {"c", controller.PullController, &nodev1.WakeRequest{}, false},
+		"the newest, by digest": {"c", controller.PullController, &nodev1.WakeRequest{Digest: "sha256:new"}, false},
+		"older, by its node":    {"b", controller.PullController, older, false},
+		"older, by the host":    {"", controller.PullController, older, false},
+		"older, by a node that has it by its word alone": {"b", controller.PullController, older, true},
+		"any node could boot it":                         {"c", controller.PullAny, older, false},
+		"without a configuration":                        {"c", "", older, false},
 	} {
 		for _, placed := range []bool{false, true} {
 			s, svc := newSleeper()
@@ -49,6 +50,9 @@ func TestWakeOfAnOlderStateIsNotAnyNodes(t *testing.T) {
 			ctx := t.Context()
 			if c.by != "" {
 				ctx = controller.WithPeer(ctx, c.by)
+			}
+			for _, ref := range s.rec.GetSnapshots() {
+				ref.Guarded = name == "older, by a node that has it by its word alone"
 			}
 			_, err := svc.Wake(ctx, &nodev1.WakeOrder{Wake: c.wake})
 			if ordered := s.woke() != "" || p.got != nil; ordered == c.refused || errdefs.IsPermissionDenied(err) != c.refused {
