@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -172,6 +173,49 @@ func TestMemberPutInAgain(t *testing.T) {
 		t.Errorf("its pod is of %s", got)
 	}
 	cleanSet(t, n, set)
+}
+
+// A VM has the name of a member, and no owner. The set says so, makes its other members, and takes the VM as it is once
+// it is the owner.
+func TestNameOfAMemberIsTaken(t *testing.T) {
+	start(t)
+	n := newNode(t)
+	foreign := newVM("taken-worker")
+	foreign.Spec.OperatingMode = v1alpha1.ModeStopped
+	create(t, foreign)
+	set := newSet("default", "taken", "worker", "other")
+	set.Spec.Suspend = true
+	create(t, set)
+	says := func() (string, error) {
+		is := &v1alpha1.VirtualMachineSet{}
+		err := api().Get(t.Context(), client.ObjectKeyFromObject(set), is)
+		c := meta.FindStatusCondition(is.Status.Conditions, decide.CondProgressing)
+		if c == nil {
+			return "", err
+		}
+		return c.Message, err
+	}
+	apitest.Eventually(t, "the set says that the name is taken", func() (bool, error) {
+		message, err := says()
+		return strings.Contains(message, "VirtualMachine taken-worker is there"), fmt.Errorf("%q, %w", message, err)
+	})
+	if _, there := get(t, "taken-other", &v1alpha1.VirtualMachine{}); !there {
+		t.Error("the other member was not made")
+	}
+	owner := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"apiVersion":%q,
+		"kind":"VirtualMachineSet","name":"taken","uid":%q,"controller":true}]}}`, v1alpha1.GroupVersion, set.UID))
+	if err := api().Patch(t.Context(), foreign, owner); err != nil {
+		t.Fatal(err)
+	}
+	apitest.Eventually(t, "the set suspends its new member", func() (bool, error) {
+		vm, _ := get(t, "taken-worker", &v1alpha1.VirtualMachine{})
+		return vm.Spec.OperatingMode == v1alpha1.ModeHibernated, nil
+	})
+	if err := api().Delete(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, n, "taken-worker", "", "none")
+	remove(t, n, "taken-other", "", "none")
 }
 
 // A node that has learned the uid of an object, and made a record of it, does not share what that VM stores.
