@@ -37,8 +37,7 @@ type Operation struct {
 	Now    time.Time
 }
 
-// NextOperation decides what is done next of an order. A wake of a VM that sleeps waits for no node that has still to
-// clean up, and does not. Another order for such a VM fails, as it does once the clean-up is done.
+// NextOperation decides what is done next of an order.
 func NextOperation(o Operation) Action {
 	op := o.Object
 	switch {
@@ -59,6 +58,13 @@ func NextOperation(o Operation) Action {
 	if err := o.refused(); err.Waits != "" {
 		return err
 	}
+	return o.begins()
+}
+
+// begins is an order whose turn may have come. A wake of a VM that sleeps waits for no node that has still to clean up,
+// and does not. Another order for such a VM fails, as it does once the clean-up is done.
+func (o Operation) begins() Action {
+	op := o.Object
 	open := o.Record.GetOperation()
 	silent, left := unreleased(open, o.Now)
 	switch asleep := durable(o.Record, o.Fenced, silent); {
