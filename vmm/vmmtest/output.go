@@ -2,11 +2,8 @@ package vmmtest
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 )
 
@@ -48,12 +45,12 @@ func HeldOutput(ctx context.Context, env Env, open func(ctx context.Context, soc
 		if _, err := v.save(ctx); err != nil {
 			return err
 		}
-		return heldOutput(v.cfg.RAM, r)
+		return heldOutput(v, r)
 	})
 }
 
-func heldOutput(ram *os.File, r Reader) error {
-	saved, err := sum(ram)
+func heldOutput(v *vm, r Reader) error {
+	saved, err := v.ramHash()
 	if err != nil {
 		return err
 	}
@@ -61,7 +58,7 @@ func heldOutput(ram *os.File, r Reader) error {
 		return err
 	}
 	time.Sleep(outputStill)
-	later, err := sum(ram)
+	later, err := v.ramHash()
 	switch {
 	case err != nil:
 		return err
@@ -70,15 +67,9 @@ func heldOutput(ram *os.File, r Reader) error {
 	}
 	r.Release()
 	for end := time.Now().Add(outputStill); time.Now().Before(end); {
-		if later, err = sum(ram); err != nil || later != saved {
+		if later, err = v.ramHash(); err != nil || later != saved {
 			return err
 		}
 	}
 	return fmt.Errorf("RAM is the same %s after the channel flows again: the VMM held nothing of the guest's", outputStill)
-}
-
-func sum(f *os.File) (s [sha256.Size]byte, err error) {
-	h := sha256.New()
-	_, err = io.Copy(h, io.NewSectionReader(f, 0, 1<<62))
-	return [sha256.Size]byte(h.Sum(nil)), err
 }

@@ -66,13 +66,12 @@ func NextOperation(o Operation) Action {
 func (o Operation) begins() Action {
 	op := o.Object
 	open := o.Record.GetOperation()
-	silent, left := unreleased(open, o.Now)
-	switch asleep := durable(o.Record, o.Fenced, silent); {
+	switch asleep := durable(o.Record, o.Fenced, o.Now); {
 	case asleep && op.Spec.Kind != v1alpha1.KindWake: // else the wake waits for it, and it for a source that may be gone
 		return refuse(ReasonVMSleeps, "the VM sleeps: of such a VM a wake alone can be ordered")
 	case open != nil && !asleep:
 		waits := wait(ReasonOperation, "operation "+open.GetId()+" of this VM ends first")
-		waits.After = left
+		_, waits.After = unreleased(open, o.Now)
 		return waits
 	}
 	for i := range o.Orders {

@@ -150,11 +150,10 @@ func (o Resolve) comes() (Resolved, Action, error) {
 		return Resolved{}, Action{}, o.refused(errdefs.ErrFailedPrecondition, format, args...)
 	}
 	rec := o.Record
-	silent, _ := unreleased(rec.GetOperation(), o.Now)
 	switch {
 	case o.Fenced && SandboxAt(rec) != o.Node:
 		return o.lost()
-	case durable(rec, false, silent) && SandboxAt(rec) != o.Node:
+	case durable(rec, false, o.Now) && SandboxAt(rec) != o.Node:
 		return o.wakes()
 	case rec.GetOperation() != nil:
 		return o.arrives(rec.GetOperation())
@@ -241,7 +240,6 @@ func untouched(rec *nodev1.Record) bool {
 func NextSandboxEnd(o SandboxEnd) Action {
 	rec := o.Record
 	op, owner := rec.GetOperation(), rec.GetOwner()
-	silent, _ := unreleased(op, o.Now)
 	switch {
 	case !pods.OfSandbox(rec):
 		return Action{Do: None}
@@ -251,7 +249,7 @@ func NextSandboxEnd(o SandboxEnd) Action {
 		return wait(ReasonStarting, "it does not say yet which Sandbox it is of")
 	case o.Sandbox != nil && o.Sandbox.UID == rec.GetUid():
 		return Action{Do: None}
-	case o.Fenced, durable(rec, false, silent): // and with the node whatever of it is open
+	case o.Fenced, durable(rec, false, o.Now): // and with the node whatever of it is open
 		return Action{Do: OrderGiveUp, Node: SandboxAt(rec)}
 	case op != nil && pods.Arriving(op) && !op.GetCancelled():
 		return Action{Do: OrderAbort, Operation: op.GetId()}

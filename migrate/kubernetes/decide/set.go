@@ -172,7 +172,6 @@ func (o Set) reached(member string, want v1alpha1.OperatingMode) bool {
 		return rec.GetOwner().GetNode() != "" && rec.GetOperation().GetKind() != nodev1.Kind_KIND_WAKE
 	}
 	op := rec.GetOperation()
-	silent, _ := unreleased(op, o.Now)
 	switch {
 	case rec == nil: // what never ran has no state
 		return true
@@ -180,7 +179,7 @@ func (o Set) reached(member string, want v1alpha1.OperatingMode) bool {
 		return false
 	}
 	// A lost node ends no wake, and one that is gone no hibernate that is committed. The VM sleeps.
-	return op == nil || durable(rec, o.Lost[member], silent) || o.Lost[member] && op.GetKind() == nodev1.Kind_KIND_WAKE
+	return op == nil || durable(rec, o.Lost[member], o.Now) || o.Lost[member] && op.GetKind() == nodev1.Kind_KIND_WAKE
 }
 
 // broken is a member that cannot become what is wanted until somebody does something.

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"time"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
@@ -61,18 +62,16 @@ func strands(node string) string {
 // durable reports whether a VM sleeps for good, though its hibernate is open still: its source has to clean up, and
 // does not. It gave the VM up before the commit. So a wake closes the hibernate, and makes no second VM. That needs
 // no word for the node: a Node that was deleted can have no taint.
-func durable(rec *nodev1.Record, fenced bool, silent string) bool {
+func durable(rec *nodev1.Record, fenced bool, now time.Time) bool {
 	op := rec.GetOperation()
+	silent, _ := unreleased(op, now)
 	return op.GetKind() == nodev1.Kind_KIND_HIBERNATE && rec.GetOwner().GetDigest() != "" &&
 		(op.GetPhase() == nodev1.Phase_PHASE_COMMITTED || op.GetPhase() == nodev1.Phase_PHASE_CLEANING) &&
 		(fenced || silent != "")
 }
 
 // slept reports whether a VM is durable.
-func (o VM) slept() bool {
-	silent, _ := unreleased(o.Record.GetOperation(), o.Now)
-	return durable(o.Record, o.Fenced, silent)
-}
+func (o VM) slept() bool { return durable(o.Record, o.Fenced, o.Now) }
 
 // follows reports whether an order is what the VM's own spec still asks for. One of a person is.
 func (o VM) follows(order *v1alpha1.VMOperation) bool {
