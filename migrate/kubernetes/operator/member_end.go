@@ -16,30 +16,6 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// endMembers ends the records of members of sets that no object can have any more. A VM that is deleted before its set
-// leaves its record to the next object of the member, and there may be no next one.
-func (b base) endMembers(ctx context.Context, failed func(error, string, ...any)) {
-	all := &v1alpha1.VMRecordList{}
-	if err := b.client.List(ctx, all); err != nil {
-		failed(err, "list records for members of sets that are gone")
-		return
-	}
-	for i := range all.Items {
-		o := &all.Items[i]
-		rec, _, err := store.Record(o)
-		if err != nil || rec == nil || !decide.OfMember(rec) {
-			continue
-		}
-		// The cache is a hint: endMember reads anew.
-		if end, err := b.cached.memberEnd(ctx, rec); err != nil || decide.NextMemberEnd(end).Do == decide.None {
-			continue
-		}
-		if err := b.endMember(ctx, o); err != nil && ctx.Err() == nil {
-			failed(err, "end the record of a member of a set", "vm", o.Name)
-		}
-	}
-}
-
 // memberEnd observes who could have a record. A set that is there has made each VM that it makes before it goes.
 func (v View) memberEnd(ctx context.Context, rec *nodev1.Record) (o decide.MemberEnd, err error) {
 	namespace, name := pods.Split(rec)
@@ -57,7 +33,14 @@ func (v View) memberEnd(ctx context.Context, rec *nodev1.Record) (o decide.Membe
 	return o, err
 }
 
+// endMember ends the record of a member of a set that no object can have any more. A VM that is deleted before its set
+// leaves its record to the next object of the member, and there may be no next one.
 func (b base) endMember(ctx context.Context, cached *v1alpha1.VMRecord) error {
+	if rec, _, err := store.Record(cached); err != nil || rec == nil || !decide.OfMember(rec) {
+		return nil
+	} else if end, err := b.cached.memberEnd(ctx, rec); err != nil || decide.NextMemberEnd(end).Do == decide.None {
+		return nil
+	}
 	o := &v1alpha1.VMRecord{}
 	there, err := b.current.Get(ctx, client.ObjectKeyFromObject(cached), o)
 	if err != nil || !there {

@@ -103,39 +103,40 @@ func addEnds(every time.Duration) func(ctrl.Manager, base) error {
 				case <-ctx.Done():
 					return nil
 				case <-tick.C:
-					b.endSandboxes(ctx, mgr.GetLogger().Error)
-					b.endMembers(ctx, mgr.GetLogger().Error)
+					b.endRecords(ctx, mgr.GetLogger().Error)
 				}
 			}
 		}))
 	}
 }
 
-// endSandboxes looks at each VM that no node has. One whose Sandbox is gone while a node has it ends there first, or
-// with the node, when somebody vouches that this is lost.
-func (b base) endSandboxes(ctx context.Context, failed func(error, string, ...any)) {
+// endRecords looks at each record that may have lost its Sandbox, or its set. The cache is a hint: what ends a record
+// reads anew.
+func (b base) endRecords(ctx context.Context, failed func(error, string, ...any)) {
 	all := &v1alpha1.VMRecordList{}
 	if err := b.client.List(ctx, all); err != nil {
-		failed(err, "list records for Sandboxes that are gone")
+		failed(err, "list records for Sandboxes and sets that are gone")
 		return
 	}
 	for i := range all.Items {
-		o := &all.Items[i]
-		if !pods.IsSandboxRecord(o.Name) {
-			continue
+		o, end, what := &all.Items[i], b.endMember, "end the record of a member of a set"
+		if pods.IsSandboxRecord(o.Name) {
+			end, what = b.endSandbox, "end the VM of a Sandbox"
 		}
-		if rec, _, err := store.Record(o); err == nil && rec.GetOwner().GetNode() != "" {
-			if fenced, err := b.cached.NodeFenced(ctx, decide.SandboxAt(rec)); err != nil || !fenced {
-				continue // the cache is a hint: endSandbox reads anew
-			}
-		}
-		if err := b.endSandbox(ctx, o); err != nil && ctx.Err() == nil {
-			failed(err, "end the VM of a Sandbox", "vm", o.Name)
+		if err := end(ctx, o); err != nil && ctx.Err() == nil {
+			failed(err, what, "vm", o.Name)
 		}
 	}
 }
 
+// endSandbox ends the VM of a Sandbox that is gone. One that a node has ends there first, or with the node, when
+// somebody vouches that this is lost.
 func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
+	if rec, _, err := store.Record(cached); err == nil && rec.GetOwner().GetNode() != "" {
+		if fenced, err := b.cached.NodeFenced(ctx, decide.SandboxAt(rec)); err != nil || !fenced {
+			return nil
+		}
+	}
 	o := decide.SandboxEnd{Made: cached.CreationTimestamp.Time, Now: time.Now()}
 	var err error
 	if o.Record, o.Noted, err = b.current.SandboxRecord(ctx, cached.Name); err != nil || o.Record == nil {
