@@ -147,7 +147,7 @@ func (o Orders) Recover(ctx context.Context, order operator.Order) error {
 	ctx, cancel := context.WithTimeout(ctx, orderBound)
 	defer cancel()
 	rec := order.Record
-	lost := decide.SandboxAt(rec)
+	lost := decide.InHand(rec)
 	fail := func(err error) error {
 		return fmt.Errorf("restore VM %s of the lost node %s: %w", rec.GetVm().GetId(), lost, err)
 	}
@@ -178,7 +178,7 @@ func (o Orders) Recover(ctx context.Context, order operator.Order) error {
 func (o Orders) GiveUp(ctx context.Context, rec *nodev1.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, orderBound)
 	defer cancel()
-	lost := decide.SandboxAt(rec)
+	lost := decide.InHand(rec)
 	err := o.silent(lost)
 	if err == nil {
 		_, err = o.Records.Remove(ctx, &nodev1.RemoveRequest{Vm: rec.GetVm(), Uid: rec.GetUid(), Force: true,

@@ -101,7 +101,7 @@ func (p *Pods) observeSandbox(ctx context.Context, o *decide.Resolve) (err error
 	if err != nil {
 		return unread(err)
 	}
-	if at := decide.SandboxAt(o.Record); at != "" && at != o.Node { // none: it is on its way
+	if at := decide.InHand(o.Record); at != "" && at != o.Node { // none: it is on its way
 		if o.Fenced, err = p.View.NodeFenced(ctx, at); err != nil {
 			return unread(err)
 		}
@@ -145,7 +145,7 @@ func (p *Pods) recovered(o decide.Resolve, err error) {
 		p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "RecoverFailed", "Recover", "%s", err.Error())
 	default:
 		p.Events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "Recovered", "Recover", "node %s is lost: %s",
-			decide.SandboxAt(o.Record), what)
+			decide.InHand(o.Record), what)
 	}
 }
 

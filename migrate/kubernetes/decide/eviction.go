@@ -121,9 +121,9 @@ func (o Eviction) movesAway() Answer {
 	}
 	if o.Fenced { // no move would begin
 		if o.VM.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
-			return Answer{Message: restores(SandboxAt(o.Record))}
+			return Answer{Message: restores(InHand(o.Record))}
 		}
-		return Answer{Message: strands(SandboxAt(o.Record))}
+		return Answer{Message: strands(InHand(o.Record))}
 	}
 	if o.stays() {
 		return o.stops()

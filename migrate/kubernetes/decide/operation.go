@@ -108,7 +108,7 @@ func (o Operation) refused() Action {
 
 // lost is an order for a VM that a lost node has: it fails if the VM stays there.
 func (o Operation) lost() Action {
-	switch node := SandboxAt(o.Record); {
+	switch node := InHand(o.Record); {
 	case !o.Fenced, o.Record.GetOwner().GetNode() == "":
 		return Action{Do: None}
 	case o.VM.Spec.OnNodeLoss == v1alpha1.NodeLossRestore:

@@ -151,9 +151,9 @@ func (o Resolve) comes() (Resolved, Action, error) {
 	}
 	rec := o.Record
 	switch {
-	case o.Fenced && SandboxAt(rec) != o.Node:
+	case o.Fenced && InHand(rec) != o.Node:
 		return o.lost()
-	case durable(rec, false, o.Now) && SandboxAt(rec) != o.Node:
+	case durable(rec, false, o.Now) && InHand(rec) != o.Node:
 		return o.wakes()
 	case rec.GetOperation() != nil:
 		return o.arrives(rec.GetOperation())
@@ -174,18 +174,10 @@ func (o Resolve) wakes() (Resolved, Action, error) {
 	return Resolved{}, Action{Do: Order, Operation: id, Node: o.Node}, nil
 }
 
-// SandboxAt is the node whose loss keeps a VM from a wake elsewhere, and its record from its end; empty: none does.
-func SandboxAt(rec *nodev1.Record) string {
-	if op := rec.GetOperation(); op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
-		return op.GetSource() // also one that has committed, and is not cleaned up yet
-	}
-	return transition.InHand(rec)
-}
-
 // lost is a pod whose VM is at a node that runs nothing any more, as somebody vouches. What the VM did there since its
 // newest snapshot is given up by the Sandbox's own policy alone.
 func (o Resolve) lost() (Resolved, Action, error) {
-	rec, node := o.Record, SandboxAt(o.Record)
+	rec, node := o.Record, InHand(o.Record)
 	fail := func(format string, args ...any) (Resolved, Action, error) {
 		return Resolved{}, Action{}, o.refused(errdefs.ErrFailedPrecondition, format, args...)
 	}
@@ -221,7 +213,7 @@ type SandboxEnd struct {
 	Record  *nodev1.Record
 	Noted   string   // the name of its Sandbox, by the record; empty: it is not written down yet
 	Sandbox *Sandbox // of that name; nil: there is none
-	Fenced  bool     // somebody vouches that the node which has the VM (SandboxAt) runs nothing any more
+	Fenced  bool     // somebody vouches that the node which has the VM (InHand) runs nothing any more
 	Made    time.Time
 	Now     time.Time
 }
@@ -250,7 +242,7 @@ func NextSandboxEnd(o SandboxEnd) Action {
 	case o.Sandbox != nil && o.Sandbox.UID == rec.GetUid():
 		return Action{Do: None}
 	case o.Fenced, durable(rec, false, o.Now): // and with the node whatever of it is open
-		return Action{Do: OrderGiveUp, Node: SandboxAt(rec)}
+		return Action{Do: OrderGiveUp, Node: InHand(rec)}
 	case op != nil && pods.Arriving(op) && !op.GetCancelled():
 		return Action{Do: OrderAbort, Operation: op.GetId()}
 	case op != nil:

@@ -37,7 +37,7 @@ type VM struct {
 	// Set is the one that the VM may be a member of: by its owner, or by its record. nil: there is none.
 	Set      *v1alpha1.VirtualMachineSet
 	MainNode string // of a member that is not the main one: where the record of the main one is; empty: nowhere yet
-	Fenced   bool   // somebody vouches that the node which has the VM (SandboxAt) runs nothing any more
+	Fenced   bool   // somebody vouches that the node which has the VM (InHand) runs nothing any more
 	Cordoned bool   // the node that the VM is wanted on takes no pods
 
 	Images   map[string]string // as in pods.Input; as they were written down while the VM ran

@@ -26,7 +26,7 @@ func (o VM) end() Action {
 		pod := &o.Pods[i]
 		switch {
 		case !metav1.IsControlledBy(pod, o.Object):
-		case !o.Fenced || pod.Spec.NodeName != SandboxAt(rec):
+		case !o.Fenced || pod.Spec.NodeName != InHand(rec):
 			return o.deletePod(pod)
 		case !deletedAtOnce(pod): // no kubelet says that it has ended
 			return Action{Do: DeletePod, Pod: pod, AtOnce: true}
@@ -36,7 +36,7 @@ func (o VM) end() Action {
 	case o.setLives() && (rec.GetOwner().GetNode() == "" || o.Fenced), rec == nil: // the next object has it
 		return Action{Do: DropFinalizer}
 	case lost: // and whatever of it is open
-		giveUp := Action{Do: OrderGiveUp, Node: SandboxAt(rec)}
+		giveUp := Action{Do: OrderGiveUp, Node: InHand(rec)}
 		if !o.Fenced { // its node may be up all the same: the engine knows
 			giveUp.After = releaseBound
 		}

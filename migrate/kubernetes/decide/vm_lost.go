@@ -11,11 +11,19 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
+// InHand is the node whose loss keeps a VM from a wake elsewhere, and its record from its end; empty: none does.
+func InHand(rec *nodev1.Record) string {
+	if op := rec.GetOperation(); op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
+		return op.GetSource() // also one that has committed, and is not cleaned up yet
+	}
+	return transition.InHand(rec)
+}
+
 // lost is a VM that a node has in hand which runs nothing any more, as somebody vouches. It goes before whatever of the
 // VM is open: that node drives it, and ends it never. What the VM did there since its newest snapshot is given up by
 // its own policy alone. One that slept until an open wake gives nothing up.
 func (o VM) lost() Action {
-	rec, node := o.Record, SandboxAt(o.Record)
+	rec, node := o.Record, InHand(o.Record)
 	sleeps, op := rec.GetOwner().GetNode() == "", rec.GetOperation()
 	switch k := transition.Kept(rec); {
 	case !o.Fenced, sleeps && op.GetKind() != nodev1.Kind_KIND_WAKE: // one that hibernated is slept
@@ -47,7 +55,7 @@ func (o VM) stranded(next Action) Action {
 		next.Waits == ReasonNodeLost || next.Refused {
 		return next
 	}
-	return wait(ReasonNodeLost, strands(SandboxAt(o.Record)))
+	return wait(ReasonNodeLost, strands(InHand(o.Record)))
 }
 
 func restores(node string) string {

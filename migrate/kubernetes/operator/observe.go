@@ -137,7 +137,7 @@ func (v View) ofNodes(ctx context.Context, o *decide.VM) error {
 
 // fenced reads whether somebody vouches that the node which has a VM in hand runs nothing any more.
 func (v View) fenced(ctx context.Context, rec *nodev1.Record) (bool, error) {
-	node := decide.SandboxAt(rec)
+	node := decide.InHand(rec)
 	if node == "" {
 		return false, nil
 	}

@@ -133,7 +133,7 @@ func (b base) endRecords(ctx context.Context, failed func(error, string, ...any)
 // somebody vouches that this is lost.
 func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
 	if rec, _, err := store.Record(cached); err == nil && rec.GetOwner().GetNode() != "" {
-		if fenced, err := b.cached.NodeFenced(ctx, decide.SandboxAt(rec)); err != nil || !fenced {
+		if fenced, err := b.cached.NodeFenced(ctx, decide.InHand(rec)); err != nil || !fenced {
 			return nil
 		}
 	}
@@ -149,7 +149,7 @@ func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
 			return err
 		}
 	}
-	if node := decide.SandboxAt(o.Record); node != "" {
+	if node := decide.InHand(o.Record); node != "" {
 		if o.Fenced, err = b.current.NodeFenced(ctx, node); err != nil {
 			return err
 		}
