@@ -75,6 +75,7 @@ func (p *podStop) run(until time.Time) {
 	order := &nodev1.HibernateRequest{Vm: vm.name(), Operation: newStop(), EndExecs: true, Uid: sp.UID,
 		Generation: generation}
 	vm.log.Info("the pod is stopped: its signals are held", "until", until, "operation", order.GetOperation())
+	var before error // why the try before came to nothing
 	for told := false; ; {
 		answer, err := p.ask("")
 		until, told = endOf(answer, begun, time.Now(), until, told)
@@ -102,9 +103,11 @@ func (p *podStop) run(until time.Time) {
 				pause, order.Operation = stopPause, newStop()
 			}
 			vm.log.Warn("hibernate at a stop: it is tried again", "error", err)
+			before = err
 			retry.Sleep(vm.life, min(left, pause))
 			continue
 		}
+		err = errors.Join(err, before)
 		vm.log.Error("hibernate at a stop", "operation", order.GetOperation(), "error", err)
 		if _, told := p.ask(err.Error()); told != nil {
 			vm.log.Warn("tell that a hibernate came to nothing", "error", told)
@@ -139,12 +142,13 @@ func (e *failedStop) Unwrap() error { return e.error }
 
 var errStopWaits = fmt.Errorf("another operation is open: %w", errdefs.ErrUnavailable)
 
-// passes reports whether what was in the way may be gone in a while. A login that a registry takes no more may be
-// changed: the next try asks for it anew.
+// passes reports whether what was in the way may be gone in a while. A login that a registry takes no more, or only for
+// less, may be changed: the next try asks for it anew.
 func passes(err error) bool {
 	var held *record.HeldError
 	return errdefs.IsUnavailable(err) || errdefs.IsResourceExhausted(err) || errdefs.IsUnauthorized(err) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.As(err, &held) && held.Record.GetOperation() != nil
+		errdefs.IsPermissionDenied(err) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &held) && held.Record.GetOperation() != nil
 }
 
 // ask asks why the pod is stopped, and again while nothing answers and there is time. With failed it tells why the

@@ -124,7 +124,8 @@ func TestPodStop(t *testing.T) {
 	soon := &nodev1.StoppingResponse{Hibernate: true, GraceMs: (stopMargin + 200*time.Millisecond).Milliseconds()}
 	away := fmt.Errorf("no operator: %w", errdefs.ErrUnavailable)
 	done, failed, passing := nodev1.Phase_PHASE_SUCCEEDED, "failed precondition", "unavailable"
-	noLogin := errdefs.ErrUnauthenticated.Error()
+	noLogin, noRight := errdefs.ErrUnauthenticated.Error(), errdefs.ErrPermissionDenied.Error()
+	forbidden := fmt.Errorf("403: %w", errdefs.ErrPermissionDenied)
 	for name, test := range map[string]struct {
 		answers, orders []any
 		ends            bool          // the signals come to the guest
@@ -149,6 +150,13 @@ func TestPodStop(t *testing.T) {
 			ordered: true, operations: 3},
 		"the registry takes the login no more, until it is changed": {answers: []any{hibernate},
 			orders: []any{noLogin, noLogin, done}, ordered: true, operations: 3},
+		"the registry answers 403, until it is changed": {answers: []any{hibernate},
+			orders: []any{noRight, noRight, done}, ordered: true, operations: 3},
+		"the order is forbidden, until it is allowed": {answers: []any{hibernate}, orders: []any{forbidden, forbidden, done},
+			ordered: true},
+		"nobody may ask": {answers: []any{forbidden}, orders: []any{done}, ordered: true},
+		"it stays forbidden": {answers: []any{soon}, orders: []any{forbidden}, ordered: true, ends: true,
+			fails: "403"},
 		"it is refused": {answers: []any{hibernate}, orders: []any{fmt.Errorf("no: %w", errdefs.ErrFailedPrecondition)},
 			ordered: true, ends: true, fails: "no"},
 		"the time is over": {answers: []any{short}, ends: true, fails: "terminationGracePeriodSeconds"},
