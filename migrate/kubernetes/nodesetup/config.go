@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 
@@ -61,7 +62,11 @@ func (s Setup) configure() (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(s.Root, filepath.Dir(config.DefaultPath), "config.d")
+	own, err := placeOf(s.Root, config.DefaultPath)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(filepath.Dir(own), "config.d")
 	for name, text := range all {
 		if err := replace(filepath.Join(dir, name), text); err != nil {
 			return nil, err
@@ -78,36 +83,83 @@ func (s Setup) configure() (*config.Config, error) {
 			}
 		}
 	}
-	return config.Load(filepath.Join(s.Root, config.DefaultPath))
+	return config.Load(own)
 }
 
 var importLine = regexp.MustCompile(`(?m)^\s*imports\s*=\s*\[([^\]]*)\]`)
 
-// imported has containerd's configuration import the files of packages. What else is there stays.
-func imported(file string) error {
-	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return replace(file, []byte("version = 3\n"+imports))
+// imported has containerd's configuration import the files of packages. What else is there stays, also its mode and
+// owner. Only a name that is not there says that there is none: a link may lead to what is not seen here.
+func imported(root string) error {
+	file, err := placeOf(root, containerdConfig)
+	if err != nil {
+		return err
 	}
+	info, err := os.Lstat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return replace(file, []byte("version = 3\n"+imports))
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSymlink != 0:
+		return linked(root)
+	}
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	line := importLine.FindSubmatch(text)
 	switch {
-	case line != nil && bytes.Contains(line[1], []byte("/etc/containerd/conf.d/*.toml")):
+	case importsOurs(line):
 		return nil
 	case line != nil && len(bytes.TrimSpace(line[1])) > 0:
-		return fmt.Errorf("%s imports other files: add '/etc/containerd/conf.d/*.toml' to its imports: %w", file,
-			errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s imports other files: add '/etc/containerd/conf.d/*.toml' to its imports: %w",
+			containerdConfig, errdefs.ErrFailedPrecondition)
 	case line != nil:
 		text = importLine.ReplaceAllLiteral(text, []byte(imports[:len(imports)-1]))
 	default: // a key outside of tables comes before all of them
 		text = append([]byte(imports), text...)
 	}
-	return replace(file, text)
+	return rewrite(file, info, text)
 }
 
-// replace writes a file if its content is another one.
+// linked refuses a configuration that is a link, unless what it leads to imports the files of packages already.
+func linked(root string) error {
+	target, err := place(root, containerdConfig)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(target)
+	if err == nil && importsOurs(importLine.FindSubmatch(text)) {
+		return nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // the refusal says what to do
+	}
+	return errors.Join(fmt.Errorf("%s is a link, so another program keeps it: have that add "+
+		"'/etc/containerd/conf.d/*.toml' to its imports: %w", containerdConfig, errdefs.ErrFailedPrecondition), err)
+}
+
+// importsOurs reports whether a line with imports has the files of packages.
+func importsOurs(line [][]byte) bool {
+	return line != nil && bytes.Contains(line[1], []byte("/etc/containerd/conf.d/*.toml"))
+}
+
+// rewrite gives a file that is there another content. Its mode and owner stay.
+func rewrite(file string, was fs.FileInfo, text []byte) error {
+	staged := durable.Unfinished(file)
+	if err := durable.Stage(staged, text, was.Mode().Perm()); err != nil {
+		return err
+	}
+	if at, ok := was.Sys().(*syscall.Stat_t); ok {
+		if err := os.Chown(staged, int(at.Uid), int(at.Gid)); err != nil {
+			return errors.Join(err, os.Remove(staged))
+		}
+	}
+	return durable.Rename(staged, file)
+}
+
+// replace writes a file of godwit's own if its content is another one.
 func replace(file string, text []byte) error {
 	if old, err := os.ReadFile(file); err == nil && bytes.Equal(old, text) {
 		return nil

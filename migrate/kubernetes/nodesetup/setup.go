@@ -7,19 +7,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	"godwit.dev/godwit/internal/retry"
 )
 
 const (
@@ -59,11 +53,18 @@ func (s Setup) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("set node %s up: %w", s.Node, err)
 	}
+	if err := s.fits(ctx, client); err != nil {
+		return err
+	}
 	cfg, err := s.configure()
 	if err != nil {
 		return fmt.Errorf("configure node %s: %w", s.Node, err)
 	}
-	c := Certificate{Client: client, Dir: filepath.Join(s.Root, cfg.PKIDir()), Node: s.Node, Namespace: s.Operator,
+	keys, err := place(s.Root, cfg.PKIDir())
+	if err != nil {
+		return fmt.Errorf("set node %s up: %w", s.Node, err)
+	}
+	c := Certificate{Client: client, Dir: keys, Node: s.Node, Namespace: s.Operator,
 		Log: s.Log}
 	if _, err := c.Ensure(ctx, time.Now()); err != nil {
 		if !errdefs.IsPermissionDenied(err) || !c.valid(time.Now()) {
@@ -72,10 +73,10 @@ func (s Setup) Run(ctx context.Context) error {
 		s.Log.WarnContext(ctx, "the next certificate of this node is refused: it goes on with the one that it has",
 			"error", err)
 	}
-	if err := imported(filepath.Join(s.Root, containerdConfig)); err != nil {
+	if err := imported(s.Root); err != nil {
 		return fmt.Errorf("configure containerd of node %s: %w", s.Node, err)
 	}
-	if err := s.restart(ctx, client); err != nil {
+	if err := s.restart(ctx, client, cfg.RunDir); err != nil {
 		return err
 	}
 	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, Label)
@@ -84,39 +85,4 @@ func (s Setup) Run(ctx context.Context) error {
 		return fmt.Errorf("label node %s: %w", s.Node, err)
 	}
 	return nil
-}
-
-// restart has containerd read its configuration, unless the kubelet says that it knows the handler.
-func (s Setup) restart(ctx context.Context, client kubernetes.Interface) error {
-	has, err := s.has(ctx, client)
-	if err != nil || has {
-		return err
-	}
-	s.Log.InfoContext(ctx, "containerd does not have the runtime handler: it is restarted", "command", s.Restart)
-	if err := s.Host.Run(ctx, strings.Fields(s.Restart)); err != nil {
-		return fmt.Errorf("restart containerd of node %s: %w", s.Node, err)
-	}
-	for end := time.Now().Add(handlerBound); time.Now().Before(end); {
-		if has, err = s.has(ctx, client); err == nil && has {
-			return nil
-		}
-		if retry.Sleep(ctx, handlerPause); ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
-	if err == nil {
-		err = errdefs.ErrUnavailable
-	}
-	return fmt.Errorf("containerd of node %s was restarted, and the kubelet names no runtime handler %q: see whether "+
-		"containerd's config.toml imports /etc/containerd/conf.d/*.toml: %w", s.Node, Handler, err)
-}
-
-func (s Setup) has(ctx context.Context, client kubernetes.Interface) (bool, error) {
-	node, err := client.CoreV1().Nodes().Get(ctx, s.Node, metav1.GetOptions{})
-	if err != nil {
-		return false, fmt.Errorf("read node %s: %w", s.Node, err)
-	}
-	return slices.ContainsFunc(node.Status.RuntimeHandlers, func(h corev1.NodeRuntimeHandler) bool {
-		return h.Name == Handler
-	}), nil
 }
