@@ -66,6 +66,9 @@ func rest(rec *nodev1.Record, req *nodev1.RemoveRequest, now time.Time) []*nodev
 		add(ref.GetRepository(), ref.GetNode(), ref.GetGiven())
 	}
 	add(rec.GetRepository(), rec.GetHome(), false)
+	if op := rec.GetOperation(); op.GetSource() != "" { // it was writing there; a wake was reading
+		add(op.GetRepository(), op.GetSource(), record.Given(rec, op, op.GetRepository()))
+	}
 	add(req.GetRepository(), req.GetPayer(), false)
 	return pendingDeletions(rec, refs, req.GetPayer(), now)
 }
