@@ -3,11 +3,13 @@ package decide_test
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
@@ -59,5 +61,26 @@ func TestNodesOfASnapshot(t *testing.T) {
 	}
 	if got := o.Claims(); !slices.Equal(got, []string{"vmsnap-s1", "vmsnap-s1.n1"}) { // the first: of the release before
 		t.Errorf("the claims are %v", got)
+	}
+}
+
+// However long the name of a node is, its lease has a name of its own, which the policy can tell to be that node's.
+func TestClaimOfALongName(t *testing.T) {
+	const uid = "8c1b2a3e-0000-4000-8000-000000000001"
+	long := strings.Repeat("a", 250)
+	seen := map[string]bool{}
+	for _, node := range []string{"n1", long[:209], long[:210], long[:211], long, long[:249] + "b"} {
+		name := decide.ClaimName(uid, node)
+		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 || seen[name] {
+			t.Errorf("node of %d characters: %s: %v", len(node), name, problems)
+		}
+		seen[name] = true
+		if plain := decide.OrderName(uid) + "." + node; len(node) <= 209 && name != plain {
+			t.Errorf("node of %d characters: %s", len(node), name)
+		}
+	}
+	edge := strings.Repeat("a", 143) + "." + strings.Repeat("b", 100) // cut after a dot
+	if problems := validation.IsDNS1123Subdomain(decide.ClaimName(uid, edge)); len(problems) > 0 {
+		t.Error(problems)
 	}
 }

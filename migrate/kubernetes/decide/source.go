@@ -73,15 +73,35 @@ func OrderName(snapshot types.UID) string { return "vmsnap-" + string(snapshot) 
 
 // ClaimName is the name of the lease of who captures a snapshot on a node. A policy has each node claim by its own name
 // alone: so one that lies holds up no capture of another node. The name of an order has no dot.
-func ClaimName(snapshot types.UID, node string) string { return OrderName(snapshot) + "." + node }
+func ClaimName(snapshot types.UID, node string) string {
+	return OrderName(snapshot) + "." + nodeInClaim(node)
+}
+
+const (
+	longestInClaim = 209 // of a node's name, so that a lease can have the name of the claim
+	plainInClaim   = 169 // of one that is longer, before its hash; the policy knows both numbers
+)
+
+// nodeInClaim is a node's name, or how one begins that is too long, and its hash.
+func nodeInClaim(node string) string {
+	if len(node) <= longestInClaim {
+		return node
+	}
+	return node[:plainInClaim] + hashOf(node)
+}
+
+// hashOf a name has 40 digits.
+func hashOf(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:20])
+}
 
 // NodeLabel is a node's name as a label. One that is too long for a label is hashed; the spec has the name itself.
 func NodeLabel(node string) string {
 	if len(node) <= validation.LabelValueMaxLength {
 		return node
 	}
-	sum := sha256.Sum256([]byte(node))
-	return hex.EncodeToString(sum[:20])
+	return hashOf(node)
 }
 
 // SnapshotOf is the VMSnapshot that a work order is for. The order itself says so: one that has gone says it too.
