@@ -201,7 +201,8 @@ func rivals(top Holder, others []Holder, copied uint64) string {
 			continue
 		}
 		return fmt.Sprintf("nodes %s (its owner number %d) and %s (number %d) both say that they have it; end it at the one "+
-			"that is wrong, or retire that node, then order godwit controller restore once more",
+			"that is wrong, then order godwit controller restore once more; without that node: godwit controller restore "+
+			"--retire NODE",
 			top.Node, top.GetGeneration(), h.Node, h.GetGeneration())
 	}
 	return ""
