@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -24,6 +25,15 @@ func CheckPrefix(prefix string) error {
 			errdefs.ErrInvalidArgument)
 	}
 	return nil
+}
+
+// Repository is where the snapshots of a VM go: below the prefix that its record says, else below the given one. Empty:
+// nowhere.
+func Repository(rec *nodev1.Record, prefix string) string {
+	if prefix = cmp.Or(rec.GetPrefix(), prefix); prefix == "" {
+		return ""
+	}
+	return prefix + "/" + rec.GetUid()
 }
 
 // Given reports whether a VM's record, or the order of an operation, says that a repository is where its snapshots go.

@@ -10,16 +10,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/store"
 )
 
 // Abandoned implements engine.Deleter. Repositories of VMs are directories whose names are
-// UUIDs. Other directories are not godwit's, except the one of golden snapshots, which belongs
-// to no VM.
+// uids of VMs. Other directories are not godwit's, except the one of golden snapshots, which
+// belongs to no VM.
 func (r *Registry) Abandoned(ctx context.Context, known func(uid string) bool, grace time.Duration,
 	dry bool) ([]engine.Freed, error) {
 	var all []engine.Freed
@@ -47,7 +46,7 @@ func (r *Registry) abandonedIn(ctx context.Context, root string, known func(uid 
 		dir := filepath.Join(root, e.Name())
 		repository := store.LayoutPrefix + dir
 		golden := repository == snapshot.GoldenRepository(store.LayoutPrefix+root)
-		if !golden && (uuid.Validate(e.Name()) != nil || known(e.Name())) {
+		if !golden && (!record.IsUID(e.Name()) || known(e.Name())) {
 			continue
 		}
 		l, err := store.NewLayout(dir)

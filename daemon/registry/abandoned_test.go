@@ -60,8 +60,13 @@ func tagged(t *testing.T, r *Registry, repository string) (dgst, tag string) {
 // time is over. What has a tag or a record stays, and so does a directory with another program's
 // name. Of golden snapshots, what is listed stays.
 func TestAbandonedLayouts(t *testing.T) {
+	t.Run("VM", func(t *testing.T) { testAbandonedLayouts(t, "") })
+	t.Run("member of a set", func(t *testing.T) { testAbandonedLayouts(t, ".main") })
+}
+
+func testAbandonedLayouts(t *testing.T, member string) {
 	r, root, age := ageing(t)
-	removed, asleep, owned := uuid.NewString(), uuid.NewString(), uuid.NewString()
+	removed, asleep, owned := uuid.NewString()+member, uuid.NewString()+member, uuid.NewString()+member
 	for _, name := range []string{removed, asleep, owned, "golden", "else"} {
 		repository := store.LayoutPrefix + filepath.Join(root, name)
 		d, tag := tagged(t, r, repository)

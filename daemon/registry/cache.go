@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/google/uuid"
 	digest "github.com/opencontainers/go-digest"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // forget deletes what this node keeps of a snapshot that was deleted. What a job uses at the
@@ -40,7 +40,7 @@ func (r *Registry) MaintainCache(ctx context.Context, records nodev1.RecordsServ
 	}
 	own := r.Repository(&nodev1.Record{Uid: "x"})
 	asked := slices.DeleteFunc(kept, func(repository string) bool {
-		return path.Dir(repository) != path.Dir(own) || uuid.Validate(path.Base(repository)) != nil
+		return path.Dir(repository) != path.Dir(own) || !record.IsUID(path.Base(repository))
 	})
 	gone, err := r.gone(ctx, records, asked)
 	if err != nil {

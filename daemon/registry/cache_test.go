@@ -28,11 +28,16 @@ func (f *fleet) List(context.Context, *nodev1.ListRequest) (*nodev1.ListResponse
 // What a node keeps of a VM is deleted only if no record names that VM. The records of all VMs
 // are not asked for in each round.
 func TestCacheForgetsVMs(t *testing.T) {
+	t.Run("VM", func(t *testing.T) { testCacheForgets(t, "") })
+	t.Run("member of a set", func(t *testing.T) { testCacheForgets(t, ".main") })
+}
+
+func testCacheForgets(t *testing.T, member string) {
 	r := ofNode(t, storetest.Start(t, &storetest.Registry{}))
 	r.Cache = cache.Open(t.TempDir(), 1<<30)
-	f := &fleet{uid: uuid.NewString(), err: errdefs.ErrUnavailable}
+	f := &fleet{uid: uuid.NewString() + member, err: errdefs.ErrUnavailable}
 	mine := r.Repository(&nodev1.Record{Uid: f.uid})
-	for _, repository := range []string{mine, r.Repository(&nodev1.Record{Uid: uuid.NewString()})} {
+	for _, repository := range []string{mine, r.Repository(&nodev1.Record{Uid: uuid.NewString() + member})} {
 		lease, err := r.Cache.Join(repository, "")
 		if err != nil {
 			t.Fatal(err)

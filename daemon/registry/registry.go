@@ -3,7 +3,6 @@
 package registry
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/cache"
@@ -69,10 +69,7 @@ func (r *Registry) Elsewhere(ctx context.Context, vm *nodev1.VM, ref *nodev1.Sna
 
 // Repository of a VM's snapshots; empty without a registry. What its record says counts.
 func (r *Registry) Repository(rec *nodev1.Record) string {
-	if prefix := cmp.Or(rec.GetPrefix(), Prefix(r.Config)); prefix != "" {
-		return snapshot.Repository(prefix, rec.GetUid())
-	}
-	return ""
+	return record.Repository(rec, Prefix(r.Config))
 }
 
 // Open opens the repository of a VM.

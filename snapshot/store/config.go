@@ -4,9 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/google/uuid"
-
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/record"
 )
 
 // ConfigOf says how to reach a repository as a node's configuration says, with the node's own keys.
@@ -17,15 +16,14 @@ func ConfigOf(cfg *config.Config, repository string) Config {
 }
 
 // rootOf answers the directory of layouts that a repository lies in: the node's own, or that of another prefix, below
-// which the directory of a VM has the VM's uid for its name: a UUID, or UUID.MEMBER of a set.
+// which the directory of a VM has the VM's uid for its name.
 func rootOf(cfg *config.Config, repository string) string {
 	dir, ok := strings.CutPrefix(repository, LayoutPrefix)
 	if !ok || cfg.StateDir == "" {
 		return ""
 	}
 	parent := filepath.Dir(dir)
-	uid, _, _ := strings.Cut(filepath.Base(dir), ".")
-	if parent == cfg.Registry.Layout || parent == cfg.DefaultStore() || uuid.Validate(uid) == nil {
+	if parent == cfg.Registry.Layout || parent == cfg.DefaultStore() || record.IsUID(filepath.Base(dir)) {
 		return parent
 	}
 	return ""

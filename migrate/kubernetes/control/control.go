@@ -3,7 +3,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -14,13 +13,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/control"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/pki"
-	"godwit.dev/godwit/snapshot"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -65,7 +64,9 @@ func Open(ctx context.Context, cfg *config.Config, api *rest.Config, namespace s
 		Config: cfg, Store: st, Name: "kubernetes " + namespace, Records: controller.New(st).Under(policy), Policy: policy,
 		Places: places, Pods: pods, Metrics: figures,
 		TLS: func(node string) (*tls.Config, error) { return identity.ClientOf(node), nil },
-	}, snapshots{cfg, pods}, control.EngineOptions(cfg, func(rec *nodev1.Record) string { return repository(cfg, rec) }))
+	}, snapshots{cfg, pods}, control.EngineOptions(cfg, func(rec *nodev1.Record) string {
+		return record.Repository(rec, cfg.Registry.Repository)
+	}))
 	if err != nil {
 		return nil, err
 	}
@@ -103,12 +104,4 @@ func (c *Controller) Run(ctx context.Context) error {
 	}()
 	defer func() { stop(); <-followed }()
 	return c.Alone.Run(ctx, l, c.identity)
-}
-
-// repository is where the snapshots of a VM go; empty: nowhere.
-func repository(cfg *config.Config, rec *nodev1.Record) string {
-	if prefix := cmp.Or(rec.GetPrefix(), cfg.Registry.Repository); prefix != "" {
-		return snapshot.Repository(prefix, rec.GetUid())
-	}
-	return ""
 }
