@@ -14,7 +14,6 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/cli/screen"
-	"godwit.dev/godwit/internal/visible"
 )
 
 func newController(opts *options) *cobra.Command {
@@ -115,11 +114,11 @@ func printStore(w io.Writer, s *nodev1.StoreState, all bool) error {
 	}
 	switch {
 	case s.GetBehind() != nil && s.GetBehind().GetNode() == "":
-		lines = append(lines, "records do not change: the store is older than it was: "+visible.Line(
-			s.GetBehind().GetReason()), "  put back from a copy, or another one: godwit controller restore")
+		lines = append(lines, "records do not change: the store is older than it was: "+s.GetBehind().GetReason(),
+			"  put back from a copy, or another one: godwit controller restore")
 	case s.GetBehind() != nil:
 		lines = append(lines, fmt.Sprintf("records do not change: the store is older than what node %s holds: %s",
-			s.GetBehind().GetNode(), visible.Line(s.GetBehind().GetReason())),
+			s.GetBehind().GetNode(), s.GetBehind().GetReason()),
 			fmt.Sprintf("  put back from a copy: godwit controller restore; node %s lies: godwit controller retire %s",
 				s.GetBehind().GetNode(), s.GetBehind().GetNode()))
 	case s.GetWaiting() && len(s.GetMissing()) > 0:
@@ -147,10 +146,10 @@ func printStore(w io.Writer, s *nodev1.StoreState, all bool) error {
 			word = strings.Replace(word, "it", "a VM of that node", 1)
 		}
 		lines = append(lines, fmt.Sprintf("node %s says what the records do not bear out: %s; %s", d.GetNode(),
-			visible.Line(d.GetReason()), word))
+			d.GetReason(), word))
 	}
 	for _, l := range lines {
-		if _, err := fmt.Fprintln(w, l); err != nil {
+		if err := tell(w, "%s\n", l); err != nil {
 			return err
 		}
 	}

@@ -90,10 +90,9 @@ func (f *copyFlags) run(cmd *cobra.Command, opts *options, src, dst string) erro
 }
 
 func (f *copyFlags) say(cmd *cobra.Command, opts *options, dst string, done client.Copied) error {
-	errs := cmd.ErrOrStderr()
 	if done.Skipped > 0 {
-		fmt.Fprintf(errs, "godwit: skipped, as devices, pipes, sockets and kernel file systems are not copied: %d (%s)\n",
-			done.Skipped, strings.Join(done.Names, ", "))
+		opts.note(cmd, fmt.Sprintf("skipped, as devices, pipes, sockets and kernel file systems are not copied: %d (%s)",
+			done.Skipped, strings.Join(done.Names, ", ")))
 	}
 	switch {
 	case f.quiet || dst == "-":
@@ -108,8 +107,7 @@ func (f *copyFlags) say(cmd *cobra.Command, opts *options, dst string, done clie
 	if done.Bytes > 0 {
 		files += ", " + screen.Bytes(uint64(done.Bytes)) + ","
 	}
-	_, err := fmt.Fprintf(errs, "Copied %s to %s\n", files, dst)
-	return err
+	return tell(cmd.ErrOrStderr(), "Copied %s to %s\n", files, dst)
 }
 
 // interruptible gives up a Read of a stream that brings nothing, once ctx has ended.

@@ -14,7 +14,6 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/cli/screen"
 	"godwit.dev/godwit/client/dashboard"
-	"godwit.dev/godwit/internal/visible"
 )
 
 // dashboardDocument is what dashboard prints before it serves.
@@ -45,11 +44,11 @@ func newDashboard(opts *options) *cobra.Command {
 				return err
 			}
 			proxy, url := dashboard.New(pages, l.Addr())
-			r := screen.Result{Value: dashboardDocument{url}, Names: []string{url}, Text: said("%s", visible.Line(url))}
+			r := screen.Result{Value: dashboardDocument{url}, Names: []string{url}, Text: said("%s", url)}
 			if err := opts.print(cmd, r); err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.ErrOrStderr(), "Open this URL in a browser of this host. Ctrl-C ends it.")
+			opts.note(cmd, "open this URL in a browser of this host. Ctrl-C ends it")
 			return proxy.Serve(cmd.Context(), l)
 		},
 	}

@@ -69,14 +69,14 @@ func fix(ctx context.Context, out io.Writer, look func(context.Context) []findin
 // tell does the repair and says so; false: it failed.
 func (r *repair) tell(ctx context.Context, out io.Writer, dry bool) bool {
 	if dry {
-		fmt.Fprintf(out, "would: %s (%s)\n", r.does, r.hand)
+		_ = tell(out, "would: %s (%s)\n", r.does, r.hand)
 		return true
 	}
 	if err := r.do(ctx); err != nil {
-		fmt.Fprintf(out, "failed: %s: %v. To do it by hand: %s\n", r.does, err, r.hand)
+		_ = tell(out, "failed: %s: %v. To do it by hand: %s\n", r.does, err, r.hand)
 		return false
 	}
-	fmt.Fprintf(out, "done: %s\n", r.does)
+	_ = tell(out, "done: %s\n", r.does)
 	return true
 }
 
@@ -90,7 +90,7 @@ func left(out io.Writer, findings []finding, told func(check string) bool) {
 		if shown++; shown > shownFindings {
 			continue
 		}
-		fmt.Fprintf(out, "by hand: %s: %s\n", f.Check, f.Remedy)
+		_ = tell(out, "by hand: %s: %s\n", f.Check, f.Remedy)
 	}
 	if shown == 0 {
 		fmt.Fprintln(out, "nothing is left to do by hand")

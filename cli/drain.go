@@ -64,7 +64,7 @@ func (d *drain) round(cmd *cobra.Command, client *moves.Client) (over bool, err 
 		return false, err
 	}
 	for _, r := range resp.GetRefused() {
-		fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", r)
+		d.opts.note(cmd, r)
 	}
 	stay, others := len(resp.GetRefused()), 0
 	for _, m := range resp.GetMoves() {

@@ -78,9 +78,9 @@ func (o *options) printError(w io.Writer, err error) {
 			errorDocument{errorParts{class, code, p.Error(), p.What, p.Why, p.Remedy, err.Error()}})
 		return
 	}
-	fmt.Fprintln(w, prefixed(p.Error()))
+	fmt.Fprintln(w, prefixed(line(p.Error())))
 	if o.verbose {
-		fmt.Fprintf(w, "godwit: %s (%s, exit code %d)\n", strings.TrimPrefix(err.Error(), "godwit: "), class, code)
+		_ = tell(w, "godwit: %s (%s, exit code %d)\n", strings.TrimPrefix(err.Error(), "godwit: "), class, code)
 	}
 }
 

@@ -159,10 +159,9 @@ func (o *options) writeEvent(w io.Writer, ev *nodev1.NodeEvent) error {
 	case ev.GetVm().GetNamespace() != o.namespace && vm != "":
 		vm = ev.GetVm().GetNamespace() + "/" + vm
 	}
-	line := fmt.Sprintf("%s  %-11s  %-16s  %s", time.Unix(0, ev.GetUnixNano()).UTC().Format(eventClock), ev.GetEvent(),
+	text := fmt.Sprintf("%s  %-11s  %-16s  %s", time.Unix(0, ev.GetUnixNano()).UTC().Format(eventClock), ev.GetEvent(),
 		screen.Dash(vm), eventDetail(ev, o.format() == screen.Wide))
-	_, err := fmt.Fprintln(w, strings.TrimSpace(line))
-	return err
+	return tell(w, "%s\n", strings.TrimSpace(text))
 }
 
 // eventDetail is what an event says in addition to its name, such as "done: a -> b" or "code 137".

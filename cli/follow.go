@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -107,42 +106,44 @@ func summary(w io.Writer, status *nodev1.StatusResponse) error {
 	op, f := status.GetOperation(), status.GetFigures()
 	vm := op.GetVm().GetNamespace() + "/" + op.GetVm().GetId()
 	if !status.GetSettled() {
-		_, err := fmt.Fprintf(w, "%s: %s started, operation %s\n", vm, lower(op.GetKind().String(), "KIND_"), op.GetId())
-		return err
+		return tell(w, "%s: %s started, operation %s\n", vm, lower(op.GetKind().String(), "KIND_"), op.GetId())
 	}
 	if op.GetKind() == nodev1.Kind_KIND_HIBERNATE {
-		_, err := fmt.Fprintf(w, "%s sleeps as %s\n(pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n",
+		return tell(w, "%s sleeps as %s\n(pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n",
 			vm, op.GetDigest(), screen.Bytes(f.GetPushedBytes()), screen.Bytes(f.GetResidentBytes()), f.GetPauseMs(),
 			f.GetDurableMs())
-		return err
 	}
 	if op.GetKind() == nodev1.Kind_KIND_CHECKPOINT {
-		_, err := fmt.Fprintf(w, "%s goes on (pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\n"+
-			"checkpoint %s\n%s", vm, screen.Bytes(f.GetPushedBytes()), screen.Bytes(f.GetResidentBytes()),
-			f.GetPauseMs(), f.GetDurableMs(), op.GetDigest(), inPause(f))
-		return err
+		if err := tell(w, "%s goes on (pushed %s of %s resident, paused %.0f ms, durable after %.0f ms)\ncheckpoint %s\n", vm,
+			screen.Bytes(f.GetPushedBytes()), screen.Bytes(f.GetResidentBytes()), f.GetPauseMs(), f.GetDurableMs(),
+			op.GetDigest()); err != nil {
+			return err
+		}
+		return inPause(w, f)
 	}
 	if op.GetKind() == nodev1.Kind_KIND_MIGRATE {
 		return moved(w, status)
 	}
-	note := ""
-	if op.GetNote() != "" {
-		note = "godwit: " + op.GetNote() + "\n"
+	err := tell(w, "%s runs on %s (%.0f ms)\n", vm, op.GetDestination(), f.GetWakeMs())
+	if err != nil || op.GetNote() == "" {
+		return err
 	}
-	_, err := fmt.Fprintf(w, "%s runs on %s (%.0f ms)\n%s", vm, op.GetDestination(), f.GetWakeMs(), note)
-	return err
+	return tell(w, "godwit: %s\n", op.GetNote())
 }
 
 // inPause says what took part of a checkpoint's pause that could have been outside of it.
-func inPause(f *nodev1.Figures) string {
-	var b strings.Builder
+func inPause(w io.Writer, f *nodev1.Figures) error {
 	if n := f.GetInsideBytes(); n > 0 {
-		fmt.Fprintf(&b, "%s were sent in the pause: worker.memory did not hold them\n", screen.Bytes(n))
+		if err := tell(w, "%s were sent in the pause: worker.memory did not hold them\n", screen.Bytes(n)); err != nil {
+			return err
+		}
 	}
 	for _, n := range f.GetNotes() {
-		b.WriteString(n + "\n")
+		if err := tell(w, "%s\n", n); err != nil {
+			return err
+		}
 	}
-	return b.String()
+	return nil
 }
 
 // progress is how far an operation is; a program that reads the result gets none.

@@ -118,7 +118,7 @@ func milliseconds(d time.Duration) int64 {
 // moved is the summary of a move that is done, with its timeline.
 func moved(w io.Writer, status *nodev1.StatusResponse) error {
 	op, f := status.GetOperation(), status.GetFigures()
-	if _, err := fmt.Fprintf(w, "%s runs on %s, %s (stood still %.0f ms, %.0f ms in all)\n", fullName(op.GetVm()),
+	if err := tell(w, "%s runs on %s, %s (stood still %.0f ms, %.0f ms in all)\n", fullName(op.GetVm()),
 		op.GetDestination(), op.GetMode(), f.GetDowntimeMs(), f.GetTotalMs()); err != nil {
 		return err
 	}

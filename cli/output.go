@@ -9,6 +9,7 @@ import (
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/cli/screen"
+	"godwit.dev/godwit/internal/visible"
 )
 
 // format is the value of --output.
@@ -29,11 +30,28 @@ func (o *options) list(cmd *cobra.Command, l screen.List, f screen.ListFlags) er
 
 // said is a result in one sentence.
 func said(format string, args ...any) func(io.Writer) error {
-	return func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, format+"\n", args...)
-		return err
-	}
+	return func(w io.Writer) error { return tell(w, format+"\n", args...) }
 }
+
+// tell prints what stands in lines. Texts among args are of nodes, guests or registries: none begins a line of its own,
+// as that would look like one of ours.
+func tell(w io.Writer, format string, args ...any) error {
+	inLine := make([]any, len(args))
+	for i, arg := range args {
+		inLine[i] = arg
+		switch text := arg.(type) {
+		case string:
+			inLine[i] = line(text)
+		case error:
+			inLine[i] = line(text.Error())
+		}
+	}
+	_, err := fmt.Fprintf(w, format, inLine...)
+	return err
+}
+
+// line is a text in one line. What errors are joined by becomes what is between sentences.
+func line(text string) string { return visible.Line(strings.ReplaceAll(text, "\n", "; ")) }
 
 // fullName is how a VM is named in every namespace.
 func fullName(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }

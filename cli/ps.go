@@ -89,16 +89,16 @@ func ended(vm *nodev1.VMInfo) bool {
 func sayNote(out io.Writer, vm *nodev1.VMInfo) {
 	name := fullName(vm.GetVm())
 	if s := vm.GetStatus(); vm.GetNote() != "" && (s == "lost" || s == "unknown") {
-		fmt.Fprintf(out, "godwit: VM %s is %s: %s\n", name, s, vm.GetNote())
+		_ = tell(out, "godwit: VM %s is %s: %s\n", name, s, vm.GetNote())
 	}
 	if why := vm.GetUnwritten(); why != "" {
-		fmt.Fprintf(out, "godwit: VM %s: its node's disk has an older journal of it; make room below state_dir: %s\n",
+		_ = tell(out, "godwit: VM %s: its node's disk has an older journal of it; make room below state_dir: %s\n",
 			name, why)
 	}
 	if d := vm.GetDeletion(); record.Stuck(d) {
-		fmt.Fprintf(out, "godwit: VM %s is not removed: its final snapshot has failed for good: %s\n", name, d.GetReason())
+		_ = tell(out, "godwit: VM %s is not removed: its final snapshot has failed for good: %s\n", name, d.GetReason())
 	} else if d.GetTries() > 0 {
-		fmt.Fprintf(out, "godwit: VM %s is removed once its final snapshot succeeds (godwit rm --cancel %s calls it off); "+
+		_ = tell(out, "godwit: VM %s is removed once its final snapshot succeeds (godwit rm --cancel %s calls it off); "+
 			"try %d: %s\n", name, name, d.GetTries(), d.GetReason())
 	}
 }

@@ -36,7 +36,7 @@ func (o *finalOrder) order(cmd *cobra.Command, opts *options, node nodev1.NodeSe
 	for !o.detach && waits(rec, id) {
 		if d := rec.GetDeletion(); d.GetTries() > said && !opts.machine() {
 			said = d.GetTries()
-			fmt.Fprintf(cmd.ErrOrStderr(), "godwit: the VM runs on; its final snapshot is tried again (godwit rm --cancel "+
+			_ = tell(cmd.ErrOrStderr(), "godwit: the VM runs on; its final snapshot is tried again (godwit rm --cancel "+
 				"calls it off); try %d: %s\n", said, d.GetReason())
 		}
 		if rec, err = look(cmd.Context(), &patience, node, vm); err != nil {

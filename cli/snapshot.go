@@ -156,7 +156,7 @@ func newSnapshotVerify(opts *options) *cobra.Command {
 func printVerdict(w io.Writer, output screen.Format, digest string, v *nodev1.VerifyResponse) error {
 	text := func(w io.Writer) error {
 		for _, b := range v.GetBad() {
-			fmt.Fprintf(w, "%s: %s\n", b.GetPart(), b.GetReason())
+			_ = tell(w, "%s: %s\n", b.GetPart(), b.GetReason())
 		}
 		_, err := fmt.Fprintf(w, "%d packs, %d frames, %s read\n", v.GetPacks(), v.GetFrames(), screen.Bytes(v.GetBytes()))
 		return err

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"godwit.dev/godwit/api/moves"
@@ -15,7 +13,7 @@ func (o *options) note(cmd *cobra.Command, text string) {
 		_ = screen.Each(cmd.ErrOrStderr(), o.format(), map[string]string{"note": text})
 		return
 	}
-	fmt.Fprintln(cmd.ErrOrStderr(), "godwit:", text)
+	_ = tell(cmd.ErrOrStderr(), "godwit: %s\n", text)
 }
 
 // waitForDaemon waits for a daemon that has answered and is started again, which before is called for.

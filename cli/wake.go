@@ -113,7 +113,7 @@ func (f *wakeFlags) wake(cmd *cobra.Command, opts *options, node nodev1.NodeServ
 	}
 	order := client.Wake
 	if f.wait {
-		order = f.untilFits(cmd, client.Wake)
+		order = f.untilFits(cmd, opts, client.Wake)
 	}
 	status, err := order(ctx, f.order)
 	if errdefs.IsNotImplemented(err) && f.order.GetOn() == "" {
@@ -125,7 +125,7 @@ func (f *wakeFlags) wake(cmd *cobra.Command, opts *options, node nodev1.NodeServ
 type orderWake func(context.Context, *nodev1.WakeOrder) (*nodev1.StatusResponse, error)
 
 // untilFits gives the same order again as long as it fits no node; each reason is told once.
-func (f *wakeFlags) untilFits(cmd *cobra.Command, try orderWake) orderWake {
+func (f *wakeFlags) untilFits(cmd *cobra.Command, opts *options, try orderWake) orderWake {
 	return func(ctx context.Context, order *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
 		said, end := "", time.Now().Add(f.timeout)
 		for {
@@ -138,7 +138,7 @@ func (f *wakeFlags) untilFits(cmd *cobra.Command, try orderWake) orderWake {
 			}
 			if said != err.Error() {
 				said = err.Error()
-				fmt.Fprintln(cmd.ErrOrStderr(), "godwit: waiting:", said)
+				opts.note(cmd, "waiting: "+said)
 			}
 			select {
 			case <-ctx.Done():

@@ -175,7 +175,7 @@ func TestWakeWaits(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			tries := 0
-			_, err := f.untilFits(cmd, func(context.Context, *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
+			_, err := f.untilFits(cmd, &options{}, func(context.Context, *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
 				answer := tt.answers[min(tries, len(tt.answers)-1)]
 				tries++
 				if errors.Is(answer, context.Canceled) {

@@ -46,12 +46,11 @@ func (o *options) tellEvent(cmd *cobra.Command, ev *nodev1.MoveEvent) error {
 	if o.machine() {
 		return screen.Each(cmd.OutOrStdout(), o.format(), ev)
 	}
-	line := fmt.Sprintf("%d %s %s %s/%s %s -> %s %s", ev.GetId(), time.Unix(0, ev.GetUnixNano()).UTC().
+	text := fmt.Sprintf("%d %s %s %s/%s %s -> %s %s", ev.GetId(), time.Unix(0, ev.GetUnixNano()).UTC().
 		Format(time.RFC3339Nano), ev.GetType(),
 		ev.GetVm().GetNamespace(), ev.GetVm().GetId(), screen.Dash(ev.GetSource()), screen.Dash(ev.GetDestination()),
 		ev.GetReason())
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSpace(line))
-	return err
+	return tell(cmd.OutOrStdout(), "%s\n", strings.TrimSpace(text))
 }
 
 // gap says which events cannot be told any more.

@@ -23,7 +23,7 @@ const (
 	maxList  = 10000
 )
 
-// texts are for people: what is too long of them is cut, and control characters are shown. facts are
+// texts are for people: they are one line, what is too long of them is cut, and control characters are shown. facts are
 // kept as they are, commands are run in a guest.
 var (
 	texts = map[protoreflect.Name]bool{"reason": true, "note": true, "obstacles": true, "error": true, "warning": true}
@@ -94,7 +94,7 @@ func sanitizeText(f protoreflect.FieldDescriptor, s, at string) (string, error) 
 	field, most := f.Name(), maxWord
 	switch {
 	case texts[field]:
-		return visible.Text(visible.Cut(s, maxCut)), nil
+		return shown(s), nil
 	case facts[field]:
 		most = maxFacts
 	case field == "after": // a place of a list, which this controller has given out

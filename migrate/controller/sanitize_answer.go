@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"strings"
+
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -30,7 +32,7 @@ func sanitizeAnswer(m protoreflect.Message) {
 		case f.Kind() == protoreflect.StringKind && facts[f.Name()]:
 			m.Set(f, protoreflect.ValueOfString(visible.Cut(v.String(), maxFacts)))
 		case f.Kind() == protoreflect.StringKind:
-			m.Set(f, protoreflect.ValueOfString(shown(v.String())))
+			m.Set(f, protoreflect.ValueOfString(shownIn(f, v.String())))
 		}
 		return true
 	})
@@ -48,7 +50,7 @@ func sanitizeAnswers(f protoreflect.FieldDescriptor, l protoreflect.List) {
 		case f.Message() != nil:
 			sanitizeAnswer(l.Get(i).Message())
 		case f.Kind() == protoreflect.StringKind:
-			text := shown(l.Get(i).String())
+			text := shownIn(f, l.Get(i).String())
 			if bytes += len(text); bytes > maxCut && i > 0 {
 				l.Truncate(i)
 				return
@@ -58,9 +60,18 @@ func sanitizeAnswers(f protoreflect.FieldDescriptor, l protoreflect.List) {
 	}
 }
 
-// shown is a text as people may see it.
+// shownIn is a string of an answer. Only of a command do ends of lines say something.
+func shownIn(f protoreflect.FieldDescriptor, s string) string {
+	if commands[f.Name()] {
+		return visible.Cut(visible.Text(visible.Cut(s, maxCut)), maxCut)
+	}
+	return shown(s)
+}
+
+// shown is a text as people may see it, in one line: a node forges no other line of what is printed.
 func shown(s string) string {
-	return visible.Cut(visible.Text(visible.Cut(s, maxCut)), maxCut)
+	s = strings.ReplaceAll(visible.Cut(s, maxCut), "\n", "; ")
+	return visible.Cut(visible.Line(s), maxCut)
 }
 
 // AnsweredError is the error that a node has answered on the wire, as TidyAnswer has it. Its class
