@@ -48,7 +48,7 @@ func newDashboard(opts *options) *cobra.Command {
 			if err := opts.print(cmd, r); err != nil {
 				return err
 			}
-			opts.note(cmd, "open this URL in a browser of this host. Ctrl-C ends it")
+			opts.note(cmd, "open this URL in a browser of this host. Ctrl-C ends it.")
 			return proxy.Serve(cmd.Context(), l)
 		},
 	}

@@ -60,7 +60,7 @@ func newDoctor(opts *options) *cobra.Command {
 func repaired(cmd *cobra.Command, opts *options, strict, dry bool) error {
 	lines := cmd.OutOrStdout()
 	if opts.machine() {
-		lines = cmd.ErrOrStderr()
+		lines = &notes{opts: opts, cmd: cmd}
 	}
 	findings, err := fix(cmd.Context(), lines, func(ctx context.Context) []finding { return diagnose(ctx, opts) },
 		newHost(opts), dry)

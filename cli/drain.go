@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -10,6 +12,7 @@ import (
 	"godwit.dev/godwit/api/moves"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/cli/screen"
 )
 
 func newDrain(opts *options) *cobra.Command {
@@ -31,7 +34,7 @@ func newDrain(opts *options) *cobra.Command {
 			d.patience.Met = false
 			for {
 				if over, err := d.round(cmd, client); over || err != nil {
-					return err
+					return errors.Join(err, d.print(cmd))
 				}
 			}
 		}),
@@ -49,6 +52,30 @@ type drain struct {
 	detach   bool
 	seen     map[string]bool // operations that were followed
 	patience moves.Patience
+	done     *nodev1.DrainResponse // for a program: what has become of all; nil: there was no answer
+}
+
+// print writes the one document of a drain, where a program reads. Others were told of each move as it ended.
+func (d *drain) print(cmd *cobra.Command) error {
+	if d.done == nil || !d.opts.machine() {
+		return nil
+	}
+	return screen.Document(cmd.OutOrStdout(), d.opts.format(), d.done)
+}
+
+// follow follows one move.
+func (d *drain) follow(cmd *cobra.Command, node statuses, move *nodev1.StatusResponse, detach bool) error {
+	if !d.opts.machine() {
+		return follow(cmd, d.opts, node, move, detach)
+	}
+	status, err := await(cmd, d.opts, node, move, detach)
+	same := func(m *nodev1.StatusResponse) bool { return m.GetOperation().GetId() == status.GetOperation().GetId() }
+	if i := slices.IndexFunc(d.done.GetMoves(), same); i >= 0 {
+		d.done.Moves[i] = status
+	} else {
+		d.done.Moves = append(d.done.Moves, status)
+	}
+	return err
 }
 
 // round orders what leaves the node, and follows what there is. It is over when a node is found
@@ -63,6 +90,10 @@ func (d *drain) round(cmd *cobra.Command, client *moves.Client) (over bool, err 
 	if err != nil {
 		return false, err
 	}
+	if d.done == nil {
+		d.done = &nodev1.DrainResponse{}
+	}
+	d.done.Refused = resp.GetRefused()
 	for _, r := range resp.GetRefused() {
 		d.opts.note(cmd, r)
 	}
@@ -77,7 +108,7 @@ func (d *drain) round(cmd *cobra.Command, client *moves.Client) (over bool, err 
 			continue
 		}
 		d.seen[m.GetOperation().GetId()] = true
-		err := follow(cmd, d.opts, moving{client}, m, d.detach && leaves)
+		err := d.follow(cmd, moving{client}, m, d.detach && leaves)
 		if err == nil {
 			continue
 		}

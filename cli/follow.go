@@ -19,10 +19,21 @@ type statuses interface {
 	Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
 }
 
-// follow shows an operation until it is settled and turns its end into output and
-// error. The operation belongs to the daemon: interrupting follow does not end it, and when
-// the daemon is started again both go on.
+// follow shows an operation until it is settled and turns its end into output and error.
 func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.StatusResponse, detach bool) error {
+	status, err := await(cmd, opts, node, status, detach)
+	if err != nil {
+		return err
+	}
+	return opts.print(cmd, screen.Result{Value: status, Names: []string{fullName(status.GetOperation().GetVm())},
+		Text: func(w io.Writer) error { return summary(w, status) }})
+}
+
+// await shows an operation until it is settled, and turns its end into an error. The operation belongs to the daemon:
+// interrupting await does not end it, and when the daemon is started again both go on. It answers how far the
+// operation is, also with an error.
+func await(cmd *cobra.Command, opts *options, node statuses, status *nodev1.StatusResponse,
+	detach bool) (*nodev1.StatusResponse, error) {
 	ctx, id := cmd.Context(), status.GetOperation().GetId()
 	if !detach {
 		shown := newProgress(cmd.ErrOrStderr(), opts.machine())
@@ -31,18 +42,14 @@ func follow(cmd *cobra.Command, opts *options, node statuses, status *nodev1.Sta
 		shown.finish()
 		switch {
 		case ctx.Err() != nil && err != nil:
-			return goesOn(id, ctx.Err())
+			return status, goesOn(id, ctx.Err())
 		case err != nil:
-			return fmt.Errorf("follow operation %s: %w", id, err)
+			return status, fmt.Errorf("follow operation %s: %w", id, err)
 		}
 		status = settled
 		opts.trace(cmd, id, outcome(status))
 	}
-	if err := outcome(status); err != nil {
-		return err
-	}
-	return opts.print(cmd, screen.Result{Value: status, Names: []string{fullName(status.GetOperation().GetVm())},
-		Text: func(w io.Writer) error { return summary(w, status) }})
+	return status, outcome(status)
 }
 
 // goesOn is what a client says that was told to stop.

@@ -27,12 +27,18 @@ func (o *options) each(do func(context.Context, *client.Client, *nodev1.VM) erro
 		c := o.client()
 		defer c.Close()
 		var failed []error
+		together := o.machine() && len(args) > 1
+		done := doneDocument{}
 		for _, arg := range args {
 			vm, err := c.Resolve(cmd.Context(), arg)
 			if err == nil {
 				err = do(cmd.Context(), c, vm)
 			}
-			if err == nil {
+			switch {
+			case err != nil:
+			case together:
+				done.VMs = append(done.VMs, doneVM{vm.GetNamespace(), vm.GetId()})
+			default:
 				err = named(cmd, o, vm, arg)
 			}
 			if err != nil {
@@ -40,6 +46,11 @@ func (o *options) each(do func(context.Context, *client.Client, *nodev1.VM) erro
 			}
 			if cmd.Context().Err() != nil {
 				break
+			}
+		}
+		if len(done.VMs) > 0 {
+			if err := screen.Document(cmd.OutOrStdout(), o.format(), done); err != nil {
+				return err
 			}
 		}
 		if len(failed) == 1 {
@@ -50,6 +61,16 @@ func (o *options) each(do func(context.Context, *client.Client, *nodev1.VM) erro
 		}
 		return nil
 	}
+}
+
+// doneDocument is what a verb prints that was given several VMs: those that it has done it with.
+type doneDocument struct {
+	VMs []doneVM `json:"vms"`
+}
+
+type doneVM struct {
+	Namespace string `json:"namespace"`
+	ID        string `json:"id"`
 }
 
 // resolved is the body of a verb whose first argument is a VM of this node.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -45,7 +46,11 @@ func newRecover(opts *options) *cobra.Command {
 					return err
 				}
 				r := screen.Result{Value: resp, Names: args[:1], Text: recoveredText(args[0], request, resp)}
-				if err := opts.print(cmd, r); err != nil || resp.GetWake() == nil || opts.machine() {
+				if resp.GetWake() != nil && (opts.machine() || opts.format() == screen.Name) { // what is read is one answer
+					resp.Wake, err = await(cmd, opts, moving{client}, resp.GetWake(), detach)
+					return errors.Join(err, opts.print(cmd, r))
+				}
+				if err := opts.print(cmd, r); err != nil || resp.GetWake() == nil {
 					return err
 				}
 				return follow(cmd, opts, moving{client}, resp.GetWake(), detach)

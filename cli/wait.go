@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"godwit.dev/godwit/api/moves"
@@ -14,6 +16,20 @@ func (o *options) note(cmd *cobra.Command, text string) {
 		return
 	}
 	_ = tell(cmd.ErrOrStderr(), "godwit: %s\n", text)
+}
+
+// notes makes a note of each line that is written to it.
+type notes struct {
+	opts *options
+	cmd  *cobra.Command
+}
+
+// Write implements io.Writer. What is written at once is whole lines.
+func (n *notes) Write(p []byte) (int, error) {
+	for l := range strings.Lines(string(p)) {
+		n.opts.note(n.cmd, strings.TrimSuffix(l, "\n"))
+	}
+	return len(p), nil
 }
 
 // waitForDaemon waits for a daemon that has answered and is started again, which before is called for.
