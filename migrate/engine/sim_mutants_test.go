@@ -37,6 +37,10 @@ var mutants = map[string][]mutant{
 	"store went back": {
 		{"migrate/controller/verdict.go", "\t\t\tstate.Doubts = append(state.Doubts, d)\n", ""},
 	},
+	// What rivals say is measured by the number that their record got when the store was put back.
+	"rivals are old": {
+		{"migrate/transition/incarnation.go", "\tif !rec.GetRivals() {\n", "\t{\n"},
+	},
 	// The rule for snapshots takes those that are pinned.
 	"pins are forgotten": {
 		{"migrate/engine/snapshot_retain.go", "ref.GetPinned() || ref.GetManual()", "ref.GetManual()"},

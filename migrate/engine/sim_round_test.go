@@ -38,6 +38,8 @@ type simRounds struct {
 	ids     int               // of orders
 	loss    *simLoss
 	command bool // with godwit controller restore
+	liar    bool // one more node says then that it has the VM (lie)
+	retired int  // how often it was retired for that
 	steps   int
 	tags    []Leftover // in the registry
 	dropped int
@@ -60,7 +62,8 @@ func newSimRounds(seed uint64) *simulation {
 	if err != nil {
 		panic(err)
 	}
-	r := &simRounds{s: s, uid: rec.GetUid(), mild: seed%4 > 0, goes: seed%3 == 0, said: map[string]uint64{}}
+	r := &simRounds{s: s, uid: rec.GetUid(), mild: seed%4 > 0, goes: seed%3 == 0, liar: seed%6 == 3,
+		said: map[string]uint64{}}
 	r.pins.sure = map[string]bool{}
 	r.loss = &simLoss{r: r, time: time.Unix(1_800_000_000, 0), seen: map[string]time.Time{}, fences: seed%2 == 0}
 	s.rounds = r
@@ -69,7 +72,7 @@ func newSimRounds(seed uint64) *simulation {
 	}
 	s.nodes["a"].task = true
 	r.whole = controller.NewIncarnations(s.memory, s.memory, simNodes[0], func() []string {
-		return simNodes
+		return r.known()
 	}, func() time.Time {
 		return time.Unix(1_800_000_000, 0).Add(time.Duration(r.steps) * stepInterval)
 	})
@@ -153,6 +156,7 @@ func (r *simRounds) disturb() {
 		n.unread, n.cut = max(0, n.unread-1), max(0, n.cut-1)
 	}
 	r.loss.switchOff()
+	r.lie()
 	if r.pods && s.rng.IntN(25) == 0 {
 		r.kubelet(s.nodes[pick(&s.schedule, simNodes)])
 	}

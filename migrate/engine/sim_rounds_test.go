@@ -62,6 +62,7 @@ func (s *simulation) count(seen map[string]int) {
 		seen["rounds"] += s.nodes[name].looked
 	}
 	seen["put back"] += s.rounds.back
+	seen["retired"] += s.rounds.retired
 	seen["deleted"] += s.rounds.dropped
 	seen["pinned"] += s.rounds.pins.made
 	seen["moves"] += s.orders
@@ -75,7 +76,8 @@ func (s *simulation) count(seen map[string]int) {
 
 // TestSimulatedRounds plays histories in which the rounds of the nodes run between any two steps of moves. The
 // engine and the rules of the records are the real ones. What the rounds observe fails, comes late, is old, or is
-// cut short. Users pin and name snapshots meanwhile. A seed that fails is played again by -sim.seed.
+// cut short. Users pin and name snapshots meanwhile, and a node lies about what it has. A seed that fails is played
+// again by -sim.seed.
 func TestSimulatedRounds(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
@@ -99,7 +101,7 @@ func TestSimulatedRounds(t *testing.T) {
 	t.Logf("%d histories: %v", runs, seen)
 	if n := int(runs); seen["rounds"] < 100*n || seen["put back"] < n/20 || seen["moves"] < n ||
 		seen["deleted"] < n/10 || seen["pinned"] < n/2 || seen["boots"] < n/20 || seen["sleeps"] < n/10 ||
-		seen["wakes"] < n/10 || seen["taken"] < n/50 {
+		seen["wakes"] < n/10 || seen["taken"] < n/50 || seen["retired"] < n/100 {
 		t.Errorf("too little happens: %v", seen)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // Lift answers rec as it is under an incarnation of the store; one that is of it already is answered as it is. A VM
 // that no node has goes on under a lifted generation. A VM that a node has keeps the number of the node's journal,
-// and the next owner's number is lifted.
+// and the next owner's number is lifted. Until rivals are settled, what they say is still measured by the copy.
 func Lift(rec *nodev1.Record, incarnation uint64) *nodev1.Record {
 	if rec == nil || rec.GetIncarnation() >= incarnation {
 		return rec
@@ -25,7 +25,10 @@ func Lift(rec *nodev1.Record, incarnation uint64) *nodev1.Record {
 	if rec.GetIncarnation() == 0 {
 		rec.Known = rec.GetGeneration()
 	}
-	rec.Incarnation, rec.Copied = incarnation, rec.GetGeneration()
+	rec.Incarnation = incarnation
+	if !rec.GetRivals() {
+		rec.Copied = rec.GetGeneration()
+	}
 	if rec.GetOwner().GetNode() == "" && rec.GetOperation() == nil {
 		rec.Generation = record.Lifted(rec.GetGeneration(), incarnation)
 	}

@@ -59,7 +59,7 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 	slices.SortStableFunc(holders, func(a, b Holder) int {
 		return cmp.Or(cmp.Compare(b.GetGeneration(), a.GetGeneration()), strings.Compare(a.Node, b.Node))
 	})
-	if s.Record == nil {
+	if s.Record == nil || s.Record.GetReported() && slices.ContainsFunc(holders, Holder.Has) {
 		return recreate(s, vm, holders)
 	}
 	rec := edit(s)
@@ -68,7 +68,6 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 	switch {
 	case why != "":
 		rec.Conflict, rec.Rivals = why, true
-	case winner != nil && s.Reserved && rec.GetRivals() && Home(rec) == "": // a report alone has made it (recreate)
 	case winner != nil && (winner.keeps(rec) || undecided(rec.GetOperation(), winner, holders)):
 		closed = keepAtSource(rec, winner, now)
 	case winner != nil:
@@ -86,7 +85,7 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 	default:
 		closed = settleOperation(rec, nil, holders, now)
 		if rec.GetRivals() {
-			rec.Conflict, rec.Rivals = "", false
+			rec.Conflict, rec.Rivals, rec.Reported = "", false, false
 		}
 		absent(rec, holders, Retired(s.Store, rec.GetOwner().GetNode()))
 	}
@@ -104,27 +103,35 @@ func Impossible(state *nodev1.StoreState, h *nodev1.Held) bool {
 	return state.GetIncarnation() > 0 && h.GetGeneration() >= record.Floor(state.GetIncarnation())
 }
 
-// recreate makes the record of a VM that was made after the copy.
+// recreate makes the record of a VM that was made after the copy. While rivals dispute it, it is made anew of the next
+// reports: also its uid is the word of one of them.
 func recreate(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
 	holders = slices.DeleteFunc(holders, func(h Holder) bool { return !h.Has() })
 	if len(holders) == 0 {
 		return keep(s)
 	}
 	top := holders[0]
-	rec := &nodev1.Record{Vm: proto.CloneOf(vm), Uid: top.GetUid(), Incarnation: s.Store.GetIncarnation(),
-		MadeBy: top.Node}
+	rec := &nodev1.Record{Vm: proto.CloneOf(vm)}
+	if s.Record != nil {
+		rec = edit(s)
+	}
+	rec.Uid, rec.Incarnation, rec.MadeBy, rec.Generation = top.GetUid(), s.Store.GetIncarnation(), top.Node, 0
+	rec.Conflict, rec.Rivals, rec.Reported = "", false, false
 	if s.Reserved {
-		rec.MadeBy, rec.Rivals = "", true
+		rec.MadeBy, rec.Rivals, rec.Reported = "", true, true
 		rec.Conflict = fmt.Sprintf("node %s has it, under a name that the controller alone gives, and the copy of the store "+
 			"does not know it; end it there, then order godwit controller restore once more; without that node: "+
 			"godwit controller restore --retire %s", top.Node, top.Node)
 	} else if rec.Conflict = rivals(top, holders[1:], 0); rec.Conflict != "" {
-		rec.Rivals = true
+		rec.Rivals, rec.Reported = true, true
 	} else if undecided(nil, &top, holders) {
 		keepAtSource(rec, &top, time.Time{})
 	} else {
 		rec.Owner, rec.Generation, rec.Home = &nodev1.Owner{Node: top.Node}, top.GetGeneration(), top.Node
 		ran(rec, top.Node)
+	}
+	if proto.Equal(rec, s.Record) {
+		return keep(s)
 	}
 	return Change{Record: rec}, nil
 }

@@ -807,8 +807,9 @@ type Record struct {
 	Known       uint64 `protobuf:"varint,42,opt,name=known,proto3" json:"known,omitempty"`
 	Conflict    string `protobuf:"bytes,43,opt,name=conflict,proto3" json:"conflict,omitempty"`
 	Rivals      bool   `protobuf:"varint,44,opt,name=rivals,proto3" json:"rivals,omitempty"`
-	Missing     bool   `protobuf:"varint,51,opt,name=missing,proto3" json:"missing,omitempty"` // its node has found nothing of the VM, and is about to give it up: no Start runs it
-	Removed     bool   `protobuf:"varint,50,opt,name=removed,proto3" json:"removed,omitempty"` // in an answer only: there was a record, and it was removed (GetRequest)
+	Reported    bool   `protobuf:"varint,45,opt,name=reported,proto3" json:"reported,omitempty"` // of rivals: their word alone has made the record, the copy of the store knew of none
+	Missing     bool   `protobuf:"varint,51,opt,name=missing,proto3" json:"missing,omitempty"`   // its node has found nothing of the VM, and is about to give it up: no Start runs it
+	Removed     bool   `protobuf:"varint,50,opt,name=removed,proto3" json:"removed,omitempty"`   // in an answer only: there was a record, and it was removed (GetRequest)
 	// The listed snapshot from which the VM has gone on; empty: from a boot, or nobody wrote that down.
 	// A VM that is lost goes on from it: snapshots that were made after it are of a state that was left.
 	Base string `protobuf:"bytes,60,opt,name=base,proto3" json:"base,omitempty"`
@@ -1000,6 +1001,13 @@ func (x *Record) GetConflict() string {
 func (x *Record) GetRivals() bool {
 	if x != nil {
 		return x.Rivals
+	}
+	return false
+}
+
+func (x *Record) GetReported() bool {
+	if x != nil {
+		return x.Reported
 	}
 	return false
 }
@@ -9211,7 +9219,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04wish\x18L \x01(\tR\x04wish\x12\x14\n" +
 	"\x05place\x18M \x01(\tR\x05place\x12!\n" +
 	"\fsource_place\x18N \x01(\tR\vsourcePlace\x12\x16\n" +
-	"\x06prefix\x18O \x01(\tR\x06prefix\"\x8c\a\n" +
+	"\x06prefix\x18O \x01(\tR\x06prefix\"\xa8\a\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -9238,7 +9246,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x06copied\x18) \x01(\x04R\x06copied\x12\x14\n" +
 	"\x05known\x18* \x01(\x04R\x05known\x12\x1a\n" +
 	"\bconflict\x18+ \x01(\tR\bconflict\x12\x16\n" +
-	"\x06rivals\x18, \x01(\bR\x06rivals\x12\x18\n" +
+	"\x06rivals\x18, \x01(\bR\x06rivals\x12\x1a\n" +
+	"\breported\x18- \x01(\bR\breported\x12\x18\n" +
 	"\amissing\x183 \x01(\bR\amissing\x12\x18\n" +
 	"\aremoved\x182 \x01(\bR\aremoved\x12\x12\n" +
 	"\x04base\x18< \x01(\tR\x04base\x12\x15\n" +
