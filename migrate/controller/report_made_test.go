@@ -11,15 +11,21 @@ import (
 )
 
 // A record that is made of a report is bound as one that its node makes: it has a uid by which nothing else can be
-// reached, and counts for its node. A name that is the controller's to give is a conflict, which nothing claims.
+// reached, and counts for its node. A member of a set of VMs has one that hangs on its set. A name that is the
+// controller's to give is a conflict, which nothing claims.
 func TestRecordsThatAreMadeOfReports(t *testing.T) {
 	r := newRestored(t)
 	r.whole.Reserved = func(vm *nodev1.VM) bool { return strings.HasPrefix(vm.GetId(), "sandbox") }
 	old := r.asleep("golden") // a record with such a uid counts
-	sandbox, plain := uuid.NewString(), uuid.NewString()
+	sandbox, plain, member := uuid.NewString(), uuid.NewString(), uuid.NewString()+".main-0"
 	says := []*nodev1.Held{
 		{Vm: vmOf("up"), Uid: "../x", Generation: 1, Phase: "OWN"},
 		{Vm: vmOf("upper"), Uid: strings.ToUpper(uuid.NewString()), Generation: 1, Phase: "OWN"},
+		{Vm: vmOf("below"), Uid: uuid.NewString() + ".a/b", Generation: 1, Phase: "OWN"},
+		{Vm: vmOf("above"), Uid: uuid.NewString() + "..", Generation: 1, Phase: "OWN"},
+		{Vm: vmOf("dot"), Uid: uuid.NewString() + ".", Generation: 1, Phase: "OWN"},
+		{Vm: vmOf("long"), Uid: uuid.NewString() + "." + strings.Repeat("a", 64), Generation: 1, Phase: "OWN"},
+		{Vm: vmOf("member"), Uid: member, Generation: 1, Phase: "OWN"},
 		{Vm: vmOf("sandbox"), Uid: sandbox, Generation: 1, Phase: "OWN"},
 		{Vm: vmOf("plain"), Uid: plain, Generation: 1, Phase: "OWN"},
 		newer(old),
@@ -28,16 +34,19 @@ func TestRecordsThatAreMadeOfReports(t *testing.T) {
 	r.report("a")
 	r.report("b", says...)
 	r.report("c")
-	if s := r.settle(); s.GetConflicts() != 3 {
+	if s := r.settle(); s.GetConflicts() != 7 {
 		t.Errorf("%v", s)
 	}
-	for _, id := range []string{"up", "upper"} {
+	for _, id := range []string{"up", "upper", "below", "above", "dot", "long"} {
 		if rec, err := r.records.Get(t.Context(), &nodev1.GetRequest{Vm: vmOf(id)}); !errdefs.IsNotFound(err) {
 			t.Errorf("%s: %v, %v", id, rec, err)
 		}
 	}
-	if rec := r.get(vmOf("plain")); rec.GetMadeBy() != "b" || rec.GetOwner().GetNode() != "b" {
-		t.Errorf("%v", rec)
+	for id, uid := range map[string]string{"plain": plain, "member": member} {
+		rec, err := r.records.Get(t.Context(), &nodev1.GetRequest{Vm: vmOf(id)})
+		if err != nil || rec.GetMadeBy() != "b" || rec.GetOwner().GetNode() != "b" || rec.GetUid() != uid {
+			t.Errorf("%s: %v, %v", id, rec, err)
+		}
 	}
 	if rec := r.get(old.GetVm()); rec.GetOwner().GetNode() != "b" {
 		t.Errorf("%v", rec)
@@ -59,7 +68,7 @@ func TestRecordsThatAreMadeOfReports(t *testing.T) {
 	}
 	r.restore()
 	r.report("a")
-	r.report("b", says[2])
+	r.report("b", says[7])
 	r.report("c")
 	r.settle()
 	if rec := r.get(vmOf("sandbox")); !rec.GetRivals() || rec.GetOwner() != nil {

@@ -83,7 +83,7 @@ func (i *Incarnations) settle(ctx context.Context, state *nodev1.StoreState,
 	for _, r := range reports {
 		for _, h := range r.GetHeld() {
 			key := place(h.GetVm())
-			if uids[h.GetUid()] != key || !known[h.GetUid()] && !isUID(h.GetUid()) {
+			if uids[h.GetUid()] != key || !known[h.GetUid()] && !isReported(h.GetUid()) {
 				conflicts++
 				continue
 			}
