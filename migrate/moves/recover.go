@@ -104,6 +104,11 @@ func (s *Service) reclaim(ctx context.Context, req *nodev1.RecoverRequest, rec *
 	if err := authorize(ctx, call, k.GetNode(), k.GetDestination()); err != nil {
 		return nil, err
 	}
+	if at := req.GetLostNode(); at != "" && at != k.GetDestination() ||
+		req.GetGeneration() != 0 && req.GetGeneration() != rec.GetGeneration() {
+		return nil, fmt.Errorf("%s from its source: node %q has lost it by now, not %q: %w", call, k.GetDestination(), at,
+			errdefs.ErrFailedPrecondition)
+	}
 	ctx = controller.WithoutPeer(ctx)
 	ref := &nodev1.PeerRef{Vm: req.GetVm(), Ref: &machinev1.Ref{Operation: k.GetOperation(), Attempt: k.GetAttempt(),
 		Generation: k.GetGeneration()}}

@@ -174,6 +174,13 @@ func TestRecoverFromSource(t *testing.T) {
 	if _, err := c.Recover(controller.WithPeer(t.Context(), "c"), back); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("ordered by a node that has no part in it: %v", err)
 	}
+	for name, of := range map[string]*nodev1.RecoverRequest{"another node": {LostNode: "c"},
+		"an owner before": {LostNode: "b", Generation: 1}} {
+		of.Vm, of.FromSource, of.Fenced = c.vm, true, true
+		if _, err := c.Recover(t.Context(), of); !errdefs.IsFailedPrecondition(err) || c.a.reverted != 0 {
+			t.Errorf("who vouches for %s: %v", name, err)
+		}
+	}
 	if _, err := c.Recover(t.Context(), &nodev1.RecoverRequest{Vm: c.vm, To: "a",
 		Fenced: true}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("an older snapshot in place of what the source holds: %v", err)

@@ -13,6 +13,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/transition"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -156,9 +157,12 @@ func (o Orders) Recover(ctx context.Context, order operator.Order) error {
 	}
 	digest := rec.GetOwner().GetDigest() // it sleeps already
 	if digest == "" {
-		from, err := o.Restores(ctx, &nodev1.RecoverRequest{Vm: rec.GetVm(), LostNode: lost, Generation: rec.GetGeneration()})
+		from, err := o.Restores(ctx, restoreOf(order, lost))
 		if err != nil {
 			return fail(err)
+		}
+		if order.FromSource {
+			return nil
 		}
 		digest = from.GetDigest()
 	}
@@ -172,6 +176,18 @@ func (o Orders) Recover(ctx context.Context, order operator.Order) error {
 		return fail(err)
 	}
 	return nil
+}
+
+// restoreOf asks for the snapshot that a VM of a lost node is woken from. Or it has the source of its move go on.
+// What the source of a move holds is newer than any snapshot: one is named if that is given up.
+func restoreOf(order operator.Order, lost string) *nodev1.RecoverRequest {
+	rec := order.Record
+	req := &nodev1.RecoverRequest{Vm: rec.GetVm(), LostNode: lost, Generation: rec.GetGeneration(),
+		FromSource: order.FromSource, Fenced: order.FromSource}
+	if !order.FromSource && transition.Kept(rec) != nil {
+		req.Digest = transition.Newest(rec).GetDigest()
+	}
+	return req
 }
 
 // GiveUp implements operator.Engine.

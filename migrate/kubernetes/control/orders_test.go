@@ -69,3 +69,47 @@ func TestGivesNothingUpAtANodeThatAnswers(t *testing.T) {
 		t.Errorf("answered %v", err)
 	}
 }
+
+// waking notes the wakes that are ordered, and what is asked for a snapshot.
+type waking struct {
+	Engine
+	woken []*nodev1.WakeOrder
+	asked []*nodev1.RecoverRequest
+}
+
+func (w *waking) WakePlaced(_ context.Context, o *nodev1.WakeOrder) (*nodev1.StatusResponse, error) {
+	w.woken = append(w.woken, o)
+	return &nodev1.StatusResponse{}, nil
+}
+
+func (w *waking) restore(_ context.Context, r *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error) {
+	w.asked = append(w.asked, r)
+	return &nodev1.RecoverResponse{Digest: "sha256:1"}, nil
+}
+
+// A VM whose live move has lost its destination goes on at the source by the order that says so, and is woken nowhere.
+// Else a snapshot is woken, which is named: what the source holds is newer, and is given up by name alone.
+func TestRecoversFromTheSource(t *testing.T) {
+	rec := &nodev1.Record{Generation: 4, Vm: &nodev1.VM{Namespace: "k8s.io", Id: "ns.vm"}, Owner: &nodev1.Owner{Node: "b"},
+		Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1"}}, Operation: &nodev1.Operation{Id: "m", Source: "a",
+			Destination: "b", Kind: nodev1.Kind_KIND_MIGRATE, Phase: nodev1.Phase_PHASE_COMMITTED, Digest: "stream:1"}}
+	ask := func(fromSource bool) *waking {
+		w := &waking{}
+		o := NewOrders(w, &told{}, w.restore, nil)
+		if err := o.Recover(t.Context(), operator.Order{Record: rec, FromSource: fromSource}); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	w := ask(true)
+	want := &nodev1.RecoverRequest{Vm: rec.Vm, FromSource: true, Fenced: true, LostNode: "b", Generation: 4}
+	if len(w.woken) > 0 || len(w.asked) != 1 || !proto.Equal(w.asked[0], want) {
+		t.Errorf("from its source: asked %v, woken %v", w.asked, w.woken)
+	}
+	w = ask(false)
+	want = &nodev1.RecoverRequest{Vm: rec.Vm, LostNode: "b", Generation: 4, Digest: "sha256:1"}
+	if len(w.woken) != 1 || w.woken[0].GetWake().GetDigest() != "sha256:1" || len(w.asked) != 1 ||
+		!proto.Equal(w.asked[0], want) {
+		t.Errorf("from its snapshot: asked %v, woken %v", w.asked, w.woken)
+	}
+}

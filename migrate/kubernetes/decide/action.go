@@ -33,7 +33,8 @@ const (
 	Order           Do = "Order" // to the engine, by a VMOperation
 	OrderAbort      Do = "OrderAbort"
 	OrderRecover    Do = "OrderRecover"
-	OrderGiveUp     Do = "OrderGiveUp" // of a VM together with its node, which is lost
+	OrderReclaim    Do = "OrderReclaim" // by the source of a move whose destination is lost
+	OrderGiveUp     Do = "OrderGiveUp"  // of a VM together with its node, which is lost
 	NoteRun         Do = "NoteRun"
 	NoteOwner       Do = "NoteOwner" // the Sandbox whose VM a record is of
 	MakeVM          Do = "MakeVM"

@@ -2,7 +2,9 @@ package decide
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -29,6 +31,9 @@ type Eviction struct {
 	OnStop   bool  // the nodes' shims hibernate at a stop
 	MinGrace int64 // seconds that a hibernate at a stop needs
 }
+
+// AnnotationEvicted of a move that an eviction has ordered is the generation of the record that has the VM in the pod.
+const AnnotationEvicted = "godwit.dev/evicted-generation"
 
 // Answer to an eviction. A client tries again what is not allowed.
 type Answer struct {
@@ -121,9 +126,9 @@ func (o Eviction) movesAway() Answer {
 	}
 	if o.Fenced { // no move would begin
 		if o.VM.Spec.OnNodeLoss == v1alpha1.NodeLossRestore {
-			return Answer{Message: restores(InHand(o.Record))}
+			return Answer{Message: restores(o.Record)}
 		}
-		return Answer{Message: strands(InHand(o.Record))}
+		return Answer{Message: strands(o.Record)}
 	}
 	if o.stays() {
 		return o.stops()
@@ -140,6 +145,45 @@ func EvictionOrder(vm *v1alpha1.VirtualMachine, rec *nodev1.Record) string {
 	return fmt.Sprintf("%s-evict-g%d", vm.Name, rec.GetGeneration())
 }
 
+// NextEvictionOrder is the name of the next one: its number is above those of all that are there. Of many that have
+// failed, the first ones are forgotten by now.
+func NextEvictionOrder(vm *v1alpha1.VirtualMachine, rec *nodev1.Record, orders []v1alpha1.VMOperation) string {
+	next := 0
+	for i := range orders {
+		if n, ok := evictionNumber(vm, rec, &orders[i]); ok {
+			next = max(next, n+1)
+		}
+	}
+	return fmt.Sprint(EvictionOrder(vm, rec), "-", next)
+}
+
+// evictionNumber is that of a move which an eviction has ordered of the VM where it is; false: the order is no such.
+func evictionNumber(vm *v1alpha1.VirtualMachine, rec *nodev1.Record, op *v1alpha1.VMOperation) (int, bool) {
+	text, ours := strings.CutPrefix(op.Name, EvictionOrder(vm, rec)+"-")
+	n, err := strconv.ParseUint(text, 10, 31)
+	return int(n), ours && err == nil
+}
+
+// evictionStands is how long a move that an eviction has ordered may take to begin. Who evicts asks again, much sooner.
+const evictionStands = 10 * time.Minute
+
+// overtaken is why a move that has not begun is not needed by the eviction that ordered it; empty: it is.
+func (o Operation) overtaken() string {
+	op := o.Object
+	generation, ordered := op.Annotations[AnnotationEvicted]
+	switch {
+	case !ordered:
+		return ""
+	case generation != strconv.FormatUint(o.Record.GetGeneration(), 10):
+		return "the VM is in the pod no more that was evicted"
+	case op.Annotations[AnnotationGeneration] != strconv.FormatInt(o.VM.Generation, 10):
+		return "its VirtualMachine was changed since. An eviction that goes on orders another move"
+	case o.Now.Sub(op.CreationTimestamp.Time) > evictionStands:
+		return fmt.Sprintf("it has not begun within %v. An eviction that goes on orders another move", evictionStands)
+	}
+	return ""
+}
+
 // stays: the VM does not move live, or a move that an eviction ordered has shown that it cannot. It may move asleep.
 // One that keeps its address may not: the network that refused it would refuse the wake.
 func (o Eviction) stays() bool {
@@ -151,8 +195,8 @@ func (o Eviction) stays() bool {
 	}
 	for i := range o.Orders {
 		op := &o.Orders[i]
-		if strings.HasPrefix(op.Name, EvictionOrder(o.VM, o.Record)) && op.Status.Phase == v1alpha1.MigrationFailed &&
-			op.Status.Class == class("") && judged(op) {
+		_, ours := evictionNumber(o.VM, o.Record, op)
+		if ours && op.Status.Phase == v1alpha1.MigrationFailed && op.Status.Class == class("") && judged(op) {
 			return true
 		}
 	}

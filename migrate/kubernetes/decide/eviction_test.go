@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -147,5 +148,61 @@ func destination(phase nodev1.Phase) func(*decide.Eviction) {
 		o.Record.Operation = operation(nodev1.Kind_KIND_MIGRATE, phase)
 		p := pod(o.VM, "vm-g4-a1", 4, "b", corev1.PodRunning, of("op1", 1))
 		o.Pod = &p
+	}
+}
+
+// Each move that evictions order of a VM has a name of its own, however many have failed and are forgotten by now. Two
+// evictions at the same moment order one.
+func TestNextEvictionOrder(t *testing.T) {
+	o := world()
+	for name, c := range map[string]struct {
+		there []string
+		want  string
+	}{
+		"none":                        {nil, "vm-evict-g3-0"},
+		"one":                         {[]string{"vm-evict-g3-0"}, "vm-evict-g3-1"},
+		"the first ones are gone":     {[]string{"vm-evict-g3-8", "vm-evict-g3-12", "vm-evict-g3-9"}, "vm-evict-g3-13"},
+		"of another generation":       {[]string{"vm-evict-g30-4", "vm-evict-g2-7"}, "vm-evict-g3-0"},
+		"what a person has called so": {[]string{"vm-evict-g3-x", "vm-evict-g3", "vm-evict-g3--4"}, "vm-evict-g3-0"},
+	} {
+		var orders []v1alpha1.VMOperation
+		for _, name := range c.there {
+			orders = append(orders, v1alpha1.VMOperation{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		}
+		if got := decide.NextEvictionOrder(o.Object, o.Record, orders); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// A move that an eviction has ordered may not begin at once. It is not made when the VM has left the pod, or is to be
+// something else, nor long after the eviction. An eviction that goes on orders anew.
+func TestMoveOfAnEvictionThatIsOver(t *testing.T) {
+	goes := want{do: decide.Order, detail: "Migrate "}
+	over := want{do: decide.None, waits: decide.ReasonEnded, refused: true}
+	for name, c := range map[string]struct {
+		change func(*decide.Operation)
+		want   want
+	}{
+		"it goes on":                 {func(*decide.Operation) {}, goes},
+		"the VM came elsewhere":      {func(o *decide.Operation) { o.Record.Generation = 5 }, over},
+		"the VM was woken here":      {func(o *decide.Operation) { o.Record.Generation = 4 }, over},
+		"the VM is wanted elsewhere": {func(o *decide.Operation) { o.VM.Generation = 2 }, over},
+		"it is old":                  {func(o *decide.Operation) { o.Now = now.Add(11 * time.Minute) }, over},
+		"it is old, and at work": {func(o *decide.Operation) {
+			found(nodev1.Phase_PHASE_PENDING)(o)
+			o.Now = now.Add(time.Hour)
+		}, want{do: decide.None, waits: decide.ReasonOperation}},
+		"a person's, however old": {func(o *decide.Operation) {
+			o.Object.Annotations = nil
+			o.Now, o.Record.Generation = now.Add(time.Hour), 5
+		}, goes},
+	} {
+		o := operationWorld()
+		o.Object.Name, o.Object.Spec.NodeName, o.Now = "vm-evict-g3-0", "", now.Add(time.Minute)
+		o.Object.Annotations = map[string]string{decide.AnnotationGeneration: "1", decide.AnnotationEvicted: "3"}
+		o.VM.Generation = 1
+		c.change(&o)
+		t.Run(name, func(t *testing.T) { c.want.check(t, decide.NextOperation(o)) })
 	}
 }

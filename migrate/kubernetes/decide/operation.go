@@ -100,6 +100,8 @@ func (o Operation) refused() Action {
 		return refuse(ReasonRecordOfAnother, "the record of this name is of another VM")
 	case op.Spec.Abort:
 		return refuse(ReasonEnded, "it was called off before it began")
+	case o.overtaken() != "":
+		return refuse(ReasonEnded, o.overtaken())
 	case !o.Engine:
 		return missing(string(op.Spec.Kind) + " of VM " + op.Spec.VMRef.Name)
 	}
@@ -108,13 +110,13 @@ func (o Operation) refused() Action {
 
 // lost is an order for a VM that a lost node has: it fails if the VM stays there.
 func (o Operation) lost() Action {
-	switch node := InHand(o.Record); {
+	switch {
 	case !o.Fenced, o.Record.GetOwner().GetNode() == "":
 		return Action{Do: None}
 	case o.VM.Spec.OnNodeLoss == v1alpha1.NodeLossRestore:
-		return wait(ReasonNodeLost, restores(node))
+		return wait(ReasonNodeLost, restores(o.Record))
 	default:
-		return refuse(ReasonNodeLost, strands(node))
+		return refuse(ReasonNodeLost, strands(o.Record))
 	}
 }
 

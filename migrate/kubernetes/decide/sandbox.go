@@ -122,22 +122,9 @@ var ErrWakeFailed = errors.New("its wake failed")
 
 // backsOff refuses a wake for a while after others of this pod have failed. The VM sleeps on: nothing of it is lost.
 func (o Resolve) backsOff() error {
-	failures, last := 0, (*nodev1.Operation)(nil)
-	for _, op := range o.Closed {
-		switch {
-		case pods.WokenFor(op) != string(o.Pod.UID):
-		case op.GetPhase() == nodev1.Phase_PHASE_SUCCEEDED:
-			failures = 0
-		case op.GetPhase() == nodev1.Phase_PHASE_FAILED:
-			failures, last = failures+1, op
-		}
-	}
-	if failures == 0 {
-		return nil
-	}
-	pause := backOff(failures - 1)
-	left := pause - o.Now.Sub(time.Unix(0, last.GetClosedUnixNano()))
-	if left <= 0 || left > 2*pause { // twice: two hosts' clocks. More: the clock was set back since
+	of := func(op *nodev1.Operation) bool { return pods.WokenFor(op) == string(o.Pod.UID) }
+	failures, last, left := failedWakes(o.Closed, of, o.Now)
+	if left == 0 {
 		return nil
 	}
 	return o.refused(fmt.Errorf("%w: %w", ErrWakeFailed, errdefs.ErrFailedPrecondition), "%s. It keeps its memory. Wakes "+

@@ -29,7 +29,8 @@ const AnnotationGeneration = "godwit.dev/for-generation"
 // VM is what was observed of a VirtualMachine.
 type VM struct {
 	Object *v1alpha1.VirtualMachine
-	Record *nodev1.Record // nil: there is none
+	Record *nodev1.Record      // nil: there is none
+	Closed []*nodev1.Operation // of the record, the oldest first
 	// Unread is why record, pods or orders could not be read. Nothing is decided then: what was not read may be there.
 	Unread error
 	Pods   []corev1.Pod // with the VM's label, also those of an object that had its name before
@@ -38,7 +39,9 @@ type VM struct {
 	Set      *v1alpha1.VirtualMachineSet
 	MainNode string // of a member that is not the main one: where the record of the main one is; empty: nowhere yet
 	Fenced   bool   // somebody vouches that the node which has the VM (InHand) runs nothing any more
-	Cordoned bool   // the node that the VM is wanted on takes no pods
+	// NoSource is that of the source of a move, too, which holds the VM as it was at the switch-over.
+	NoSource bool
+	Cordoned bool // the node that the VM is wanted on takes no pods
 
 	Images   map[string]string // as in pods.Input; as they were written down while the VM ran
 	Class    Class             // of a VM without a record
@@ -267,7 +270,7 @@ func (o VM) sleeps() Action {
 func (o VM) free() Action {
 	vm, rec := o.Object, o.Record
 	if record.IsLost(rec) {
-		return refuse(ReasonLost, "its state is lost: wake it from an older snapshot by force, or delete it")
+		return refuse(ReasonLost, record.LostText(rec)+". These are commands of its nodes")
 	}
 	own, others := o.own()
 	if pod := alive(others); pod != nil {

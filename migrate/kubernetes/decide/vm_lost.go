@@ -33,11 +33,17 @@ func (o VM) lost() Action {
 			"sleeps on", op.GetId(), node))
 	case !sleeps && o.Object.Spec.OnNodeLoss != v1alpha1.NodeLossRestore:
 		return Action{Do: None}
-	case k != nil:
-		return wait(ReasonNodeLost, fmt.Sprintf("node %s is lost, and node %s holds the VM as it was at the switch-over, "+
-			"newer than any snapshot", node, k.GetNode()))
 	case !o.Engine:
 		return missing("a restore of the VM of the lost node " + node)
+	case k != nil && !o.NoSource: // newer than any snapshot
+		return Action{Do: OrderReclaim, Node: node, Waits: ReasonNodeLost, Message: restores(rec)}
+	}
+	of := func(op *nodev1.Operation) bool { return op.GetGeneration() == rec.GetGeneration() }
+	if _, last, left := failedWakes(o.Closed, of, o.Now); left > 0 {
+		waits := wait(ReasonNodeLost, fmt.Sprintf("node %s is lost, and operation %s, to wake the VM elsewhere, has failed: "+
+			"%s", node, last.GetId(), last.GetReason()))
+		waits.After = left
+		return waits
 	}
 	own, _ := o.own()
 	for i := range own { // it has the name of the next one, and no kubelet says that it has ended
@@ -55,14 +61,26 @@ func (o VM) stranded(next Action) Action {
 		next.Waits == ReasonNodeLost || next.Refused {
 		return next
 	}
-	return wait(ReasonNodeLost, strands(InHand(o.Record)))
+	return wait(ReasonNodeLost, strands(o.Record))
 }
 
-func restores(node string) string {
+// restores says what comes of a VM that its lost node has in hand, by its policy.
+func restores(rec *nodev1.Record) string {
+	node := InHand(rec)
+	if k := transition.Kept(rec); k != nil {
+		return fmt.Sprintf("node %s is lost: it goes on at node %s, as it was at the switch-over, once that answers. If "+
+			"that one is lost, too: taint it, and the VM wakes from its newest snapshot", node, k.GetNode())
+	}
 	return fmt.Sprintf("node %s is lost: the VM wakes elsewhere first, from its newest snapshot", node)
 }
 
-func strands(node string) string {
+// strands says that a VM stays with its lost node, by its policy, and what brings it back.
+func strands(rec *nodev1.Record) string {
+	node := InHand(rec)
+	if k := transition.Kept(rec); k != nil {
+		return fmt.Sprintf("node %s is lost, and has the VM. Node %s holds it as it was at the switch-over. To have it go "+
+			"on there: set spec.onNodeLoss to %s", node, k.GetNode(), v1alpha1.NodeLossRestore)
+	}
 	return fmt.Sprintf("node %s is lost, and has the VM. To wake it from its newest snapshot: set spec.onNodeLoss to %s",
 		node, v1alpha1.NodeLossRestore)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
@@ -61,7 +62,8 @@ func TestDriverOfAnOperationIsLost(t *testing.T) {
 		checkpoint         = nodev1.Kind_KIND_CHECKPOINT
 		migrate, wake      = nodev1.Kind_KIND_MIGRATE, nodev1.Kind_KIND_WAKE
 	)
-	recovers := want{do: decide.OrderRecover, detail: "a"}
+	recovers, reclaims := want{do: decide.OrderRecover, detail: "a"}, want{do: decide.OrderReclaim, detail: "a",
+		waits: decide.ReasonNodeLost}
 	wakes := want{do: decide.MakeOperation, detail: "Wake "}
 	waits := want{do: decide.None, waits: decide.ReasonOperation}
 	strands := want{do: decide.None, waits: decide.ReasonNodeLost}
@@ -100,15 +102,66 @@ func TestDriverOfAnOperationIsLost(t *testing.T) {
 			want{do: decide.DeletePod, detail: "vm-g4-a1"}},
 		"e: it is to sleep": {both(drivenBy(asleep, wake, sending), mode(v1alpha1.ModeHibernated)),
 			waits},
-		"e: nobody vouches":                {both(drivenBy(asleep, wake, sending), atFenced, notFenced), waits},
-		"e: it came there":                 {both(drivenBy(atA, wake, did), restores), recovers},
-		"e: it came there, and is to wait": {drivenBy(atA, wake, did), strands},
-		"its source has it as it was": {both(drivenBy(atA, migrate, did), restores, func(o *decide.VM) {
-			o.Record.Operation.Source, o.Record.Operation.Destination = "b", "a"
-			o.Record.Operation.Digest = "stream:1"
-		}), strands},
+		"e: nobody vouches":                              {both(drivenBy(asleep, wake, sending), atFenced, notFenced), waits},
+		"e: it came there":                               {both(drivenBy(atA, wake, did), restores), recovers},
+		"e: it came there, and is to wait":               {drivenBy(atA, wake, did), strands},
+		"its source has it as it was":                    {both(drivenBy(atA, migrate, did), restores, live), reclaims},
+		"its source has it as it was, and it is to wait": {both(drivenBy(atA, migrate, did), live), strands},
+		"its source has it as it was, and is lost, too": {both(drivenBy(atA, migrate, did), restores, live, noSource),
+			recovers},
+		"its source has it as it was, without an engine": {both(drivenBy(atA, migrate, did), restores, live, noEngine),
+			engineMissing},
+		"its wake elsewhere has failed":              {both(lostAtA, restores, wakesFailed(3, time.Second)), strands},
+		"its wake elsewhere has failed, a while ago": {both(lostAtA, restores, wakesFailed(3, 10*time.Minute)), recovers},
+		"a wake before has failed":                   {both(lostAtA, restores, wakesFailed(2, time.Second)), recovers},
 	} {
 		t.Run(name, func(t *testing.T) { test.want.check(t, decide.NextVM(world(test.change))) })
+	}
+}
+
+// live has the operation be a live move from b.
+func live(o *decide.VM) {
+	o.Record.Operation.Source, o.Record.Operation.Destination = "b", "a"
+	o.Record.Operation.Digest = "stream:1"
+}
+
+func noSource(o *decide.VM) { o.NoSource = true }
+
+// wakesFailed are wakes of an owner of the VM, which failed, the last one so long ago.
+func wakesFailed(generation uint64, ago time.Duration) func(*decide.VM) {
+	return func(o *decide.VM) {
+		for n := range 2 {
+			o.Closed = append(o.Closed, &nodev1.Operation{Id: "w", Kind: nodev1.Kind_KIND_WAKE, Generation: generation,
+				Phase: nodev1.Phase_PHASE_FAILED, Reason: "no frame 7",
+				ClosedUnixNano: now.Add(-ago - time.Duration(1-n)*time.Minute).UnixNano()})
+		}
+	}
+}
+
+// A VM whose wake from a lost node fails is not woken in a loop. It says why, and is looked at again.
+func TestRecoverBacksOff(t *testing.T) {
+	o := world(lostAtA, restores, wakesFailed(3, time.Second))
+	next := decide.NextVM(o)
+	if next.After <= 0 || next.After > time.Minute || !strings.Contains(next.Message, "no frame 7") {
+		t.Errorf("decided %+v", next)
+	}
+	o = world(lostAtA, restores, wakesFailed(3, -time.Hour)) // the clock was set back since
+	want{do: decide.OrderRecover, detail: "a"}.check(t, decide.NextVM(o))
+}
+
+// A VM whose move has lost its destination says where it is held, and what brings it back.
+func TestHeldAtTheSourceIsTold(t *testing.T) {
+	const did, migrate = nodev1.Phase_PHASE_COMMITTED, nodev1.Kind_KIND_MIGRATE
+	for says, o := range map[string]decide.VM{
+		"Node b holds it as it was at the switch-over. To have it go on there: set spec.onNodeLoss": world(
+			drivenBy(atA, migrate, did), live),
+		"it goes on at node b, as it was at the switch-over": world(drivenBy(atA, migrate, did), live, restores),
+	} {
+		c := meta.FindStatusCondition(decide.VMStatus(o, decide.NextVM(o)).Conditions, decide.CondReady)
+		if c == nil || c.Status != "Unknown" || c.Reason != string(decide.ReasonNodeLost) ||
+			!strings.Contains(c.Message, says) {
+			t.Errorf("the condition is %+v, want %q", c, says)
+		}
 	}
 }
 

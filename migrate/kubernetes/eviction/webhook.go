@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -110,17 +109,13 @@ func (w Webhook) observe(ctx context.Context, req *admissionv1.AdmissionRequest)
 }
 
 // order orders a move. Two evictions at the same moment order one: its name says of which generation of the VM, and
-// how many have failed before.
+// its number among those.
 func (w Webhook) order(ctx context.Context, o decide.Eviction) string {
-	vm, failed := o.VM, 0
-	name := decide.EvictionOrder(vm, o.Record)
-	for _, op := range o.Orders {
-		if strings.HasPrefix(op.Name, name) {
-			failed++
-		}
-	}
-	op := &v1alpha1.VMOperation{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace, Name: fmt.Sprint(name, "-", failed),
-		Annotations: map[string]string{decide.AnnotationGeneration: strconv.FormatInt(vm.Generation, 10)},
+	vm := o.VM
+	op := &v1alpha1.VMOperation{ObjectMeta: metav1.ObjectMeta{Namespace: vm.Namespace,
+		Name: decide.NextEvictionOrder(vm, o.Record, o.Orders),
+		Annotations: map[string]string{decide.AnnotationGeneration: strconv.FormatInt(vm.Generation, 10),
+			decide.AnnotationEvicted: strconv.FormatUint(o.Record.GetGeneration(), 10)},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "VirtualMachine",
 			Name: vm.Name, UID: vm.UID}}},
 		Spec: v1alpha1.VMOperationSpec{VMRef: v1alpha1.VMRef{Name: vm.Name, UID: string(vm.UID)},

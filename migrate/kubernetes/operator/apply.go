@@ -83,6 +83,8 @@ func done(next decide.Action) string {
 		return "pod " + next.Pod.Name
 	case next.Do == decide.OrderGiveUp:
 		return "the VM ends with the lost node " + next.Node + ", and its snapshots are deleted"
+	case next.Do == decide.OrderReclaim:
+		return "node " + next.Node + " is lost: the VM goes on at the source of its move, as it was at the switch-over"
 	case next.Kind != "":
 		return string(next.Kind) + " " + next.Node
 	}
@@ -122,7 +124,7 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 				return ignoreAbsent(b.client.Patch(ctx, op, was))
 			}
 		}
-	case decide.OrderAbort, decide.OrderRecover, decide.OrderGiveUp:
+	case decide.OrderAbort, decide.OrderRecover, decide.OrderReclaim, decide.OrderGiveUp:
 		if b.engine != nil {
 			return b.order(ctx, o, next)
 		}
@@ -152,6 +154,8 @@ func (b base) order(ctx context.Context, o decide.VM, next decide.Action) error 
 	switch next.Do {
 	case decide.OrderRecover:
 		return b.engine.Recover(ctx, Order{Record: o.Record})
+	case decide.OrderReclaim:
+		return b.engine.Recover(ctx, Order{Record: o.Record, FromSource: true})
 	case decide.OrderGiveUp:
 		return b.engine.GiveUp(ctx, o.Record)
 	}

@@ -15,6 +15,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -89,7 +90,7 @@ func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 		return err
 	}
 	if there {
-		if o.Record, _, err = store.Record(rec); err != nil {
+		if o.Record, o.Closed, err = store.Record(rec); err != nil {
 			return err
 		}
 		noted, err := hasRan(rec, o.Record)
@@ -120,6 +121,11 @@ func (v View) ofNodes(ctx context.Context, o *decide.VM) error {
 	var err error
 	if o.Fenced, err = v.fenced(ctx, o.Record); err != nil {
 		return err
+	}
+	if k := transition.Kept(o.Record); k != nil && o.Fenced {
+		if o.NoSource, err = v.NodeFenced(ctx, k.GetNode()); err != nil {
+			return err
+		}
 	}
 	if owner == "" {
 		return nil

@@ -25,7 +25,8 @@ type Engine interface {
 	// Ensure makes the record of a VM with that uid. One that is there under another uid is left, and refused.
 	Ensure(ctx context.Context, vm *nodev1.VM, uid string) error
 	// Recover wakes a VM from its newest snapshot. Its node is lost, and somebody vouches that nothing runs there.
-	// Of the order it takes the record, and the id and the node if they are set.
+	// Of the order it takes the record, and the id and the node if they are set. Of a move that has lost its destination,
+	// the source goes on with the VM if the order says so. Else what the source holds is given up.
 	Recover(ctx context.Context, order Order) error
 	// GiveUp ends the record of a VM together with its node. That is lost, and somebody vouches that nothing runs there,
 	// or the VM sleeps. ErrNodeAnswers: it is not lost.
@@ -41,6 +42,8 @@ type Order struct {
 	ID     string // of the operation
 	Node   string // a wish; empty: the scheduler's choice
 	Policy v1alpha1.MigrationPolicy
+	// FromSource is of a Recover.
+	FromSource bool
 }
 
 // records are what the operator itself changes of them: they begin and end with their objects.
