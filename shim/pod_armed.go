@@ -110,21 +110,36 @@ func (p *pod) settle(ctx context.Context) {
 			vm.log.Warn("say where the guest is", "container", guest, "error", err)
 		}
 	}
-	for _, guest := range p.left() {
-		remove := func(ctx context.Context) error { return removeLeft(ctx, vm, guest) }
-		if err := remove(ctx); err != nil {
-			vm.log.Warn("remove a container that had ended in the snapshot", "container", guest, "error", err)
-			p.removals.meanwhile(fmt.Sprintf("container %s, which had ended in the snapshot,", guest), remove)
-		}
+	remove := removeLeft(vm, p.left())
+	if err := remove(ctx); err != nil {
+		vm.log.Warn("remove containers that had ended in the snapshot", "error", err)
+		p.removals.meanwhile("what had ended in the snapshot", remove)
 	}
 }
 
-// removeLeft removes a container that had ended in the snapshot. No operation gets the VM meanwhile: its snapshot would
-// have a container in its Spec of which it does not say whether it runs. One that the guest does not remove within what
-// operations wait for goes along, as one that has ended.
-func removeLeft(ctx context.Context, vm *VM, guest string) error {
-	ctx, cancel := context.WithTimeout(ctx, guestBound)
-	defer cancel()
+// removeLeft answers what removes the containers that had ended in the snapshot. Each call ends with the first one that
+// the guest does not remove, and the next call begins with another. Between two calls there is a pause, in which an
+// operation gets the VM.
+func removeLeft(vm *VM, guests []string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, guestBound)
+		defer cancel()
+		for len(guests) > 0 {
+			guest := guests[0]
+			guests = guests[1:]
+			if err := removeOneLeft(ctx, vm, guest); err != nil {
+				guests = append(guests, guest)
+				return fmt.Errorf("remove container %s: %w", guest, err)
+			}
+		}
+		return nil
+	}
+}
+
+// removeOneLeft removes a container that had ended in the snapshot. No operation gets the VM meanwhile: its snapshot
+// would have a container in its Spec of which it does not say whether it runs. One that the guest does not remove within
+// what operations wait for goes along, as one that has ended.
+func removeOneLeft(ctx context.Context, vm *VM, guest string) error {
 	vm.mu.Lock()
 	held, over := vm.mutable(), vm.call()
 	vm.mu.Unlock()
