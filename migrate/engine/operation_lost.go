@@ -11,13 +11,19 @@ import (
 // lost settles an operation whose VM has ended after the commit. rec is its record as it stood there. Where nothing
 // of the VM is left, it has no owner from then on, and what is left of it elsewhere may run. The shim would have
 // said so as it went, but was refused while the operation was open. What fails after the first word the node does
-// itself, in its next round.
+// itself, in its next round. In an old copy of the records a wake of which nothing is left may be over for long: its VM
+// sleeps in a snapshot that they do not name. While any node contradicts them it goes on, and no claim is given up.
 func (c *core) lost(ctx context.Context, rec *nodev1.Record, phase nodev1.Phase, reason string) error {
+	if rec.GetOperation().GetKind() == nodev1.Kind_KIND_WAKE && c.left(ctx, rec) {
+		if err := c.vouched(ctx, nil); err != nil {
+			return err
+		}
+	}
 	if err := c.finish(ctx, rec.GetOperation(), phase, reason, false); err != nil {
 		return err
 	}
 	// Asked only now: a shim that goes from here on says it itself.
-	if c.left(ctx, rec) {
+	if c.left(ctx, rec) && c.vouched(ctx, nil) == nil {
 		_ = c.endOwnership(ctx, rec, reason)
 	}
 	return nil
