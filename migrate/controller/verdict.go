@@ -18,9 +18,10 @@ type verdict struct {
 	node   string // who reports
 	now    time.Time
 	doubts []*nodev1.Doubt
-	fresh  string // by which a record does not change from now on; empty: nothing
-	again  string // what it says though it was refuted
-	absurd string // what it says, and no node can have
+	fresh  string          // what stands against the records by its word; empty: nothing
+	bears  []*nodev1.Doubt // of others, which its word makes credible
+	again  string          // what it says though it was refuted
+	absurd string          // what it says, and no node can have
 
 	room    int    // doubts that it may raise now about VMs of others
 	raised  int    // that it has raised
@@ -45,6 +46,7 @@ func (v *verdict) claim(absurd bool, d *nodev1.Doubt, reason string, args ...any
 // may have gone to the other node, and says nothing. One that is not there may have ended: its owner
 // then confirms nothing but that the other node can have it.
 func (v *verdict) answer(state *nodev1.StoreState, req *nodev1.ReportRequest) {
+	v.bears = nil
 	for _, d := range state.GetDoubts() {
 		if d.GetOwner() != v.node || d.GetRefuted() || d.GetCredible() {
 			continue
@@ -53,6 +55,7 @@ func (v *verdict) answer(state *nodev1.StoreState, req *nodev1.ReportRequest) {
 		switch {
 		case at < 0 || !(transition.Holder{Held: req.GetHeld()[at]}).Has():
 			d.Credible = true
+			v.bears = append(v.bears, d)
 		case req.GetHeld()[at].GetPhase() != "PREPARED":
 			d.Refuted = true
 		}
@@ -76,15 +79,26 @@ func (v *verdict) enter(state *nodev1.StoreState) {
 		switch {
 		case at >= 0 && state.GetDoubts()[at].GetRefuted():
 			v.again = d.GetReason()
-		case at < 0 && v.late(d):
+		case at >= 0 && v.stands(state.GetDoubts()[at]):
+			v.fresh = cmp.Or(v.fresh, d.GetReason())
+		case at >= 0:
+		case v.late(d):
 			v.limited = d.GetReason()
-		case at < 0 && makeRoom(state, d, said):
+		case makeRoom(state, d, said):
 			state.Doubts = append(state.Doubts, d)
-			if d.GetCredible() {
+			if v.stands(d) {
 				v.fresh = cmp.Or(v.fresh, d.GetReason())
 			}
 		}
 	}
+}
+
+// askedFor is how long an owner that is up takes to say what it has: it hears of a doubt with its next heartbeat.
+const askedFor = 30 * time.Second
+
+// stands reports whether no answer of an owner is to be expected that refutes a doubt.
+func (v *verdict) stands(d *nodev1.Doubt) bool {
+	return d.GetCredible() || d.GetOwner() == "" || v.now.Sub(time.Unix(0, d.GetUnixNano())) >= askedFor
 }
 
 // makeRoom reports whether there is room for one more doubt. What was refuted gives way, of its own node first. Else
@@ -197,27 +211,41 @@ func signs(state *nodev1.StoreState, self string) {
 // repeated is how often a node says what was refuted before it is named.
 const repeated = 3
 
-// name tells of a node once: by its word a record does not change, or it goes on saying what was refuted, or says
+// name tells of nodes once: what one says stands against the records, or it goes on saying what was refuted, or says
 // what no node can have.
 func (i *Incarnations) name(v *verdict) {
 	i.raised.add(v.node, v.now, min(v.raised, v.room))
-	if v.node == i.self || v.fresh == "" && v.again == "" && v.limited == "" && v.absurd == "" {
-		return
+	for _, d := range v.bears {
+		i.tell(d.GetNode(), d.GetReason())
 	}
-	i.mu.Lock()
 	reason := cmp.Or(v.absurd, v.fresh)
 	if v.limited != "" {
 		reason = fmt.Sprintf("%s, one of too many within %v", v.limited, raisedWithin)
 	}
-	if v.again != "" {
-		if i.repeats[v.node]++; i.repeats[v.node] >= repeated {
-			reason = v.again + ", which was refuted"
-		}
+	if v.again != "" && i.repeat(v.node) >= repeated {
+		reason = v.again + ", which was refuted"
 	}
-	tell := reason != "" && !i.named[v.node]
-	i.named[v.node] = i.named[v.node] || tell
+	i.tell(v.node, reason)
+}
+
+// repeat counts that a node says once more what was refuted.
+func (i *Incarnations) repeat(node string) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.repeats[node]++
+	return i.repeats[node]
+}
+
+// tell tells of a node, unless it was told of before. An empty reason is none.
+func (i *Incarnations) tell(node, reason string) {
+	if reason == "" || node == i.self {
+		return
+	}
+	i.mu.Lock()
+	before := i.named[node]
+	i.named[node] = true
 	i.mu.Unlock()
-	if tell && i.Contradicts != nil {
-		i.Contradicts(v.node, reason)
+	if !before && i.Contradicts != nil {
+		i.Contradicts(node, reason)
 	}
 }

@@ -78,7 +78,7 @@ func Doubted(state *nodev1.StoreState, vm *nodev1.VM, rec *nodev1.Record) error 
 		case d.GetRefuted() || d.GetVm() != nil && !proto.Equal(d.GetVm(), vm) || d.GetVm() == nil &&
 			!ofNode(rec, d.GetNode()):
 		default:
-			return &DoubtedError{VM: vm, Node: d.GetNode(), Reason: d.GetReason(), asked: askedOwner(d)}
+			return &DoubtedError{VM: vm, Node: d.GetNode(), Reason: d.GetReason(), asked: askedOwner(d), lies: lies(d)}
 		}
 	}
 	return nil
@@ -91,11 +91,18 @@ func Contradicted(state *nodev1.StoreState) error {
 		if !d.GetRefuted() {
 			return fmt.Errorf("node %s contradicts the records: %s. Meanwhile no missing VM is given up, and nothing is "+
 				"deleted that no record names. To go on with a store that was put back from a copy: godwit controller restore. "+
-				"To go on if node %s lies: godwit controller retire %s: %w", d.GetNode(), d.GetReason(), d.GetNode(),
-				d.GetNode(), errdefs.ErrUnavailable)
+				"%s: godwit controller retire %s: %w", d.GetNode(), d.GetReason(), lies(d), d.GetNode(), errdefs.ErrUnavailable)
 		}
 	}
 	return nil
+}
+
+// lies says when the node of a doubt is to be retired. One that was away while its VM was given up does not lie.
+func lies(d *nodev1.Doubt) string {
+	if d.GetOwner() == "" && !d.GetCredible() {
+		return fmt.Sprintf("If node %s has no such VM, it lies", d.GetNode())
+	}
+	return fmt.Sprintf("To go on if node %s lies", d.GetNode())
 }
 
 // askedOwner is the node that is asked about a doubt, and has not answered; empty: none is.
@@ -112,6 +119,7 @@ type DoubtedError struct {
 	Node   string // by whose word
 	Reason string
 	asked  string
+	lies   string // when the node is to be retired
 }
 
 // Error names the node and the remedy.
@@ -122,9 +130,8 @@ func (e *DoubtedError) Error() string {
 			name(e.VM), e.Node, e.Reason, e.asked, e.Node, e.Node, errdefs.ErrUnavailable)
 	}
 	return fmt.Sprintf("VM %s does not change its state now. What the controller knows of it is older than what node %s "+
-		"holds: %s. To go on with a store that was put back from a copy: godwit controller restore. To go on if node %s "+
-		"lies: godwit controller retire %s: %v",
-		name(e.VM), e.Node, e.Reason, e.Node, e.Node, errdefs.ErrUnavailable)
+		"holds: %s. To go on with a store that was put back from a copy: godwit controller restore. %s: "+
+		"godwit controller retire %s: %v", name(e.VM), e.Node, e.Reason, e.lies, e.Node, errdefs.ErrUnavailable)
 }
 
 // Unwrap gives the class.
