@@ -26,7 +26,7 @@ func (c *Client) List(ctx context.Context, req *nodev1.ListRequest) (*nodev1.Lis
 		if err != nil {
 			return nil, err
 		}
-		all.Records, all.Owes = append(all.Records, part.GetRecords()...), part.Owes
+		all.Records, all.Owes, all.Unread = append(all.Records, part.GetRecords()...), part.Owes, part.GetUnread()
 		if more.After = part.GetNext(); more.After == "" {
 			return all, nil
 		}

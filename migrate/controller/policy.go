@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"godwit.dev/godwit/api/config"
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/turn"
+	"godwit.dev/godwit/migrate/store"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -248,7 +250,8 @@ func (p *prefixes) read(ctx context.Context, s *Service) (map[string]bool, error
 		return p.known, nil
 	}
 	all, err := s.list(ctx, "", 0)
-	if err != nil {
+	some := errors.As(err, new(*store.UnreadError)) // no node gets a place by a record that cannot be read
+	if err != nil && !some {
 		return nil, err
 	}
 	known := map[string]bool{}
@@ -263,6 +266,8 @@ func (p *prefixes) read(ctx context.Context, s *Service) (map[string]bool, error
 			}
 		}
 	}
-	p.known = known
+	if !some {
+		p.known = known
+	}
 	return known, nil
 }

@@ -53,6 +53,11 @@ func (s *Service) others(ctx context.Context, vm *nodev1.VM, uids []string) (all
 	}
 	defer end()
 	found, err := s.find(ctx, store.Which{UIDs: uids}, false)
+	for _, uid := range uids {
+		if store.MayHave(found.Unread, uid) {
+			return nil, fmt.Errorf("whether another VM has uid %s is not known: %w", uid, store.UnreadOf(found.Unread))
+		}
+	}
 	for _, rec := range found.Records {
 		if rec.GetVm().GetNamespace() != vm.GetNamespace() || rec.GetVm().GetId() != vm.GetId() {
 			all = append(all, rec.GetUid())

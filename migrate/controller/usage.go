@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -122,7 +123,7 @@ func (t *usage) count(ctx context.Context, s *Service, node string, old time.Dur
 
 func (s *Service) countAll(ctx context.Context) (map[string]counts, error) {
 	all, err := s.list(ctx, "", 0) // waits for no other list of that node
-	if err != nil {
+	if err != nil && !errors.As(err, new(*store.UnreadError)) {
 		return nil, err
 	}
 	of := map[string]counts{}
@@ -143,7 +144,7 @@ func (s *Service) countAll(ctx context.Context) (map[string]counts, error) {
 		return of, nil
 	}
 	pending, err := s.store.PendingDeletions(ctx, store.WhichDeletions{})
-	if err != nil {
+	if err != nil && !errors.As(err, new(*store.UnreadError)) {
 		return nil, fmt.Errorf("count pending deletions: %w", err)
 	}
 	for _, o := range pending {

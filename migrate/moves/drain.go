@@ -39,6 +39,11 @@ func (s *Service) Drain(ctx context.Context, req *nodev1.DrainRequest) (*nodev1.
 		return nil, err
 	}
 	resp, size := &nodev1.DrainResponse{}, 0
+	for _, vm := range all.GetUnread() {
+		resp.Refused = append(resp.Refused, visible.Cut(vm+": its record cannot be read, so it may be on any node",
+			maxRefusal))
+		size += maxRefusal
+	}
 	for _, rec := range all.GetRecords() {
 		if size > controller.MaxAnswer/2 { // the next order sends the others away
 			break

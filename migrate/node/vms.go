@@ -2,9 +2,11 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"sort"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
@@ -73,6 +75,9 @@ func (s *Service) list(ctx context.Context) ([]*nodev1.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	resp, err := s.Records.List(ctx, &nodev1.ListRequest{})
+	if err == nil && len(resp.GetUnread()) > 0 {
+		err = fmt.Errorf("those of %s cannot be read: %w", strings.Join(resp.GetUnread(), ", "), errdefs.ErrDataLoss)
+	}
 	return resp.GetRecords(), err
 }
 

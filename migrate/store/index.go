@@ -23,6 +23,7 @@ type Found struct {
 	Records      []*nodev1.Record
 	State        *nodev1.StoreState // of the store itself, no newer than the records
 	HasDeletions *bool              // Which.Deleter has a deletion to do; nil: not asked, or no index says it
+	Unread       []Unread           // are there, and may be some of those that were asked for
 }
 
 // Has reports whether a record is one of these.

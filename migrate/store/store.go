@@ -19,7 +19,8 @@ type Store interface {
 	// store's own state that of change, else it answers ErrConflict. It answers the record with its new version.
 	Apply(ctx context.Context, vm *nodev1.VM, version uint64, change transition.Change) (*nodev1.Record, error)
 	// List answers records, ordered by namespace and id: those that come after one of that key
-	// (namespace NUL id; empty: all), until they have more than room bytes (0: to the last).
+	// (namespace NUL id; empty: all), until they have more than room bytes (0: to the last). UnreadError: it answers all
+	// but those.
 	List(ctx context.Context, after string, room int) ([]*nodev1.Record, error)
 	// Find answers some of them, in that order, at the cost of those alone where the store has an
 	// index that can be relied on.
@@ -32,7 +33,7 @@ type Store interface {
 
 // PendingDeletions are the snapshots that are to be deleted: a change adds them, in its one write.
 type PendingDeletions interface {
-	// PendingDeletions answers some, ordered by VM, as Find does.
+	// PendingDeletions answers some, ordered by VM, as Find does. UnreadError: it answers all but those of these.
 	PendingDeletions(ctx context.Context, which WhichDeletions) ([]*nodev1.Owed, error)
 	// Clear removes one. One that is not there is removed already.
 	Clear(ctx context.Context, vm *nodev1.VM, repository, digest string) error

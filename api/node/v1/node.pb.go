@@ -1833,10 +1833,13 @@ func (x *ListRequest) GetCached() bool {
 }
 
 type ListResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Records       []*Record              `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
-	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
-	Owes          *bool                  `protobuf:"varint,3,opt,name=owes,proto3,oneof" json:"owes,omitempty"` // payer has a deletion to do (Owed says which); absent: not known
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Records []*Record              `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	Next    string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	Owes    *bool                  `protobuf:"varint,3,opt,name=owes,proto3,oneof" json:"owes,omitempty"` // payer has a deletion to do (Owed says which); absent: not known
+	// unread are the VMs, NAMESPACE/ID, whose records cannot be read: they are there, and in no list. A list for uids is
+	// an error instead, unless it has each of them.
+	Unread        []string `protobuf:"bytes,4,rep,name=unread,proto3" json:"unread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1890,6 +1893,13 @@ func (x *ListResponse) GetOwes() bool {
 		return *x.Owes
 	}
 	return false
+}
+
+func (x *ListResponse) GetUnread() []string {
+	if x != nil {
+		return x.Unread
+	}
+	return nil
 }
 
 type EnsureRequest struct {
@@ -9332,11 +9342,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05moves\x18\x04 \x01(\bR\x05moves\x12\x12\n" +
 	"\x04uids\x18\x05 \x03(\tR\x04uids\x12\x14\n" +
 	"\x05payer\x18\x06 \x01(\tR\x05payer\x12\x16\n" +
-	"\x06cached\x18\a \x01(\bR\x06cached\"v\n" +
+	"\x06cached\x18\a \x01(\bR\x06cached\"\x8e\x01\n" +
 	"\fListResponse\x120\n" +
 	"\arecords\x18\x01 \x03(\v2\x16.godwit.node.v1.RecordR\arecords\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\x12\x17\n" +
-	"\x04owes\x18\x03 \x01(\bH\x00R\x04owes\x88\x01\x01B\a\n" +
+	"\x04owes\x18\x03 \x01(\bH\x00R\x04owes\x88\x01\x01\x12\x16\n" +
+	"\x06unread\x18\x04 \x03(\tR\x06unreadB\a\n" +
 	"\x05_owes\"\x85\x01\n" +
 	"\rEnsureRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +

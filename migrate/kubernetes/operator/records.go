@@ -106,6 +106,9 @@ func (r records) unused(ctx context.Context, vm *nodev1.VM, uids []string) (stri
 	}
 	for i := range all.Items {
 		rec, _, err := store.Record(&all.Items[i])
+		if err != nil && store.MayHave(&all.Items[i], uids[0]) {
+			return "", fmt.Errorf("give VM %s the uid %s: %w", vm.GetId(), uids[0], err)
+		}
 		if err == nil && rec.GetUid() == uids[0] && rec.GetVm().GetId() != vm.GetId() {
 			return "", fmt.Errorf("give VM %s the uid %s: VMRecord %s has it: %w", vm.GetId(), uids[0], all.Items[i].Name,
 				errdefs.ErrAlreadyExists)

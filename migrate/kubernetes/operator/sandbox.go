@@ -119,6 +119,11 @@ func (b base) endRecords(ctx context.Context, failed func(error, string, ...any)
 		return
 	}
 	for i := range all.Items {
+		if _, _, err := store.Record(&all.Items[i]); err != nil { // it ends nothing, and its VM is not looked for
+			failed(err, "read a record", "vm", all.Items[i].Name)
+			b.events.Eventf(&all.Items[i], nil, corev1.EventTypeWarning, "RecordUnreadable", "Read", "%s", noteOf(err.Error()))
+			continue
+		}
 		o, end, what := &all.Items[i], b.endMember, "end the record of a member of a set"
 		if pods.IsSandboxRecord(o.Name) {
 			end, what = b.endSandbox, "end the VM of a Sandbox"

@@ -130,30 +130,11 @@ func (s *Store) untaken(ctx context.Context, now content, op *nodev1.Operation) 
 	return nil
 }
 
-// Clear implements store.Store.
+// Clear implements store.Store. The deletions of a VM are in its own object.
 func (s *Store) Clear(ctx context.Context, vm *nodev1.VM, repository, digest string) error {
 	cleared := &nodev1.Owed{Vm: vm, Snapshot: &nodev1.SnapshotRef{Repository: repository, Digest: digest}}
 	for {
-		again := false
-		err := s.each(ctx, owes, func(o *v1alpha1.VMRecord) error {
-			c, err := decode(o)
-			if err != nil || !slices.ContainsFunc(c.owed, func(owed *nodev1.Owed) bool { return same(owed, cleared) }) {
-				return err
-			}
-			c.owed = slices.DeleteFunc(c.owed, func(owed *nodev1.Owed) bool { return same(owed, cleared) })
-			err = c.write(o)
-			if err != nil {
-				return err
-			}
-			made, err := s.records.put(ctx, o)
-			if err == nil && c.isEmpty() {
-				s.discard(ctx, made)
-			}
-			if errdefs.IsConflict(err) { // the record has changed since
-				again, err = true, nil
-			}
-			return err
-		})
+		again, err := s.clear(ctx, cleared)
 		if err != nil {
 			return fmt.Errorf("clear snapshot %s of VM %s/%s: %w", digest, vm.GetNamespace(), vm.GetId(), err)
 		}
@@ -161,4 +142,25 @@ func (s *Store) Clear(ctx context.Context, vm *nodev1.VM, repository, digest str
 			return nil
 		}
 	}
+}
+
+// clear is one try: the record may change meanwhile.
+func (s *Store) clear(ctx context.Context, cleared *nodev1.Owed) (again bool, err error) {
+	is := func(owed *nodev1.Owed) bool { return same(owed, cleared) }
+	o, c, err := s.content(ctx, cleared.GetVm())
+	if err != nil || !slices.ContainsFunc(c.owed, is) {
+		return false, err
+	}
+	c.owed = slices.DeleteFunc(c.owed, is)
+	if err := c.write(o); err != nil {
+		return false, err
+	}
+	made, err := s.records.put(ctx, o)
+	if err == nil && c.isEmpty() {
+		s.discard(ctx, made)
+	}
+	if errdefs.IsConflict(err) {
+		return true, nil
+	}
+	return false, err
 }

@@ -3,6 +3,7 @@
 package store_test
 
 import (
+	"errors"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -48,7 +49,8 @@ func withoutField(t *testing.T, field string) {
 	back := server.Downgrade(t, "vmrecords", field, "", "ns.a")
 
 	asWritten(t, again, rec, false)
-	if found, ok := st.FindCached(which); ok && (len(found.Records) != 1 || !*found.HasDeletions) {
+	if found, ok := st.FindCached(which); ok && len(found.Unread) == 0 && (len(found.Records) != 1 ||
+		!*found.HasDeletions) {
 		t.Errorf("the mirror says %v", found)
 	}
 	next := proto.CloneOf(rec)
@@ -87,7 +89,8 @@ func asWritten(t *testing.T, st rootstore.Store, rec *nodev1.Record, must bool) 
 	all, err := st.List(t.Context(), "", 0)
 	judge("list", err, len(all) == 1 && proto.Equal(all[0], rec))
 	found, err := st.Find(t.Context(), rootstore.Which{Node: "a", Deleter: "a"})
-	judge("find", err, len(found.Records) == 1 && found.HasDeletions != nil && *found.HasDeletions)
+	judge("find", errors.Join(err, rootstore.UnreadOf(found.Unread)), len(found.Records) == 1 &&
+		found.HasDeletions != nil && *found.HasDeletions)
 	op, err := st.Operation(t.Context(), "closed")
 	judge("operation", err, op.GetId() == "closed")
 	owed, err := st.PendingDeletions(t.Context(), rootstore.WhichDeletions{Deleter: "a"})

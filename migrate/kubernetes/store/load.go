@@ -85,12 +85,11 @@ func (s *Store) Operation(ctx context.Context, id string) (*nodev1.Operation, er
 
 // List implements store.Store. Names of objects are not in the order of VMs, so all are read for a part too.
 func (s *Store) List(ctx context.Context, after string, room int) (all []*nodev1.Record, err error) {
-	err = s.each(ctx, "", func(o *v1alpha1.VMRecord) error {
-		c, err := decode(o)
-		if err == nil && c.record != nil && key(c.record.GetVm()) > after {
+	unread, err := s.readable(ctx, "", func(_ *v1alpha1.VMRecord, c content) error {
+		if c.record != nil && key(c.record.GetVm()) > after {
 			all = append(all, c.record)
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list records: %w", err)
@@ -99,10 +98,19 @@ func (s *Store) List(ctx context.Context, after string, room int) (all []*nodev1
 	size := 0
 	for i, rec := range all {
 		if size += proto.Size(rec); room > 0 && size > room {
-			return all[:i+1], nil
+			all = all[:i+1]
+			break
 		}
 	}
-	return all, nil
+	return all, listed(unread)
+}
+
+// listed is the error of a list that lacks some records.
+func listed(unread []store.Unread) error {
+	if err := store.UnreadOf(unread); err != nil {
+		return fmt.Errorf("list records: %w", err)
+	}
+	return nil
 }
 
 func byKey(a, b *nodev1.Record) int { return strings.Compare(key(a.GetVm()), key(b.GetVm())) }
@@ -114,14 +122,14 @@ func (s *Store) Find(ctx context.Context, which store.Which) (found store.Found,
 	}
 	if which.Deleter != "" {
 		all, err := s.PendingDeletions(ctx, store.WhichDeletions{Deleter: which.Deleter})
+		unread, err := unreadOf(err)
 		if err != nil {
 			return store.Found{}, err
 		}
-		has := len(all) > 0
-		found.HasDeletions = &has
+		found.HasDeletions = has(len(all) > 0, unread)
 	}
 	all, err := s.List(ctx, "", 0)
-	if err != nil {
+	if found.Unread, err = unreadOf(err); err != nil {
 		return store.Found{}, err
 	}
 	found.Records = slices.DeleteFunc(all, func(r *nodev1.Record) bool { return !which.Has(r) })
@@ -130,18 +138,25 @@ func (s *Store) Find(ctx context.Context, which store.Which) (found store.Found,
 
 // PendingDeletions implements store.Store.
 func (s *Store) PendingDeletions(ctx context.Context, which store.WhichDeletions) (all []*nodev1.Owed, err error) {
-	err = s.each(ctx, owes, func(o *v1alpha1.VMRecord) error {
-		c, err := decode(o)
+	take := func(_ *v1alpha1.VMRecord, c content) error {
 		for _, owed := range c.owed {
 			if which.Has(owed) {
 				all = append(all, owed)
 			}
 		}
-		return err
-	})
+		return nil
+	}
+	var unread []store.Unread
+	if which.VM == nil {
+		unread, err = s.readable(ctx, owes, take)
+	} else if o, c, gerr := s.content(ctx, which.VM); gerr != nil { // those of a VM are in its own object
+		err = gerr
+	} else {
+		err = take(o, c)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list pending deletions: %w", err)
 	}
 	slices.SortFunc(all, func(a, b *nodev1.Owed) int { return strings.Compare(place(a), place(b)) })
-	return all, nil
+	return all, listed(unread)
 }

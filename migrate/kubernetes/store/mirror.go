@@ -175,15 +175,30 @@ func (m *mirror[T, V]) object(obj any) (T, error) {
 	return o, nil
 }
 
+// heard is what a watch has told of an object: what it holds, or that it cannot be read.
+type heard struct {
+	content
+	unread *store.Unread
+}
+
+func hear(o *v1alpha1.VMRecord) (heard, error) {
+	c, err := decode(o)
+	if err != nil {
+		u := unreadable(o, err)
+		return heard{unread: &u}, nil
+	}
+	return heard{content: c}, nil
+}
+
 // mirrors are those that FindCached answers from.
 type mirrors struct {
-	records *mirror[*v1alpha1.VMRecord, content]
+	records *mirror[*v1alpha1.VMRecord, heard]
 	state   *mirror[*corev1.ConfigMap, *nodev1.StoreState]
 }
 
 func (s *Store) newMirrors() mirrors {
 	return mirrors{
-		records: &mirror[*v1alpha1.VMRecord, content]{of: s.records, decode: decode,
+		records: &mirror[*v1alpha1.VMRecord, heard]{of: s.records, decode: hear,
 			list: func() runtime.Object { return &v1alpha1.VMRecordList{} }},
 		state: &mirror[*corev1.ConfigMap, *nodev1.StoreState]{of: s.maps, fields: "metadata.name=" + stateName,
 			list: func() runtime.Object { return &corev1.ConfigMapList{} }, decode: decodeState},
@@ -211,7 +226,11 @@ func (s *Store) FindCached(which store.Which) (found store.Found, ok bool) {
 		return store.Found{}, false
 	}
 	deletes, pending := false, store.WhichDeletions{Deleter: which.Deleter}
-	ok = s.mirrors.records.fresh(func(c content) {
+	ok = s.mirrors.records.fresh(func(c heard) {
+		if c.unread != nil {
+			found.Unread = append(found.Unread, *c.unread)
+			return
+		}
 		if c.record != nil && which.Has(c.record) {
 			found.Records = append(found.Records, proto.CloneOf(c.record))
 		}
@@ -221,7 +240,7 @@ func (s *Store) FindCached(which store.Which) (found store.Found, ok bool) {
 		return store.Found{}, false
 	}
 	if which.Deleter != "" {
-		found.HasDeletions = &deletes
+		found.HasDeletions = has(deletes, found.Unread)
 	}
 	slices.SortFunc(found.Records, byKey)
 	return found, true
