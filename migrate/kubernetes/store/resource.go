@@ -70,7 +70,7 @@ func (r resource[T]) put(ctx context.Context, o T) (T, error) {
 	token := mark(o)
 	ctx, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()
-	unclear := false
+	unclear, tries := false, 0
 	for {
 		now, err := r.send(ctx, o)
 		switch {
@@ -85,7 +85,7 @@ func (r resource[T]) put(ctx context.Context, o T) (T, error) {
 				return now, ferr
 			}
 		}
-		if !sleep(ctx, err) {
+		if tries++; !sleep(ctx, err, tries) {
 			return now, fmt.Errorf("%s %s: it is not known whether it was written: %w", r.name, o.GetName(), failed(err))
 		}
 	}
@@ -205,19 +205,20 @@ func pages[T object, L metav1.ListInterface](ctx context.Context, r resource[T],
 func ask(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()
-	for {
+	for tries := 1; ; tries++ {
 		try, done := context.WithTimeout(ctx, tryBound)
 		err := do(try)
 		done()
-		if err == nil || refused(err) || !sleep(ctx, err) {
+		if err == nil || refused(err) || !sleep(ctx, err, tries) {
 			return failed(err)
 		}
 	}
 }
 
-// sleep waits before another try, as long as the API server wants; false: the time is over.
-func sleep(ctx context.Context, err error) bool {
-	wait := pause
+// sleep waits before another try, as long as the API server wants, or ever longer; false: the time is over. A VM may
+// stand still while its record is written, so that the first tries come soon.
+func sleep(ctx context.Context, err error, tries int) bool {
+	wait := min(mostPause, pause<<min(tries-1, mostDoubled))
 	if said, ok := retryAfter(err); ok {
 		wait = said
 	}

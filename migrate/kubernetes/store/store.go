@@ -41,8 +41,12 @@ const (
 	tryBound = 5 * time.Second
 	// callBound of a call with its further tries.
 	callBound = 15 * time.Second
-	// pause between tries, where the API server does not say for how long it is busy.
+	// pause before the second try, where the API server does not say for how long it is busy.
 	pause = 50 * time.Millisecond
+	// mostPause is what it is doubled to: an API server that is away for long is not asked ten times a second.
+	mostPause = 2 * time.Second
+	// mostDoubled is how often it is doubled.
+	mostDoubled = 6
 	// page is how many objects one request lists.
 	page = 500
 )
