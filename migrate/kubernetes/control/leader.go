@@ -18,6 +18,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/places"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -32,6 +33,7 @@ type Leader struct {
 	ask    []pods.AddressAnnotation
 	// machine is that of operator.View.
 	machine func(ctx context.Context, node string) (store.Machine, error)
+	schemas *schema.Guard // nil: they are not looked at
 	places  *places.Places
 	pods    *Pods
 
@@ -55,7 +57,7 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 	if err != nil {
 		return nil, err
 	}
-	l := &Leader{onStop: o.OnStop, grace: o.ShutdownGrace, ask: o.Ask, machine: records.Machine}
+	l := &Leader{onStop: o.OnStop, grace: o.ShutdownGrace, ask: o.Ask, machine: records.Machine, schemas: o.Schemas}
 	l.open = func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error) {
 		figures := prometheus.NewRegistry() // each time it leads its counters begin at 0
 		c, err := Open(ctx, cfg, api, o.Namespace, places, l.pods, figures)
@@ -79,7 +81,7 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 func (l *Leader) Join(mgr manager.Manager) error {
 	l.places = &places.Places{Cached: mgr.GetClient(), Writer: mgr.GetClient(),
 		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop, Ask: l.ask,
-			Machine: l.machine}}
+			Machine: l.machine, Schemas: l.schemas}}
 	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator"), Writer: mgr.GetClient(),
 		Orders: l, ShutdownGrace: l.grace}
 	if err := l.pods.joinLogins(mgr); err != nil {

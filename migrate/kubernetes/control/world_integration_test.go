@@ -29,6 +29,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/moves"
 
@@ -61,6 +62,8 @@ type world struct {
 	log      io.Writer
 
 	noSecrets bool // requests for Secrets fail
+	now       *process
+	looked    int // requests of operators for schemas
 }
 
 // process is one operator, until it is killed.
@@ -111,6 +114,9 @@ func (w *world) operators(ctx context.Context) {
 		}
 		p := w.start(nil)
 		all = append(all, p)
+		w.mu.Lock()
+		w.now = p
+		w.mu.Unlock()
 		for ctx.Err() == nil && !p.dead.Load() {
 			time.Sleep(tick)
 		}
@@ -130,7 +136,11 @@ func (w *world) start(lease *ownLease) *process {
 	cfg := server.Account("godwit-operator")
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{w, p, next} })
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	l := &Leader{onStop: true, open: func(_ context.Context, places engine.Places) (operator.Engine,
+	guard, err := schema.New(cfg)
+	if err != nil {
+		w.t.Error(err)
+	}
+	l := &Leader{onStop: true, schemas: guard, open: func(_ context.Context, places engine.Places) (operator.Engine,
 		func(context.Context) error, error) {
 		st, err := store.Open(cfg, apitest.System)
 		if err != nil {
@@ -153,7 +163,7 @@ func (w *world) start(lease *ownLease) *process {
 	}}
 	go func() {
 		defer close(p.ended)
-		err := operator.Run(ctx, operator.Options{Config: cfg, Namespace: apitest.System, Log: log, Engine: l,
+		err := operator.Run(ctx, operator.Options{Config: cfg, Schemas: guard, Namespace: apitest.System, Log: log, Engine: l,
 			Manager: func(mgr manager.Manager) error { return w.joined(l, mgr) }, OnStop: true, EndRound: 10 * tick})
 		if err != nil && !errors.Is(err, context.Canceled) && !p.dead.Load() {
 			w.t.Error(err)
@@ -186,6 +196,9 @@ func (r transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	r.w.mu.Lock()
 	noSecrets := r.w.noSecrets
+	if strings.Contains(req.URL.Path, "/customresourcedefinitions/") {
+		r.w.looked++
+	}
 	r.w.mu.Unlock()
 	if noSecrets && strings.Contains(req.URL.Path, "/secrets") {
 		return nil, errors.New("the connection was reset")

@@ -21,12 +21,13 @@ import (
 
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 )
 
 // Join has a manager serve the webhook, also while its process does not lead: an order is an object, and the one that
 // leads follows it. dir has tls.crt and tls.key, and the token that each caller has to know. Files that are replaced
 // there count at once.
-func Join(mgr manager.Manager, address, dir string, onStop bool) error {
+func Join(mgr manager.Manager, address, dir string, onStop bool, schemas *schema.Guard) error {
 	host, text, err := net.SplitHostPort(address)
 	port, perr := strconv.Atoi(text)
 	if err != nil || perr != nil || dir == "" {
@@ -35,7 +36,7 @@ func Join(mgr manager.Manager, address, dir string, onStop bool) error {
 	}
 	server := webhook.NewServer(webhook.Options{Host: host, Port: port, CertDir: dir})
 	server.Register(Path+"/", guard{tokenFile(dir), Webhook{Client: mgr.GetClient(),
-		View: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: onStop}}})
+		View: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: onStop, Schemas: schemas}}})
 	waits := &whenThere{Server: server, files: []string{filepath.Join(dir, "tls.crt"), tokenFile(dir)}}
 	err = mgr.Add(waits)
 	if err == nil {

@@ -94,6 +94,9 @@ func (w Webhook) observe(ctx context.Context, req *admissionv1.AdmissionRequest)
 		return o
 	}
 	vm, there, err := w.View.VM(ctx, types.NamespacedName{Namespace: req.Namespace, Name: owner.Name})
+	if err == nil {
+		err = w.View.Schemas.Check(ctx, "virtualmachines", "vmoperations")
+	}
 	switch {
 	case err != nil:
 		o.Unread = err

@@ -36,7 +36,7 @@ func result(next decide.Action, err error) (ctrl.Result, error) {
 
 // tell writes the status of an object, and has an event for what is refused.
 func (b base) tell(ctx context.Context, o client.Object, next decide.Action) error {
-	if err := b.client.Status().Update(ctx, o); err != nil {
+	if err := b.client.Status().Update(ctx, o, strict); err != nil {
 		return err
 	}
 	if next.Refused || decide.OfClass(next.Waits) {

@@ -51,6 +51,9 @@ func (b base) endMember(ctx context.Context, cached *v1alpha1.VMRecord) error {
 		return err
 	}
 	end, err := b.current.memberEnd(ctx, rec)
+	if _, outdated := b.outdated(ctx, ofSets, ofVMs); outdated {
+		return nil
+	}
 	if err != nil || decide.NextMemberEnd(end).Do != decide.RemoveRecord {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/authority"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/transition"
 
@@ -24,6 +25,8 @@ import (
 type View struct {
 	client.Reader
 	Secrets client.Reader // reads from the API server itself; nil: no Secret is looked at
+
+	Schemas *schema.Guard // of what reads from the API server; nil: schemas are not looked at
 
 	Engine, OnStop bool
 	Ask            []pods.AddressAnnotation
@@ -40,7 +43,10 @@ func (v View) Get(ctx context.Context, key types.NamespacedName, o client.Object
 	if err != nil {
 		return false, fmt.Errorf("read %T %s: %w", o, key, err)
 	}
-	return true, nil
+	if v.Schemas != nil {
+		err = v.whole(ctx, o)
+	}
+	return true, err
 }
 
 // Record reads what the records have of a VM; nil: nothing.

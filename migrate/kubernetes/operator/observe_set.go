@@ -84,6 +84,11 @@ func (v View) members(ctx context.Context, o *decide.Set) error {
 	if err := v.List(ctx, list, client.InNamespace(set.Namespace), client.HasLabels{pods.LabelMember}); err != nil {
 		return fmt.Errorf("list VMs of namespace %s: %w", set.Namespace, err)
 	}
+	for i := 0; v.Schemas != nil && i < len(list.Items); i++ {
+		if err := v.whole(ctx, &list.Items[i]); err != nil {
+			return err
+		}
+	}
 	o.VMs = pods.Members(set, list.Items)
 	var names []string
 	for _, m := range set.Spec.Members {

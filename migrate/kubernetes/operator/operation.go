@@ -15,7 +15,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
@@ -34,7 +33,7 @@ func addOperation(mgr ctrl.Manager, b base) error {
 			return named(o.GetNamespace(), o.GetName())
 		})).
 		Watches(&v1alpha1.VMOperation{}, b.ordersOf(vmOfOrder)). // one that has ended lets the next one begin
-		Complete(reconcile.Func(operations{b, &outages{}}.reconcile))
+		Complete(calm(operations{b, &outages{}}.reconcile))
 }
 
 func (b base) ordersOf(vmOf func(client.Object) []types.NamespacedName) handler.EventHandler {
@@ -70,6 +69,9 @@ func (r operations) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	}
 	if o, there, err = r.current.Operation(ctx, req.NamespacedName); err != nil || !there {
 		return ctrl.Result{}, err
+	}
+	if wait, outdated := r.outdated(ctx, ofOperations, ofVMs, ofRecords); outdated {
+		return wait, nil
 	}
 	next = decide.NextOperation(o)
 	if next.Do != decide.Order || o.Object.Status.Phase == "" { // else it says why it has waited until now
@@ -117,7 +119,7 @@ func (r operations) tell(ctx context.Context, o decide.Operation, next decide.Ac
 	}
 	ends := o.Object.Status.Phase != status.Phase
 	o.Object.Status = status
-	if err := r.client.Status().Update(ctx, o.Object); err != nil {
+	if err := r.client.Status().Update(ctx, o.Object, strict); err != nil {
 		return err
 	}
 	kind := string(o.Object.Spec.Kind)

@@ -31,6 +31,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/authority"
 	"godwit.dev/godwit/migrate/kubernetes/metrics"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 )
 
@@ -60,6 +61,8 @@ type Options struct {
 	ShutdownGrace time.Duration
 	// Ask is how the pod of a VM that keeps its addresses asks the network of the nodes for them.
 	Ask []pods.AddressAnnotation
+	// Schemas compares those of the API server with those of this build. nil: one is made.
+	Schemas *schema.Guard
 	// Resync is how often everything is looked at although nothing has changed. 0: the framework's, some ten hours.
 	Resync time.Duration
 	// EndRound is how often it looks for Sandboxes and sets that are gone. 0: each minute.
@@ -108,6 +111,9 @@ func Run(ctx context.Context, o Options) error {
 	if o.Resync > 0 {
 		resync = &o.Resync
 	}
+	if err := schemasReady(ctx, &o); err != nil {
+		return err
+	}
 	ctrl.SetLogger(Logger(o.Log)) // what the framework says outside of the manager
 	again := true                 // an operator that is started again in one process has controllers of the same names
 	mgr, err := ctrl.NewManager(o.Config, ctrl.Options{
@@ -131,17 +137,21 @@ func Run(ctx context.Context, o Options) error {
 	}
 	view := func(r client.Reader) View {
 		return View{Reader: r, Engine: o.Engine != nil, OnStop: o.OnStop, Ask: o.Ask,
-			Machine: st.Machine}
+			Machine: st.Machine, Schemas: o.Schemas}
 	}
 	b := base{client: mgr.GetClient(), cached: view(mgr.GetClient()), current: view(mgr.GetAPIReader()),
 		records: records{store: st, service: controller.New(st), cached: mgr.GetClient()}, engine: o.Engine,
 		events: mgr.GetEventRecorder(lease)}
+	b.cached.Schemas = nil // what a cache tells may be older than the schemas
 	b.cached.Secrets, b.current.Secrets = mgr.GetAPIReader(), mgr.GetAPIReader()
 	for _, add := range []func(ctrl.Manager, base) error{addVM, addSet, addOperation,
 		addSnapshot(o.Namespace), addEnds(cmp.Or(o.EndRound, endRound))} {
 		if err := add(mgr, b); err != nil {
 			return fmt.Errorf("start operator: %w", err)
 		}
+	}
+	if err := watchSchemas(mgr, o); err != nil {
+		return fmt.Errorf("start operator: %w", err)
 	}
 	if err := mgr.Add(metrics.Leading{Collector: figures{cached: mgr.GetClient(), log: o.Log}}); err != nil {
 		return fmt.Errorf("start operator: %w", err)

@@ -10,7 +10,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
@@ -23,7 +22,7 @@ func addSet(mgr ctrl.Manager, b base) error {
 		Owns(&v1alpha1.VirtualMachine{}).
 		Watches(&v1alpha1.VMRecord{}, b.setOf(vmOfRecord)).
 		Watches(&v1alpha1.VMOperation{}, b.setOf(vmOfOrder)).
-		Complete(reconcile.Func(sets{b}.reconcile))
+		Complete(calm(sets{b}.reconcile))
 }
 
 // setOf enqueues the set of the VM that an object is about. A VM that is gone is told of by itself.
@@ -56,6 +55,9 @@ func (r sets) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, err
 	if o, there, err = r.current.Set(ctx, req.NamespacedName); err != nil || !there {
 		return ctrl.Result{}, err
 	}
+	if wait, outdated := r.outdated(ctx, ofSets, ofVMs, ofOperations); outdated {
+		return wait, nil
+	}
 	next = decide.NextSet(o)
 	if status := decide.SetStatus(o, next); !equality.Semantic.DeepEqual(status, o.Object.Status) {
 		o.Object.Status = status
@@ -74,9 +76,9 @@ func (r sets) do(ctx context.Context, o decide.Set, next decide.Action) error {
 	case decide.None:
 		return nil
 	case decide.MakeVM:
-		return r.client.Create(ctx, next.VM)
+		return r.client.Create(ctx, next.VM, strict)
 	case decide.UpdateVM:
-		return r.client.Update(ctx, next.VM) // with the version that was seen
+		return r.client.Update(ctx, next.VM, strict) // with the version that was seen
 	case decide.DeleteVM:
 		return ignoreAbsent(r.client.Delete(ctx, next.VM, client.Preconditions{UID: &next.VM.UID}))
 	case decide.MakeOperation:

@@ -53,7 +53,7 @@ func addSnapshot(namespace string) func(ctrl.Manager, base) error {
 				Watches(&corev1.Pod{}, b.snapshotsOf(func(o client.Object) []types.NamespacedName {
 					return named(o.GetNamespace(), o.GetLabels()[pods.LabelVM])
 				})).
-				Complete(do)
+				Complete(calm(do))
 		}
 		if err := watch("vmsnapshot", r.reconcile); err != nil || b.engine == nil {
 			return err
@@ -188,6 +188,9 @@ func (r snapshots) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if o, there, err = r.current.Snapshot(ctx, req.NamespacedName); err != nil || !there {
 		return ctrl.Result{}, err
 	}
+	if wait, outdated := r.outdated(ctx, ofSnapshots, ofContents, ofVMs); outdated {
+		return wait, nil
+	}
 	if o.Unread == nil {
 		o.Claimed, o.Unread = r.claimed(ctx, o)
 	}
@@ -224,7 +227,7 @@ func (r snapshots) claimed(ctx context.Context, o decide.Snapshot) (bool, error)
 
 // say writes the status, and has an event for what people wait for.
 func (r snapshots) say(ctx context.Context, was, said *v1alpha1.VMSnapshot, next decide.Action) error {
-	if err := r.client.Status().Update(ctx, said); err != nil {
+	if err := r.client.Status().Update(ctx, said, strict); err != nil {
 		return err
 	}
 	isReady := func(s *v1alpha1.VMSnapshot) bool {

@@ -34,6 +34,9 @@ func (r snapshots) tell(ctx context.Context, req ctrl.Request) (ctrl.Result, err
 			return ctrl.Result{}, o.Unread
 		}
 	}
+	if wait, outdated := r.outdated(ctx, ofSnapshots, ofContents, ofVMs); outdated {
+		return wait, nil
+	}
 	return r.tellWorkload(ctx, o, next)
 }
 
@@ -51,7 +54,7 @@ func (r snapshots) tellWorkload(ctx context.Context, o decide.Snapshot, next dec
 	if equality.Semantic.DeepEqual(said.Status, snap.Status) {
 		return result(after, nil)
 	}
-	if err := r.client.Status().Update(ctx, said); err != nil {
+	if err := r.client.Status().Update(ctx, said, strict); err != nil {
 		return result(after, ignoreAbsent(err))
 	}
 	if failed != nil {

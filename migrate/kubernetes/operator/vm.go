@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
@@ -37,7 +36,7 @@ func addVM(mgr ctrl.Manager, b base) error {
 			return all
 		})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(b.about), builder.WithPredicates(changedNode)).
-		Complete(reconcile.Func(vms{b}.reconcile))
+		Complete(calm(vms{b}.reconcile))
 }
 
 // changedNode leaves away what a kubelet says of its node again and again.
@@ -117,6 +116,9 @@ func (r vms) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, erro
 	}
 	if o, there, err = r.current.VM(ctx, req.NamespacedName); err != nil || !there {
 		return ctrl.Result{}, err
+	}
+	if wait, outdated := r.outdated(ctx, resourcesOf(o)...); outdated {
+		return wait, nil
 	}
 	next = decide.NextVM(o)
 	if status := decide.VMStatus(o, next); !equality.Semantic.DeepEqual(status, o.Object.Status) {

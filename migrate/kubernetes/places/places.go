@@ -118,6 +118,9 @@ func (p *Places) make(ctx context.Context, rec *nodev1.Record) error {
 	case o.Unread != nil:
 		return fmt.Errorf("%w: %w", o.Unread, errdefs.ErrUnavailable)
 	}
+	if err := p.Current.Schemas.Check(ctx, "virtualmachines"); err != nil { // its template would be a part of one
+		return engine.NotYet(err.Error())
+	}
 	now := o.Record.GetOperation()
 	if o.Record.GetUid() != rec.GetUid() || now.GetId() != op.GetId() || now.GetAttempt() != op.GetAttempt() ||
 		now.GetPhase() != op.GetPhase() || !record.Unplaced(now) {

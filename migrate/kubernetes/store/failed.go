@@ -81,6 +81,9 @@ func failed(err error) error {
 		class = errdefs.ErrOutOfRange
 	case apierrors.IsRequestEntityTooLargeError(err):
 		class = errdefs.ErrResourceExhausted
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err): // by its schema: no decision about a VM
+		return fmt.Errorf("the API server takes no such object (kubectl apply -k of the schemas of this build): %w: %w",
+			errdefs.ErrUnavailable, err)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("the API server does not know the kind (kubectl apply -k of godwit's schemas): %w: %w",
 			errdefs.ErrFailedPrecondition, err)

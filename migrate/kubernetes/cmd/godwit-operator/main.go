@@ -22,6 +22,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/eviction"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 	"godwit.dev/godwit/migrate/pki"
 )
 
@@ -60,6 +61,9 @@ func run(ctx context.Context, s settings) error {
 			return err
 		}
 	}
+	if s.Schemas, err = schema.New(api); err != nil {
+		return err
+	}
 	leader, err := control.NewLeader(cfg, api, s.Options)
 	if err != nil {
 		return err
@@ -88,7 +92,7 @@ func (s settings) join(mgr manager.Manager, leader *control.Leader, ca *pki.Auth
 	if s.webhook == "" {
 		return nil
 	}
-	return eviction.Join(mgr, s.webhook, s.certs, s.OnStop)
+	return eviction.Join(mgr, s.webhook, s.certs, s.OnStop, s.Schemas)
 }
 
 // settings are what flags say.

@@ -1,0 +1,209 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
+)
+
+// The resources whose objects say what is wanted.
+const (
+	ofVMs        = "virtualmachines"
+	ofSets       = "virtualmachinesets"
+	ofOperations = "vmoperations"
+	ofSnapshots  = "vmsnapshots"
+	ofContents   = "vmsnapshotcontents"
+	ofRecords    = "vmrecords"
+)
+
+// schemaRound is how often a program that leads looks at the schemas although nothing is to be done. One that waits for
+// them looks each schemaAgain.
+const (
+	schemaRound = time.Minute
+	schemaAgain = 5 * time.Second
+)
+
+// whole refuses an object without a field that each has by its schema: the API server has left it away, and maybe
+// others. A VM without operatingMode would be one that is to run.
+func whole(o client.Object) error {
+	lacks := ""
+	switch o := o.(type) {
+	case *v1alpha1.VirtualMachine:
+		lacks = first(map[string]bool{"operatingMode": o.Spec.OperatingMode == "", "network": o.Spec.Network == "",
+			"onNodeLoss": o.Spec.OnNodeLoss == "", "eviction.strategy": o.Spec.Eviction.Strategy == ""})
+	case *v1alpha1.VirtualMachineSet:
+		lacks = first(map[string]bool{"moveScope": o.Spec.MoveScope == "", "onFailure": o.Spec.OnFailure == ""})
+	case *v1alpha1.VMOperation:
+		lacks = first(map[string]bool{"priority": o.Spec.Priority == ""})
+	case *v1alpha1.VMSnapshot:
+		lacks = first(map[string]bool{"deletionPolicy": o.Spec.DeletionPolicy == ""})
+	}
+	if lacks == "" {
+		return nil
+	}
+	return fmt.Errorf("%T %s/%s has no spec.%s: %w", o, o.GetNamespace(), o.GetName(), lacks, schema.ErrOutdated)
+}
+
+// whole is that function. What lacks a field has the schemas looked at, and so told.
+func (v View) whole(ctx context.Context, o client.Object) error {
+	err := whole(o)
+	if err != nil {
+		_ = v.Schemas.Check(ctx)
+	}
+	return err
+}
+
+// calm is for what cannot be done under another schema. It is no error: the guard tells it.
+func calm(do reconcile.Func) reconcile.Func {
+	return func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+		next, err := do(ctx, req)
+		if errors.Is(err, schema.ErrOutdated) {
+			return ctrl.Result{RequeueAfter: schemaAgain}, nil
+		}
+		return next, err
+	}
+}
+
+// first is the first name that is so, in the order of names.
+func first(of map[string]bool) (least string) {
+	for name, is := range of {
+		if is && (least == "" || name < least) {
+			least = name
+		}
+	}
+	return least
+}
+
+// outdated reports whether nothing may be done by what was read before: the API server may have left fields away.
+// Nothing is written then, not even a status: a write would drop those fields for good.
+func (b base) outdated(ctx context.Context, resources ...string) (ctrl.Result, bool) {
+	if err := b.current.Schemas.Check(ctx, resources...); err != nil {
+		return ctrl.Result{RequeueAfter: schemaAgain}, true
+	}
+	return ctrl.Result{}, false
+}
+
+// strict has the API server refuse a write with a field that its schema lacks. By default it drops the field.
+const strict = client.FieldValidation(metav1.FieldValidationStrict)
+
+// resourcesOf are those that a VM is decided by.
+func resourcesOf(o decide.VM) []string {
+	all := []string{ofVMs, ofRecords}
+	if len(o.Orders) > 0 {
+		all = append(all, ofOperations)
+	}
+	if o.Set != nil {
+		all = append(all, ofSets)
+	}
+	return all
+}
+
+// schemasReady waits until the API server serves the schemas of this build. Until then this process does not want to
+// lead: one of the build before may do so, whose fields are served.
+func schemasReady(ctx context.Context, o *Options) (err error) {
+	if o.Schemas == nil {
+		if o.Schemas, err = schema.New(o.Config); err != nil {
+			return err
+		}
+	}
+	o.Schemas.Tell(func(name string, err error) { logSchema(o.Log, name, err) })
+	why := &unready{}
+	defer why.close()
+	for {
+		err := o.Schemas.Check(ctx)
+		if err == nil {
+			return nil
+		}
+		if err := why.say(o.Health, err); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(schemaAgain):
+		}
+	}
+}
+
+func logSchema(log *slog.Logger, name string, err error) {
+	if err == nil {
+		log.Info("the API server serves the schema of this build again", "schema", name)
+		return
+	}
+	log.Error("the operator does nothing under this schema", "schema", name, "error", err)
+}
+
+// unready answers for a process that waits for schemas whether it lives and whether it is ready.
+type unready struct {
+	server *http.Server
+	why    atomic.Value
+}
+
+func (u *unready) say(address string, why error) error {
+	u.why.Store(why.Error())
+	if address == "" || u.server != nil {
+		return nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("serve the health of the operator: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, fmt.Sprint(u.why.Load()), http.StatusInternalServerError)
+	})
+	u.server = &http.Server{Handler: mux, ReadHeaderTimeout: endBound}
+	go func() { _ = u.server.Serve(l) }()
+	return nil
+}
+
+func (u *unready) close() {
+	if u.server != nil {
+		_ = u.server.Close()
+	}
+}
+
+// watchSchemas looks at the schemas now and then while this process leads. What changes is told by an event, too.
+func watchSchemas(mgr ctrl.Manager, o Options) error {
+	recorder := mgr.GetEventRecorder(lease)
+	o.Schemas.Tell(func(name string, err error) {
+		logSchema(o.Log, name, err)
+		about := &corev1.ObjectReference{APIVersion: apiextensionsv1.SchemeGroupVersion.String(),
+			Kind: "CustomResourceDefinition", Name: name}
+		if err == nil {
+			recorder.Eventf(about, nil, corev1.EventTypeNormal, "SchemaServed", "Compare", "the operator goes on")
+			return
+		}
+		recorder.Eventf(about, nil, corev1.EventTypeWarning, "SchemaOutdated", "Compare", "%s", noteOf(err.Error()))
+	})
+	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		tick := time.NewTicker(schemaRound)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+				_ = o.Schemas.Check(ctx) // which tells
+			}
+		}
+	}))
+}
