@@ -61,6 +61,9 @@ func (s *Store) apply(ctx context.Context, vm *nodev1.VM, expected uint64, chang
 	if err := next.write(o); err != nil {
 		return nil, err
 	}
+	if err := next.begins(o, now.record.GetOperation()); err != nil {
+		return nil, err
+	}
 	o.Under = int64(change.Under)
 	made, err := s.records.put(ctx, o)
 	if err != nil {

@@ -21,8 +21,11 @@ import (
 const (
 	// finalizer keeps a record that somebody deletes by hand.
 	finalizer = "godwit.dev/record"
-	// mostBytes of an object; etcd takes 1.5 MiB.
+	// mostBytes of an object of which a checkpoint begins.
 	mostBytes = 256 << 10
+	// everBytes of an object. The difference is for what has to be possible: a VM moves and sleeps, and its snapshots are
+	// deleted. etcd takes 1.5 MiB.
+	everBytes = 2 * mostBytes
 	// mostOwed deletions of one VM.
 	mostOwed = 512
 )
@@ -194,18 +197,27 @@ func (c content) write(o *v1alpha1.VMRecord) (err error) {
 		o.Owed = append(o.Owed, data)
 	}
 	c.label(o)
-	return c.bounded(o)
+	return c.bounded(o, everBytes)
+}
+
+// begins refuses a checkpoint of a VM whose record has little room left for a snapshot: a refusal of its commit would
+// come when it is made.
+func (c content) begins(o *v1alpha1.VMRecord, before *nodev1.Operation) error {
+	if op := c.record.GetOperation(); op.GetKind() != nodev1.Kind_KIND_CHECKPOINT || before.GetId() == op.GetId() {
+		return nil
+	}
+	return c.bounded(o, mostBytes)
 }
 
 // bounded refuses more than an object should hold.
-func (c content) bounded(o *v1alpha1.VMRecord) error {
+func (c content) bounded(o *v1alpha1.VMRecord, most int) error {
 	size := len(o.Record)
 	for _, data := range append(slices.Clone(o.Closed), o.Owed...) {
 		size += len(data)
 	}
-	if size > mostBytes {
-		return fmt.Errorf("the record would have %d bytes, %d are the most: %w", size, mostBytes,
-			errdefs.ErrResourceExhausted)
+	if size > most {
+		return fmt.Errorf("the record has %d snapshots, and would have %d bytes, %d are the most: delete snapshots: %w",
+			len(c.record.GetSnapshots()), size, most, errdefs.ErrResourceExhausted)
 	}
 	if len(c.owed) > mostOwed && c.record != nil {
 		return fmt.Errorf("%d snapshots wait for their deletion, %d are the most: mend what keeps them: %w", len(c.owed),
