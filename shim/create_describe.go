@@ -35,6 +35,10 @@ func (c *creation) describe(ctx context.Context, _ *steps.Undo) error {
 			c.next.Spec.Pod.UID = c.bundle.Spec.Pod.UID
 			c.next.Spec.SetNetwork(c.bundle.Spec.Annotations[spec.AnnotationNetwork])
 		}
+		if record.OriginOf(c.record, c.decision.Digest) != nil { // it was another VM's, and is this one's from here on
+			c.next.Spec = c.next.Spec.Clone()
+			c.next.Spec.Become(c.vm.namespace, c.vm.id, c.record.GetUid(), c.bundle.Spec.Annotations[spec.AnnotationVM])
+		}
 		return nil
 	}
 	driver, err := c.host.Driver(ctx, c.bundle.VMM)
@@ -134,7 +138,10 @@ func (c *creation) fits(ctx context.Context, cfg *snapshot.Config) error {
 }
 
 func (c *creation) checkIdentity(cfg *snapshot.Config) error {
-	digest, vm := c.source(), c.vm.namespace+"/"+c.vm.id
+	digest, vm, uid := c.source(), c.vm.namespace+"/"+c.vm.id, c.record.GetUid()
+	if from := record.OriginOf(c.record, c.decision.Digest); from != nil { // the record says whose snapshot it begins from
+		vm, uid = from.GetVm().GetNamespace()+"/"+from.GetVm().GetId(), from.GetUid()
+	}
 	switch {
 	case cfg.Spec == nil || cfg.Spec.Version > spec.Version:
 		return fmt.Errorf("restore %s: its Spec has a version that this build does not know: %w", digest,
@@ -144,8 +151,8 @@ func (c *creation) checkIdentity(cfg *snapshot.Config) error {
 			errdefs.ErrInvalidArgument)
 	case cfg.Ref.VM != vm || cfg.Spec.Namespace+"/"+cfg.Spec.ID != vm:
 		return mismatch(digest, "VM", cfg.Ref.VM, vm)
-	case cfg.Ref.UID != c.record.GetUid() || cfg.Spec.UID != c.record.GetUid():
-		return mismatch(digest, "uid", cfg.Ref.UID, c.record.GetUid())
+	case cfg.Ref.UID != uid || cfg.Spec.UID != uid:
+		return mismatch(digest, "uid", cfg.Ref.UID, uid)
 	}
 	if ids := cfg.Spec.NodeDevices(); len(ids) > 0 {
 		return fmt.Errorf("restore %s: its Spec has disks %q, block devices of a node: no build writes such a snapshot: %w",

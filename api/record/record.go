@@ -95,6 +95,8 @@ func Decide(rec *nodev1.Record, node string, intent Intent) (Decision, error) {
 	case owner.GetNode() == node && !fits(rec.GetPlace(), intent):
 		return Decision{}, fmt.Errorf("create VM %s: node %s has it in place %s, this is %q: %w", vm, node, rec.GetPlace(),
 			intent.Place, errdefs.ErrFailedPrecondition)
+	case Begins(rec):
+		return Decision{}, fmt.Errorf("create VM %s: %s: %w", vm, BeginsText(rec), errdefs.ErrFailedPrecondition)
 	case owner.GetNode() == "" || owner.GetNode() == node:
 		return boot(rec, vm, intent)
 	default:

@@ -12,16 +12,25 @@ const NetworkKeep = "keep"
 func (s *Spec) KeepsAddresses() bool { return s.Annotations[AnnotationNetwork] == NetworkKeep }
 
 // SetNetwork sets the annotation; an empty value removes it.
-func (s *Spec) SetNetwork(value string) {
-	if s.Annotations[AnnotationNetwork] == value {
+func (s *Spec) SetNetwork(value string) { s.annotate(AnnotationNetwork, value) }
+
+// Become has the VM be another one: with its memory, it begins from a snapshot of the one that it was. named is what
+// its pod calls it; empty: its pod does not.
+func (s *Spec) Become(namespace, id, uid, named string) {
+	s.Namespace, s.ID, s.UID = namespace, id, uid
+	s.annotate(AnnotationVM, named)
+}
+
+func (s *Spec) annotate(annotation, value string) {
+	if s.Annotations[annotation] == value {
 		return
 	}
 	all := maps.Clone(s.Annotations)
 	if all == nil {
 		all = map[string]string{}
 	}
-	if all[AnnotationNetwork] = value; value == "" {
-		delete(all, AnnotationNetwork)
+	if all[annotation] = value; value == "" {
+		delete(all, annotation)
 	}
 	s.Annotations = all
 }

@@ -40,10 +40,11 @@ func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Reco
 	return state.Record, nil
 }
 
-// Remove implements nodev1.RecordsService. To call a node lost is the controller's own, as in Open.
+// Remove implements nodev1.RecordsService. To call a node lost is the controller's own, as in
+// Open, and so is to say which snapshots stay.
 func (s *Service) Remove(ctx context.Context, req *nodev1.RemoveRequest) (*nodev1.RemoveResponse, error) {
 	nodes := holders
-	if req.GetLostNode() != "" {
+	if req.GetLostNode() != "" || len(req.GetHold()) > 0 {
 		nodes = controllerOnly
 	}
 	first := func(st transition.State) error {

@@ -195,7 +195,8 @@ func (s *Service) Ensure(ctx context.Context, req *nodev1.EnsureRequest) (*nodev
 	c := call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
 		return transition.Ensure(st, req, uid)
 	}}
-	if req.GetUid() != "" || req.GetNode() != "" || req.GetPrefix() != "" || req.GetKeep() != 0 {
+	if req.GetUid() != "" || req.GetNode() != "" || req.GetPrefix() != "" || req.GetKeep() != 0 ||
+		req.GetRestoreFrom() != nil {
 		c.nodes = controllerOnly
 		if req.GetNode() != "" {
 			c.nodes = only(req.GetNode())
@@ -379,7 +380,8 @@ func (s *Service) Clear(ctx context.Context, req *nodev1.ClearRequest) (*nodev1.
 		return nil, err
 	}
 	for _, o := range state.PendingDeletions {
-		if o.GetSnapshot().GetRepository() != req.GetRepository() || o.GetSnapshot().GetDigest() != req.GetDigest() {
+		if o.GetSnapshot().GetRepository() != req.GetRepository() || o.GetSnapshot().GetDigest() != req.GetDigest() ||
+			o.GetHold() != nil {
 			continue
 		}
 		if err := authorize(ctx, deleters(o)); err != nil {

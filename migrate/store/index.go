@@ -46,10 +46,10 @@ type WhichDeletions struct {
 	Deleter string     // empty: any
 }
 
-// Has reports whether a pending deletion is one of these.
+// Has reports whether a pending deletion is one of these. A snapshot that is held is none.
 func (d WhichDeletions) Has(o *nodev1.Owed) bool {
-	return (d.VM == nil || d.VM.GetNamespace() == o.GetVm().GetNamespace() && d.VM.GetId() == o.GetVm().GetId()) &&
-		(d.Deleter == "" || d.Deleter == record.Deleter(o))
+	vm := d.VM == nil || d.VM.GetNamespace() == o.GetVm().GetNamespace() && d.VM.GetId() == o.GetVm().GetId()
+	return o.GetHold() == nil && vm && (d.Deleter == "" || d.Deleter == record.Deleter(o))
 }
 
 // The index has a name for each thing that a list may be of. An entry is NAME NUL KEY -> KEY, of

@@ -32,6 +32,9 @@ func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
 	case req.GetNode() != "" && (req.GetPrefix() != "" || req.GetKeep() != 0):
 		return Change{}, fmt.Errorf("ensure the record of VM %s for node %s: prefix and keep are not the node's to say: %w",
 			name(req.GetVm()), req.GetNode(), errdefs.ErrPermissionDenied)
+	case req.GetNode() != "" && req.GetRestoreFrom() != nil:
+		return Change{}, fmt.Errorf("ensure the record of VM %s for node %s: restore_from is not the node's to say: %w",
+			name(req.GetVm()), req.GetNode(), errdefs.ErrPermissionDenied)
 	case req.GetKeep() > MaxKept:
 		return Change{}, fmt.Errorf("ensure the record of VM %s: keep %d: at most %d: %w", name(req.GetVm()), req.GetKeep(),
 			MaxKept, errdefs.ErrInvalidArgument)
@@ -43,8 +46,12 @@ func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
 			return Change{}, fmt.Errorf("ensure the record of VM %s: %w", name(req.GetVm()), err)
 		}
 	}
+	if err := checkFrom(req); err != nil {
+		return Change{}, err
+	}
 	rec := Lift(&nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: cmp.Or(req.GetUid(), uid),
-		Prefix: req.GetPrefix(), Keep: req.GetKeep()}, s.Store.GetIncarnation())
+		Prefix: req.GetPrefix(), Keep: req.GetKeep(), RestoreFrom: proto.CloneOf(req.GetRestoreFrom())},
+		s.Store.GetIncarnation())
 	if req.GetNode() != "" {
 		own(rec, &nodev1.Owner{Node: req.GetNode()}, "")
 	}
@@ -67,6 +74,9 @@ func Own(s State, req *nodev1.OwnRequest) (Change, error) {
 		return keep(s)
 	case rec.GetOwner().GetNode() != node && !free(rec), record.IsLost(rec):
 		return Change{}, held(rec, "own VM "+name(rec.GetVm()))
+	case record.Begins(rec):
+		return Change{}, fmt.Errorf("own VM %s: %s: %w", name(rec.GetVm()), record.BeginsText(rec),
+			errdefs.ErrFailedPrecondition)
 	}
 	if err := fresh(rec, "own", req.GetUid(), req.GetGeneration()); err != nil {
 		return Change{}, err
@@ -134,6 +144,9 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm()))
 	case (rec.GetOwner().GetDigest() != "" || record.IsLost(rec)) && !req.GetForce():
 		return Change{}, held(rec, "remove VM "+name(rec.GetVm())+" without force")
+	case req.GetVersion() != 0 && req.GetVersion() != rec.GetVersion():
+		return Change{}, fmt.Errorf("remove VM %s: it was looked at in version %d, and is at %d: %w", name(rec.GetVm()),
+			req.GetVersion(), rec.GetVersion(), errdefs.ErrFailedPrecondition)
 	}
 	if !req.GetDropSnapshots() {
 		return Change{}, nil
@@ -147,8 +160,11 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 			"them too: godwit rm --force %s: %w", name(rec.GetVm()), strings.Join(kept, ", "), rec.GetVm().GetId(),
 			rec.GetVm().GetId(), errdefs.ErrFailedPrecondition)
 	}
-	return Change{PendingDeletions: append(pendingDeletions(rec, rec.GetSnapshots(), req.GetPayer(), now),
-		rest(rec, req, now)...)}, nil
+	pending := pendingDeletions(rec, rec.GetSnapshots(), req.GetPayer(), now)
+	if !hold(pending, req.GetHold()) { // the rest is all that has the uid of the VM, also what stays
+		pending = append(pending, rest(rec, req, now)...)
+	}
+	return Change{PendingDeletions: pending}, nil
 }
 
 // gone reports whether req gives up a VM together with the node that has it in hand.

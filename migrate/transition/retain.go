@@ -107,9 +107,13 @@ func InUse(rec *nodev1.Record, digest string) string {
 	return ""
 }
 
+// pendingDeletions leaves out the snapshot that the VM began from: it is held elsewhere (Begin).
 func pendingDeletions(rec *nodev1.Record, refs []*nodev1.SnapshotRef, deleter string,
 	now time.Time) (pending []*nodev1.Owed) {
 	for _, ref := range refs {
+		if ref.GetOrigin() != nil {
+			continue
+		}
 		pending = append(pending, &nodev1.Owed{Vm: rec.GetVm(), Uid: rec.GetUid(), Snapshot: ref, Payer: deleter,
 			SinceUnixNano: now.UnixNano()})
 	}

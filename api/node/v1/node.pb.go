@@ -822,8 +822,11 @@ type Record struct {
 	Place string `protobuf:"bytes,63,opt,name=place,proto3" json:"place,omitempty"`
 	// Below which its snapshots go, and how many of them stay: the controller's own word, of the snapshot class of the
 	// VM. Empty and 0: as its nodes are configured.
-	Prefix        string `protobuf:"bytes,64,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	Keep          uint32 `protobuf:"varint,65,opt,name=keep,proto3" json:"keep,omitempty"`
+	Prefix string `protobuf:"bytes,64,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Keep   uint32 `protobuf:"varint,65,opt,name=keep,proto3" json:"keep,omitempty"`
+	// Of a VM that begins from a snapshot of another one, whose record is gone: the controller's own word, made with the
+	// record. Until it has begun, the VM has no owner, and nobody boots it. Absent: it begins from a boot.
+	RestoreFrom   *RestoreFrom `protobuf:"bytes,66,opt,name=restore_from,json=restoreFrom,proto3" json:"restore_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1068,6 +1071,135 @@ func (x *Record) GetKeep() uint32 {
 	return 0
 }
 
+func (x *Record) GetRestoreFrom() *RestoreFrom {
+	if x != nil {
+		return x.RestoreFrom
+	}
+	return nil
+}
+
+// RestoreFrom says from which snapshot a VM begins.
+type RestoreFrom struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`               // that it was taken of
+	Operation     string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"` // that took it
+	Begun         bool                   `protobuf:"varint,3,opt,name=begun,proto3" json:"begun,omitempty"`        // the snapshot has owned this VM
+	Id            string                 `protobuf:"bytes,4,opt,name=id,proto3" json:"id,omitempty"`               // of this record: one that is made again under its uid has another one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreFrom) Reset() {
+	*x = RestoreFrom{}
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreFrom) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreFrom) ProtoMessage() {}
+
+func (x *RestoreFrom) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreFrom.ProtoReflect.Descriptor instead.
+func (*RestoreFrom) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RestoreFrom) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *RestoreFrom) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *RestoreFrom) GetBegun() bool {
+	if x != nil {
+		return x.Begun
+	}
+	return false
+}
+
+func (x *RestoreFrom) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// Origin is the VM that a snapshot was taken of.
+type Origin struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
+	Uid           string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Origin) Reset() {
+	*x = Origin{}
+	mi := &file_node_v1_node_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Origin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Origin) ProtoMessage() {}
+
+func (x *Origin) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Origin.ProtoReflect.Descriptor instead.
+func (*Origin) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Origin) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *Origin) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
 // Ended is what is known of the end of a VM that nobody owns since. It counts while the record
 // has that generation.
 type Ended struct {
@@ -1081,7 +1213,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1225,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[4]
+	mi := &file_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1238,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Ended) GetGeneration() uint64 {
@@ -1148,7 +1280,7 @@ type Deletion struct {
 
 func (x *Deletion) Reset() {
 	*x = Deletion{}
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1292,7 @@ func (x *Deletion) String() string {
 func (*Deletion) ProtoMessage() {}
 
 func (x *Deletion) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[5]
+	mi := &file_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1305,7 @@ func (x *Deletion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deletion.ProtoReflect.Descriptor instead.
 func (*Deletion) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Deletion) GetId() string {
@@ -1252,7 +1384,7 @@ type Kept struct {
 
 func (x *Kept) Reset() {
 	*x = Kept{}
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1396,7 @@ func (x *Kept) String() string {
 func (*Kept) ProtoMessage() {}
 
 func (x *Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[6]
+	mi := &file_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1409,7 @@ func (x *Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kept.ProtoReflect.Descriptor instead.
 func (*Kept) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Kept) GetNode() string {
@@ -1354,7 +1486,7 @@ type Schedule struct {
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1498,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[7]
+	mi := &file_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1511,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Schedule) GetEveryMs() int64 {
@@ -1421,14 +1553,17 @@ type SnapshotRef struct {
 	Given    bool   `protobuf:"varint,17,opt,name=given,proto3" json:"given,omitempty"`                       // record or order said where it goes, and not the configuration of its node
 	// The copy from which the store was put back knew it, and a node says by its word alone that it has the VM since.
 	// No rule and no node deletes it. It ends with the VM's next node.
-	Guarded       bool `protobuf:"varint,18,opt,name=guarded,proto3" json:"guarded,omitempty"`
+	Guarded bool `protobuf:"varint,18,opt,name=guarded,proto3" json:"guarded,omitempty"`
+	// Of the snapshot that this VM began from: its manifest names that VM, and what that one's record left deletes it.
+	// Absent: it is of this VM.
+	Origin        *Origin `protobuf:"bytes,19,opt,name=origin,proto3" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotRef) Reset() {
 	*x = SnapshotRef{}
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1575,7 @@ func (x *SnapshotRef) String() string {
 func (*SnapshotRef) ProtoMessage() {}
 
 func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[8]
+	mi := &file_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1588,7 @@ func (x *SnapshotRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRef.ProtoReflect.Descriptor instead.
 func (*SnapshotRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotRef) GetDigest() string {
@@ -1582,6 +1717,13 @@ func (x *SnapshotRef) GetGuarded() bool {
 	return false
 }
 
+func (x *SnapshotRef) GetOrigin() *Origin {
+	if x != nil {
+		return x.Origin
+	}
+	return nil
+}
+
 // Owed is a snapshot that is to be deleted. Its VM may have no record any more.
 type Owed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1591,13 +1733,15 @@ type Owed struct {
 	SinceUnixNano int64                  `protobuf:"varint,4,opt,name=since_unix_nano,json=sinceUnixNano,proto3" json:"since_unix_nano,omitempty"`
 	Payer         string                 `protobuf:"bytes,5,opt,name=payer,proto3" json:"payer,omitempty"` // node that deletes it; empty: the one that made it, else the controller
 	By            string                 `protobuf:"bytes,10,opt,name=by,proto3" json:"by,omitempty"`      // the node whose call decided it, by its certificate; empty: the controller's host
+	// It stays: somebody has it by a name that outlives its VM. No list of deletions has it. Absent: it is to be deleted.
+	Hold          *Hold `protobuf:"bytes,11,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Owed) Reset() {
 	*x = Owed{}
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1753,7 @@ func (x *Owed) String() string {
 func (*Owed) ProtoMessage() {}
 
 func (x *Owed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[9]
+	mi := &file_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1766,7 @@ func (x *Owed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owed.ProtoReflect.Descriptor instead.
 func (*Owed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Owed) GetVm() *VM {
@@ -1667,6 +1811,74 @@ func (x *Owed) GetBy() string {
 	return ""
 }
 
+func (x *Owed) GetHold() *Hold {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+// Hold is of a snapshot that stays though the record of its VM was removed.
+type Hold struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`   // that begins from it, or has begun; absent: none does
+	Uid           string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"` // of that VM
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`   // RestoreFrom.id of its record
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hold) Reset() {
+	*x = Hold{}
+	mi := &file_node_v1_node_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hold) ProtoMessage() {}
+
+func (x *Hold) ProtoReflect() protoreflect.Message {
+	mi := &file_node_v1_node_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hold.ProtoReflect.Descriptor instead.
+func (*Hold) Descriptor() ([]byte, []int) {
+	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Hold) GetVm() *VM {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+func (x *Hold) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *Hold) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
 type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Vm    *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -1682,7 +1894,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1906,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[10]
+	mi := &file_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1919,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetRequest) GetVm() *VM {
@@ -1755,7 +1967,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +1979,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[11]
+	mi := &file_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +1992,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListRequest) GetParts() bool {
@@ -1846,7 +2058,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +2070,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[12]
+	mi := &file_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +2083,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListResponse) GetRecords() []*Record {
@@ -1911,15 +2123,16 @@ type EnsureRequest struct {
 	Uid  string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	// With uid and no node: what a new record has (Record).
-	Prefix        string `protobuf:"bytes,4,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	Keep          uint32 `protobuf:"varint,5,opt,name=keep,proto3" json:"keep,omitempty"`
+	Prefix        string       `protobuf:"bytes,4,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Keep          uint32       `protobuf:"varint,5,opt,name=keep,proto3" json:"keep,omitempty"`
+	RestoreFrom   *RestoreFrom `protobuf:"bytes,6,opt,name=restore_from,json=restoreFrom,proto3" json:"restore_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EnsureRequest) Reset() {
 	*x = EnsureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2144,7 @@ func (x *EnsureRequest) String() string {
 func (*EnsureRequest) ProtoMessage() {}
 
 func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[13]
+	mi := &file_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2157,7 @@ func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureRequest.ProtoReflect.Descriptor instead.
 func (*EnsureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EnsureRequest) GetVm() *VM {
@@ -1982,6 +2195,13 @@ func (x *EnsureRequest) GetKeep() uint32 {
 	return 0
 }
 
+func (x *EnsureRequest) GetRestoreFrom() *RestoreFrom {
+	if x != nil {
+		return x.RestoreFrom
+	}
+	return nil
+}
+
 type OwnRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Vm            *VM                    `protobuf:"bytes,1,opt,name=vm,proto3" json:"vm,omitempty"`
@@ -1994,7 +2214,7 @@ type OwnRequest struct {
 
 func (x *OwnRequest) Reset() {
 	*x = OwnRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2006,7 +2226,7 @@ func (x *OwnRequest) String() string {
 func (*OwnRequest) ProtoMessage() {}
 
 func (x *OwnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[14]
+	mi := &file_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2019,7 +2239,7 @@ func (x *OwnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwnRequest.ProtoReflect.Descriptor instead.
 func (*OwnRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *OwnRequest) GetVm() *VM {
@@ -2065,7 +2285,7 @@ type OpenRequest struct {
 
 func (x *OpenRequest) Reset() {
 	*x = OpenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2297,7 @@ func (x *OpenRequest) String() string {
 func (*OpenRequest) ProtoMessage() {}
 
 func (x *OpenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[15]
+	mi := &file_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2310,7 @@ func (x *OpenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRequest.ProtoReflect.Descriptor instead.
 func (*OpenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OpenRequest) GetVm() *VM {
@@ -2151,7 +2371,7 @@ type AdvanceRequest struct {
 
 func (x *AdvanceRequest) Reset() {
 	*x = AdvanceRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2383,7 @@ func (x *AdvanceRequest) String() string {
 func (*AdvanceRequest) ProtoMessage() {}
 
 func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[16]
+	mi := &file_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2396,7 @@ func (x *AdvanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvanceRequest.ProtoReflect.Descriptor instead.
 func (*AdvanceRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AdvanceRequest) GetVm() *VM {
@@ -2296,7 +2516,7 @@ type RetryRequest struct {
 
 func (x *RetryRequest) Reset() {
 	*x = RetryRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2528,7 @@ func (x *RetryRequest) String() string {
 func (*RetryRequest) ProtoMessage() {}
 
 func (x *RetryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[17]
+	mi := &file_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2541,7 @@ func (x *RetryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryRequest.ProtoReflect.Descriptor instead.
 func (*RetryRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RetryRequest) GetVm() *VM {
@@ -2366,7 +2586,7 @@ type PlaceRequest struct {
 
 func (x *PlaceRequest) Reset() {
 	*x = PlaceRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +2598,7 @@ func (x *PlaceRequest) String() string {
 func (*PlaceRequest) ProtoMessage() {}
 
 func (x *PlaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[18]
+	mi := &file_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +2611,7 @@ func (x *PlaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlaceRequest.ProtoReflect.Descriptor instead.
 func (*PlaceRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlaceRequest) GetVm() *VM {
@@ -2450,7 +2670,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +2682,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[19]
+	mi := &file_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +2695,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CommitRequest) GetVm() *VM {
@@ -2535,7 +2755,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2547,7 +2767,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[20]
+	mi := &file_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2560,7 +2780,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FinishRequest) GetVm() *VM {
@@ -2629,7 +2849,7 @@ type DisownRequest struct {
 
 func (x *DisownRequest) Reset() {
 	*x = DisownRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +2861,7 @@ func (x *DisownRequest) String() string {
 func (*DisownRequest) ProtoMessage() {}
 
 func (x *DisownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[21]
+	mi := &file_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +2874,7 @@ func (x *DisownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisownRequest.ProtoReflect.Descriptor instead.
 func (*DisownRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DisownRequest) GetVm() *VM {
@@ -2713,7 +2933,7 @@ type ReclaimRequest struct {
 
 func (x *ReclaimRequest) Reset() {
 	*x = ReclaimRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2725,7 +2945,7 @@ func (x *ReclaimRequest) String() string {
 func (*ReclaimRequest) ProtoMessage() {}
 
 func (x *ReclaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[22]
+	mi := &file_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2738,7 +2958,7 @@ func (x *ReclaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReclaimRequest.ProtoReflect.Descriptor instead.
 func (*ReclaimRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReclaimRequest) GetVm() *VM {
@@ -2781,14 +3001,18 @@ type RemoveRequest struct {
 	LostNode string `protobuf:"bytes,10,opt,name=lost_node,json=lostNode,proto3" json:"lost_node,omitempty"`
 	// With drop_snapshots: where the node keeps snapshots of this VM. What is there of the VM and was
 	// stored after the copy that the store was put back from becomes owed too.
-	Repository    string `protobuf:"bytes,11,opt,name=repository,proto3" json:"repository,omitempty"`
+	Repository string `protobuf:"bytes,11,opt,name=repository,proto3" json:"repository,omitempty"`
+	// With drop_snapshots: the operations whose snapshots stay, because somebody has them by a name (Owed.hold). The
+	// controller's host alone may say so. It has looked at that version of the record; 0: at none.
+	Hold          []string `protobuf:"bytes,12,rep,name=hold,proto3" json:"hold,omitempty"`
+	Version       uint64   `protobuf:"varint,13,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2800,7 +3024,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[23]
+	mi := &file_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2813,7 +3037,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RemoveRequest) GetVm() *VM {
@@ -2865,6 +3089,20 @@ func (x *RemoveRequest) GetRepository() string {
 	return ""
 }
 
+func (x *RemoveRequest) GetHold() []string {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+func (x *RemoveRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 type RemoveResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2873,7 +3111,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2885,7 +3123,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[24]
+	mi := &file_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2898,7 +3136,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 type ScheduleRequest struct {
@@ -2912,7 +3150,7 @@ type ScheduleRequest struct {
 
 func (x *ScheduleRequest) Reset() {
 	*x = ScheduleRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2924,7 +3162,7 @@ func (x *ScheduleRequest) String() string {
 func (*ScheduleRequest) ProtoMessage() {}
 
 func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[25]
+	mi := &file_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2937,7 +3175,7 @@ func (x *ScheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduleRequest.ProtoReflect.Descriptor instead.
 func (*ScheduleRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ScheduleRequest) GetVm() *VM {
@@ -2975,7 +3213,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2987,7 +3225,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[26]
+	mi := &file_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3000,7 +3238,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteRequest) GetVm() *VM {
@@ -3048,7 +3286,7 @@ type TrimRequest struct {
 
 func (x *TrimRequest) Reset() {
 	*x = TrimRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3060,7 +3298,7 @@ func (x *TrimRequest) String() string {
 func (*TrimRequest) ProtoMessage() {}
 
 func (x *TrimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[27]
+	mi := &file_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3073,7 +3311,7 @@ func (x *TrimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrimRequest.ProtoReflect.Descriptor instead.
 func (*TrimRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TrimRequest) GetVm() *VM {
@@ -3139,7 +3377,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3151,7 +3389,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[28]
+	mi := &file_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3164,7 +3402,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PinRequest) GetVm() *VM {
@@ -3214,7 +3452,7 @@ type NameRequest struct {
 
 func (x *NameRequest) Reset() {
 	*x = NameRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3226,7 +3464,7 @@ func (x *NameRequest) String() string {
 func (*NameRequest) ProtoMessage() {}
 
 func (x *NameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[29]
+	mi := &file_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3239,7 +3477,7 @@ func (x *NameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NameRequest.ProtoReflect.Descriptor instead.
 func (*NameRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NameRequest) GetVm() *VM {
@@ -3283,7 +3521,7 @@ type OwedRequest struct {
 
 func (x *OwedRequest) Reset() {
 	*x = OwedRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3295,7 +3533,7 @@ func (x *OwedRequest) String() string {
 func (*OwedRequest) ProtoMessage() {}
 
 func (x *OwedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[30]
+	mi := &file_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3308,7 +3546,7 @@ func (x *OwedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedRequest.ProtoReflect.Descriptor instead.
 func (*OwedRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *OwedRequest) GetParts() bool {
@@ -3349,7 +3587,7 @@ type OwedResponse struct {
 
 func (x *OwedResponse) Reset() {
 	*x = OwedResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3361,7 +3599,7 @@ func (x *OwedResponse) String() string {
 func (*OwedResponse) ProtoMessage() {}
 
 func (x *OwedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[31]
+	mi := &file_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3374,7 +3612,7 @@ func (x *OwedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OwedResponse.ProtoReflect.Descriptor instead.
 func (*OwedResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *OwedResponse) GetOwed() []*Owed {
@@ -3402,7 +3640,7 @@ type ClearRequest struct {
 
 func (x *ClearRequest) Reset() {
 	*x = ClearRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3414,7 +3652,7 @@ func (x *ClearRequest) String() string {
 func (*ClearRequest) ProtoMessage() {}
 
 func (x *ClearRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[32]
+	mi := &file_node_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3427,7 +3665,7 @@ func (x *ClearRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearRequest.ProtoReflect.Descriptor instead.
 func (*ClearRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ClearRequest) GetVm() *VM {
@@ -3459,7 +3697,7 @@ type ClearResponse struct {
 
 func (x *ClearResponse) Reset() {
 	*x = ClearResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3471,7 +3709,7 @@ func (x *ClearResponse) String() string {
 func (*ClearResponse) ProtoMessage() {}
 
 func (x *ClearResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[33]
+	mi := &file_node_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3484,7 +3722,7 @@ func (x *ClearResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearResponse.ProtoReflect.Descriptor instead.
 func (*ClearResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 type OperationRequest struct {
@@ -3496,7 +3734,7 @@ type OperationRequest struct {
 
 func (x *OperationRequest) Reset() {
 	*x = OperationRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3508,7 +3746,7 @@ func (x *OperationRequest) String() string {
 func (*OperationRequest) ProtoMessage() {}
 
 func (x *OperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[34]
+	mi := &file_node_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3521,7 +3759,7 @@ func (x *OperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationRequest.ProtoReflect.Descriptor instead.
 func (*OperationRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *OperationRequest) GetId() string {
@@ -3540,7 +3778,7 @@ type OperationResponse struct {
 
 func (x *OperationResponse) Reset() {
 	*x = OperationResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3552,7 +3790,7 @@ func (x *OperationResponse) String() string {
 func (*OperationResponse) ProtoMessage() {}
 
 func (x *OperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[35]
+	mi := &file_node_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3565,7 +3803,7 @@ func (x *OperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResponse.ProtoReflect.Descriptor instead.
 func (*OperationResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *OperationResponse) GetOperation() *Operation {
@@ -3585,7 +3823,7 @@ type ContainerImageRequest struct {
 
 func (x *ContainerImageRequest) Reset() {
 	*x = ContainerImageRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3597,7 +3835,7 @@ func (x *ContainerImageRequest) String() string {
 func (*ContainerImageRequest) ProtoMessage() {}
 
 func (x *ContainerImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[36]
+	mi := &file_node_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3610,7 +3848,7 @@ func (x *ContainerImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImageRequest.ProtoReflect.Descriptor instead.
 func (*ContainerImageRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ContainerImageRequest) GetNamespace() string {
@@ -3636,7 +3874,7 @@ type ContainerImageResponse struct {
 
 func (x *ContainerImageResponse) Reset() {
 	*x = ContainerImageResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3648,7 +3886,7 @@ func (x *ContainerImageResponse) String() string {
 func (*ContainerImageResponse) ProtoMessage() {}
 
 func (x *ContainerImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[37]
+	mi := &file_node_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3661,7 +3899,7 @@ func (x *ContainerImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerImageResponse.ProtoReflect.Descriptor instead.
 func (*ContainerImageResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ContainerImageResponse) GetDigest() string {
@@ -3680,7 +3918,7 @@ type ExpectedRequest struct {
 
 func (x *ExpectedRequest) Reset() {
 	*x = ExpectedRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +3930,7 @@ func (x *ExpectedRequest) String() string {
 func (*ExpectedRequest) ProtoMessage() {}
 
 func (x *ExpectedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[38]
+	mi := &file_node_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +3943,7 @@ func (x *ExpectedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectedRequest.ProtoReflect.Descriptor instead.
 func (*ExpectedRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ExpectedRequest) GetVm() *VM {
@@ -3726,7 +3964,7 @@ type ExpectedResponse struct {
 
 func (x *ExpectedResponse) Reset() {
 	*x = ExpectedResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3738,7 +3976,7 @@ func (x *ExpectedResponse) String() string {
 func (*ExpectedResponse) ProtoMessage() {}
 
 func (x *ExpectedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[39]
+	mi := &file_node_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3751,7 +3989,7 @@ func (x *ExpectedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpectedResponse.ProtoReflect.Descriptor instead.
 func (*ExpectedResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ExpectedResponse) GetOperation() string {
@@ -3789,7 +4027,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3801,7 +4039,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[40]
+	mi := &file_node_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3814,7 +4052,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *HistoryRequest) GetAfter() uint64 {
@@ -3857,7 +4095,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3869,7 +4107,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[41]
+	mi := &file_node_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3882,7 +4120,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *HistoryResponse) GetEvents() []*NodeEvent {
@@ -3940,7 +4178,7 @@ type NodeEvent struct {
 
 func (x *NodeEvent) Reset() {
 	*x = NodeEvent{}
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4190,7 @@ func (x *NodeEvent) String() string {
 func (*NodeEvent) ProtoMessage() {}
 
 func (x *NodeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[42]
+	mi := &file_node_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4203,7 @@ func (x *NodeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeEvent.ProtoReflect.Descriptor instead.
 func (*NodeEvent) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *NodeEvent) GetId() uint64 {
@@ -4103,7 +4341,7 @@ type InfoRequest struct {
 
 func (x *InfoRequest) Reset() {
 	*x = InfoRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4115,7 +4353,7 @@ func (x *InfoRequest) String() string {
 func (*InfoRequest) ProtoMessage() {}
 
 func (x *InfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[43]
+	mi := &file_node_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4128,7 +4366,7 @@ func (x *InfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
 func (*InfoRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *InfoRequest) GetCheck() bool {
@@ -4154,7 +4392,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4166,7 +4404,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[44]
+	mi := &file_node_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4179,7 +4417,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -4251,7 +4489,7 @@ type Check struct {
 
 func (x *Check) Reset() {
 	*x = Check{}
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4263,7 +4501,7 @@ func (x *Check) String() string {
 func (*Check) ProtoMessage() {}
 
 func (x *Check) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[45]
+	mi := &file_node_v1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4276,7 +4514,7 @@ func (x *Check) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Check.ProtoReflect.Descriptor instead.
 func (*Check) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Check) GetName() string {
@@ -4349,7 +4587,7 @@ type VMInfo struct {
 
 func (x *VMInfo) Reset() {
 	*x = VMInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4361,7 +4599,7 @@ func (x *VMInfo) String() string {
 func (*VMInfo) ProtoMessage() {}
 
 func (x *VMInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[46]
+	mi := &file_node_v1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4374,7 +4612,7 @@ func (x *VMInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMInfo.ProtoReflect.Descriptor instead.
 func (*VMInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{46}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *VMInfo) GetVm() *VM {
@@ -4590,7 +4828,7 @@ type VMsRequest struct {
 
 func (x *VMsRequest) Reset() {
 	*x = VMsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4602,7 +4840,7 @@ func (x *VMsRequest) String() string {
 func (*VMsRequest) ProtoMessage() {}
 
 func (x *VMsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[47]
+	mi := &file_node_v1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4615,7 +4853,7 @@ func (x *VMsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsRequest.ProtoReflect.Descriptor instead.
 func (*VMsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{47}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *VMsRequest) GetNamespace() string {
@@ -4642,7 +4880,7 @@ type VMsResponse struct {
 
 func (x *VMsResponse) Reset() {
 	*x = VMsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4654,7 +4892,7 @@ func (x *VMsResponse) String() string {
 func (*VMsResponse) ProtoMessage() {}
 
 func (x *VMsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[48]
+	mi := &file_node_v1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4667,7 +4905,7 @@ func (x *VMsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMsResponse.ProtoReflect.Descriptor instead.
 func (*VMsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{48}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *VMsResponse) GetVms() []*VMInfo {
@@ -4701,7 +4939,7 @@ type HibernateRequest struct {
 
 func (x *HibernateRequest) Reset() {
 	*x = HibernateRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4713,7 +4951,7 @@ func (x *HibernateRequest) String() string {
 func (*HibernateRequest) ProtoMessage() {}
 
 func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[49]
+	mi := &file_node_v1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4726,7 +4964,7 @@ func (x *HibernateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HibernateRequest.ProtoReflect.Descriptor instead.
 func (*HibernateRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{49}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *HibernateRequest) GetVm() *VM {
@@ -4810,7 +5048,7 @@ type WakeRequest struct {
 
 func (x *WakeRequest) Reset() {
 	*x = WakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4822,7 +5060,7 @@ func (x *WakeRequest) String() string {
 func (*WakeRequest) ProtoMessage() {}
 
 func (x *WakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[50]
+	mi := &file_node_v1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4835,7 +5073,7 @@ func (x *WakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WakeRequest.ProtoReflect.Descriptor instead.
 func (*WakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{50}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WakeRequest) GetVm() *VM {
@@ -4914,7 +5152,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4926,7 +5164,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[51]
+	mi := &file_node_v1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4939,7 +5177,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{51}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CheckpointRequest) GetVm() *VM {
@@ -5035,7 +5273,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5047,7 +5285,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[52]
+	mi := &file_node_v1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5060,7 +5298,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{52}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StatusRequest) GetOperation() string {
@@ -5086,7 +5324,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5098,7 +5336,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[53]
+	mi := &file_node_v1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5111,7 +5349,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{53}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StatusResponse) GetOperation() *Operation {
@@ -5184,7 +5422,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5196,7 +5434,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[54]
+	mi := &file_node_v1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5209,7 +5447,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{54}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Transfer) GetPass() uint32 {
@@ -5279,7 +5517,7 @@ type Figures struct {
 
 func (x *Figures) Reset() {
 	*x = Figures{}
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5291,7 +5529,7 @@ func (x *Figures) String() string {
 func (*Figures) ProtoMessage() {}
 
 func (x *Figures) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[55]
+	mi := &file_node_v1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5304,7 +5542,7 @@ func (x *Figures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Figures.ProtoReflect.Descriptor instead.
 func (*Figures) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{55}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Figures) GetPauseMs() float64 {
@@ -5481,7 +5719,7 @@ type Pass struct {
 
 func (x *Pass) Reset() {
 	*x = Pass{}
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5493,7 +5731,7 @@ func (x *Pass) String() string {
 func (*Pass) ProtoMessage() {}
 
 func (x *Pass) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[56]
+	mi := &file_node_v1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5506,7 +5744,7 @@ func (x *Pass) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pass.ProtoReflect.Descriptor instead.
 func (*Pass) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{56}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Pass) GetLookedBytes() uint64 {
@@ -5549,7 +5787,7 @@ type ForgetRequest struct {
 
 func (x *ForgetRequest) Reset() {
 	*x = ForgetRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5561,7 +5799,7 @@ func (x *ForgetRequest) String() string {
 func (*ForgetRequest) ProtoMessage() {}
 
 func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[57]
+	mi := &file_node_v1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5574,7 +5812,7 @@ func (x *ForgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{57}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ForgetRequest) GetVm() *VM {
@@ -5614,7 +5852,7 @@ type ForgetResponse struct {
 
 func (x *ForgetResponse) Reset() {
 	*x = ForgetResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5626,7 +5864,7 @@ func (x *ForgetResponse) String() string {
 func (*ForgetResponse) ProtoMessage() {}
 
 func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[58]
+	mi := &file_node_v1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5639,7 +5877,7 @@ func (x *ForgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{58}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ForgetResponse) GetWarning() string {
@@ -5679,7 +5917,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5691,7 +5929,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[59]
+	mi := &file_node_v1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5704,7 +5942,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{59}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *SnapshotInfo) GetVm() *VM {
@@ -5870,7 +6108,7 @@ type SnapshotsRequest struct {
 
 func (x *SnapshotsRequest) Reset() {
 	*x = SnapshotsRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5882,7 +6120,7 @@ func (x *SnapshotsRequest) String() string {
 func (*SnapshotsRequest) ProtoMessage() {}
 
 func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[60]
+	mi := &file_node_v1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5895,7 +6133,7 @@ func (x *SnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{60}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SnapshotsRequest) GetVm() *VM {
@@ -5915,7 +6153,7 @@ type SnapshotsResponse struct {
 
 func (x *SnapshotsResponse) Reset() {
 	*x = SnapshotsResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5927,7 +6165,7 @@ func (x *SnapshotsResponse) String() string {
 func (*SnapshotsResponse) ProtoMessage() {}
 
 func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[61]
+	mi := &file_node_v1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5940,7 +6178,7 @@ func (x *SnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{61}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SnapshotsResponse) GetSnapshots() []*SnapshotInfo {
@@ -5967,7 +6205,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5979,7 +6217,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[62]
+	mi := &file_node_v1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5992,7 +6230,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{62}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *InspectRequest) GetRepository() string {
@@ -6018,7 +6256,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6030,7 +6268,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[63]
+	mi := &file_node_v1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6043,7 +6281,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{63}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *InspectResponse) GetJson() []byte {
@@ -6063,7 +6301,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6075,7 +6313,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[64]
+	mi := &file_node_v1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6088,7 +6326,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{64}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *VerifyRequest) GetRepository() string {
@@ -6118,7 +6356,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6130,7 +6368,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[65]
+	mi := &file_node_v1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6143,7 +6381,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{65}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *VerifyResponse) GetPacks() uint32 {
@@ -6191,7 +6429,7 @@ type BadPart struct {
 
 func (x *BadPart) Reset() {
 	*x = BadPart{}
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6203,7 +6441,7 @@ func (x *BadPart) String() string {
 func (*BadPart) ProtoMessage() {}
 
 func (x *BadPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[66]
+	mi := &file_node_v1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6216,7 +6454,7 @@ func (x *BadPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BadPart.ProtoReflect.Descriptor instead.
 func (*BadPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{66}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *BadPart) GetPart() string {
@@ -6243,7 +6481,7 @@ type DropRequest struct {
 
 func (x *DropRequest) Reset() {
 	*x = DropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6255,7 +6493,7 @@ func (x *DropRequest) String() string {
 func (*DropRequest) ProtoMessage() {}
 
 func (x *DropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[67]
+	mi := &file_node_v1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6268,7 +6506,7 @@ func (x *DropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropRequest.ProtoReflect.Descriptor instead.
 func (*DropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{67}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *DropRequest) GetDigest() string {
@@ -6294,7 +6532,7 @@ type DropResponse struct {
 
 func (x *DropResponse) Reset() {
 	*x = DropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6306,7 +6544,7 @@ func (x *DropResponse) String() string {
 func (*DropResponse) ProtoMessage() {}
 
 func (x *DropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[68]
+	mi := &file_node_v1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6319,7 +6557,7 @@ func (x *DropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropResponse.ProtoReflect.Descriptor instead.
 func (*DropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{68}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *DropResponse) GetWarning() string {
@@ -6339,7 +6577,7 @@ type PruneRequest struct {
 
 func (x *PruneRequest) Reset() {
 	*x = PruneRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6351,7 +6589,7 @@ func (x *PruneRequest) String() string {
 func (*PruneRequest) ProtoMessage() {}
 
 func (x *PruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[69]
+	mi := &file_node_v1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6364,7 +6602,7 @@ func (x *PruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneRequest.ProtoReflect.Descriptor instead.
 func (*PruneRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{69}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PruneRequest) GetVm() *VM {
@@ -6391,7 +6629,7 @@ type PruneResponse struct {
 
 func (x *PruneResponse) Reset() {
 	*x = PruneResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6403,7 +6641,7 @@ func (x *PruneResponse) String() string {
 func (*PruneResponse) ProtoMessage() {}
 
 func (x *PruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[70]
+	mi := &file_node_v1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6416,7 +6654,7 @@ func (x *PruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneResponse.ProtoReflect.Descriptor instead.
 func (*PruneResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{70}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PruneResponse) GetPruned() []*Pruned {
@@ -6449,7 +6687,7 @@ type Pruned struct {
 
 func (x *Pruned) Reset() {
 	*x = Pruned{}
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6461,7 +6699,7 @@ func (x *Pruned) String() string {
 func (*Pruned) ProtoMessage() {}
 
 func (x *Pruned) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[71]
+	mi := &file_node_v1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6474,7 +6712,7 @@ func (x *Pruned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruned.ProtoReflect.Descriptor instead.
 func (*Pruned) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{71}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *Pruned) GetVm() *VM {
@@ -6538,7 +6776,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6550,7 +6788,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[72]
+	mi := &file_node_v1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6563,7 +6801,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{72}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *DiffRequest) GetFrom() string {
@@ -6603,7 +6841,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6615,7 +6853,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[73]
+	mi := &file_node_v1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6628,7 +6866,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{73}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *DiffResponse) GetSpaces() []*SpaceDiff {
@@ -6654,7 +6892,7 @@ type SpaceDiff struct {
 
 func (x *SpaceDiff) Reset() {
 	*x = SpaceDiff{}
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6666,7 +6904,7 @@ func (x *SpaceDiff) String() string {
 func (*SpaceDiff) ProtoMessage() {}
 
 func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[74]
+	mi := &file_node_v1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6679,7 +6917,7 @@ func (x *SpaceDiff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SpaceDiff.ProtoReflect.Descriptor instead.
 func (*SpaceDiff) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{74}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *SpaceDiff) GetName() string {
@@ -6743,7 +6981,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6755,7 +6993,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[75]
+	mi := &file_node_v1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6768,7 +7006,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{75}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *CopyRequest) GetRepository() string {
@@ -6810,7 +7048,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6822,7 +7060,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[76]
+	mi := &file_node_v1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6835,7 +7073,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{76}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *CopyResponse) GetBytes() uint64 {
@@ -6872,7 +7110,7 @@ type LogRequest struct {
 
 func (x *LogRequest) Reset() {
 	*x = LogRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6884,7 +7122,7 @@ func (x *LogRequest) String() string {
 func (*LogRequest) ProtoMessage() {}
 
 func (x *LogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[77]
+	mi := &file_node_v1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6897,7 +7135,7 @@ func (x *LogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogRequest.ProtoReflect.Descriptor instead.
 func (*LogRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{77}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *LogRequest) GetVm() *VM {
@@ -6946,7 +7184,7 @@ type LogPlace struct {
 
 func (x *LogPlace) Reset() {
 	*x = LogPlace{}
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6958,7 +7196,7 @@ func (x *LogPlace) String() string {
 func (*LogPlace) ProtoMessage() {}
 
 func (x *LogPlace) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[78]
+	mi := &file_node_v1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6971,7 +7209,7 @@ func (x *LogPlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPlace.ProtoReflect.Descriptor instead.
 func (*LogPlace) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{78}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *LogPlace) GetFile() uint64 {
@@ -6999,7 +7237,7 @@ type LogPart struct {
 
 func (x *LogPart) Reset() {
 	*x = LogPart{}
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7011,7 +7249,7 @@ func (x *LogPart) String() string {
 func (*LogPart) ProtoMessage() {}
 
 func (x *LogPart) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[79]
+	mi := &file_node_v1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7024,7 +7262,7 @@ func (x *LogPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPart.ProtoReflect.Descriptor instead.
 func (*LogPart) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{79}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *LogPart) GetUnixNano() int64 {
@@ -7053,7 +7291,7 @@ type LogResponse struct {
 
 func (x *LogResponse) Reset() {
 	*x = LogResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7065,7 +7303,7 @@ func (x *LogResponse) String() string {
 func (*LogResponse) ProtoMessage() {}
 
 func (x *LogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[80]
+	mi := &file_node_v1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7078,7 +7316,7 @@ func (x *LogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogResponse.ProtoReflect.Descriptor instead.
 func (*LogResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{80}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *LogResponse) GetParts() []*LogPart {
@@ -7120,7 +7358,7 @@ type PeerRef struct {
 
 func (x *PeerRef) Reset() {
 	*x = PeerRef{}
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7132,7 +7370,7 @@ func (x *PeerRef) String() string {
 func (*PeerRef) ProtoMessage() {}
 
 func (x *PeerRef) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[81]
+	mi := &file_node_v1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7145,7 +7383,7 @@ func (x *PeerRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRef.ProtoReflect.Descriptor instead.
 func (*PeerRef) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{81}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *PeerRef) GetVm() *VM {
@@ -7180,7 +7418,7 @@ type PeerState struct {
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7192,7 +7430,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[82]
+	mi := &file_node_v1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7205,7 +7443,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{82}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *PeerState) GetKnown() bool {
@@ -7243,7 +7481,7 @@ type PeerCheckRequest struct {
 
 func (x *PeerCheckRequest) Reset() {
 	*x = PeerCheckRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7255,7 +7493,7 @@ func (x *PeerCheckRequest) String() string {
 func (*PeerCheckRequest) ProtoMessage() {}
 
 func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[83]
+	mi := &file_node_v1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7268,7 +7506,7 @@ func (x *PeerCheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckRequest.ProtoReflect.Descriptor instead.
 func (*PeerCheckRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{83}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *PeerCheckRequest) GetVm() *VM {
@@ -7324,7 +7562,7 @@ type PeerCheckResponse struct {
 
 func (x *PeerCheckResponse) Reset() {
 	*x = PeerCheckResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7336,7 +7574,7 @@ func (x *PeerCheckResponse) String() string {
 func (*PeerCheckResponse) ProtoMessage() {}
 
 func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[84]
+	mi := &file_node_v1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7349,7 +7587,7 @@ func (x *PeerCheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCheckResponse.ProtoReflect.Descriptor instead.
 func (*PeerCheckResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{84}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *PeerCheckResponse) GetObstacles() []string {
@@ -7388,7 +7626,7 @@ type PeerPrepareRequest struct {
 
 func (x *PeerPrepareRequest) Reset() {
 	*x = PeerPrepareRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7400,7 +7638,7 @@ func (x *PeerPrepareRequest) String() string {
 func (*PeerPrepareRequest) ProtoMessage() {}
 
 func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[85]
+	mi := &file_node_v1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7413,7 +7651,7 @@ func (x *PeerPrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareRequest.ProtoReflect.Descriptor instead.
 func (*PeerPrepareRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{85}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *PeerPrepareRequest) GetVm() *VM {
@@ -7477,7 +7715,7 @@ type PeerPrepareResponse struct {
 
 func (x *PeerPrepareResponse) Reset() {
 	*x = PeerPrepareResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7489,7 +7727,7 @@ func (x *PeerPrepareResponse) String() string {
 func (*PeerPrepareResponse) ProtoMessage() {}
 
 func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[86]
+	mi := &file_node_v1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7502,7 +7740,7 @@ func (x *PeerPrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerPrepareResponse.ProtoReflect.Descriptor instead.
 func (*PeerPrepareResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{86}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *PeerPrepareResponse) GetChannel() string {
@@ -7545,7 +7783,7 @@ type PeerRunResponse struct {
 
 func (x *PeerRunResponse) Reset() {
 	*x = PeerRunResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7557,7 +7795,7 @@ func (x *PeerRunResponse) String() string {
 func (*PeerRunResponse) ProtoMessage() {}
 
 func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[87]
+	mi := &file_node_v1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7570,7 +7808,7 @@ func (x *PeerRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRunResponse.ProtoReflect.Descriptor instead.
 func (*PeerRunResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{87}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *PeerRunResponse) GetRunning() bool {
@@ -7611,7 +7849,7 @@ type PeerSendRequest struct {
 
 func (x *PeerSendRequest) Reset() {
 	*x = PeerSendRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7623,7 +7861,7 @@ func (x *PeerSendRequest) String() string {
 func (*PeerSendRequest) ProtoMessage() {}
 
 func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[88]
+	mi := &file_node_v1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7636,7 +7874,7 @@ func (x *PeerSendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSendRequest.ProtoReflect.Descriptor instead.
 func (*PeerSendRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{88}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *PeerSendRequest) GetVm() *VM {
@@ -7663,7 +7901,7 @@ type PeerCaptureRequest struct {
 
 func (x *PeerCaptureRequest) Reset() {
 	*x = PeerCaptureRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7675,7 +7913,7 @@ func (x *PeerCaptureRequest) String() string {
 func (*PeerCaptureRequest) ProtoMessage() {}
 
 func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[89]
+	mi := &file_node_v1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7688,7 +7926,7 @@ func (x *PeerCaptureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCaptureRequest.ProtoReflect.Descriptor instead.
 func (*PeerCaptureRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{89}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *PeerCaptureRequest) GetVm() *VM {
@@ -7715,7 +7953,7 @@ type PeerTellRequest struct {
 
 func (x *PeerTellRequest) Reset() {
 	*x = PeerTellRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7727,7 +7965,7 @@ func (x *PeerTellRequest) String() string {
 func (*PeerTellRequest) ProtoMessage() {}
 
 func (x *PeerTellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[90]
+	mi := &file_node_v1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7740,7 +7978,7 @@ func (x *PeerTellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerTellRequest.ProtoReflect.Descriptor instead.
 func (*PeerTellRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{90}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *PeerTellRequest) GetVm() *VM {
@@ -7768,7 +8006,7 @@ type PeerAbortRequest struct {
 
 func (x *PeerAbortRequest) Reset() {
 	*x = PeerAbortRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7780,7 +8018,7 @@ func (x *PeerAbortRequest) String() string {
 func (*PeerAbortRequest) ProtoMessage() {}
 
 func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[91]
+	mi := &file_node_v1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7793,7 +8031,7 @@ func (x *PeerAbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerAbortRequest.ProtoReflect.Descriptor instead.
 func (*PeerAbortRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{91}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *PeerAbortRequest) GetVm() *VM {
@@ -7828,7 +8066,7 @@ type PeerRevertRequest struct {
 
 func (x *PeerRevertRequest) Reset() {
 	*x = PeerRevertRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7840,7 +8078,7 @@ func (x *PeerRevertRequest) String() string {
 func (*PeerRevertRequest) ProtoMessage() {}
 
 func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[92]
+	mi := &file_node_v1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7853,7 +8091,7 @@ func (x *PeerRevertRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRevertRequest.ProtoReflect.Descriptor instead.
 func (*PeerRevertRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{92}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *PeerRevertRequest) GetVm() *VM {
@@ -7889,7 +8127,7 @@ type PeerReleaseRequest struct {
 
 func (x *PeerReleaseRequest) Reset() {
 	*x = PeerReleaseRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7901,7 +8139,7 @@ func (x *PeerReleaseRequest) String() string {
 func (*PeerReleaseRequest) ProtoMessage() {}
 
 func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[93]
+	mi := &file_node_v1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7914,7 +8152,7 @@ func (x *PeerReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReleaseRequest.ProtoReflect.Descriptor instead.
 func (*PeerReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{93}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *PeerReleaseRequest) GetVm() *VM {
@@ -7960,7 +8198,7 @@ type GoldenRequest struct {
 
 func (x *GoldenRequest) Reset() {
 	*x = GoldenRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7972,7 +8210,7 @@ func (x *GoldenRequest) String() string {
 func (*GoldenRequest) ProtoMessage() {}
 
 func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[94]
+	mi := &file_node_v1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7985,7 +8223,7 @@ func (x *GoldenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenRequest.ProtoReflect.Descriptor instead.
 func (*GoldenRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{94}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *GoldenRequest) GetNamespace() string {
@@ -8051,7 +8289,7 @@ type GoldenResponse struct {
 
 func (x *GoldenResponse) Reset() {
 	*x = GoldenResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8063,7 +8301,7 @@ func (x *GoldenResponse) String() string {
 func (*GoldenResponse) ProtoMessage() {}
 
 func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[95]
+	mi := &file_node_v1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8076,7 +8314,7 @@ func (x *GoldenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenResponse.ProtoReflect.Descriptor instead.
 func (*GoldenResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{95}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *GoldenResponse) GetDigest() string {
@@ -8129,7 +8367,7 @@ type GoldenListRequest struct {
 
 func (x *GoldenListRequest) Reset() {
 	*x = GoldenListRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8141,7 +8379,7 @@ func (x *GoldenListRequest) String() string {
 func (*GoldenListRequest) ProtoMessage() {}
 
 func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[96]
+	mi := &file_node_v1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8154,7 +8392,7 @@ func (x *GoldenListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListRequest.ProtoReflect.Descriptor instead.
 func (*GoldenListRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{96}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
 }
 
 type GoldenListResponse struct {
@@ -8166,7 +8404,7 @@ type GoldenListResponse struct {
 
 func (x *GoldenListResponse) Reset() {
 	*x = GoldenListResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8178,7 +8416,7 @@ func (x *GoldenListResponse) String() string {
 func (*GoldenListResponse) ProtoMessage() {}
 
 func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[97]
+	mi := &file_node_v1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8191,7 +8429,7 @@ func (x *GoldenListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenListResponse.ProtoReflect.Descriptor instead.
 func (*GoldenListResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{97}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *GoldenListResponse) GetGolden() []*GoldenInfo {
@@ -8219,7 +8457,7 @@ type GoldenInfo struct {
 
 func (x *GoldenInfo) Reset() {
 	*x = GoldenInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8231,7 +8469,7 @@ func (x *GoldenInfo) String() string {
 func (*GoldenInfo) ProtoMessage() {}
 
 func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[98]
+	mi := &file_node_v1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8244,7 +8482,7 @@ func (x *GoldenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenInfo.ProtoReflect.Descriptor instead.
 func (*GoldenInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{98}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *GoldenInfo) GetDigest() string {
@@ -8326,7 +8564,7 @@ type GoldenDropRequest struct {
 
 func (x *GoldenDropRequest) Reset() {
 	*x = GoldenDropRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8338,7 +8576,7 @@ func (x *GoldenDropRequest) String() string {
 func (*GoldenDropRequest) ProtoMessage() {}
 
 func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[99]
+	mi := &file_node_v1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8351,7 +8589,7 @@ func (x *GoldenDropRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropRequest.ProtoReflect.Descriptor instead.
 func (*GoldenDropRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{99}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *GoldenDropRequest) GetWhat() string {
@@ -8370,7 +8608,7 @@ type GoldenDropResponse struct {
 
 func (x *GoldenDropResponse) Reset() {
 	*x = GoldenDropResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8382,7 +8620,7 @@ func (x *GoldenDropResponse) String() string {
 func (*GoldenDropResponse) ProtoMessage() {}
 
 func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[100]
+	mi := &file_node_v1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8395,7 +8633,7 @@ func (x *GoldenDropResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoldenDropResponse.ProtoReflect.Descriptor instead.
 func (*GoldenDropResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{100}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *GoldenDropResponse) GetDropped() []*GoldenInfo {
@@ -8427,7 +8665,7 @@ type TemplateInfo struct {
 
 func (x *TemplateInfo) Reset() {
 	*x = TemplateInfo{}
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8439,7 +8677,7 @@ func (x *TemplateInfo) String() string {
 func (*TemplateInfo) ProtoMessage() {}
 
 func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[101]
+	mi := &file_node_v1_node_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8452,7 +8690,7 @@ func (x *TemplateInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateInfo.ProtoReflect.Descriptor instead.
 func (*TemplateInfo) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{101}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *TemplateInfo) GetKind() TemplateKind {
@@ -8562,7 +8800,7 @@ type TemplatesRequest struct {
 
 func (x *TemplatesRequest) Reset() {
 	*x = TemplatesRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[102]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8574,7 +8812,7 @@ func (x *TemplatesRequest) String() string {
 func (*TemplatesRequest) ProtoMessage() {}
 
 func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[102]
+	mi := &file_node_v1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8587,7 +8825,7 @@ func (x *TemplatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesRequest.ProtoReflect.Descriptor instead.
 func (*TemplatesRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{102}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *TemplatesRequest) GetKind() TemplateKind {
@@ -8607,7 +8845,7 @@ type TemplatesResponse struct {
 
 func (x *TemplatesResponse) Reset() {
 	*x = TemplatesResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[103]
+	mi := &file_node_v1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8619,7 +8857,7 @@ func (x *TemplatesResponse) String() string {
 func (*TemplatesResponse) ProtoMessage() {}
 
 func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[103]
+	mi := &file_node_v1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8632,7 +8870,7 @@ func (x *TemplatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatesResponse.ProtoReflect.Descriptor instead.
 func (*TemplatesResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{103}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *TemplatesResponse) GetTemplates() []*TemplateInfo {
@@ -8660,7 +8898,7 @@ type TemplateMakeRequest struct {
 
 func (x *TemplateMakeRequest) Reset() {
 	*x = TemplateMakeRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[104]
+	mi := &file_node_v1_node_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8672,7 +8910,7 @@ func (x *TemplateMakeRequest) String() string {
 func (*TemplateMakeRequest) ProtoMessage() {}
 
 func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[104]
+	mi := &file_node_v1_node_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8685,7 +8923,7 @@ func (x *TemplateMakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeRequest.ProtoReflect.Descriptor instead.
 func (*TemplateMakeRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{104}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *TemplateMakeRequest) GetKind() TemplateKind {
@@ -8725,7 +8963,7 @@ type TemplateShape struct {
 
 func (x *TemplateShape) Reset() {
 	*x = TemplateShape{}
-	mi := &file_node_v1_node_proto_msgTypes[105]
+	mi := &file_node_v1_node_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8737,7 +8975,7 @@ func (x *TemplateShape) String() string {
 func (*TemplateShape) ProtoMessage() {}
 
 func (x *TemplateShape) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[105]
+	mi := &file_node_v1_node_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8750,7 +8988,7 @@ func (x *TemplateShape) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateShape.ProtoReflect.Descriptor instead.
 func (*TemplateShape) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{105}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *TemplateShape) GetMemory() uint64 {
@@ -8810,7 +9048,7 @@ type TemplateMakeResponse struct {
 
 func (x *TemplateMakeResponse) Reset() {
 	*x = TemplateMakeResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[106]
+	mi := &file_node_v1_node_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8822,7 +9060,7 @@ func (x *TemplateMakeResponse) String() string {
 func (*TemplateMakeResponse) ProtoMessage() {}
 
 func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[106]
+	mi := &file_node_v1_node_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8835,7 +9073,7 @@ func (x *TemplateMakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateMakeResponse.ProtoReflect.Descriptor instead.
 func (*TemplateMakeResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{106}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *TemplateMakeResponse) GetTemplate() *TemplateInfo {
@@ -8897,7 +9135,7 @@ type TemplateRemoveRequest struct {
 
 func (x *TemplateRemoveRequest) Reset() {
 	*x = TemplateRemoveRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[107]
+	mi := &file_node_v1_node_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8909,7 +9147,7 @@ func (x *TemplateRemoveRequest) String() string {
 func (*TemplateRemoveRequest) ProtoMessage() {}
 
 func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[107]
+	mi := &file_node_v1_node_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8922,7 +9160,7 @@ func (x *TemplateRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveRequest.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{107}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *TemplateRemoveRequest) GetKind() TemplateKind {
@@ -8948,7 +9186,7 @@ type TemplateRemoveResponse struct {
 
 func (x *TemplateRemoveResponse) Reset() {
 	*x = TemplateRemoveResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[108]
+	mi := &file_node_v1_node_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8960,7 +9198,7 @@ func (x *TemplateRemoveResponse) String() string {
 func (*TemplateRemoveResponse) ProtoMessage() {}
 
 func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[108]
+	mi := &file_node_v1_node_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8973,7 +9211,7 @@ func (x *TemplateRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplateRemoveResponse.ProtoReflect.Descriptor instead.
 func (*TemplateRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{108}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *TemplateRemoveResponse) GetRemoved() []*TemplateInfo {
@@ -8994,7 +9232,7 @@ type TemplatePushRequest struct {
 
 func (x *TemplatePushRequest) Reset() {
 	*x = TemplatePushRequest{}
-	mi := &file_node_v1_node_proto_msgTypes[109]
+	mi := &file_node_v1_node_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9006,7 +9244,7 @@ func (x *TemplatePushRequest) String() string {
 func (*TemplatePushRequest) ProtoMessage() {}
 
 func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[109]
+	mi := &file_node_v1_node_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9019,7 +9257,7 @@ func (x *TemplatePushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushRequest.ProtoReflect.Descriptor instead.
 func (*TemplatePushRequest) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{109}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *TemplatePushRequest) GetKind() TemplateKind {
@@ -9052,7 +9290,7 @@ type TemplatePushResponse struct {
 
 func (x *TemplatePushResponse) Reset() {
 	*x = TemplatePushResponse{}
-	mi := &file_node_v1_node_proto_msgTypes[110]
+	mi := &file_node_v1_node_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9064,7 +9302,7 @@ func (x *TemplatePushResponse) String() string {
 func (*TemplatePushResponse) ProtoMessage() {}
 
 func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[110]
+	mi := &file_node_v1_node_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9077,7 +9315,7 @@ func (x *TemplatePushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushResponse.ProtoReflect.Descriptor instead.
 func (*TemplatePushResponse) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{110}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *TemplatePushResponse) GetPushed() []*TemplatePushed {
@@ -9100,7 +9338,7 @@ type TemplatePushed struct {
 
 func (x *TemplatePushed) Reset() {
 	*x = TemplatePushed{}
-	mi := &file_node_v1_node_proto_msgTypes[111]
+	mi := &file_node_v1_node_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9112,7 +9350,7 @@ func (x *TemplatePushed) String() string {
 func (*TemplatePushed) ProtoMessage() {}
 
 func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
-	mi := &file_node_v1_node_proto_msgTypes[111]
+	mi := &file_node_v1_node_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9125,7 +9363,7 @@ func (x *TemplatePushed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TemplatePushed.ProtoReflect.Descriptor instead.
 func (*TemplatePushed) Descriptor() ([]byte, []int) {
-	return file_node_v1_node_proto_rawDescGZIP(), []int{111}
+	return file_node_v1_node_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *TemplatePushed) GetTemplate() *TemplateInfo {
@@ -9229,7 +9467,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04wish\x18L \x01(\tR\x04wish\x12\x14\n" +
 	"\x05place\x18M \x01(\tR\x05place\x12!\n" +
 	"\fsource_place\x18N \x01(\tR\vsourcePlace\x12\x16\n" +
-	"\x06prefix\x18O \x01(\tR\x06prefix\"\xa8\a\n" +
+	"\x06prefix\x18O \x01(\tR\x06prefix\"\xe8\a\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -9265,7 +9503,16 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04name\x18= \x01(\tR\x04name\x12\x14\n" +
 	"\x05place\x18? \x01(\tR\x05place\x12\x16\n" +
 	"\x06prefix\x18@ \x01(\tR\x06prefix\x12\x12\n" +
-	"\x04keep\x18A \x01(\rR\x04keep\"c\n" +
+	"\x04keep\x18A \x01(\rR\x04keep\x12>\n" +
+	"\frestore_from\x18B \x01(\v2\x1b.godwit.node.v1.RestoreFromR\vrestoreFrom\"u\n" +
+	"\vRestoreFrom\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
+	"\toperation\x18\x02 \x01(\tR\toperation\x12\x14\n" +
+	"\x05begun\x18\x03 \x01(\bR\x05begun\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\tR\x02id\">\n" +
+	"\x06Origin\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\"c\n" +
 	"\x05Ended\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -9295,7 +9542,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05place\x18\t \x01(\tR\x05place\"9\n" +
 	"\bSchedule\x12\x19\n" +
 	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
-	"\x04keep\x18\x02 \x01(\rR\x04keep\"\xe7\x03\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\"\x97\x04\n" +
 	"\vSnapshotRef\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1e\n" +
 	"\n" +
@@ -9321,7 +9568,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\tnew_bytes\x18\x0f \x01(\x04R\bnewBytes\x12\x1b\n" +
 	"\tram_bytes\x18\x10 \x01(\x04R\bramBytes\x12\x14\n" +
 	"\x05given\x18\x11 \x01(\bR\x05given\x12\x18\n" +
-	"\aguarded\x18\x12 \x01(\bR\aguarded\"\xc3\x01\n" +
+	"\aguarded\x18\x12 \x01(\bR\aguarded\x12.\n" +
+	"\x06origin\x18\x13 \x01(\v2\x16.godwit.node.v1.OriginR\x06origin\"\xed\x01\n" +
 	"\x04Owed\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +
@@ -9329,7 +9577,12 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x0fsince_unix_nano\x18\x04 \x01(\x03R\rsinceUnixNano\x12\x14\n" +
 	"\x05payer\x18\x05 \x01(\tR\x05payer\x12\x0e\n" +
 	"\x02by\x18\n" +
-	" \x01(\tR\x02by\"Z\n" +
+	" \x01(\tR\x02by\x12(\n" +
+	"\x04hold\x18\v \x01(\v2\x14.godwit.node.v1.HoldR\x04hold\"L\n" +
+	"\x04Hold\x12\"\n" +
+	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\"Z\n" +
 	"\n" +
 	"GetRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
@@ -9348,13 +9601,14 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04next\x18\x02 \x01(\tR\x04next\x12\x17\n" +
 	"\x04owes\x18\x03 \x01(\bH\x00R\x04owes\x88\x01\x01\x12\x16\n" +
 	"\x06unread\x18\x04 \x03(\tR\x06unreadB\a\n" +
-	"\x05_owes\"\x85\x01\n" +
+	"\x05_owes\"\xc5\x01\n" +
 	"\rEnsureRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x16\n" +
 	"\x06prefix\x18\x04 \x01(\tR\x06prefix\x12\x12\n" +
-	"\x04keep\x18\x05 \x01(\rR\x04keep\"v\n" +
+	"\x04keep\x18\x05 \x01(\rR\x04keep\x12>\n" +
+	"\frestore_from\x18\x06 \x01(\v2\x1b.godwit.node.v1.RestoreFromR\vrestoreFrom\"v\n" +
 	"\n" +
 	"OwnRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x12\n" +
@@ -9440,7 +9694,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x1b\n" +
-	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\xd5\x01\n" +
+	"\tlost_node\x18\x04 \x01(\tR\blostNode\"\x83\x02\n" +
 	"\rRemoveRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x10\n" +
@@ -9451,7 +9705,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	" \x01(\tR\blostNode\x12\x1e\n" +
 	"\n" +
 	"repository\x18\v \x01(\tR\n" +
-	"repository\"\x10\n" +
+	"repository\x12\x12\n" +
+	"\x04hold\x18\f \x03(\tR\x04hold\x12\x18\n" +
+	"\aversion\x18\r \x01(\x04R\aversion\"\x10\n" +
 	"\x0eRemoveResponse\"}\n" +
 	"\x0fScheduleRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x124\n" +
@@ -10123,7 +10379,7 @@ func file_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 113)
+var file_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 116)
 var file_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                      // 0: godwit.node.v1.Kind
 	(Phase)(0),                     // 1: godwit.node.v1.Phase
@@ -10133,128 +10389,131 @@ var file_node_v1_node_proto_goTypes = []any{
 	(*Owner)(nil),                  // 5: godwit.node.v1.Owner
 	(*Operation)(nil),              // 6: godwit.node.v1.Operation
 	(*Record)(nil),                 // 7: godwit.node.v1.Record
-	(*Ended)(nil),                  // 8: godwit.node.v1.Ended
-	(*Deletion)(nil),               // 9: godwit.node.v1.Deletion
-	(*Kept)(nil),                   // 10: godwit.node.v1.Kept
-	(*Schedule)(nil),               // 11: godwit.node.v1.Schedule
-	(*SnapshotRef)(nil),            // 12: godwit.node.v1.SnapshotRef
-	(*Owed)(nil),                   // 13: godwit.node.v1.Owed
-	(*GetRequest)(nil),             // 14: godwit.node.v1.GetRequest
-	(*ListRequest)(nil),            // 15: godwit.node.v1.ListRequest
-	(*ListResponse)(nil),           // 16: godwit.node.v1.ListResponse
-	(*EnsureRequest)(nil),          // 17: godwit.node.v1.EnsureRequest
-	(*OwnRequest)(nil),             // 18: godwit.node.v1.OwnRequest
-	(*OpenRequest)(nil),            // 19: godwit.node.v1.OpenRequest
-	(*AdvanceRequest)(nil),         // 20: godwit.node.v1.AdvanceRequest
-	(*RetryRequest)(nil),           // 21: godwit.node.v1.RetryRequest
-	(*PlaceRequest)(nil),           // 22: godwit.node.v1.PlaceRequest
-	(*CommitRequest)(nil),          // 23: godwit.node.v1.CommitRequest
-	(*FinishRequest)(nil),          // 24: godwit.node.v1.FinishRequest
-	(*DisownRequest)(nil),          // 25: godwit.node.v1.DisownRequest
-	(*ReclaimRequest)(nil),         // 26: godwit.node.v1.ReclaimRequest
-	(*RemoveRequest)(nil),          // 27: godwit.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 28: godwit.node.v1.RemoveResponse
-	(*ScheduleRequest)(nil),        // 29: godwit.node.v1.ScheduleRequest
-	(*DeleteRequest)(nil),          // 30: godwit.node.v1.DeleteRequest
-	(*TrimRequest)(nil),            // 31: godwit.node.v1.TrimRequest
-	(*PinRequest)(nil),             // 32: godwit.node.v1.PinRequest
-	(*NameRequest)(nil),            // 33: godwit.node.v1.NameRequest
-	(*OwedRequest)(nil),            // 34: godwit.node.v1.OwedRequest
-	(*OwedResponse)(nil),           // 35: godwit.node.v1.OwedResponse
-	(*ClearRequest)(nil),           // 36: godwit.node.v1.ClearRequest
-	(*ClearResponse)(nil),          // 37: godwit.node.v1.ClearResponse
-	(*OperationRequest)(nil),       // 38: godwit.node.v1.OperationRequest
-	(*OperationResponse)(nil),      // 39: godwit.node.v1.OperationResponse
-	(*ContainerImageRequest)(nil),  // 40: godwit.node.v1.ContainerImageRequest
-	(*ContainerImageResponse)(nil), // 41: godwit.node.v1.ContainerImageResponse
-	(*ExpectedRequest)(nil),        // 42: godwit.node.v1.ExpectedRequest
-	(*ExpectedResponse)(nil),       // 43: godwit.node.v1.ExpectedResponse
-	(*HistoryRequest)(nil),         // 44: godwit.node.v1.HistoryRequest
-	(*HistoryResponse)(nil),        // 45: godwit.node.v1.HistoryResponse
-	(*NodeEvent)(nil),              // 46: godwit.node.v1.NodeEvent
-	(*InfoRequest)(nil),            // 47: godwit.node.v1.InfoRequest
-	(*InfoResponse)(nil),           // 48: godwit.node.v1.InfoResponse
-	(*Check)(nil),                  // 49: godwit.node.v1.Check
-	(*VMInfo)(nil),                 // 50: godwit.node.v1.VMInfo
-	(*VMsRequest)(nil),             // 51: godwit.node.v1.VMsRequest
-	(*VMsResponse)(nil),            // 52: godwit.node.v1.VMsResponse
-	(*HibernateRequest)(nil),       // 53: godwit.node.v1.HibernateRequest
-	(*WakeRequest)(nil),            // 54: godwit.node.v1.WakeRequest
-	(*CheckpointRequest)(nil),      // 55: godwit.node.v1.CheckpointRequest
-	(*StatusRequest)(nil),          // 56: godwit.node.v1.StatusRequest
-	(*StatusResponse)(nil),         // 57: godwit.node.v1.StatusResponse
-	(*Transfer)(nil),               // 58: godwit.node.v1.Transfer
-	(*Figures)(nil),                // 59: godwit.node.v1.Figures
-	(*Pass)(nil),                   // 60: godwit.node.v1.Pass
-	(*ForgetRequest)(nil),          // 61: godwit.node.v1.ForgetRequest
-	(*ForgetResponse)(nil),         // 62: godwit.node.v1.ForgetResponse
-	(*SnapshotInfo)(nil),           // 63: godwit.node.v1.SnapshotInfo
-	(*SnapshotsRequest)(nil),       // 64: godwit.node.v1.SnapshotsRequest
-	(*SnapshotsResponse)(nil),      // 65: godwit.node.v1.SnapshotsResponse
-	(*InspectRequest)(nil),         // 66: godwit.node.v1.InspectRequest
-	(*InspectResponse)(nil),        // 67: godwit.node.v1.InspectResponse
-	(*VerifyRequest)(nil),          // 68: godwit.node.v1.VerifyRequest
-	(*VerifyResponse)(nil),         // 69: godwit.node.v1.VerifyResponse
-	(*BadPart)(nil),                // 70: godwit.node.v1.BadPart
-	(*DropRequest)(nil),            // 71: godwit.node.v1.DropRequest
-	(*DropResponse)(nil),           // 72: godwit.node.v1.DropResponse
-	(*PruneRequest)(nil),           // 73: godwit.node.v1.PruneRequest
-	(*PruneResponse)(nil),          // 74: godwit.node.v1.PruneResponse
-	(*Pruned)(nil),                 // 75: godwit.node.v1.Pruned
-	(*DiffRequest)(nil),            // 76: godwit.node.v1.DiffRequest
-	(*DiffResponse)(nil),           // 77: godwit.node.v1.DiffResponse
-	(*SpaceDiff)(nil),              // 78: godwit.node.v1.SpaceDiff
-	(*CopyRequest)(nil),            // 79: godwit.node.v1.CopyRequest
-	(*CopyResponse)(nil),           // 80: godwit.node.v1.CopyResponse
-	(*LogRequest)(nil),             // 81: godwit.node.v1.LogRequest
-	(*LogPlace)(nil),               // 82: godwit.node.v1.LogPlace
-	(*LogPart)(nil),                // 83: godwit.node.v1.LogPart
-	(*LogResponse)(nil),            // 84: godwit.node.v1.LogResponse
-	(*PeerRef)(nil),                // 85: godwit.node.v1.PeerRef
-	(*PeerState)(nil),              // 86: godwit.node.v1.PeerState
-	(*PeerCheckRequest)(nil),       // 87: godwit.node.v1.PeerCheckRequest
-	(*PeerCheckResponse)(nil),      // 88: godwit.node.v1.PeerCheckResponse
-	(*PeerPrepareRequest)(nil),     // 89: godwit.node.v1.PeerPrepareRequest
-	(*PeerPrepareResponse)(nil),    // 90: godwit.node.v1.PeerPrepareResponse
-	(*PeerRunResponse)(nil),        // 91: godwit.node.v1.PeerRunResponse
-	(*PeerSendRequest)(nil),        // 92: godwit.node.v1.PeerSendRequest
-	(*PeerCaptureRequest)(nil),     // 93: godwit.node.v1.PeerCaptureRequest
-	(*PeerTellRequest)(nil),        // 94: godwit.node.v1.PeerTellRequest
-	(*PeerAbortRequest)(nil),       // 95: godwit.node.v1.PeerAbortRequest
-	(*PeerRevertRequest)(nil),      // 96: godwit.node.v1.PeerRevertRequest
-	(*PeerReleaseRequest)(nil),     // 97: godwit.node.v1.PeerReleaseRequest
-	(*GoldenRequest)(nil),          // 98: godwit.node.v1.GoldenRequest
-	(*GoldenResponse)(nil),         // 99: godwit.node.v1.GoldenResponse
-	(*GoldenListRequest)(nil),      // 100: godwit.node.v1.GoldenListRequest
-	(*GoldenListResponse)(nil),     // 101: godwit.node.v1.GoldenListResponse
-	(*GoldenInfo)(nil),             // 102: godwit.node.v1.GoldenInfo
-	(*GoldenDropRequest)(nil),      // 103: godwit.node.v1.GoldenDropRequest
-	(*GoldenDropResponse)(nil),     // 104: godwit.node.v1.GoldenDropResponse
-	(*TemplateInfo)(nil),           // 105: godwit.node.v1.TemplateInfo
-	(*TemplatesRequest)(nil),       // 106: godwit.node.v1.TemplatesRequest
-	(*TemplatesResponse)(nil),      // 107: godwit.node.v1.TemplatesResponse
-	(*TemplateMakeRequest)(nil),    // 108: godwit.node.v1.TemplateMakeRequest
-	(*TemplateShape)(nil),          // 109: godwit.node.v1.TemplateShape
-	(*TemplateMakeResponse)(nil),   // 110: godwit.node.v1.TemplateMakeResponse
-	(*TemplateRemoveRequest)(nil),  // 111: godwit.node.v1.TemplateRemoveRequest
-	(*TemplateRemoveResponse)(nil), // 112: godwit.node.v1.TemplateRemoveResponse
-	(*TemplatePushRequest)(nil),    // 113: godwit.node.v1.TemplatePushRequest
-	(*TemplatePushResponse)(nil),   // 114: godwit.node.v1.TemplatePushResponse
-	(*TemplatePushed)(nil),         // 115: godwit.node.v1.TemplatePushed
-	nil,                            // 116: godwit.node.v1.GoldenRequest.AnnotationsEntry
-	(*v1.Stream)(nil),              // 117: godwit.machine.v1.Stream
-	(*v1.Ref)(nil),                 // 118: godwit.machine.v1.Ref
-	(*v1.QueryResponse)(nil),       // 119: godwit.machine.v1.QueryResponse
-	(*v1.OfferResponse)(nil),       // 120: godwit.machine.v1.OfferResponse
-	(*v1.SendRequest)(nil),         // 121: godwit.machine.v1.SendRequest
-	(*v1.CaptureRequest)(nil),      // 122: godwit.machine.v1.CaptureRequest
-	(*v1.TellRequest)(nil),         // 123: godwit.machine.v1.TellRequest
-	(*v1.SendResponse)(nil),        // 124: godwit.machine.v1.SendResponse
-	(*v1.CaptureResponse)(nil),     // 125: godwit.machine.v1.CaptureResponse
-	(*v1.VoteResponse)(nil),        // 126: godwit.machine.v1.VoteResponse
-	(*v1.AbortResponse)(nil),       // 127: godwit.machine.v1.AbortResponse
-	(*v1.RevertResponse)(nil),      // 128: godwit.machine.v1.RevertResponse
-	(*v1.TellResponse)(nil),        // 129: godwit.machine.v1.TellResponse
+	(*RestoreFrom)(nil),            // 8: godwit.node.v1.RestoreFrom
+	(*Origin)(nil),                 // 9: godwit.node.v1.Origin
+	(*Ended)(nil),                  // 10: godwit.node.v1.Ended
+	(*Deletion)(nil),               // 11: godwit.node.v1.Deletion
+	(*Kept)(nil),                   // 12: godwit.node.v1.Kept
+	(*Schedule)(nil),               // 13: godwit.node.v1.Schedule
+	(*SnapshotRef)(nil),            // 14: godwit.node.v1.SnapshotRef
+	(*Owed)(nil),                   // 15: godwit.node.v1.Owed
+	(*Hold)(nil),                   // 16: godwit.node.v1.Hold
+	(*GetRequest)(nil),             // 17: godwit.node.v1.GetRequest
+	(*ListRequest)(nil),            // 18: godwit.node.v1.ListRequest
+	(*ListResponse)(nil),           // 19: godwit.node.v1.ListResponse
+	(*EnsureRequest)(nil),          // 20: godwit.node.v1.EnsureRequest
+	(*OwnRequest)(nil),             // 21: godwit.node.v1.OwnRequest
+	(*OpenRequest)(nil),            // 22: godwit.node.v1.OpenRequest
+	(*AdvanceRequest)(nil),         // 23: godwit.node.v1.AdvanceRequest
+	(*RetryRequest)(nil),           // 24: godwit.node.v1.RetryRequest
+	(*PlaceRequest)(nil),           // 25: godwit.node.v1.PlaceRequest
+	(*CommitRequest)(nil),          // 26: godwit.node.v1.CommitRequest
+	(*FinishRequest)(nil),          // 27: godwit.node.v1.FinishRequest
+	(*DisownRequest)(nil),          // 28: godwit.node.v1.DisownRequest
+	(*ReclaimRequest)(nil),         // 29: godwit.node.v1.ReclaimRequest
+	(*RemoveRequest)(nil),          // 30: godwit.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 31: godwit.node.v1.RemoveResponse
+	(*ScheduleRequest)(nil),        // 32: godwit.node.v1.ScheduleRequest
+	(*DeleteRequest)(nil),          // 33: godwit.node.v1.DeleteRequest
+	(*TrimRequest)(nil),            // 34: godwit.node.v1.TrimRequest
+	(*PinRequest)(nil),             // 35: godwit.node.v1.PinRequest
+	(*NameRequest)(nil),            // 36: godwit.node.v1.NameRequest
+	(*OwedRequest)(nil),            // 37: godwit.node.v1.OwedRequest
+	(*OwedResponse)(nil),           // 38: godwit.node.v1.OwedResponse
+	(*ClearRequest)(nil),           // 39: godwit.node.v1.ClearRequest
+	(*ClearResponse)(nil),          // 40: godwit.node.v1.ClearResponse
+	(*OperationRequest)(nil),       // 41: godwit.node.v1.OperationRequest
+	(*OperationResponse)(nil),      // 42: godwit.node.v1.OperationResponse
+	(*ContainerImageRequest)(nil),  // 43: godwit.node.v1.ContainerImageRequest
+	(*ContainerImageResponse)(nil), // 44: godwit.node.v1.ContainerImageResponse
+	(*ExpectedRequest)(nil),        // 45: godwit.node.v1.ExpectedRequest
+	(*ExpectedResponse)(nil),       // 46: godwit.node.v1.ExpectedResponse
+	(*HistoryRequest)(nil),         // 47: godwit.node.v1.HistoryRequest
+	(*HistoryResponse)(nil),        // 48: godwit.node.v1.HistoryResponse
+	(*NodeEvent)(nil),              // 49: godwit.node.v1.NodeEvent
+	(*InfoRequest)(nil),            // 50: godwit.node.v1.InfoRequest
+	(*InfoResponse)(nil),           // 51: godwit.node.v1.InfoResponse
+	(*Check)(nil),                  // 52: godwit.node.v1.Check
+	(*VMInfo)(nil),                 // 53: godwit.node.v1.VMInfo
+	(*VMsRequest)(nil),             // 54: godwit.node.v1.VMsRequest
+	(*VMsResponse)(nil),            // 55: godwit.node.v1.VMsResponse
+	(*HibernateRequest)(nil),       // 56: godwit.node.v1.HibernateRequest
+	(*WakeRequest)(nil),            // 57: godwit.node.v1.WakeRequest
+	(*CheckpointRequest)(nil),      // 58: godwit.node.v1.CheckpointRequest
+	(*StatusRequest)(nil),          // 59: godwit.node.v1.StatusRequest
+	(*StatusResponse)(nil),         // 60: godwit.node.v1.StatusResponse
+	(*Transfer)(nil),               // 61: godwit.node.v1.Transfer
+	(*Figures)(nil),                // 62: godwit.node.v1.Figures
+	(*Pass)(nil),                   // 63: godwit.node.v1.Pass
+	(*ForgetRequest)(nil),          // 64: godwit.node.v1.ForgetRequest
+	(*ForgetResponse)(nil),         // 65: godwit.node.v1.ForgetResponse
+	(*SnapshotInfo)(nil),           // 66: godwit.node.v1.SnapshotInfo
+	(*SnapshotsRequest)(nil),       // 67: godwit.node.v1.SnapshotsRequest
+	(*SnapshotsResponse)(nil),      // 68: godwit.node.v1.SnapshotsResponse
+	(*InspectRequest)(nil),         // 69: godwit.node.v1.InspectRequest
+	(*InspectResponse)(nil),        // 70: godwit.node.v1.InspectResponse
+	(*VerifyRequest)(nil),          // 71: godwit.node.v1.VerifyRequest
+	(*VerifyResponse)(nil),         // 72: godwit.node.v1.VerifyResponse
+	(*BadPart)(nil),                // 73: godwit.node.v1.BadPart
+	(*DropRequest)(nil),            // 74: godwit.node.v1.DropRequest
+	(*DropResponse)(nil),           // 75: godwit.node.v1.DropResponse
+	(*PruneRequest)(nil),           // 76: godwit.node.v1.PruneRequest
+	(*PruneResponse)(nil),          // 77: godwit.node.v1.PruneResponse
+	(*Pruned)(nil),                 // 78: godwit.node.v1.Pruned
+	(*DiffRequest)(nil),            // 79: godwit.node.v1.DiffRequest
+	(*DiffResponse)(nil),           // 80: godwit.node.v1.DiffResponse
+	(*SpaceDiff)(nil),              // 81: godwit.node.v1.SpaceDiff
+	(*CopyRequest)(nil),            // 82: godwit.node.v1.CopyRequest
+	(*CopyResponse)(nil),           // 83: godwit.node.v1.CopyResponse
+	(*LogRequest)(nil),             // 84: godwit.node.v1.LogRequest
+	(*LogPlace)(nil),               // 85: godwit.node.v1.LogPlace
+	(*LogPart)(nil),                // 86: godwit.node.v1.LogPart
+	(*LogResponse)(nil),            // 87: godwit.node.v1.LogResponse
+	(*PeerRef)(nil),                // 88: godwit.node.v1.PeerRef
+	(*PeerState)(nil),              // 89: godwit.node.v1.PeerState
+	(*PeerCheckRequest)(nil),       // 90: godwit.node.v1.PeerCheckRequest
+	(*PeerCheckResponse)(nil),      // 91: godwit.node.v1.PeerCheckResponse
+	(*PeerPrepareRequest)(nil),     // 92: godwit.node.v1.PeerPrepareRequest
+	(*PeerPrepareResponse)(nil),    // 93: godwit.node.v1.PeerPrepareResponse
+	(*PeerRunResponse)(nil),        // 94: godwit.node.v1.PeerRunResponse
+	(*PeerSendRequest)(nil),        // 95: godwit.node.v1.PeerSendRequest
+	(*PeerCaptureRequest)(nil),     // 96: godwit.node.v1.PeerCaptureRequest
+	(*PeerTellRequest)(nil),        // 97: godwit.node.v1.PeerTellRequest
+	(*PeerAbortRequest)(nil),       // 98: godwit.node.v1.PeerAbortRequest
+	(*PeerRevertRequest)(nil),      // 99: godwit.node.v1.PeerRevertRequest
+	(*PeerReleaseRequest)(nil),     // 100: godwit.node.v1.PeerReleaseRequest
+	(*GoldenRequest)(nil),          // 101: godwit.node.v1.GoldenRequest
+	(*GoldenResponse)(nil),         // 102: godwit.node.v1.GoldenResponse
+	(*GoldenListRequest)(nil),      // 103: godwit.node.v1.GoldenListRequest
+	(*GoldenListResponse)(nil),     // 104: godwit.node.v1.GoldenListResponse
+	(*GoldenInfo)(nil),             // 105: godwit.node.v1.GoldenInfo
+	(*GoldenDropRequest)(nil),      // 106: godwit.node.v1.GoldenDropRequest
+	(*GoldenDropResponse)(nil),     // 107: godwit.node.v1.GoldenDropResponse
+	(*TemplateInfo)(nil),           // 108: godwit.node.v1.TemplateInfo
+	(*TemplatesRequest)(nil),       // 109: godwit.node.v1.TemplatesRequest
+	(*TemplatesResponse)(nil),      // 110: godwit.node.v1.TemplatesResponse
+	(*TemplateMakeRequest)(nil),    // 111: godwit.node.v1.TemplateMakeRequest
+	(*TemplateShape)(nil),          // 112: godwit.node.v1.TemplateShape
+	(*TemplateMakeResponse)(nil),   // 113: godwit.node.v1.TemplateMakeResponse
+	(*TemplateRemoveRequest)(nil),  // 114: godwit.node.v1.TemplateRemoveRequest
+	(*TemplateRemoveResponse)(nil), // 115: godwit.node.v1.TemplateRemoveResponse
+	(*TemplatePushRequest)(nil),    // 116: godwit.node.v1.TemplatePushRequest
+	(*TemplatePushResponse)(nil),   // 117: godwit.node.v1.TemplatePushResponse
+	(*TemplatePushed)(nil),         // 118: godwit.node.v1.TemplatePushed
+	nil,                            // 119: godwit.node.v1.GoldenRequest.AnnotationsEntry
+	(*v1.Stream)(nil),              // 120: godwit.machine.v1.Stream
+	(*v1.Ref)(nil),                 // 121: godwit.machine.v1.Ref
+	(*v1.QueryResponse)(nil),       // 122: godwit.machine.v1.QueryResponse
+	(*v1.OfferResponse)(nil),       // 123: godwit.machine.v1.OfferResponse
+	(*v1.SendRequest)(nil),         // 124: godwit.machine.v1.SendRequest
+	(*v1.CaptureRequest)(nil),      // 125: godwit.machine.v1.CaptureRequest
+	(*v1.TellRequest)(nil),         // 126: godwit.machine.v1.TellRequest
+	(*v1.SendResponse)(nil),        // 127: godwit.machine.v1.SendResponse
+	(*v1.CaptureResponse)(nil),     // 128: godwit.machine.v1.CaptureResponse
+	(*v1.VoteResponse)(nil),        // 129: godwit.machine.v1.VoteResponse
+	(*v1.AbortResponse)(nil),       // 130: godwit.machine.v1.AbortResponse
+	(*v1.RevertResponse)(nil),      // 131: godwit.machine.v1.RevertResponse
+	(*v1.TellResponse)(nil),        // 132: godwit.machine.v1.TellResponse
 }
 var file_node_v1_node_proto_depIdxs = []int32{
 	0,   // 0: godwit.node.v1.Operation.kind:type_name -> godwit.node.v1.Kind
@@ -10263,247 +10522,254 @@ var file_node_v1_node_proto_depIdxs = []int32{
 	4,   // 3: godwit.node.v1.Record.vm:type_name -> godwit.node.v1.VM
 	5,   // 4: godwit.node.v1.Record.owner:type_name -> godwit.node.v1.Owner
 	6,   // 5: godwit.node.v1.Record.operation:type_name -> godwit.node.v1.Operation
-	12,  // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
-	11,  // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
-	10,  // 8: godwit.node.v1.Record.kept:type_name -> godwit.node.v1.Kept
-	9,   // 9: godwit.node.v1.Record.deletion:type_name -> godwit.node.v1.Deletion
-	8,   // 10: godwit.node.v1.Record.ended:type_name -> godwit.node.v1.Ended
-	4,   // 11: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
-	12,  // 12: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
-	4,   // 13: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
-	7,   // 14: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
-	4,   // 15: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 16: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 17: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 18: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
-	4,   // 19: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
-	1,   // 20: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
-	4,   // 21: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 22: godwit.node.v1.PlaceRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 23: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
-	5,   // 24: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
-	4,   // 25: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
-	1,   // 26: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
-	4,   // 27: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 28: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 29: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 30: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
-	11,  // 31: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
-	4,   // 32: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
-	9,   // 33: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
-	4,   // 34: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 35: godwit.node.v1.PinRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 36: godwit.node.v1.NameRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 37: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
-	13,  // 38: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
-	4,   // 39: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 40: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
-	4,   // 41: godwit.node.v1.ExpectedRequest.vm:type_name -> godwit.node.v1.VM
-	117, // 42: godwit.node.v1.ExpectedResponse.stream:type_name -> godwit.machine.v1.Stream
-	46,  // 43: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
-	46,  // 44: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
-	46,  // 45: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
-	4,   // 46: godwit.node.v1.NodeEvent.vm:type_name -> godwit.node.v1.VM
-	49,  // 47: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
-	4,   // 48: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
-	5,   // 49: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
-	6,   // 50: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
-	9,   // 51: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
-	50,  // 52: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
-	4,   // 53: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 54: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 55: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
-	6,   // 56: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
-	59,  // 57: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
-	58,  // 58: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
-	60,  // 59: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
-	4,   // 60: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 61: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
-	4,   // 62: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
-	63,  // 63: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
-	70,  // 64: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
-	4,   // 65: godwit.node.v1.DropRequest.vm:type_name -> godwit.node.v1.VM
-	4,   // 66: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
-	75,  // 67: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
-	4,   // 68: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
-	78,  // 69: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
-	4,   // 70: godwit.node.v1.LogRequest.vm:type_name -> godwit.node.v1.VM
-	82,  // 71: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
-	83,  // 72: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
-	82,  // 73: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
-	4,   // 74: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
-	118, // 75: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
-	119, // 76: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
-	2,   // 77: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
-	4,   // 78: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
-	120, // 79: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 80: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
-	118, // 81: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
-	120, // 82: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
-	4,   // 83: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
-	121, // 84: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
-	4,   // 85: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
-	122, // 86: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
-	4,   // 87: godwit.node.v1.PeerTellRequest.vm:type_name -> godwit.node.v1.VM
-	123, // 88: godwit.node.v1.PeerTellRequest.tell:type_name -> godwit.machine.v1.TellRequest
-	4,   // 89: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
-	118, // 90: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 91: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
-	118, // 92: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
-	4,   // 93: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
-	118, // 94: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
-	116, // 95: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
-	102, // 96: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
-	102, // 97: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
-	3,   // 98: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
-	3,   // 99: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	105, // 100: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 101: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	98,  // 102: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
-	109, // 103: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
-	105, // 104: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 105: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	105, // 106: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
-	3,   // 107: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
-	115, // 108: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
-	105, // 109: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
-	14,  // 110: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
-	15,  // 111: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
-	17,  // 112: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
-	18,  // 113: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
-	19,  // 114: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
-	20,  // 115: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
-	23,  // 116: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
-	21,  // 117: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
-	22,  // 118: godwit.node.v1.Records.Place:input_type -> godwit.node.v1.PlaceRequest
-	24,  // 119: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
-	25,  // 120: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
-	29,  // 121: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	30,  // 122: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
-	26,  // 123: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
-	27,  // 124: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
-	31,  // 125: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
-	32,  // 126: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
-	33,  // 127: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
-	34,  // 128: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
-	36,  // 129: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
-	38,  // 130: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
-	47,  // 131: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
-	51,  // 132: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
-	53,  // 133: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	54,  // 134: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
-	56,  // 135: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
-	55,  // 136: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	29,  // 137: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
-	30,  // 138: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
-	14,  // 139: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
-	61,  // 140: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
-	64,  // 141: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
-	66,  // 142: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
-	68,  // 143: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
-	71,  // 144: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
-	32,  // 145: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
-	73,  // 146: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
-	76,  // 147: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
-	79,  // 148: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
-	98,  // 149: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
-	100, // 150: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
-	103, // 151: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
-	106, // 152: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
-	108, // 153: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
-	111, // 154: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
-	113, // 155: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
-	44,  // 156: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
-	42,  // 157: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
-	40,  // 158: godwit.node.v1.Node.ContainerImage:input_type -> godwit.node.v1.ContainerImageRequest
-	87,  // 159: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
-	89,  // 160: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
-	85,  // 161: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
-	85,  // 162: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
-	85,  // 163: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
-	85,  // 164: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
-	92,  // 165: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
-	93,  // 166: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
-	85,  // 167: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
-	95,  // 168: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
-	96,  // 169: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
-	97,  // 170: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
-	54,  // 171: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
-	53,  // 172: godwit.node.v1.Peer.Hibernate:input_type -> godwit.node.v1.HibernateRequest
-	55,  // 173: godwit.node.v1.Peer.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
-	94,  // 174: godwit.node.v1.Peer.Tell:input_type -> godwit.node.v1.PeerTellRequest
-	81,  // 175: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
-	7,   // 176: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
-	16,  // 177: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
-	7,   // 178: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
-	7,   // 179: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
-	7,   // 180: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
-	7,   // 181: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
-	7,   // 182: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
-	7,   // 183: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
-	7,   // 184: godwit.node.v1.Records.Place:output_type -> godwit.node.v1.Record
-	7,   // 185: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
-	7,   // 186: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
-	7,   // 187: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 188: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
-	7,   // 189: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
-	28,  // 190: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
-	7,   // 191: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
-	7,   // 192: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
-	7,   // 193: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
-	35,  // 194: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
-	37,  // 195: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
-	39,  // 196: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
-	48,  // 197: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
-	52,  // 198: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
-	57,  // 199: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	57,  // 200: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
-	57,  // 201: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
-	57,  // 202: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	7,   // 203: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
-	7,   // 204: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
-	7,   // 205: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
-	62,  // 206: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
-	65,  // 207: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
-	67,  // 208: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
-	69,  // 209: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
-	72,  // 210: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
-	7,   // 211: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
-	74,  // 212: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
-	77,  // 213: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
-	80,  // 214: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
-	99,  // 215: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
-	101, // 216: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
-	104, // 217: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
-	107, // 218: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
-	110, // 219: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
-	112, // 220: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
-	114, // 221: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
-	45,  // 222: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
-	43,  // 223: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
-	41,  // 224: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
-	88,  // 225: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
-	90,  // 226: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
-	91,  // 227: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
-	86,  // 228: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
-	86,  // 229: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
-	120, // 230: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
-	124, // 231: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
-	125, // 232: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
-	126, // 233: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
-	127, // 234: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
-	128, // 235: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
-	86,  // 236: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
-	57,  // 237: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
-	57,  // 238: godwit.node.v1.Peer.Hibernate:output_type -> godwit.node.v1.StatusResponse
-	57,  // 239: godwit.node.v1.Peer.Checkpoint:output_type -> godwit.node.v1.StatusResponse
-	129, // 240: godwit.node.v1.Peer.Tell:output_type -> godwit.machine.v1.TellResponse
-	84,  // 241: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
-	176, // [176:242] is the sub-list for method output_type
-	110, // [110:176] is the sub-list for method input_type
-	110, // [110:110] is the sub-list for extension type_name
-	110, // [110:110] is the sub-list for extension extendee
-	0,   // [0:110] is the sub-list for field type_name
+	14,  // 6: godwit.node.v1.Record.snapshots:type_name -> godwit.node.v1.SnapshotRef
+	13,  // 7: godwit.node.v1.Record.schedule:type_name -> godwit.node.v1.Schedule
+	12,  // 8: godwit.node.v1.Record.kept:type_name -> godwit.node.v1.Kept
+	11,  // 9: godwit.node.v1.Record.deletion:type_name -> godwit.node.v1.Deletion
+	10,  // 10: godwit.node.v1.Record.ended:type_name -> godwit.node.v1.Ended
+	8,   // 11: godwit.node.v1.Record.restore_from:type_name -> godwit.node.v1.RestoreFrom
+	4,   // 12: godwit.node.v1.RestoreFrom.vm:type_name -> godwit.node.v1.VM
+	4,   // 13: godwit.node.v1.Origin.vm:type_name -> godwit.node.v1.VM
+	9,   // 14: godwit.node.v1.SnapshotRef.origin:type_name -> godwit.node.v1.Origin
+	4,   // 15: godwit.node.v1.Owed.vm:type_name -> godwit.node.v1.VM
+	14,  // 16: godwit.node.v1.Owed.snapshot:type_name -> godwit.node.v1.SnapshotRef
+	16,  // 17: godwit.node.v1.Owed.hold:type_name -> godwit.node.v1.Hold
+	4,   // 18: godwit.node.v1.Hold.vm:type_name -> godwit.node.v1.VM
+	4,   // 19: godwit.node.v1.GetRequest.vm:type_name -> godwit.node.v1.VM
+	7,   // 20: godwit.node.v1.ListResponse.records:type_name -> godwit.node.v1.Record
+	4,   // 21: godwit.node.v1.EnsureRequest.vm:type_name -> godwit.node.v1.VM
+	8,   // 22: godwit.node.v1.EnsureRequest.restore_from:type_name -> godwit.node.v1.RestoreFrom
+	4,   // 23: godwit.node.v1.OwnRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 24: godwit.node.v1.OpenRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 25: godwit.node.v1.OpenRequest.operation:type_name -> godwit.node.v1.Operation
+	4,   // 26: godwit.node.v1.AdvanceRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 27: godwit.node.v1.AdvanceRequest.phase:type_name -> godwit.node.v1.Phase
+	4,   // 28: godwit.node.v1.RetryRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 29: godwit.node.v1.PlaceRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 30: godwit.node.v1.CommitRequest.vm:type_name -> godwit.node.v1.VM
+	5,   // 31: godwit.node.v1.CommitRequest.owner:type_name -> godwit.node.v1.Owner
+	4,   // 32: godwit.node.v1.FinishRequest.vm:type_name -> godwit.node.v1.VM
+	1,   // 33: godwit.node.v1.FinishRequest.phase:type_name -> godwit.node.v1.Phase
+	4,   // 34: godwit.node.v1.DisownRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 35: godwit.node.v1.ReclaimRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 36: godwit.node.v1.RemoveRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 37: godwit.node.v1.ScheduleRequest.vm:type_name -> godwit.node.v1.VM
+	13,  // 38: godwit.node.v1.ScheduleRequest.schedule:type_name -> godwit.node.v1.Schedule
+	4,   // 39: godwit.node.v1.DeleteRequest.vm:type_name -> godwit.node.v1.VM
+	11,  // 40: godwit.node.v1.DeleteRequest.deletion:type_name -> godwit.node.v1.Deletion
+	4,   // 41: godwit.node.v1.TrimRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 42: godwit.node.v1.PinRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 43: godwit.node.v1.NameRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 44: godwit.node.v1.OwedRequest.vm:type_name -> godwit.node.v1.VM
+	15,  // 45: godwit.node.v1.OwedResponse.owed:type_name -> godwit.node.v1.Owed
+	4,   // 46: godwit.node.v1.ClearRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 47: godwit.node.v1.OperationResponse.operation:type_name -> godwit.node.v1.Operation
+	4,   // 48: godwit.node.v1.ExpectedRequest.vm:type_name -> godwit.node.v1.VM
+	120, // 49: godwit.node.v1.ExpectedResponse.stream:type_name -> godwit.machine.v1.Stream
+	49,  // 50: godwit.node.v1.HistoryResponse.events:type_name -> godwit.node.v1.NodeEvent
+	49,  // 51: godwit.node.v1.HistoryResponse.oldest:type_name -> godwit.node.v1.NodeEvent
+	49,  // 52: godwit.node.v1.HistoryResponse.last:type_name -> godwit.node.v1.NodeEvent
+	4,   // 53: godwit.node.v1.NodeEvent.vm:type_name -> godwit.node.v1.VM
+	52,  // 54: godwit.node.v1.InfoResponse.checks:type_name -> godwit.node.v1.Check
+	4,   // 55: godwit.node.v1.VMInfo.vm:type_name -> godwit.node.v1.VM
+	5,   // 56: godwit.node.v1.VMInfo.owner:type_name -> godwit.node.v1.Owner
+	6,   // 57: godwit.node.v1.VMInfo.operation:type_name -> godwit.node.v1.Operation
+	11,  // 58: godwit.node.v1.VMInfo.deletion:type_name -> godwit.node.v1.Deletion
+	53,  // 59: godwit.node.v1.VMsResponse.vms:type_name -> godwit.node.v1.VMInfo
+	4,   // 60: godwit.node.v1.HibernateRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 61: godwit.node.v1.WakeRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 62: godwit.node.v1.CheckpointRequest.vm:type_name -> godwit.node.v1.VM
+	6,   // 63: godwit.node.v1.StatusResponse.operation:type_name -> godwit.node.v1.Operation
+	62,  // 64: godwit.node.v1.StatusResponse.figures:type_name -> godwit.node.v1.Figures
+	61,  // 65: godwit.node.v1.StatusResponse.transfer:type_name -> godwit.node.v1.Transfer
+	63,  // 66: godwit.node.v1.Figures.passes:type_name -> godwit.node.v1.Pass
+	4,   // 67: godwit.node.v1.ForgetRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 68: godwit.node.v1.SnapshotInfo.vm:type_name -> godwit.node.v1.VM
+	4,   // 69: godwit.node.v1.SnapshotsRequest.vm:type_name -> godwit.node.v1.VM
+	66,  // 70: godwit.node.v1.SnapshotsResponse.snapshots:type_name -> godwit.node.v1.SnapshotInfo
+	73,  // 71: godwit.node.v1.VerifyResponse.bad:type_name -> godwit.node.v1.BadPart
+	4,   // 72: godwit.node.v1.DropRequest.vm:type_name -> godwit.node.v1.VM
+	4,   // 73: godwit.node.v1.PruneRequest.vm:type_name -> godwit.node.v1.VM
+	78,  // 74: godwit.node.v1.PruneResponse.pruned:type_name -> godwit.node.v1.Pruned
+	4,   // 75: godwit.node.v1.Pruned.vm:type_name -> godwit.node.v1.VM
+	81,  // 76: godwit.node.v1.DiffResponse.spaces:type_name -> godwit.node.v1.SpaceDiff
+	4,   // 77: godwit.node.v1.LogRequest.vm:type_name -> godwit.node.v1.VM
+	85,  // 78: godwit.node.v1.LogRequest.from:type_name -> godwit.node.v1.LogPlace
+	86,  // 79: godwit.node.v1.LogResponse.parts:type_name -> godwit.node.v1.LogPart
+	85,  // 80: godwit.node.v1.LogResponse.next:type_name -> godwit.node.v1.LogPlace
+	4,   // 81: godwit.node.v1.PeerRef.vm:type_name -> godwit.node.v1.VM
+	121, // 82: godwit.node.v1.PeerRef.ref:type_name -> godwit.machine.v1.Ref
+	122, // 83: godwit.node.v1.PeerState.machine:type_name -> godwit.machine.v1.QueryResponse
+	2,   // 84: godwit.node.v1.PeerState.container:type_name -> godwit.node.v1.Presence
+	4,   // 85: godwit.node.v1.PeerCheckRequest.vm:type_name -> godwit.node.v1.VM
+	123, // 86: godwit.node.v1.PeerCheckRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 87: godwit.node.v1.PeerPrepareRequest.vm:type_name -> godwit.node.v1.VM
+	121, // 88: godwit.node.v1.PeerPrepareRequest.ref:type_name -> godwit.machine.v1.Ref
+	123, // 89: godwit.node.v1.PeerPrepareRequest.offer:type_name -> godwit.machine.v1.OfferResponse
+	4,   // 90: godwit.node.v1.PeerSendRequest.vm:type_name -> godwit.node.v1.VM
+	124, // 91: godwit.node.v1.PeerSendRequest.send:type_name -> godwit.machine.v1.SendRequest
+	4,   // 92: godwit.node.v1.PeerCaptureRequest.vm:type_name -> godwit.node.v1.VM
+	125, // 93: godwit.node.v1.PeerCaptureRequest.capture:type_name -> godwit.machine.v1.CaptureRequest
+	4,   // 94: godwit.node.v1.PeerTellRequest.vm:type_name -> godwit.node.v1.VM
+	126, // 95: godwit.node.v1.PeerTellRequest.tell:type_name -> godwit.machine.v1.TellRequest
+	4,   // 96: godwit.node.v1.PeerAbortRequest.vm:type_name -> godwit.node.v1.VM
+	121, // 97: godwit.node.v1.PeerAbortRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 98: godwit.node.v1.PeerRevertRequest.vm:type_name -> godwit.node.v1.VM
+	121, // 99: godwit.node.v1.PeerRevertRequest.ref:type_name -> godwit.machine.v1.Ref
+	4,   // 100: godwit.node.v1.PeerReleaseRequest.vm:type_name -> godwit.node.v1.VM
+	121, // 101: godwit.node.v1.PeerReleaseRequest.ref:type_name -> godwit.machine.v1.Ref
+	119, // 102: godwit.node.v1.GoldenRequest.annotations:type_name -> godwit.node.v1.GoldenRequest.AnnotationsEntry
+	105, // 103: godwit.node.v1.GoldenListResponse.golden:type_name -> godwit.node.v1.GoldenInfo
+	105, // 104: godwit.node.v1.GoldenDropResponse.dropped:type_name -> godwit.node.v1.GoldenInfo
+	3,   // 105: godwit.node.v1.TemplateInfo.kind:type_name -> godwit.node.v1.TemplateKind
+	3,   // 106: godwit.node.v1.TemplatesRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	108, // 107: godwit.node.v1.TemplatesResponse.templates:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 108: godwit.node.v1.TemplateMakeRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	101, // 109: godwit.node.v1.TemplateMakeRequest.image:type_name -> godwit.node.v1.GoldenRequest
+	112, // 110: godwit.node.v1.TemplateMakeRequest.boot:type_name -> godwit.node.v1.TemplateShape
+	108, // 111: godwit.node.v1.TemplateMakeResponse.template:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 112: godwit.node.v1.TemplateRemoveRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	108, // 113: godwit.node.v1.TemplateRemoveResponse.removed:type_name -> godwit.node.v1.TemplateInfo
+	3,   // 114: godwit.node.v1.TemplatePushRequest.kind:type_name -> godwit.node.v1.TemplateKind
+	118, // 115: godwit.node.v1.TemplatePushResponse.pushed:type_name -> godwit.node.v1.TemplatePushed
+	108, // 116: godwit.node.v1.TemplatePushed.template:type_name -> godwit.node.v1.TemplateInfo
+	17,  // 117: godwit.node.v1.Records.Get:input_type -> godwit.node.v1.GetRequest
+	18,  // 118: godwit.node.v1.Records.List:input_type -> godwit.node.v1.ListRequest
+	20,  // 119: godwit.node.v1.Records.Ensure:input_type -> godwit.node.v1.EnsureRequest
+	21,  // 120: godwit.node.v1.Records.Own:input_type -> godwit.node.v1.OwnRequest
+	22,  // 121: godwit.node.v1.Records.Open:input_type -> godwit.node.v1.OpenRequest
+	23,  // 122: godwit.node.v1.Records.Advance:input_type -> godwit.node.v1.AdvanceRequest
+	26,  // 123: godwit.node.v1.Records.Commit:input_type -> godwit.node.v1.CommitRequest
+	24,  // 124: godwit.node.v1.Records.Retry:input_type -> godwit.node.v1.RetryRequest
+	25,  // 125: godwit.node.v1.Records.Place:input_type -> godwit.node.v1.PlaceRequest
+	27,  // 126: godwit.node.v1.Records.Finish:input_type -> godwit.node.v1.FinishRequest
+	28,  // 127: godwit.node.v1.Records.Disown:input_type -> godwit.node.v1.DisownRequest
+	32,  // 128: godwit.node.v1.Records.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	33,  // 129: godwit.node.v1.Records.Delete:input_type -> godwit.node.v1.DeleteRequest
+	29,  // 130: godwit.node.v1.Records.Reclaim:input_type -> godwit.node.v1.ReclaimRequest
+	30,  // 131: godwit.node.v1.Records.Remove:input_type -> godwit.node.v1.RemoveRequest
+	34,  // 132: godwit.node.v1.Records.Trim:input_type -> godwit.node.v1.TrimRequest
+	35,  // 133: godwit.node.v1.Records.Pin:input_type -> godwit.node.v1.PinRequest
+	36,  // 134: godwit.node.v1.Records.Name:input_type -> godwit.node.v1.NameRequest
+	37,  // 135: godwit.node.v1.Records.Owed:input_type -> godwit.node.v1.OwedRequest
+	39,  // 136: godwit.node.v1.Records.Clear:input_type -> godwit.node.v1.ClearRequest
+	41,  // 137: godwit.node.v1.Records.Operation:input_type -> godwit.node.v1.OperationRequest
+	50,  // 138: godwit.node.v1.Node.Info:input_type -> godwit.node.v1.InfoRequest
+	54,  // 139: godwit.node.v1.Node.VMs:input_type -> godwit.node.v1.VMsRequest
+	56,  // 140: godwit.node.v1.Node.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	57,  // 141: godwit.node.v1.Node.Wake:input_type -> godwit.node.v1.WakeRequest
+	59,  // 142: godwit.node.v1.Node.Status:input_type -> godwit.node.v1.StatusRequest
+	58,  // 143: godwit.node.v1.Node.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	32,  // 144: godwit.node.v1.Node.Schedule:input_type -> godwit.node.v1.ScheduleRequest
+	33,  // 145: godwit.node.v1.Node.Delete:input_type -> godwit.node.v1.DeleteRequest
+	17,  // 146: godwit.node.v1.Node.Recorded:input_type -> godwit.node.v1.GetRequest
+	64,  // 147: godwit.node.v1.Node.Forget:input_type -> godwit.node.v1.ForgetRequest
+	67,  // 148: godwit.node.v1.Node.Snapshots:input_type -> godwit.node.v1.SnapshotsRequest
+	69,  // 149: godwit.node.v1.Node.Inspect:input_type -> godwit.node.v1.InspectRequest
+	71,  // 150: godwit.node.v1.Node.Verify:input_type -> godwit.node.v1.VerifyRequest
+	74,  // 151: godwit.node.v1.Node.Drop:input_type -> godwit.node.v1.DropRequest
+	35,  // 152: godwit.node.v1.Node.Pin:input_type -> godwit.node.v1.PinRequest
+	76,  // 153: godwit.node.v1.Node.Prune:input_type -> godwit.node.v1.PruneRequest
+	79,  // 154: godwit.node.v1.Node.Diff:input_type -> godwit.node.v1.DiffRequest
+	82,  // 155: godwit.node.v1.Node.Copy:input_type -> godwit.node.v1.CopyRequest
+	101, // 156: godwit.node.v1.Node.Golden:input_type -> godwit.node.v1.GoldenRequest
+	103, // 157: godwit.node.v1.Node.GoldenList:input_type -> godwit.node.v1.GoldenListRequest
+	106, // 158: godwit.node.v1.Node.GoldenDrop:input_type -> godwit.node.v1.GoldenDropRequest
+	109, // 159: godwit.node.v1.Node.Templates:input_type -> godwit.node.v1.TemplatesRequest
+	111, // 160: godwit.node.v1.Node.TemplateMake:input_type -> godwit.node.v1.TemplateMakeRequest
+	114, // 161: godwit.node.v1.Node.TemplateRemove:input_type -> godwit.node.v1.TemplateRemoveRequest
+	116, // 162: godwit.node.v1.Node.TemplatePush:input_type -> godwit.node.v1.TemplatePushRequest
+	47,  // 163: godwit.node.v1.Node.History:input_type -> godwit.node.v1.HistoryRequest
+	45,  // 164: godwit.node.v1.Node.Expected:input_type -> godwit.node.v1.ExpectedRequest
+	43,  // 165: godwit.node.v1.Node.ContainerImage:input_type -> godwit.node.v1.ContainerImageRequest
+	90,  // 166: godwit.node.v1.Peer.Check:input_type -> godwit.node.v1.PeerCheckRequest
+	92,  // 167: godwit.node.v1.Peer.Prepare:input_type -> godwit.node.v1.PeerPrepareRequest
+	88,  // 168: godwit.node.v1.Peer.Run:input_type -> godwit.node.v1.PeerRef
+	88,  // 169: godwit.node.v1.Peer.Discard:input_type -> godwit.node.v1.PeerRef
+	88,  // 170: godwit.node.v1.Peer.Query:input_type -> godwit.node.v1.PeerRef
+	88,  // 171: godwit.node.v1.Peer.Offer:input_type -> godwit.node.v1.PeerRef
+	95,  // 172: godwit.node.v1.Peer.Send:input_type -> godwit.node.v1.PeerSendRequest
+	96,  // 173: godwit.node.v1.Peer.Capture:input_type -> godwit.node.v1.PeerCaptureRequest
+	88,  // 174: godwit.node.v1.Peer.Vote:input_type -> godwit.node.v1.PeerRef
+	98,  // 175: godwit.node.v1.Peer.Abort:input_type -> godwit.node.v1.PeerAbortRequest
+	99,  // 176: godwit.node.v1.Peer.Revert:input_type -> godwit.node.v1.PeerRevertRequest
+	100, // 177: godwit.node.v1.Peer.Release:input_type -> godwit.node.v1.PeerReleaseRequest
+	57,  // 178: godwit.node.v1.Peer.Wake:input_type -> godwit.node.v1.WakeRequest
+	56,  // 179: godwit.node.v1.Peer.Hibernate:input_type -> godwit.node.v1.HibernateRequest
+	58,  // 180: godwit.node.v1.Peer.Checkpoint:input_type -> godwit.node.v1.CheckpointRequest
+	97,  // 181: godwit.node.v1.Peer.Tell:input_type -> godwit.node.v1.PeerTellRequest
+	84,  // 182: godwit.node.v1.Peer.Log:input_type -> godwit.node.v1.LogRequest
+	7,   // 183: godwit.node.v1.Records.Get:output_type -> godwit.node.v1.Record
+	19,  // 184: godwit.node.v1.Records.List:output_type -> godwit.node.v1.ListResponse
+	7,   // 185: godwit.node.v1.Records.Ensure:output_type -> godwit.node.v1.Record
+	7,   // 186: godwit.node.v1.Records.Own:output_type -> godwit.node.v1.Record
+	7,   // 187: godwit.node.v1.Records.Open:output_type -> godwit.node.v1.Record
+	7,   // 188: godwit.node.v1.Records.Advance:output_type -> godwit.node.v1.Record
+	7,   // 189: godwit.node.v1.Records.Commit:output_type -> godwit.node.v1.Record
+	7,   // 190: godwit.node.v1.Records.Retry:output_type -> godwit.node.v1.Record
+	7,   // 191: godwit.node.v1.Records.Place:output_type -> godwit.node.v1.Record
+	7,   // 192: godwit.node.v1.Records.Finish:output_type -> godwit.node.v1.Record
+	7,   // 193: godwit.node.v1.Records.Disown:output_type -> godwit.node.v1.Record
+	7,   // 194: godwit.node.v1.Records.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 195: godwit.node.v1.Records.Delete:output_type -> godwit.node.v1.Record
+	7,   // 196: godwit.node.v1.Records.Reclaim:output_type -> godwit.node.v1.Record
+	31,  // 197: godwit.node.v1.Records.Remove:output_type -> godwit.node.v1.RemoveResponse
+	7,   // 198: godwit.node.v1.Records.Trim:output_type -> godwit.node.v1.Record
+	7,   // 199: godwit.node.v1.Records.Pin:output_type -> godwit.node.v1.Record
+	7,   // 200: godwit.node.v1.Records.Name:output_type -> godwit.node.v1.Record
+	38,  // 201: godwit.node.v1.Records.Owed:output_type -> godwit.node.v1.OwedResponse
+	40,  // 202: godwit.node.v1.Records.Clear:output_type -> godwit.node.v1.ClearResponse
+	42,  // 203: godwit.node.v1.Records.Operation:output_type -> godwit.node.v1.OperationResponse
+	51,  // 204: godwit.node.v1.Node.Info:output_type -> godwit.node.v1.InfoResponse
+	55,  // 205: godwit.node.v1.Node.VMs:output_type -> godwit.node.v1.VMsResponse
+	60,  // 206: godwit.node.v1.Node.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	60,  // 207: godwit.node.v1.Node.Wake:output_type -> godwit.node.v1.StatusResponse
+	60,  // 208: godwit.node.v1.Node.Status:output_type -> godwit.node.v1.StatusResponse
+	60,  // 209: godwit.node.v1.Node.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	7,   // 210: godwit.node.v1.Node.Schedule:output_type -> godwit.node.v1.Record
+	7,   // 211: godwit.node.v1.Node.Delete:output_type -> godwit.node.v1.Record
+	7,   // 212: godwit.node.v1.Node.Recorded:output_type -> godwit.node.v1.Record
+	65,  // 213: godwit.node.v1.Node.Forget:output_type -> godwit.node.v1.ForgetResponse
+	68,  // 214: godwit.node.v1.Node.Snapshots:output_type -> godwit.node.v1.SnapshotsResponse
+	70,  // 215: godwit.node.v1.Node.Inspect:output_type -> godwit.node.v1.InspectResponse
+	72,  // 216: godwit.node.v1.Node.Verify:output_type -> godwit.node.v1.VerifyResponse
+	75,  // 217: godwit.node.v1.Node.Drop:output_type -> godwit.node.v1.DropResponse
+	7,   // 218: godwit.node.v1.Node.Pin:output_type -> godwit.node.v1.Record
+	77,  // 219: godwit.node.v1.Node.Prune:output_type -> godwit.node.v1.PruneResponse
+	80,  // 220: godwit.node.v1.Node.Diff:output_type -> godwit.node.v1.DiffResponse
+	83,  // 221: godwit.node.v1.Node.Copy:output_type -> godwit.node.v1.CopyResponse
+	102, // 222: godwit.node.v1.Node.Golden:output_type -> godwit.node.v1.GoldenResponse
+	104, // 223: godwit.node.v1.Node.GoldenList:output_type -> godwit.node.v1.GoldenListResponse
+	107, // 224: godwit.node.v1.Node.GoldenDrop:output_type -> godwit.node.v1.GoldenDropResponse
+	110, // 225: godwit.node.v1.Node.Templates:output_type -> godwit.node.v1.TemplatesResponse
+	113, // 226: godwit.node.v1.Node.TemplateMake:output_type -> godwit.node.v1.TemplateMakeResponse
+	115, // 227: godwit.node.v1.Node.TemplateRemove:output_type -> godwit.node.v1.TemplateRemoveResponse
+	117, // 228: godwit.node.v1.Node.TemplatePush:output_type -> godwit.node.v1.TemplatePushResponse
+	48,  // 229: godwit.node.v1.Node.History:output_type -> godwit.node.v1.HistoryResponse
+	46,  // 230: godwit.node.v1.Node.Expected:output_type -> godwit.node.v1.ExpectedResponse
+	44,  // 231: godwit.node.v1.Node.ContainerImage:output_type -> godwit.node.v1.ContainerImageResponse
+	91,  // 232: godwit.node.v1.Peer.Check:output_type -> godwit.node.v1.PeerCheckResponse
+	93,  // 233: godwit.node.v1.Peer.Prepare:output_type -> godwit.node.v1.PeerPrepareResponse
+	94,  // 234: godwit.node.v1.Peer.Run:output_type -> godwit.node.v1.PeerRunResponse
+	89,  // 235: godwit.node.v1.Peer.Discard:output_type -> godwit.node.v1.PeerState
+	89,  // 236: godwit.node.v1.Peer.Query:output_type -> godwit.node.v1.PeerState
+	123, // 237: godwit.node.v1.Peer.Offer:output_type -> godwit.machine.v1.OfferResponse
+	127, // 238: godwit.node.v1.Peer.Send:output_type -> godwit.machine.v1.SendResponse
+	128, // 239: godwit.node.v1.Peer.Capture:output_type -> godwit.machine.v1.CaptureResponse
+	129, // 240: godwit.node.v1.Peer.Vote:output_type -> godwit.machine.v1.VoteResponse
+	130, // 241: godwit.node.v1.Peer.Abort:output_type -> godwit.machine.v1.AbortResponse
+	131, // 242: godwit.node.v1.Peer.Revert:output_type -> godwit.machine.v1.RevertResponse
+	89,  // 243: godwit.node.v1.Peer.Release:output_type -> godwit.node.v1.PeerState
+	60,  // 244: godwit.node.v1.Peer.Wake:output_type -> godwit.node.v1.StatusResponse
+	60,  // 245: godwit.node.v1.Peer.Hibernate:output_type -> godwit.node.v1.StatusResponse
+	60,  // 246: godwit.node.v1.Peer.Checkpoint:output_type -> godwit.node.v1.StatusResponse
+	132, // 247: godwit.node.v1.Peer.Tell:output_type -> godwit.machine.v1.TellResponse
+	87,  // 248: godwit.node.v1.Peer.Log:output_type -> godwit.node.v1.LogResponse
+	183, // [183:249] is the sub-list for method output_type
+	117, // [117:183] is the sub-list for method input_type
+	117, // [117:117] is the sub-list for extension type_name
+	117, // [117:117] is the sub-list for extension extendee
+	0,   // [0:117] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_node_proto_init() }
@@ -10511,17 +10777,17 @@ func file_node_v1_node_proto_init() {
 	if File_node_v1_node_proto != nil {
 		return
 	}
-	file_node_v1_node_proto_msgTypes[12].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[28].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[42].OneofWrappers = []any{}
-	file_node_v1_node_proto_msgTypes[77].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[15].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[31].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[45].OneofWrappers = []any{}
+	file_node_v1_node_proto_msgTypes[80].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_node_proto_rawDesc), len(file_node_v1_node_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   113,
+			NumMessages:   116,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

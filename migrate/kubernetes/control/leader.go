@@ -150,12 +150,12 @@ func (l *Leader) Recover(ctx context.Context, order operator.Order) error {
 }
 
 // GiveUp implements operator.Engine.
-func (l *Leader) GiveUp(ctx context.Context, rec *nodev1.Record) error {
+func (l *Leader) GiveUp(ctx context.Context, rec *nodev1.Record, hold []string) error {
 	orders, err := l.leads()
 	if err != nil {
 		return err
 	}
-	return orders.GiveUp(ctx, rec)
+	return orders.GiveUp(ctx, rec, hold)
 }
 
 // Tell implements operator.Engine.

@@ -16,6 +16,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/store"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -129,7 +130,11 @@ func (p *Pods) bound(ctx context.Context, uid, repository string,
 		if !decide.GivenPlace(repository, rec, owed) {
 			continue
 		}
-		if given = true; may(rec, owed) {
+		ok, err := p.mayOf(ctx, rec, owed, repository, may)
+		if err != nil {
+			return vm, false, err
+		}
+		if given = true; ok {
 			vm, _ = store.NameOf(&nodev1.VM{Namespace: o.Spec.VM.Namespace, Id: o.Spec.VM.ID})
 			return vm, true, nil
 		}
@@ -142,6 +147,36 @@ func (p *Pods) bound(ctx context.Context, uid, repository string,
 			errdefs.ErrPermissionDenied)
 	}
 	return vm, false, nil
+}
+
+// mayOf asks may of a record and of deletions, and of the VMs that have begun from what is held in a repository.
+func (p *Pods) mayOf(ctx context.Context, rec *nodev1.Record, owed []*nodev1.Owed, repository string,
+	may func(*nodev1.Record, []*nodev1.Owed) bool) (bool, error) {
+	if may(rec, owed) {
+		return true, nil
+	}
+	for _, o := range owed {
+		by := o.GetHold()
+		if by.GetVm() == nil || o.GetSnapshot().GetRepository() != repository {
+			continue
+		}
+		taker := &v1alpha1.VMRecord{}
+		there, err := p.View.Get(ctx, types.NamespacedName{Name: by.GetVm().GetId()}, taker)
+		if err != nil {
+			return false, unread(err)
+		}
+		if !there {
+			continue
+		}
+		rec, _, err := store.Record(taker)
+		if err != nil {
+			return false, err
+		}
+		if transition.Marked(o, rec) && may(rec, nil) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // classOf is the class whose Secret counts; nil: none does.

@@ -191,14 +191,14 @@ func restoreOf(order operator.Order, lost string) *nodev1.RecoverRequest {
 }
 
 // GiveUp implements operator.Engine.
-func (o Orders) GiveUp(ctx context.Context, rec *nodev1.Record) error {
+func (o Orders) GiveUp(ctx context.Context, rec *nodev1.Record, hold []string) error {
 	ctx, cancel := context.WithTimeout(ctx, orderBound)
 	defer cancel()
 	lost := decide.InHand(rec)
 	err := o.silent(lost)
 	if err == nil {
 		_, err = o.Records.Remove(ctx, &nodev1.RemoveRequest{Vm: rec.GetVm(), Uid: rec.GetUid(), Force: true,
-			DropSnapshots: true, LostNode: lost})
+			DropSnapshots: true, LostNode: lost, Hold: hold, Version: rec.GetVersion()})
 	}
 	if err != nil {
 		return fmt.Errorf("give VM %s up with the lost node %s: %w", rec.GetVm().GetId(), lost, err)

@@ -64,7 +64,7 @@ func (*beating) Node(name string) (*nodev1.NodeInfo, error) {
 // No VM is given up with a node that sends heartbeats.
 func TestGivesNothingUpAtANodeThatAnswers(t *testing.T) {
 	rec := &nodev1.Record{Owner: &nodev1.Owner{Node: "b"}}
-	if err := (Orders{Peers: &beating{}}).GiveUp(t.Context(), rec); !errors.Is(err, operator.ErrNodeAnswers) ||
+	if err := (Orders{Peers: &beating{}}).GiveUp(t.Context(), rec, nil); !errors.Is(err, operator.ErrNodeAnswers) ||
 		!errdefs.IsFailedPrecondition(err) {
 		t.Errorf("answered %v", err)
 	}

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // Do is what is done next.
@@ -40,6 +42,8 @@ const (
 	MakeVM          Do = "MakeVM"
 	UpdateVM        Do = "UpdateVM"
 	DeleteVM        Do = "DeleteVM"
+	TakeSnapshot    Do = "TakeSnapshot" // it is the VM's from then on: no other one begins from it
+	BeginVM         Do = "BeginVM"      // the snapshot owns the VM
 )
 
 // Action is what is done next, and why. What a Do needs of it is set.
@@ -63,7 +67,11 @@ type Action struct {
 	AddressesOf types.UID
 	Content     *v1alpha1.VMSnapshotContent
 	Digest      string                    // TrimSnapshot
+	Record      *nodev1.Record            // TrimSnapshot: that lists it
 	UIDs        []string                  // EnsureRecord: the record has the first that no other one has or had
+	From        *nodev1.RestoreFrom       // EnsureRecord: nil: the VM boots
+	Held        *nodev1.Owed              // TakeSnapshot, BeginVM, ReleaseSnapshot: as it was seen
+	Keep        bool                      // ReleaseSnapshot: it stays in the registry
 	Class       *v1alpha1.VMSnapshotClass // EnsureRecord: where the VM's snapshots go; nil: as its nodes are configured
 
 	// Waits is why nothing is done although something is wanted. Refused: nothing will be until somebody changes

@@ -38,7 +38,7 @@ func MayLogIn(node, repository string, rec *nodev1.Record, owed []*nodev1.Owed) 
 		return true
 	}
 	return slices.ContainsFunc(owed, func(o *nodev1.Owed) bool {
-		return GivenPlace(repository, nil, []*nodev1.Owed{o}) && record.Deleter(o) == node
+		return o.GetHold() == nil && GivenPlace(repository, nil, []*nodev1.Owed{o}) && record.Deleter(o) == node
 	})
 }
 

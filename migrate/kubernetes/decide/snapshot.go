@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -25,7 +26,12 @@ type Snapshot struct {
 	VM     *v1alpha1.VirtualMachine // that vmRef names; nil: there is none
 	Pod    *corev1.Pod              // that podRef names, or that the record names; nil: there is none
 	Record *nodev1.Record           // of the VM; nil: there is none
-	Named  *v1alpha1.VMSnapshotContent
+	// Held is the snapshot where the record of its VM was removed; nil: it is in none. Taker is the record of the VM that
+	// has begun from it, nil: it has none. TakerThere: that VM is there, or its record is.
+	Held       *nodev1.Owed
+	Taker      *nodev1.Record
+	TakerThere bool
+	Named      *v1alpha1.VMSnapshotContent
 	// Labelled are the work orders that have the snapshot's uid as a label.
 	Labelled []v1alpha1.VMSnapshotContent
 	Class    Class // that it names, where it has no work order yet
@@ -58,14 +64,27 @@ func (o Snapshot) Nodes() (all []string) {
 	return all
 }
 
-// listed is the snapshot of this object in the record; nil: it is in none.
+// listed is the snapshot of this object by the records; nil: they do not have it.
 func (o Snapshot) listed() *nodev1.SnapshotRef {
+	return cmp.Or(o.native(), o.Held.GetSnapshot())
+}
+
+// native is the snapshot in the record of the VM that it was taken of; nil: it is not there.
+func (o Snapshot) native() *nodev1.SnapshotRef {
 	for _, ref := range o.Record.GetSnapshots() {
-		if ref.GetOperation() == string(o.Object.UID) {
+		if ref.GetOperation() == string(o.Object.UID) && ref.GetOrigin() == nil {
 			return ref
 		}
 	}
 	return nil
+}
+
+// uid is that of the VM which the snapshot was taken of.
+func (o Snapshot) uid() string {
+	if o.native() == nil && o.Held != nil {
+		return o.Held.GetUid()
+	}
+	return o.Record.GetUid()
 }
 
 // capturing reports whether the records have an operation of this snapshot that is open.
@@ -128,7 +147,7 @@ func (o Snapshot) follow(c *v1alpha1.VMSnapshotContent) Action {
 	case meta.IsStatusConditionTrue(c.Status.Conditions, CondReady) && ref.GetDigest() != c.Status.Digest:
 		return wait(ReasonNotListed, fmt.Sprintf("the record lists snapshot %s, and node %s says %s", ref.GetDigest(),
 			c.Spec.Source.NodeName, c.Status.Digest))
-	case c.Spec.Repository != "" && ref.GetRepository() != c.Spec.Repository+"/"+o.Record.GetUid():
+	case c.Spec.Repository != "" && ref.GetRepository() != c.Spec.Repository+"/"+o.uid():
 		// as a node of an earlier release does, which reads no place in an order
 		return refuse(ReasonElsewhere, fmt.Sprintf("node %s has put it into %s, and not below %s: upgrade the node, and "+
 			"make another VMSnapshot", c.Spec.Source.NodeName, ref.GetRepository(), c.Spec.Repository))
@@ -201,11 +220,8 @@ func (o Snapshot) end(all []*v1alpha1.VMSnapshotContent) Action {
 		next.After = lookAgain
 		return next
 	}
-	if ref := o.listed(); ref != nil && o.Object.Spec.DeletionPolicy != v1alpha1.DeletionRetain {
-		if use := transition.InUse(o.Record, ref.GetDigest()); use != "" {
-			return wait(ReasonInUse, use)
-		}
-		return Action{Do: TrimSnapshot, Digest: ref.GetDigest()}
+	if next := o.giveUp(); next.Do != None || next.Waits != "" {
+		return next
 	}
 	for _, c := range all {
 		if slices.Contains(c.Finalizers, FinalizerSnapshot) {
@@ -216,6 +232,32 @@ func (o Snapshot) end(all []*v1alpha1.VMSnapshotContent) Action {
 		return Action{Do: DropFinalizer}
 	}
 	return Action{Do: None}
+}
+
+// giveUp has the records owe the snapshot. One that another VM has begun from is in the list of that VM, too.
+func (o Snapshot) giveUp() Action {
+	retain := o.Object.Spec.DeletionPolicy == v1alpha1.DeletionRetain
+	switch ref := o.native(); {
+	case ref != nil && retain:
+		return Action{Do: None}
+	case ref != nil:
+		if use := transition.InUse(o.Record, ref.GetDigest()); use != "" {
+			return wait(ReasonInUse, use)
+		}
+		return Action{Do: TrimSnapshot, Digest: ref.GetDigest(), Record: o.Record}
+	case o.Held == nil:
+		return Action{Do: None}
+	}
+	use, trim := o.users()
+	if use != "" {
+		next := wait(ReasonInUse, use)
+		next.After = lookAgain
+		return next
+	}
+	if trim {
+		return Action{Do: TrimSnapshot, Digest: o.Held.GetSnapshot().GetDigest(), Record: o.Taker}
+	}
+	return Action{Do: ReleaseSnapshot, Held: o.Held, Keep: retain}
 }
 
 // SnapshotStatus is what the status says. Ready is the record's word. Failed stays.

@@ -36,12 +36,14 @@ const (
 	DeleteContent  Do = "DeleteContent"
 	ReleaseContent Do = "ReleaseContent" // from its finalizer
 	TrimSnapshot   Do = "TrimSnapshot"   // it becomes a debt of the record
-	Promote        Do = "Promote"        // a pod: it may be captured
-	Demote         Do = "Demote"
-	Capture        Do = "Capture" // as the order says; one that has begun is followed
-	TellReady      Do = "TellReady"
-	TellFailed     Do = "TellFailed"
-	TellWorkload   Do = "TellWorkload" // that the snapshot is Ready, by a file in its containers
+	// ReleaseSnapshot ends that it stays, of one whose VM has no record any more.
+	ReleaseSnapshot Do = "ReleaseSnapshot"
+	Promote         Do = "Promote" // a pod: it may be captured
+	Demote          Do = "Demote"
+	Capture         Do = "Capture" // as the order says; one that has begun is followed
+	TellReady       Do = "TellReady"
+	TellFailed      Do = "TellFailed"
+	TellWorkload    Do = "TellWorkload" // that the snapshot is Ready, by a file in its containers
 )
 
 // The reasons of snapshots and of work orders.

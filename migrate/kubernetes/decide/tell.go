@@ -25,6 +25,8 @@ func (o Snapshot) tell() Action {
 	over := told != nil && (told.Status == metav1.ConditionTrue || told.Reason == string(ReasonVMRestored))
 	digest := o.listed().GetDigest()
 	switch {
+	case o.native() == nil: // its VM has ended: no workload is left to tell
+		return Action{Do: None}
 	case over || !o.Engine || !meta.IsStatusConditionTrue(said, CondReady):
 		return Action{Do: None}
 	case slices.Contains(rec.GetSpent(), digest):

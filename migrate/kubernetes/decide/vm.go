@@ -45,6 +45,7 @@ type VM struct {
 
 	Images   map[string]string // as in pods.Input; as they were written down while the VM ran
 	Class    Class             // of a VM without a record
+	From     *Snapshot         // that it is to begin from, of a VM that has not; nil: there is none
 	Running  map[string]string // images of the pod that the record names; empty: it does not tell all of them
 	Template string            // that the VM booted from, as it was written down while it ran; empty: not known
 	// Addresses of the VM, as they were written down while it ran; and how its next pod asks for them.
@@ -201,14 +202,21 @@ func (o VM) new() Action {
 			pod.Name))
 	}
 	switch Mode(o.Object) {
-	case v1alpha1.ModeHibernated:
-		return wait(ReasonNotHibernated, "it never ran, so that there is no state to keep")
 	case v1alpha1.ModeStopped:
 		return Action{Do: None}
+	case v1alpha1.ModeHibernated:
+		if o.Object.Spec.RestoreFrom == nil {
+			return wait(ReasonNotHibernated, "it never ran, so that there is no state to keep")
+		}
 	}
 	if o.Object.Spec.RestoreFrom != nil {
-		return refuse(ReasonEngineMissing, "restoreFrom: this operator cannot begin from a snapshot yet")
+		return o.begins()
 	}
+	return o.ensure()
+}
+
+// ensure makes the record of a VM.
+func (o VM) ensure() Action {
 	if next := o.Class.Waits(); next.Waits != "" {
 		return next
 	}
@@ -271,6 +279,9 @@ func (o VM) free() Action {
 	vm, rec := o.Object, o.Record
 	if record.IsLost(rec) {
 		return refuse(ReasonLost, record.LostText(rec)+". These are commands of its nodes")
+	}
+	if next := o.neverBoots(); next.Do != None || next.Waits != "" {
+		return next
 	}
 	own, others := o.own()
 	if pod := alive(others); pod != nil {

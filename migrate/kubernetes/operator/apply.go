@@ -97,9 +97,13 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 	case decide.AddFinalizer, decide.DropFinalizer, decide.SetMode:
 		return b.change(ctx, vm, next.Do)
 	case decide.EnsureRecord:
-		return b.records.ensure(ctx, id, next.UIDs, next.Class)
+		return b.records.ensure(ctx, id, next)
+	case decide.TakeSnapshot:
+		return b.records.take(ctx, o.Record, next.Held)
+	case decide.BeginVM:
+		return b.begin(ctx, o.Record, next.Held)
 	case decide.RemoveRecord:
-		return b.records.remove(ctx, id, o.Record.GetUid())
+		return b.remove(ctx, o.Record)
 	case decide.MakePod:
 		return b.makePod(ctx, next.Pod)
 	case decide.NoteRun:
@@ -157,7 +161,11 @@ func (b base) order(ctx context.Context, o decide.VM, next decide.Action) error 
 	case decide.OrderReclaim:
 		return b.engine.Recover(ctx, Order{Record: o.Record, FromSource: true})
 	case decide.OrderGiveUp:
-		return b.engine.GiveUp(ctx, o.Record)
+		hold, err := b.held(ctx, o.Record)
+		if err != nil {
+			return err
+		}
+		return b.engine.GiveUp(ctx, o.Record, hold)
 	}
 	return b.engine.Abort(ctx, o.Record.GetVm(), next.Operation)
 }

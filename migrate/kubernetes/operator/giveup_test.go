@@ -21,7 +21,7 @@ type keeps struct {
 	err error
 }
 
-func (k keeps) GiveUp(context.Context, *nodev1.Record) error { return k.err }
+func (k keeps) GiveUp(context.Context, *nodev1.Record, []string) error { return k.err }
 
 // A deleted VM that sleeps, and whose node is up and has still to clean up, waits without a word: no one has called
 // the node lost. With a taint, or for another reason, that is an error with an event.

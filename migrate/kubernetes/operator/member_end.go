@@ -57,7 +57,7 @@ func (b base) endMember(ctx context.Context, cached *v1alpha1.VMRecord) error {
 	if err != nil || decide.NextMemberEnd(end).Do != decide.RemoveRecord {
 		return err
 	}
-	if err := b.records.remove(ctx, o.Name, rec.GetUid()); err != nil {
+	if err := b.remove(ctx, rec); err != nil {
 		return err
 	}
 	b.events.Eventf(cached, nil, corev1.EventTypeNormal, "MemberGone", "Remove",

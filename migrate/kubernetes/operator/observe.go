@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/authority"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
@@ -110,6 +111,9 @@ func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 		if err != nil {
 			return err
 		}
+	}
+	if err := v.beginsFrom(ctx, o); err != nil {
+		return err
 	}
 	if o.Orders, err = v.Orders(ctx, vm.Namespace, vm.Name); err != nil {
 		return err
@@ -234,4 +238,18 @@ func (v View) operation(ctx context.Context, o *decide.Operation) error {
 	}
 	o.Orders, err = v.Orders(ctx, o.Object.Namespace, name)
 	return err
+}
+
+// beginsFrom observes the snapshot that a VM is to begin from, if it has not yet.
+func (v View) beginsFrom(ctx context.Context, o *decide.VM) error {
+	vm, from := o.Object, o.Object.Spec.RestoreFrom
+	if from == nil || vm.DeletionTimestamp != nil || o.Record != nil && !record.Begins(o.Record) {
+		return nil
+	}
+	snap, there, err := v.Snapshot(ctx, types.NamespacedName{Namespace: vm.Namespace, Name: from.Name})
+	if err != nil || !there {
+		return err
+	}
+	o.From = &snap
+	return snap.Unread
 }

@@ -53,8 +53,12 @@ func (b base) noteRun(ctx context.Context, rec *nodev1.Record, next decide.Actio
 	if err != nil {
 		return fmt.Errorf("encode how a VM runs: %w", err)
 	}
+	return b.annotateRan(ctx, rec, string(text))
+}
+
+func (b base) annotateRan(ctx context.Context, rec *nodev1.Record, text string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		annotationRan: string(text)}}})
+		annotationRan: text}}})
 	if err != nil {
 		return fmt.Errorf("encode how a VM runs: %w", err)
 	}

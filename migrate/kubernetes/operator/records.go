@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/controller"
@@ -30,7 +32,8 @@ type Engine interface {
 	Recover(ctx context.Context, order Order) error
 	// GiveUp ends the record of a VM together with its node. That is lost, and somebody vouches that nothing runs there,
 	// or the VM sleeps. ErrNodeAnswers: it is not lost.
-	GiveUp(ctx context.Context, rec *nodev1.Record) error
+	// hold are the operations whose snapshots stay (records.held).
+	GiveUp(ctx context.Context, rec *nodev1.Record, hold []string) error
 	// Tell has the workload of a VM that runs see that a snapshot of it is Ready. Given again, it sees the same.
 	Tell(ctx context.Context, told Told) error
 }
@@ -63,8 +66,8 @@ func vmOf(id string) *nodev1.VM { return &nodev1.VM{Namespace: store.Kubernetes,
 
 // ensure makes the record of a VM, with the first of some uids that no other record has or had. The record says where
 // its snapshots go. One that is there under another uid is left, and refused.
-func (r records) ensure(ctx context.Context, id string, uids []string, class *v1alpha1.VMSnapshotClass) error {
-	vm := vmOf(id)
+func (r records) ensure(ctx context.Context, id string, next decide.Action) error {
+	vm, uids, class := vmOf(id), next.UIDs, next.Class
 	state, err := r.store.Load(ctx, vm, transition.Asked{})
 	if err != nil {
 		return err
@@ -72,7 +75,10 @@ func (r records) ensure(ctx context.Context, id string, uids []string, class *v1
 	if err := transition.Closed(state.Store); err != nil {
 		return err
 	}
-	req := &nodev1.EnsureRequest{Vm: vm}
+	req := &nodev1.EnsureRequest{Vm: vm, RestoreFrom: proto.CloneOf(next.From)}
+	if next.From != nil {
+		req.RestoreFrom.Id = uuid.NewString()
+	}
 	if class != nil {
 		req.Prefix, req.Keep = class.Spec.Repository, decide.Keep(class)
 	}
@@ -115,10 +121,4 @@ func (r records) unused(ctx context.Context, vm *nodev1.VM, uids []string) (stri
 		}
 	}
 	return uids[0], nil
-}
-
-// remove ends a record. The snapshots that it lists are owed from then on.
-func (r records) remove(ctx context.Context, id, uid string) error {
-	_, err := r.service.Remove(ctx, &nodev1.RemoveRequest{Vm: vmOf(id), Uid: uid, Force: true, DropSnapshots: true})
-	return err
 }

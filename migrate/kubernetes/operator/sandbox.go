@@ -161,7 +161,7 @@ func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
 	}
 	switch next := decide.NextSandboxEnd(o); next.Do {
 	case decide.RemoveRecord:
-		err = b.records.remove(ctx, cached.Name, o.Record.GetUid())
+		err = b.remove(ctx, o.Record)
 		if err == nil {
 			b.events.Eventf(cached, nil, corev1.EventTypeNormal, "SandboxGone", "Remove",
 				"Sandbox %s is gone: its VM ends, and its snapshots are deleted", o.Noted)
@@ -171,7 +171,7 @@ func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
 		if b.engine == nil {
 			return nil
 		}
-		err = b.engine.GiveUp(ctx, o.Record)
+		err = b.engine.GiveUp(ctx, o.Record, nil) // it has no VMSnapshot
 		if !o.Fenced && errors.Is(err, ErrNodeAnswers) {
 			return nil // no one has called it lost: it has still to clean up
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -22,6 +23,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -136,10 +138,47 @@ func (v View) snapshot(ctx context.Context, o *decide.Snapshot) error {
 	if vm == "" {
 		return nil
 	}
-	if o.Record, _, err = v.Record(ctx, snap.Namespace, vm); err != nil || from.VMRef == nil {
+	if err := v.holds(ctx, o, vm); err != nil || from.VMRef == nil {
 		return err
 	}
 	return v.sourceVM(ctx, o, vm)
+}
+
+// holds observes what the records have of a snapshot: the VM that it was taken of lists it, or it is held. Then it also
+// observes the VM that has begun from it. What is held is read before that, and a change of it is refused later.
+func (v View) holds(ctx context.Context, o *decide.Snapshot, vm string) error {
+	rec := &v1alpha1.VMRecord{}
+	there, err := v.Get(ctx, types.NamespacedName{Name: o.Object.Namespace + "." + vm}, rec)
+	if err != nil || !there {
+		return err
+	}
+	var owed []*nodev1.Owed
+	if o.Record, owed, err = store.RecordAndOwed(rec); err != nil {
+		return err
+	}
+	o.Held = store.Held(owed, string(o.Object.UID))
+	by := o.Held.GetHold()
+	if by.GetVm() == nil {
+		return nil
+	}
+	taker := &v1alpha1.VMRecord{}
+	if there, err = v.Get(ctx, types.NamespacedName{Name: by.GetVm().GetId()}, taker); err != nil {
+		return err
+	}
+	if there {
+		found, _, err := store.Record(taker)
+		if err != nil {
+			return err
+		}
+		if found.GetUid() == by.GetUid() && found.GetRestoreFrom().GetId() == by.GetId() {
+			o.Taker, o.TakerThere = found, true
+			return nil
+		}
+	}
+	is, name := &v1alpha1.VirtualMachine{}, strings.TrimPrefix(by.GetVm().GetId(), o.Object.Namespace+".")
+	there, err = v.Get(ctx, types.NamespacedName{Namespace: o.Object.Namespace, Name: name}, is)
+	o.TakerThere = there && pods.Claims(is, by.GetUid()) // its record may be put back
+	return err
 }
 
 // sourceVM observes the VM that a snapshot names, and the pod that it runs in.
@@ -268,9 +307,11 @@ func (r snapshots) do(ctx context.Context, o decide.Snapshot, next decide.Action
 	case decide.AdoptContent, decide.ReleaseContent:
 		return r.changeContent(ctx, next)
 	case decide.TrimSnapshot:
-		_, err := r.records.service.Trim(ctx, &nodev1.TrimRequest{Vm: o.Record.GetVm(), Uid: o.Record.GetUid(),
+		_, err := r.records.service.Trim(ctx, &nodev1.TrimRequest{Vm: next.Record.GetVm(), Uid: next.Record.GetUid(),
 			Digest: next.Digest, Ordered: true})
 		return err
+	case decide.ReleaseSnapshot:
+		return r.records.release(ctx, next.Held, next.Keep)
 	}
 	return fmt.Errorf("%s of VMSnapshot %s/%s: %w", next.Do, snap.Namespace, snap.Name, errdefs.ErrNotImplemented)
 }
