@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -12,15 +11,12 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// FirstUnused answers the first of some uids for a new record of a VM: no other VM has it, and the record of none that
-// had it was removed.
-func (s *Service) FirstUnused(ctx context.Context, vm *nodev1.VM, uids []string) (string, error) {
-	others, err := s.others(ctx, vm, uids)
-	if err != nil {
-		return "", err
-	}
+// FirstUnused answers the first of some uids for a new record of a VM: it is none of those that other VMs have, and the
+// record of none that had it was removed. No node makes a record with such a uid, which is not a UUID alone.
+func (s *Service) FirstUnused(ctx context.Context, vm *nodev1.VM, uids []string, others map[string]bool) (string,
+	error) {
 	for _, uid := range uids {
-		if slices.Contains(others, uid) {
+		if others[uid] {
 			continue
 		}
 		if removed, err := s.removed(ctx, uid); err != nil || !removed {

@@ -42,15 +42,17 @@ func TestFirstUnused(t *testing.T) {
 		}
 	}
 	vm := &nodev1.VM{Namespace: "default", Id: "new"}
-	got, err := s.FirstUnused(t.Context(), vm, []string{uids["has"], uids["had"], "free", "also"})
+	others := map[string]bool{uids["has"]: true}
+	got, err := s.FirstUnused(t.Context(), vm, []string{uids["has"], uids["had"], "free", "also"}, others)
 	if err != nil || got != "free" {
 		t.Errorf("uid %q, %v", got, err)
 	}
-	if got, err = s.FirstUnused(t.Context(), vm, []string{uids["had"], uids["has"]}); !errdefs.IsAlreadyExists(err) {
+	got, err = s.FirstUnused(t.Context(), vm, []string{uids["had"], uids["has"]}, others)
+	if !errdefs.IsAlreadyExists(err) {
 		t.Errorf("uid %q, %v", got, err)
 	}
 	vm.Id = "has"
-	if got, err = s.FirstUnused(t.Context(), vm, []string{uids["has"]}); err != nil || got != uids["has"] {
+	if got, err = s.FirstUnused(t.Context(), vm, []string{uids["has"]}, nil); err != nil || got != uids["has"] {
 		t.Errorf("its own uid: %q, %v", got, err)
 	}
 }

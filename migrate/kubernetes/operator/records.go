@@ -102,23 +102,29 @@ func (r records) ensure(ctx context.Context, id string, next decide.Action) erro
 
 // unused answers the first of some uids that no other record has or had. A VM's own uid is that of no other object. A
 // node that has learned it may have made a record with it, which the cache knows: no list of all records for each VM.
+// The uids of a member, of which there are more, the operator alone gives. Those of records that were removed are asked
+// for.
 func (r records) unused(ctx context.Context, vm *nodev1.VM, uids []string) (string, error) {
-	if len(uids) > 1 {
-		return r.service.FirstUnused(ctx, vm, uids)
-	}
-	all := &v1alpha1.VMRecordList{}
+	all, others := &v1alpha1.VMRecordList{}, map[string]bool{}
 	if err := r.cached.List(ctx, all, client.UnsafeDisableDeepCopy); err != nil {
 		return "", fmt.Errorf("list records for uid %s: %w", uids[0], err)
 	}
 	for i := range all.Items {
 		rec, _, err := store.Record(&all.Items[i])
-		if err != nil && store.MayHave(&all.Items[i], uids[0]) {
+		if err != nil && slices.ContainsFunc(uids, func(uid string) bool { return store.MayHave(&all.Items[i], uid) }) {
 			return "", fmt.Errorf("give VM %s the uid %s: %w", vm.GetId(), uids[0], err)
 		}
-		if err == nil && rec.GetUid() == uids[0] && rec.GetVm().GetId() != vm.GetId() {
+		if err != nil || rec == nil || rec.GetVm().GetId() == vm.GetId() {
+			continue
+		}
+		if len(uids) == 1 && rec.GetUid() == uids[0] {
 			return "", fmt.Errorf("give VM %s the uid %s: VMRecord %s has it: %w", vm.GetId(), uids[0], all.Items[i].Name,
 				errdefs.ErrAlreadyExists)
 		}
+		others[rec.GetUid()] = true
+	}
+	if len(uids) > 1 {
+		return r.service.FirstUnused(ctx, vm, uids, others)
 	}
 	return uids[0], nil
 }
