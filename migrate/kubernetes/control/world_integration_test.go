@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,9 +62,10 @@ type world struct {
 	before   func() // called before each write of an operator
 	log      io.Writer
 
-	noSecrets bool // requests for Secrets fail
-	now       *process
-	looked    int // requests of operators for schemas
+	noSecrets   bool // requests for Secrets fail
+	noSnapshots bool // requests for VMSnapshots fail
+	now         *process
+	looked      int // requests of operators for schemas
 }
 
 // process is one operator, until it is killed.
@@ -195,12 +197,13 @@ func (r transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return r.p.lease.answer(req)
 	}
 	r.w.mu.Lock()
-	noSecrets := r.w.noSecrets
+	noSecrets, noSnapshots := r.w.noSecrets, r.w.noSnapshots
 	if strings.Contains(req.URL.Path, "/customresourcedefinitions/") {
 		r.w.looked++
 	}
 	r.w.mu.Unlock()
-	if noSecrets && strings.Contains(req.URL.Path, "/secrets") {
+	if noSecrets && strings.Contains(req.URL.Path, "/secrets") ||
+		noSnapshots && strings.HasSuffix(path.Dir(req.URL.Path), "/vmsnapshots") {
 		return nil, errors.New("the connection was reset")
 	}
 	counted := req.Method != http.MethodGet && !strings.Contains(req.URL.Path, "/leases") &&
