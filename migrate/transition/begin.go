@@ -17,11 +17,15 @@ import (
 // and that no node boots, the mark at the snapshot that is held (Take), and the new owner (Begin). The mark is one
 // compare-and-swap, so of several VMs one has the snapshot.
 
+// heldPayer is the payer of what is held. It is no node's name: an earlier build, which knows no holds, gives the deletion to
+// no node.
+const heldPayer = "-"
+
 // hold has those pending deletions stay that somebody has by a name. It reports whether there are any.
 func hold(pending []*nodev1.Owed, operations []string) (any bool) {
 	for _, o := range pending {
 		if slices.Contains(operations, o.GetSnapshot().GetOperation()) {
-			o.Hold, any = &nodev1.Hold{}, true
+			o.Hold, o.Payer, any = &nodev1.Hold{}, heldPayer, true
 		}
 	}
 	return any
@@ -82,7 +86,7 @@ func Release(held *nodev1.Owed, seen *nodev1.Hold, keep bool, now time.Time) (*n
 		return nil, nil
 	}
 	held = proto.CloneOf(held)
-	held.Hold, held.SinceUnixNano = nil, now.UnixNano()
+	held.Hold, held.Payer, held.SinceUnixNano = nil, "", now.UnixNano()
 	return held, nil
 }
 

@@ -63,7 +63,9 @@ func rest(rec *nodev1.Record, req *nodev1.RemoveRequest, now time.Time) []*nodev
 		}
 	}
 	for _, ref := range rec.GetSnapshots() {
-		add(ref.GetRepository(), ref.GetNode(), ref.GetGiven())
+		if ref.GetOrigin() == nil {
+			add(ref.GetRepository(), ref.GetNode(), ref.GetGiven())
+		}
 	}
 	add(rec.GetRepository(), rec.GetHome(), false)
 	if op := rec.GetOperation(); op.GetSource() != "" { // it was writing there; a wake was reading

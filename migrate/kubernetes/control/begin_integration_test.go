@@ -3,10 +3,12 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,7 +79,7 @@ func (w *world) capture(snap *v1alpha1.VMSnapshot, content *v1alpha1.VMSnapshotC
 		generation := rec.GetGeneration()
 		_, err = w.records.Open(w.t.Context(), &nodev1.OpenRequest{Vm: rec.GetVm(), Uid: rec.GetUid(),
 			Operation: &nodev1.Operation{Id: id, Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Generation: generation,
-				Source: rec.GetOwner().GetNode(), Repository: "r/" + rec.GetUid(), Manual: true,
+				Source: rec.GetOwner().GetNode(), Repository: cmp.Or(rec.GetPrefix(), "r") + "/" + rec.GetUid(), Manual: true,
 				Tag: record.SnapshotTag(generation, id, 1)}})
 		return false, err
 	})
@@ -346,4 +348,43 @@ func TestBeginKilledAtEachWrite(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A VM that has begun from a snapshot reads it with the login of the class that its source had. The node that made it
+// does not get that login any more.
+func TestLoginOfWhatAVMBeganFrom(t *testing.T) {
+	w := newWorld(t)
+	secret := loginSecret(apitest.System, "reg.example", first)
+	secret.Name = "of-begun"
+	for _, o := range []client.Object{secret, &v1alpha1.VMSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: "begun"},
+		Spec: v1alpha1.VMSnapshotClassSpec{Repository: "reg.example/begun", AllowedNamespaces: &metav1.LabelSelector{},
+			PullSecretRef: &v1alpha1.SecretRef{Namespace: apitest.System, Name: "of-begun"}}}} {
+		if err := w.api.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	src := machine("classy")
+	src.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "m:1"}}
+	src.Spec.SnapshotClassName, src.Spec.NodeName = "begun", "b"
+	if err := w.api.Create(t.Context(), src); err != nil {
+		t.Fatal(err)
+	}
+	w.running("classy", "b")
+	repository := "reg.example/begun/" + string(src.UID)
+	snap := w.snapshot("of-classy", "classy")
+	w.delete(machine("classy"))
+	if err := (asking{w, "b"}).refused(repository); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("the node that made what is held: %v", err)
+	}
+	w.begins("classless", "of-classy")
+	w.begun("classless", snap)
+	login, err := asking{w, "a"}.Login(t.Context(), &nodev1.LoginRequest{Repository: repository})
+	if err != nil || login.GetPassword() != first {
+		t.Errorf("the node of the VM that has begun: %v", err)
+	}
+	if err := (asking{w, "b"}).refused(repository); !errdefs.IsPermissionDenied(err) {
+		t.Errorf("the node that made it: %v", err)
+	}
+	w.delete(machine("classless"))
+	w.delete(snap)
 }

@@ -50,6 +50,7 @@ func TestMayLogIn(t *testing.T) {
 		"a VM without a class": {"a", &nodev1.Record{Uid: "u1", Owner: onA}, nil, false, false},
 		"another VM's place":   {"a", &nodev1.Record{Uid: "u2", Prefix: "reg.example/gold", Owner: onA}, nil, false, false},
 		"it is to delete":      {"m", nil, owed(&nodev1.Owed{Snapshot: ref}), true, true},
+		"it stays":             {"m", nil, owed(&nodev1.Owed{Snapshot: ref, Hold: &nodev1.Hold{}}), true, false},
 		"another deletes":      {"m", nil, owed(&nodev1.Owed{Snapshot: ref, Payer: "p"}), true, false},
 		"a deletion elsewhere": {"m", nil, owed(&nodev1.Owed{Snapshot: &nodev1.SnapshotRef{Repository: "reg.example/x/u1",
 			Given: true, Node: "m"}}), false, false},
