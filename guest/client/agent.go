@@ -261,11 +261,12 @@ func again[R any](ctx context.Context, a *Agent, do func(*peer) (*R, error)) (*R
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if e := p.guard.cause(); e != nil { // not asked again: it would be no better
+		full := errors.Is(p.guard.cause(), errFull)
+		if e := p.guard.cause(); e != nil && !full { // not asked again: it would be no better
 			a.drop(p)
 			return nil, e
 		}
-		if !p.lost(err) {
+		if !full && !p.lost(err) {
 			return nil, native(err)
 		}
 		a.drop(p)

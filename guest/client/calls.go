@@ -24,20 +24,10 @@ func (a *Agent) Copy(ctx context.Context, r *agentv1.CopyRequest) (*agentv1.Copy
 	return call(ctx, a, agentv1.AgentService.Copy, r)
 }
 
-// Wait implements agentv1.AgentService.
-func (a *Agent) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.WaitResponse, error) {
-	return call(ctx, a, agentv1.AgentService.Wait, r)
-}
-
 // ConfigureNetwork implements agentv1.AgentService.
 func (a *Agent) ConfigureNetwork(ctx context.Context,
 	r *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
 	return call(ctx, a, agentv1.AgentService.ConfigureNetwork, r)
-}
-
-// Restored implements agentv1.AgentService.
-func (a *Agent) Restored(ctx context.Context, r *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
-	return call(ctx, a, agentv1.AgentService.Restored, r)
 }
 
 // SetClock implements agentv1.AgentService.
@@ -56,11 +46,6 @@ func (a *Agent) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.Kill
 	r = proto.CloneOf(r)
 	r.Once = rand.Uint64()
 	return call(ctx, a, agentv1.AgentService.Kill, r)
-}
-
-// Processes implements agentv1.AgentService.
-func (a *Agent) Processes(ctx context.Context, r *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
-	return call(ctx, a, agentv1.AgentService.Processes, r)
 }
 
 // Write implements agentv1.AgentService.

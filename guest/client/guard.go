@@ -18,23 +18,33 @@ const (
 )
 
 // What an answer may have: a large one is decoded into many times its size. Only
-// output may be long.
+// output may be long, and lists of processes, whose entries are counted first.
 const (
 	maxAnswer = 256 << 10
 	maxOutput = 1<<20 + 4<<10
 )
 
-// readMethod is in the first bytes of a request for output.
-var readMethod = []byte("\x12\x04Read")
+// longAnswers are the methods that may have a long answer, as the first bytes of a request have them.
+var longAnswers = []struct {
+	method []byte
+	limit  uint32
+}{
+	{[]byte("\x12\x04Read"), maxOutput},
+	{[]byte("\x12\x08Restored"), maxList},
+	{[]byte("\x12\x09Processes"), maxList},
+}
 
-// maxUnanswered bounds what is remembered of calls that were given up.
-const maxUnanswered = 1 << 16
+// maxUnanswered bounds what is remembered of calls that were given up. A variable for the tests.
+var maxUnanswered = 1 << 16
 
 // methodBytes of a request are enough to know its method.
 const methodBytes = 64
 
 // errNonsense is an agent that does not speak the protocol.
 var errNonsense = fmt.Errorf("the guest's agent answers nonsense: %w", errdefs.ErrDataLoss)
+
+// errFull is a session in which too many calls have no answer. The guest is innocent: their callers have left.
+var errFull = fmt.Errorf("the session with the guest's agent is full: %w", errdefs.ErrUnavailable)
 
 // guard stands between a session and the client on it: the guest may be hostile, and the
 // client would log every answer to nothing, and take any of four megabytes. What the
@@ -59,12 +69,19 @@ func newGuard(c net.Conn) *guard {
 func (g *guard) Read(b []byte) (int, error) {
 	n, err := g.Conn.Read(b)
 	if e := g.in.feed(b[:n]); e != nil {
-		g.mu.Lock()
-		g.broken = e
-		g.mu.Unlock()
-		return 0, e
+		return 0, g.end(e)
 	}
 	return n, err
+}
+
+// end notes why the session is of no use any more. Who makes a call drops it then.
+func (g *guard) end(err error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.broken == nil {
+		g.broken = err
+	}
+	return err
 }
 
 // cause answers why the guard has ended the session, if it has.
@@ -77,7 +94,7 @@ func (g *guard) cause() error {
 // Write implements net.Conn.
 func (g *guard) Write(b []byte) (int, error) {
 	if err := g.out.feed(b); err != nil {
-		return 0, err
+		return 0, g.end(err)
 	}
 	return g.Conn.Write(b)
 }
@@ -85,13 +102,15 @@ func (g *guard) Write(b []byte) (int, error) {
 // asked notes a request, so that one answer to it may pass.
 func (g *guard) asked(m message) error {
 	limit := uint32(maxAnswer)
-	if bytes.Contains(m.first, readMethod) {
-		limit = maxOutput
+	for _, long := range longAnswers {
+		if bytes.Contains(m.first, long.method) {
+			limit = long.limit
+		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.waiting) >= maxUnanswered {
-		return fmt.Errorf("%w: %d calls are without an answer", errNonsense, len(g.waiting))
+		return fmt.Errorf("%d calls are without an answer: %w", len(g.waiting), errFull)
 	}
 	g.waiting[m.stream] = limit
 	return nil

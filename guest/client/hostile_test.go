@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -217,6 +218,39 @@ func TestGuardPassesWhatIsInOrder(t *testing.T) {
 		if err := <-failed; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A guest of an earlier build lists each exec that was not deleted: the host takes all that one message can hold.
+func TestLongListOfProcesses(t *testing.T) {
+	const count = 20_000
+	var processes, others []byte
+	for i := range count {
+		one := protowire.AppendTag(nil, 1, protowire.BytesType)
+		one = protowire.AppendString(one, fmt.Sprintf("%080d", i))
+		one = protowire.AppendTag(one, 3, protowire.VarintType)
+		one = protowire.AppendVarint(one, 1) // exited
+		processes = protowire.AppendBytes(protowire.AppendTag(processes, 3, protowire.BytesType), one)
+		others = protowire.AppendBytes(protowire.AppendTag(others, 1, protowire.BytesType), one)
+	}
+	a := hostile(t, func(c net.Conn) {
+		for _, list := range [][]byte{processes, others} {
+			s, err := request(c)
+			if err != nil {
+				return
+			}
+			if _, err := c.Write(answer(s, list)); err != nil {
+				return
+			}
+		}
+	})
+	r, err := a.Restored(t.Context(), &agentv1.RestoredRequest{})
+	if err != nil || len(r.GetProcesses()) != count || r.GetProcesses()[7].GetId() != fmt.Sprintf("%080d", 7) {
+		t.Errorf("Restored = %d processes, %v", len(r.GetProcesses()), err)
+	}
+	p, err := a.Processes(t.Context(), &agentv1.ProcessesRequest{})
+	if err != nil || len(p.GetProcesses()) != count || !p.GetProcesses()[7].GetExited() {
+		t.Errorf("Processes = %d processes, %v", len(p.GetProcesses()), err)
 	}
 }
 
