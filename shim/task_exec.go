@@ -188,9 +188,6 @@ func (t *Task) claimExec(id string) (*process, error) {
 	return p, nil
 }
 
-// forgetBound is what a guest may take to hear that an exec is not asked for any more.
-const forgetBound = time.Second
-
 // removeExec forgets an exec that has ended, or was never started.
 func (t *Task) removeExec(id string) (*process, error) {
 	vm := t.vm
@@ -205,13 +202,14 @@ func (t *Task) removeExec(id string) (*process, error) {
 	}
 	delete(t.execs, id)
 	forget := func() {}
+	if p.started {
+		vm.traffic.owed = append(vm.traffic.owed, p.guest)
+	}
 	if p.started && vm.state == Running {
 		over := vm.call()
 		forget = func() {
 			defer over()
-			ctx, cancel := context.WithTimeout(vm.life, forgetBound)
-			defer cancel()
-			t.forgetExec(ctx, p)
+			forgetOwed(vm.life, vm)
 		}
 	}
 	t.exit(p, 0, time.Now()) // one that never ran: no caller waits for it for ever
