@@ -147,11 +147,7 @@ func newRestart(opts *options) *cobra.Command {
 		Short:   "Stop a VM and start it again, with its disk as it was",
 		PreRunE: after.check,
 		RunE: opts.each(func(ctx context.Context, c *client.Client, vm *nodev1.VM) error {
-			if err := c.Stop(ctx, vm, after.duration()); err != nil {
-				return err
-			}
-			_, err := c.Start(ctx, vm, nil)
-			return err
+			return c.Restart(ctx, vm, after.duration())
 		}),
 	}
 	after.add(cmd)

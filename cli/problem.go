@@ -14,12 +14,17 @@ import (
 func (o *options) explain(err error) *client.Problem {
 	var own *client.Problem
 	var command *client.CommandError
+	var ended *client.EndedError
 	var several interface{ Unwrap() []error }
 	c := o.client()
 	defer c.Close()
 	switch {
 	case errors.As(err, &several) && len(several.Unwrap()) > 1 && isEach(err):
 		return o.all(several.Unwrap(), err)
+	case errors.As(err, &ended):
+		p := o.explain(ended.Err)
+		return &client.Problem{What: o.said(ended.What), Why: strings.TrimSpace(p.What + " " + p.Why),
+			Remedy: strings.TrimSpace(p.Remedy + " " + o.said(ended.Remedy)), Cause: err}
 	case errors.As(err, &own):
 		return &client.Problem{What: o.said(own.What), Why: o.said(own.Why), Remedy: o.said(own.Remedy), Cause: err}
 	case errors.As(err, &command):

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -22,9 +23,21 @@ const (
 
 // watched are the VMs whose figures are shown, and their last figures.
 type watched struct {
-	client *client.Client
+	client figures
 	named  []*nodev1.VM // empty: all that run
 	last   map[string]*client.Stats
+}
+
+// figures are what package client is asked for.
+type figures interface {
+	Running(ctx context.Context) ([]*nodev1.VM, error)
+	Stats(ctx context.Context, vm *nodev1.VM) (*client.Stats, error)
+}
+
+// noFigures are VMs of a look that were asked in vain, and why.
+type noFigures struct {
+	vms []string
+	why []error
 }
 
 // statsDocument is what stats prints.
@@ -56,7 +69,7 @@ func newStats(opts *options) *cobra.Command {
 				}
 				w.named = append(w.named, vm)
 			}
-			if _, err := w.look(cmd.Context()); err != nil {
+			if _, _, err := w.look(cmd.Context()); err != nil {
 				return err
 			}
 			live := !once && opts.table(flags) && screen.Terminal(opts.rawOut)
@@ -66,15 +79,15 @@ func newStats(opts *options) *cobra.Command {
 					return cmd.Context().Err()
 				case <-time.After(pause):
 				}
-				rows, err := w.look(cmd.Context())
+				rows, left, err := w.look(cmd.Context())
 				if err != nil {
 					return err
 				}
 				if !live {
-					return opts.list(cmd, statsList(rows), flags)
+					return opts.printStats(cmd, rows, left, flags)
 				}
 				var frame bytes.Buffer
-				if err := statsList(rows).Print(&frame, opts.format(), flags); err != nil {
+				if err := statsList(rows, left.vms).Print(&frame, opts.format(), flags); err != nil {
 					return err
 				}
 				if _, err := fmt.Fprintf(opts.rawOut, "\x1b[H\x1b[J%s", frame.String()); err != nil {
@@ -88,22 +101,34 @@ func newStats(opts *options) *cobra.Command {
 	return cmd
 }
 
-// look takes the figures. Of all VMs, one that has gone meanwhile is left out.
-func (w *watched) look(ctx context.Context) ([]shownStats, error) {
-	vms, err := w.named, error(nil)
+// printStats prints the figures. VMs whose figures could not be read have dashes in a table, and are the error.
+func (o *options) printStats(cmd *cobra.Command, rows []shownStats, left noFigures, flags screen.ListFlags) error {
+	var dashes []string
+	if o.table(flags) {
+		dashes = left.vms
+	}
+	return errors.Join(append([]error{o.list(cmd, statsList(rows, dashes), flags)}, left.why...)...)
+}
+
+// look takes the figures. Of all VMs, one that has gone meanwhile is left out. One that cannot be asked is told: it may
+// run.
+func (w *watched) look(ctx context.Context) (rows []shownStats, left noFigures, err error) {
+	vms := w.named
 	if len(vms) == 0 {
 		if vms, err = w.client.Running(ctx); err != nil {
-			return nil, err
+			return nil, left, err
 		}
 	}
-	rows := []shownStats{}
 	for _, vm := range vms {
 		now, err := w.client.Stats(ctx, vm)
-		if err != nil && len(w.named) == 0 && ctx.Err() == nil {
-			continue
+		if err != nil && (len(w.named) > 0 || ctx.Err() != nil) {
+			return nil, left, errors.Join(err, ctx.Err())
 		}
 		if err != nil {
-			return nil, errors.Join(err, ctx.Err())
+			if !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+				left.vms, left.why = append(left.vms, fullName(vm)), append(left.why, err)
+			}
+			continue
 		}
 		row := shownStats{Stats: now}
 		if old := w.last[now.VM]; old != nil && now.CPU > old.CPU {
@@ -111,16 +136,23 @@ func (w *watched) look(ctx context.Context) ([]shownStats, error) {
 		}
 		w.last[now.VM], rows = now, append(rows, row)
 	}
-	return rows, nil
+	return rows, left, nil
 }
 
-// statsList is the table.
-func statsList(rows []shownStats) screen.List {
+// statsList is the table. VMs without figures have dashes.
+func statsList(rows []shownStats, without []string) screen.List {
 	l := screen.List{
 		Columns: []screen.Column{{Title: "VM", Keep: true}, {Title: "CPU", Right: true}, {Title: "MEMORY/LIMIT", Right: true},
 			{Title: "HOST/RAM", Right: true}, {Title: "NET IN/OUT", Right: true}, {Title: "DISK READ/WRITTEN", Right: true},
 			{Title: "PIDS", Right: true}},
 		Whole: func(left []screen.Item) any { return statsDocument{screen.Values[shownStats](left)} },
+	}
+	for _, vm := range without {
+		row := []string{vm}
+		for range l.Columns[1:] {
+			row = append(row, "-")
+		}
+		l.Items = append(l.Items, screen.Item{Value: shownStats{Stats: &client.Stats{VM: vm}}, Name: vm, ID: vm, Row: row})
 	}
 	both := func(a, b uint64) string { return screen.Bytes(a) + "/" + screen.Bytes(b) }
 	for _, r := range rows {

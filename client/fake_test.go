@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
+	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
+	sandboxesapi "github.com/containerd/containerd/api/services/sandbox/v1"
+	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/core/containers"
 	ctrmeta "github.com/containerd/containerd/v2/core/metadata"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -35,6 +38,13 @@ type daemon struct {
 	log       func(*nodev1.LogRequest) (*nodev1.LogResponse, error)
 	warning   string // its lists are not whole
 	fails     error
+	rivals    bool // of each record
+	operation *nodev1.Operation
+	forget    error
+}
+
+func (d *daemon) Forget(context.Context, *nodev1.ForgetRequest) (*nodev1.ForgetResponse, error) {
+	return &nodev1.ForgetResponse{}, record.ToWire(d.forget)
 }
 
 func (d *daemon) Recorded(_ context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
@@ -43,7 +53,8 @@ func (d *daemon) Recorded(_ context.Context, req *nodev1.GetRequest) (*nodev1.Re
 	}
 	for _, vm := range d.vms {
 		if key(vm.GetVm()) == key(req.GetVm()) && vm.GetOwner() != nil {
-			return &nodev1.Record{Vm: vm.GetVm(), Owner: vm.GetOwner(), RanOn: d.ranOn}, nil
+			return &nodev1.Record{Vm: vm.GetVm(), Owner: vm.GetOwner(), RanOn: d.ranOn, Rivals: d.rivals,
+				Operation: d.operation}, nil
 		}
 	}
 	return nil, record.ToWire(errdefs.ErrNotFound)
@@ -93,6 +104,8 @@ type ctrd struct {
 	containersapi.UnimplementedContainersServer
 	store containers.Store
 	fails error
+	tasks *taskd
+	pods  *pods
 }
 
 func (c *ctrd) List(ctx context.Context, req *containersapi.ListContainersRequest,
@@ -146,9 +159,14 @@ func newNode(t *testing.T) (*daemon, *ctrd, *Client) {
 	if err := meta.Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d, c := &daemon{}, &ctrd{store: ctrmeta.NewContainerStore(meta)}
+	d, c := &daemon{}, &ctrd{store: ctrmeta.NewContainerStore(meta),
+		tasks: &taskd{ended: make(chan struct{})}, pods: &pods{}}
 	srv := grpc.NewServer()
 	containersapi.RegisterContainersServer(srv, c)
+	tasksapi.RegisterTasksServer(srv, c.tasks)
+	sandboxesapi.RegisterStoreServer(srv, &sandboxes{of: c.pods})
+	sandboxesapi.RegisterControllerServer(srv, &shims{of: c.pods})
+	namespacesapi.RegisterNamespacesServer(srv, plainNamespace{})
 	l, err := net.Listen("unix", filepath.Join(dir, "c"))
 	if err != nil {
 		t.Fatal(err)

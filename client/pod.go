@@ -12,22 +12,29 @@ import (
 )
 
 // refusePod refuses what is asked of the VM of a pod, and names what CRI has for it. CRI makes and ends a pod, and does
-// not look at what others do to it. Where containerd cannot be asked, the call itself says so.
+// not look at what others do to it. Where it is not known whether it is that of a pod, nothing is done. A node whose
+// containerd is another one has no such VM here.
 func (c *Client) refusePod(ctx context.Context, vm *nodev1.VM, remedy string) error {
+	if _, err := c.containerdSocket(); errdefs.IsFailedPrecondition(err) {
+		return nil // the call itself asks there, or says that it cannot
+	}
 	ctr, err := c.Containerd()
 	if err != nil {
-		return nil
+		return err
 	}
 	switch container, err := c.find(within(ctx, vm), ctr, vm); {
 	case errdefs.IsNotFound(err):
 		if f, err := c.sandbox(ctx, vm); f == nil || err != nil {
-			return nil
+			return err
 		}
 	case err != nil:
-		return nil
+		return c.containerdError("look for VM "+c.name(vm), err)
 	default:
 		info, err := container.Info(within(ctx, vm), containerd.WithoutRefreshedMetadata)
-		if err != nil || !record.IsSandbox(info.Labels) {
+		if err != nil {
+			return c.containerdError("read the labels of VM "+c.name(vm), err)
+		}
+		if !record.IsSandbox(info.Labels) {
 			return nil
 		}
 	}

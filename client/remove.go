@@ -35,22 +35,24 @@ func (c *Client) Remove(ctx context.Context, vm *nodev1.VM, o RemoveOptions) (wa
 	if err != nil {
 		return "", err
 	}
+	ended := false
 	if container != nil {
-		if err := c.end(ctx, vm, container, o.Force); err != nil {
+		if ended, err = c.end(ctx, vm, container, o); err != nil {
 			return "", err
 		}
 	}
 	resp, err := node.Forget(ctx, &nodev1.ForgetRequest{Vm: vm, Force: o.Force, KeepSnapshots: o.KeepSnapshots,
 		LostNode: o.LostNode})
 	if err = record.FromWire(err); err != nil && (!errdefs.IsNotFound(err) || container == nil) {
-		return "", err
+		return "", c.remains(vm, "record", ended, err)
 	}
 	warning = strings.TrimPrefix(resp.GetWarning()+"; "+stays, "; ")
 	if container == nil {
 		return strings.TrimSuffix(warning, "; "), nil
 	}
 	if err := container.Delete(ctx, containerd.WithSnapshotCleanup); err != nil && !errdefs.IsNotFound(err) {
-		return "", fmt.Errorf("remove the container of VM %s: %w", c.name(vm), unwrapped(err))
+		return "", c.remains(vm, "container", ended,
+			fmt.Errorf("remove the container of VM %s: %w", c.name(vm), unwrapped(err)))
 	}
 	return strings.TrimSuffix(warning, "; "), nil
 }
@@ -84,29 +86,48 @@ func (c *Client) removable(ctx context.Context, vm *nodev1.VM) (_ containerd.Con
 	return nil, "its container was not made by godwit and stays: ctr containers rm " + vm.GetId(), nil
 }
 
-// end deletes the task of a VM. One that runs is killed with force only.
-func (c *Client) end(ctx context.Context, vm *nodev1.VM, container containerd.Container, force bool) error {
-	task, status, err := c.taskOf(ctx, vm, container)
-	if task == nil || err != nil {
+// remains says what is left of a VM that has ended already.
+func (c *Client) remains(vm *nodev1.VM, what string, ended bool, err error) error {
+	if !ended {
 		return err
 	}
+	return &EndedError{What: fmt.Sprintf("%s has ended. Its %s is still there.", c.name(vm), what),
+		Remedy: fmt.Sprintf("To go on: godwit rm --force %s.", c.name(vm)), Err: err}
+}
+
+// end deletes the task of a VM. One that runs is killed with force only, and if its record may go: what was killed
+// cannot be had back.
+func (c *Client) end(ctx context.Context, vm *nodev1.VM, container containerd.Container,
+	o RemoveOptions) (ended bool, err error) {
+	task, status, err := c.taskOf(ctx, vm, container)
+	if task == nil || err != nil {
+		return false, err
+	}
 	if status != containerd.Stopped {
-		if !force {
-			return fmt.Errorf("VM %s is %s. To end it: godwit stop %s. To end and remove it: godwit rm --force %s: %w",
+		if !o.Force {
+			return false, fmt.Errorf("VM %s is %s. To end it: godwit stop %s. To end and remove it: godwit rm --force %s: %w",
 				c.name(vm), status, c.name(vm), c.name(vm), errdefs.ErrFailedPrecondition)
+		}
+		if o.LostNode != "" {
+			return false, fmt.Errorf("VM %s runs on this node: leave --lost-node away: %w", c.name(vm),
+				errdefs.ErrFailedPrecondition)
+		}
+		if err := c.mayEnd(ctx, vm, "remove"); err != nil {
+			return false, err
 		}
 		exit, err := task.Wait(ctx)
 		if err != nil {
-			return fmt.Errorf("stop VM %s: %w", c.name(vm), unwrapped(err))
+			return false, fmt.Errorf("stop VM %s: %w", c.name(vm), unwrapped(err))
 		}
 		if err := end(ctx, c.name(vm), task, exit, syscall.SIGKILL, killTimeout); err != nil {
-			return err
+			return false, err
 		}
+		ended = true
 	}
 	if _, err := task.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("delete the task of VM %s: %w", c.name(vm), unwrapped(err))
+		return ended, c.remains(vm, "task", ended, fmt.Errorf("delete the task of VM %s: %w", c.name(vm), unwrapped(err)))
 	}
-	return nil
+	return ended, nil
 }
 
 // Ports lists the ports of a VM that the host publishes.

@@ -50,24 +50,32 @@ func (c *Client) sandbox(ctx context.Context, vm *nodev1.VM) (*Container, error)
 		return nil, err
 	}
 	for _, f := range all {
-		if f.VM.GetId() == vm.GetId() && c.sandboxRuns(ctx, f) != nil {
-			return f, nil
+		if f.VM.GetId() != vm.GetId() {
+			continue
+		}
+		if status, err := c.sandboxRuns(ctx, f); err != nil || status != nil {
+			return f, err
 		}
 	}
 	return nil, nil
 }
 
-// sandboxRuns is what the shim says of a sandbox that runs; nil: it does not, or does not answer.
-func (c *Client) sandboxRuns(ctx context.Context, f *Container) *sandbox.ControllerStatus {
+// sandboxRuns is what the shim says of a sandbox that runs; nil: it does not.
+func (c *Client) sandboxRuns(ctx context.Context, f *Container) (*sandbox.ControllerStatus, error) {
 	controller, err := c.controller()
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	status, err := controller.Status(within(ctx, f.VM), f.task, false)
-	if err != nil || status.State != "SANDBOX_READY" {
-		return nil
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, c.containerdError("ask for the status of sandbox "+f.task, err)
+	case status.State != "SANDBOX_READY":
+		return nil, nil
 	}
-	return &status
+	return &status, nil
 }
 
 func (c *Client) controller() (sandbox.Controller, error) {
@@ -92,7 +100,7 @@ func (c *Client) sandboxStats(ctx context.Context, vm *nodev1.VM, s *Stats) (fou
 	if err != nil {
 		return true, fmt.Errorf("ask for the figures of VM %s: %w", c.name(vm), err)
 	}
-	if status := c.sandboxRuns(ctx, f); status != nil {
+	if status, err := c.sandboxRuns(ctx, f); err == nil && status != nil {
 		s.network(status.Pid)
 	}
 	return true, s.read(metric)

@@ -52,7 +52,8 @@ func (c *Client) Running(ctx context.Context) ([]*nodev1.VM, error) {
 		return nil, err
 	}
 	for _, pod := range pods {
-		if c.sandboxRuns(ctx, pod) != nil {
+		// One whose shim does not answer may run. That is told when its figures are asked for.
+		if status, err := c.sandboxRuns(ctx, pod); err != nil || status != nil {
 			vms = append(vms, pod.VM)
 		}
 	}

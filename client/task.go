@@ -171,7 +171,11 @@ func (c *Client) startable(ctx context.Context, vm *nodev1.VM, container contain
 	if err != nil {
 		return err
 	}
-	if task != nil && status != containerd.Stopped && status != containerd.Unknown {
+	if task != nil && status == containerd.Unknown { // which containerd says of a shim that it has no answer of
+		return fmt.Errorf("it is not known whether VM %s runs: its shim does not answer. To see all VMs: godwit ps: %w",
+			c.name(vm), errdefs.ErrUnavailable)
+	}
+	if task != nil && status != containerd.Stopped {
 		return fmt.Errorf("VM %s is %s already. To end it first: godwit stop %s: %w", c.name(vm), status, c.name(vm),
 			errdefs.ErrAlreadyExists)
 	}
