@@ -11,8 +11,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// A VM that is given up with its lost node, while a capture there is open, leaves nothing in the repository that the
-// capture was writing to: that it has stored no snapshot, a store that was put back says of what it does not know.
+// A VM that is given up with its lost node leaves nothing in the repository that an open capture was writing to. That
+// it has stored no snapshot there, a store that was put back says of what it does not know.
 func TestRestOfAnOpenCapture(t *testing.T) {
 	for name, c := range map[string]struct {
 		op   *nodev1.Operation

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"godwit.dev/godwit/api/config"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
@@ -49,7 +49,7 @@ func TestVMOfAClass(t *testing.T) {
 	if err != nil || rec.GetPrefix() != "reg.example/vmclass" || rec.GetKeep() != 2 {
 		t.Errorf("record %v, %v", rec, err)
 	}
-	if got := repository(&config.Config{}, rec); got != "reg.example/vmclass/"+uid {
+	if got := record.Repository(rec, ""); got != "reg.example/vmclass/"+uid {
 		t.Errorf("a cold move would put its snapshot into %s", got)
 	}
 
