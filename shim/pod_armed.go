@@ -137,8 +137,8 @@ func removeLeft(vm *VM, guests []string) func(context.Context) error {
 }
 
 // removeOneLeft removes a container that had ended in the snapshot. No operation gets the VM meanwhile: its snapshot
-// would have a container in its Spec of which it does not say whether it runs. One that the guest does not remove within
-// what operations wait for goes along, as one that has ended.
+// would have a container in its Spec of which it does not say whether it runs. One that the guest does not remove
+// within what operations wait for goes along, as one that has ended.
 func removeOneLeft(ctx context.Context, vm *VM, guest string) error {
 	vm.mu.Lock()
 	held, over := vm.mutable(), vm.call()

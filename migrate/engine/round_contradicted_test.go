@@ -115,7 +115,7 @@ func TestAContradictedStoreLosesNoVM(t *testing.T) {
 		if op := w.settle("m"); op.GetPhase() != nodev1.Phase_PHASE_LOST_AT_DEST {
 			t.Fatalf("%v", op)
 		}
-		w.until("its node is asked for the VM", func() bool { return st.asked() > 0 || w.record().GetOwner().GetNode() == "" })
+		w.until("the store is asked", func() bool { return st.asked() > 0 || w.record().GetOwner().GetNode() == "" })
 		if rec := w.record(); rec.GetOwner().GetNode() != "n2" || record.KeptOf(rec) == nil {
 			t.Errorf("a node contradicts: %v", rec)
 		}
