@@ -5,6 +5,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/transition"
 
@@ -50,7 +51,7 @@ func (r *restored) claimed(rec *nodev1.Record, phase string) *nodev1.Record {
 }
 
 // A node that has a VM by its word alone, since the store was put back, deletes no snapshot that the copy knew. No rule
-// does so for it. The controller's own order does, and the next node is one that the controller knows.
+// does so for it. The controller's own order does.
 func TestAWordDeletesNothingThatTheCopyKnew(t *testing.T) {
 	for _, phase := range []string{"OWN", "PREPARED"} {
 		t.Run(phase, func(t *testing.T) {
@@ -97,19 +98,71 @@ func TestAWordDeletesNothingThatTheCopyKnew(t *testing.T) {
 	}
 }
 
-// What a node has made itself since then it may delete, and a node whose VM it was in the copy deletes as before. The
-// next node that gets the VM has it by the controller's knowledge.
-func TestAGuardEndsWithTheNextNode(t *testing.T) {
-	r := newRestored(t)
-	rec := r.claimed(r.copied("slept"), "OWN")
-	rec = r.boot(rec.GetVm(), "a")
-	for _, ref := range rec.GetSnapshots() {
-		if ref.GetGuarded() {
-			t.Errorf("node a has the VM, and %v", ref)
+// move is an order of the controller by which the VM goes from its node to another one.
+func (r *restored) move(rec *nodev1.Record, to string) *nodev1.Record {
+	r.t.Helper()
+	op := &nodev1.Operation{Id: "m", Vm: rec.GetVm(), Kind: nodev1.Kind_KIND_MIGRATE, Attempt: 1, Destination: to,
+		Source: rec.GetOwner().GetNode(), Generation: rec.GetGeneration()}
+	_, err := r.records.Open(r.t.Context(), &nodev1.OpenRequest{Vm: rec.GetVm(), Operation: op})
+	const digest = "stream:m"
+	for _, phase := range []nodev1.Phase{nodev1.Phase_PHASE_PREPARING, nodev1.Phase_PHASE_TRANSFERRING,
+		nodev1.Phase_PHASE_SWITCHING} {
+		if err == nil {
+			_, err = r.records.Advance(r.t.Context(), &nodev1.AdvanceRequest{Vm: rec.GetVm(), Operation: "m", Attempt: 1,
+				Generation: rec.GetGeneration(), Phase: phase, Digest: digest})
 		}
 	}
-	r = newRestored(t)
-	rec = r.copied("own")
+	receipt := record.Receipt{Operation: "m", Attempt: 1, Generation: rec.GetGeneration(), Digest: digest, Stopped: true}
+	if err == nil {
+		rec, err = r.records.Commit(r.t.Context(), &nodev1.CommitRequest{Vm: rec.GetVm(), Operation: "m", Attempt: 1,
+			Generation: rec.GetGeneration(), Owner: &nodev1.Owner{Node: to}, Receipt: receipt.String()})
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return rec
+}
+
+// Neither a move, which the node that has the VM by its word can order, nor a boot elsewhere ends the guard: the VM of
+// the next node is the one that the first has given it. A person ends it, on the controller.
+func TestAGuardEndsByAnOrderOfTheControllerAlone(t *testing.T) {
+	for name, next := range map[string]func(r *restored, rec *nodev1.Record) *nodev1.Record{
+		"a boot": func(r *restored, rec *nodev1.Record) *nodev1.Record { return r.boot(rec.GetVm(), "c") },
+		"a boot of the copy's node": func(r *restored, rec *nodev1.Record) *nodev1.Record {
+			return r.boot(rec.GetVm(), "a")
+		},
+		"a move": func(r *restored, rec *nodev1.Record) *nodev1.Record {
+			return r.move(r.boot(rec.GetVm(), "b"), "c")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRestored(t)
+			rec := next(r, r.claimed(r.copied("slept"), "OWN"))
+			node := rec.GetOwner().GetNode()
+			trim := &nodev1.TrimRequest{Vm: rec.GetVm(), Digest: "sha256:1"}
+			if _, err := r.records.Trim(r.as(node), trim); !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("a rule of %s: %v", node, err)
+			}
+			unpin := &nodev1.PinRequest{Vm: rec.GetVm(), Digest: "sha256:1", Pinned: new(bool)}
+			if _, err := r.records.Pin(r.as(node), unpin); !errdefs.IsPermissionDenied(err) {
+				t.Errorf("an unpin of %s: %v", node, err)
+			}
+			if _, err := r.records.Pin(t.Context(), unpin); err != nil {
+				t.Errorf("an unpin of the controller: %v", err)
+			}
+			for _, ref := range r.get(rec.GetVm()).GetSnapshots() {
+				if ref.GetGuarded() != (ref.GetDigest() == "sha256:2") {
+					t.Errorf("after sha256:1 was unpinned: %v", ref)
+				}
+			}
+		})
+	}
+}
+
+// A node whose VM it was in the copy deletes as before.
+func TestNoGuardOfTheCopysOwnNode(t *testing.T) {
+	r := newRestored(t)
+	rec := r.copied("own")
 	r.restore()
 	r.report("a", newer(rec))
 	r.report("b")

@@ -10,9 +10,15 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// guarded refuses that a node which has a VM by its word alone does away with what the copy of the store knew of it.
+// guarded refuses a node the deletion of a guarded snapshot, and the end of its guard. The copy of the store knew it,
+// and a node has had the VM since by its word alone.
 func guarded(was *nodev1.Record, change transition.Change) error {
 	var ref *nodev1.SnapshotRef
+	for _, now := range change.Record.GetSnapshots() {
+		if !now.GetGuarded() && transition.Guarded(was, now.GetDigest()) != nil {
+			ref = now
+		}
+	}
 	for _, o := range change.PendingDeletions {
 		if o.GetSnapshot().GetGuarded() {
 			ref = o.GetSnapshot()
@@ -24,8 +30,8 @@ func guarded(was *nodev1.Record, change transition.Change) error {
 	if ref == nil {
 		return nil
 	}
-	return fmt.Errorf("delete snapshot %s of VM %s/%s: %s: %w", ref.GetDigest(), was.GetVm().GetNamespace(),
-		was.GetVm().GetId(), byWord(was), errdefs.ErrPermissionDenied)
+	return fmt.Errorf("delete or unpin snapshot %s of VM %s/%s: %s: %w", ref.GetDigest(), was.GetVm().GetNamespace(),
+		was.GetVm().GetId(), byWord, errdefs.ErrPermissionDenied)
 }
 
 // GuardedWake refuses that such a node fetches one of these snapshots, where no node fetches VMs of others. An empty
@@ -35,10 +41,8 @@ func (p Policy) GuardedWake(was *nodev1.Record, digest string) error {
 		return nil
 	}
 	return fmt.Errorf("wake VM %s/%s from snapshot %s: move.pull is %q, and %s: %w", was.GetVm().GetNamespace(),
-		was.GetVm().GetId(), digest, p.Pull, byWord(was), errdefs.ErrPermissionDenied)
+		was.GetVm().GetId(), digest, p.Pull, byWord, errdefs.ErrPermissionDenied)
 }
 
-func byWord(rec *nodev1.Record) string {
-	return fmt.Sprintf("since the store was put back from a copy, node %s has the VM by its own word alone. To go on, "+
-		"order it on the controller", transition.Home(rec))
-}
+const byWord = "since the store was put back from a copy, a node has had the VM by its own word alone. To go on, " +
+	"order it on the controller"

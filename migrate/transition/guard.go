@@ -22,7 +22,8 @@ func Home(rec *nodev1.Record) string {
 }
 
 // guard keeps the snapshots that the copy knew of a VM which a node has by its word alone: neither was it that node's
-// in the copy, nor was it on its way there. Only an order of the controller deletes them.
+// in the copy, nor was it on its way there. Only an order of the controller deletes them, or ends that (Pin). The next
+// node has the VM that this one has given it.
 func guard(rec, copied *nodev1.Record) {
 	home := Home(rec)
 	if home == Home(copied) || home == copied.GetOperation().GetDestination() {
@@ -30,16 +31,6 @@ func guard(rec, copied *nodev1.Record) {
 	}
 	for _, ref := range rec.GetSnapshots() {
 		ref.Guarded = true
-	}
-}
-
-// unguard ends that where a node gets the VM by what the controller knows.
-func unguard(rec *nodev1.Record, owner *nodev1.Owner) {
-	if node := owner.GetNode(); node == "" || node == Home(rec) {
-		return
-	}
-	for _, ref := range rec.GetSnapshots() {
-		ref.Guarded = false
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // MaxStaying bounds the snapshots of a VM that no rule deletes: those that are pinned or were made by hand.
 const MaxStaying = 100
 
-// Pin names a snapshot, and says whether it may ever be deleted.
+// Pin names a snapshot, and says whether it may ever be deleted. No guard outlasts an unpin.
 func Pin(s State, req *nodev1.PinRequest) (Change, error) {
 	rec, digest := s.Record, req.GetDigest()
 	switch {
@@ -46,7 +46,7 @@ func Pin(s State, req *nodev1.PinRequest) (Change, error) {
 				return Change{}, err
 			}
 		}
-		ref.Pinned = req.GetPinned()
+		ref.Pinned, ref.Guarded = req.GetPinned(), ref.GetGuarded() && req.GetPinned()
 	}
 	if proto.Equal(rec, s.Record) {
 		return keep(s)
@@ -119,8 +119,8 @@ func firm(rec *nodev1.Record, ref *nodev1.SnapshotRef, ordered bool) error {
 		return fmt.Errorf("%s of VM %s stays: it is pinned. To delete it, first: godwit snapshot unpin %s: %w", what,
 			name(rec.GetVm()), ref.GetDigest(), errdefs.ErrFailedPrecondition)
 	case ref.GetGuarded() && !ordered:
-		return fmt.Errorf("%s of VM %s stays: since the store was put back from a copy, node %s has the VM by its own word "+
-			"alone. To delete it: godwit snapshot rm %s, on the controller: %w", what, name(rec.GetVm()), Home(rec),
+		return fmt.Errorf("%s of VM %s stays: since the store was put back from a copy, a node has had the VM by its own "+
+			"word alone. To delete it: godwit snapshot rm %s, on the controller: %w", what, name(rec.GetVm()),
 			ref.GetDigest(), errdefs.ErrFailedPrecondition)
 	case ref.GetManual() && !ordered:
 		return fmt.Errorf("%s of VM %s stays: it was made by hand, and no rule deletes it. To delete it: "+

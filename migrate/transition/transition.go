@@ -54,7 +54,6 @@ func edit(s State) *nodev1.Record { return proto.CloneOf(s.Record) }
 
 // own moves the ownership: the only place where owner and generation change.
 func own(rec *nodev1.Record, owner *nodev1.Owner, repository string) {
-	unguard(rec, owner)
 	for _, node := range []string{rec.GetOwner().GetNode(), owner.GetNode()} {
 		rec.Home = cmp.Or(node, rec.GetHome())
 		ran(rec, node)

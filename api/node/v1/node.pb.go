@@ -1552,7 +1552,7 @@ type SnapshotRef struct {
 	RamBytes uint64 `protobuf:"varint,16,opt,name=ram_bytes,json=ramBytes,proto3" json:"ram_bytes,omitempty"` // that its VM had; 0: nobody wrote that down
 	Given    bool   `protobuf:"varint,17,opt,name=given,proto3" json:"given,omitempty"`                       // record or order said where it goes, and not the configuration of its node
 	// The copy from which the store was put back knew it, and a node says by its word alone that it has the VM since.
-	// No rule and no node deletes it. It ends with the VM's next node.
+	// No rule and no node deletes it. An unpin of the controller ends that.
 	Guarded bool `protobuf:"varint,18,opt,name=guarded,proto3" json:"guarded,omitempty"`
 	// Of the snapshot that this VM began from: its manifest names that VM, and what that one's record left deletes it.
 	// Absent: it is of this VM.
