@@ -99,11 +99,11 @@ func (r operations) outcome(o decide.Operation, next decide.Action, err error) (
 	case errors.Is(err, ErrTurn):
 		next.After = again
 		return next, nil
-	case errdefs.IsUnavailable(err), errdefs.IsResourceExhausted(err): // it may pass
+	case busy(err) != "" && busy(err) == o.Record.GetOperation().GetId(): // its end is told
+		return decide.Action{Do: decide.None, Waits: decide.ReasonOperation, Message: err.Error(), After: again}, nil
+	case errdefs.IsUnavailable(err), errdefs.IsResourceExhausted(err), busy(err) != "": // it may pass
 		return decide.Action{Do: decide.None, Waits: decide.ReasonOperation, Message: err.Error(),
 			After: r.outages.failed(o, time.Now())}, nil
-	case busy(err): // since it was looked at: its end is told
-		return decide.Action{Do: decide.None, Waits: decide.ReasonOperation, Message: err.Error(), After: again}, nil
 	case refused(err):
 		next = decide.Action{Do: decide.None, Refused: true, Waits: decide.ReasonRefused, Message: err.Error()}
 		err = nil
@@ -139,10 +139,14 @@ func noteOf(text string) string {
 	return strings.ToValidUTF8(text[:min(most, len(text))], "")
 }
 
-// busy reports whether an operation of somebody else holds the VM. It ends.
-func busy(err error) bool {
+// busy is the operation of somebody else that holds the VM, by the word of its node; empty: none does. It ends, and
+// that is told of one that the record has.
+func busy(err error) string {
 	var held *record.HeldError
-	return errors.As(err, &held) && held.Record.GetOperation() != nil
+	if !errors.As(err, &held) {
+		return ""
+	}
+	return held.Record.GetOperation().GetId()
 }
 
 // refused reports whether an engine will not take an order.

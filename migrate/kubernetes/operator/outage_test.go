@@ -85,3 +85,31 @@ func TestOrderThatIsNotTaken(t *testing.T) {
 		t.Errorf("what the engine cannot say anything of: %v", err)
 	}
 }
+
+// A node says for ever that an operation holds the VM which no record has: nothing tells of its end. The order is given
+// ever later. That of an operation of the record is given soon.
+func TestOrderThatIsHeldForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := func(id string) error {
+			return &record.HeldError{Call: "hibernate", Record: &nodev1.Record{Operation: &nodev1.Operation{Id: id}}}
+		}
+		r, o, order := operations{outages: &outages{}}, orderTo("a"), decide.Action{Do: decide.Order}
+		tries, last := 0, time.Duration(0)
+		for begun := time.Now(); time.Since(begun) < time.Hour; tries++ {
+			next, err := r.outcome(o, order, held("none"))
+			if err != nil || next.Do != decide.None || next.Waits != decide.ReasonOperation || next.After < last {
+				t.Fatalf("after %v: %+v, %v", time.Since(begun), next, err)
+			}
+			last = next.After
+			time.Sleep(last)
+		}
+		if last != outageMost || tries > 40 {
+			t.Errorf("in an hour it was given %d times, the last time after %v", tries, last)
+		}
+		o.Record.Operation = &nodev1.Operation{Id: "c"}
+		if next, err := r.outcome(o, order, held("c")); err != nil || next.After != again ||
+			r.outages.left(o, time.Now()) != 0 {
+			t.Errorf("%+v, %v", next, err)
+		}
+	})
+}
