@@ -34,6 +34,7 @@ type Leader struct {
 	// machine is that of operator.View.
 	machine func(ctx context.Context, node string) (store.Machine, error)
 	schemas *schema.Guard // nil: they are not looked at
+	notes   Notes
 	places  *places.Places
 	pods    *Pods
 
@@ -57,7 +58,8 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 	if err != nil {
 		return nil, err
 	}
-	l := &Leader{onStop: o.OnStop, grace: o.ShutdownGrace, ask: o.Ask, machine: records.Machine, schemas: o.Schemas}
+	l := &Leader{onStop: o.OnStop, grace: o.ShutdownGrace, ask: o.Ask, machine: records.Machine, schemas: o.Schemas,
+		notes: records}
 	l.open = func(ctx context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error) {
 		figures := prometheus.NewRegistry() // each time it leads its counters begin at 0
 		c, err := Open(ctx, cfg, api, o.Namespace, places, l.pods, figures)
@@ -83,7 +85,7 @@ func (l *Leader) Join(mgr manager.Manager) error {
 		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop, Ask: l.ask,
 			Machine: l.machine, Schemas: l.schemas}}
 	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator"), Writer: mgr.GetClient(),
-		Orders: l, ShutdownGrace: l.grace}
+		Orders: l, Notes: l.notes, ShutdownGrace: l.grace}
 	if err := l.pods.joinLogins(mgr); err != nil {
 		return err
 	}

@@ -30,7 +30,14 @@ type Pods struct {
 	Events        events.EventRecorder
 	Writer        client.Writer
 	Orders        operator.Engine
+	Notes         Notes
 	ShutdownGrace time.Duration // as in decide.Stop
+}
+
+// Notes are those of the store of the records.
+type Notes interface {
+	NoteNew(ctx context.Context, kind, key string, value []byte) error
+	NoteOf(ctx context.Context, kind, key string) (value []byte, there bool, err error)
 }
 
 var _ nodev1.PodsService = (*Pods)(nil)

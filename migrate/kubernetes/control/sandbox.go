@@ -97,6 +97,11 @@ func (p *Pods) observeSandbox(ctx context.Context, o *decide.Resolve) (err error
 		pods.SandboxRecord(o.Pod.Namespace, string(owner.UID))); err != nil {
 		return unread(err)
 	}
+	if !o.Had {
+		if _, o.Had, err = p.Notes.NoteOf(ctx, operator.KindSandbox, string(owner.UID)); err != nil {
+			return unread(err)
+		}
+	}
 	o.Sandbox, err = p.View.Sandbox(ctx, types.NamespacedName{Namespace: o.Pod.Namespace, Name: owner.Name})
 	if err != nil {
 		return unread(err)
@@ -109,6 +114,18 @@ func (p *Pods) observeSandbox(ctx context.Context, o *decide.Resolve) (err error
 	return nil
 }
 
+// noteSandbox writes down at the record which Sandbox it is of, and that there is one.
+func (p *Pods) noteSandbox(ctx context.Context, o decide.Resolve) error {
+	if err := operator.NoteSandbox(ctx, p.Writer, o.Named, o.Sandbox.Name); err != nil || o.Had {
+		return err
+	}
+	err := p.Notes.NoteNew(ctx, operator.KindSandbox, o.Sandbox.UID, []byte(o.Named))
+	if errdefs.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
 // applySandbox makes what was decided. A lost race is looked at again.
 func (p *Pods) applySandbox(ctx context.Context, o decide.Resolve, next decide.Action) error {
 	vm := &nodev1.VM{Namespace: store.Kubernetes, Id: o.Named}
@@ -117,7 +134,7 @@ func (p *Pods) applySandbox(ctx context.Context, o decide.Resolve, next decide.A
 	case decide.EnsureRecord:
 		err = p.Orders.Ensure(ctx, vm, string(pods.SandboxOf(o.Pod).UID))
 	case decide.NoteOwner:
-		err = operator.NoteSandbox(ctx, p.Writer, o.Named, o.Sandbox.Name)
+		err = p.noteSandbox(ctx, o)
 	case decide.Order:
 		err = p.Orders.Order(ctx, operator.Order{Record: o.Record, Kind: nodev1.Kind_KIND_WAKE, ID: next.Operation,
 			Node: next.Node})

@@ -21,6 +21,7 @@ import (
 
 	"godwit.dev/godwit/migrate/controller"
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
+	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -232,6 +233,9 @@ func (w *world) sandboxLives(name string) {
 		_, err := w.records.Get(w.t.Context(), &nodev1.GetRequest{Vm: vmNamed(pods.SandboxRecord("default", uid))})
 		return errdefs.IsNotFound(err), err
 	})
+	if _, there, err := w.asks().Notes.NoteOf(w.t.Context(), operator.KindSandbox, uid); there || err != nil {
+		w.t.Errorf("the note of the Sandbox stays: %v", err)
+	}
 	owed, err := w.records.Owed(w.t.Context(), &nodev1.OwedRequest{})
 	if err != nil || !strings.Contains(fmt.Sprint(owed), "r/"+uid) {
 		w.t.Errorf("its snapshots are to be deleted: %v, %v", owed, err)

@@ -142,8 +142,12 @@ func (w *world) start(lease *ownLease) *process {
 	if err != nil {
 		w.t.Error(err)
 	}
-	l := &Leader{onStop: true, schemas: guard, open: func(_ context.Context, places engine.Places) (operator.Engine,
-		func(context.Context) error, error) {
+	notes, err := store.Open(cfg, apitest.System)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l := &Leader{onStop: true, notes: notes, schemas: guard}
+	l.open = func(_ context.Context, places engine.Places) (operator.Engine, func(context.Context) error, error) {
 		st, err := store.Open(cfg, apitest.System)
 		if err != nil {
 			return nil, nil, err
@@ -162,7 +166,7 @@ func (w *world) start(lease *ownLease) *process {
 			}
 			return nil
 		}, nil
-	}}
+	}
 	go func() {
 		defer close(p.ended)
 		err := operator.Run(ctx, operator.Options{Config: cfg, Schemas: guard, Namespace: apitest.System, Log: log, Engine: l,

@@ -27,6 +27,7 @@ type Resolve struct {
 
 	Sandbox *Sandbox            // that the pod says controls it; nil: there is none
 	Noted   string              // the name of the Sandbox, by the record
+	Had     bool                // it is written down, elsewhere than in the record, that there was one of the Sandbox
 	Closed  []*nodev1.Operation // of the record, the oldest first
 	Fenced  bool                // somebody vouches that the node which has the VM (InHand) runs nothing any more
 	Now     time.Time

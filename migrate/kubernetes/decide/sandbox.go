@@ -101,11 +101,14 @@ func NextSandbox(o Resolve) (Resolved, Action, error) {
 	case o.Named != want || o.Pod.Annotations[pods.AnnotationVM] != pods.SandboxVM(uid):
 		return fail(errdefs.ErrPermissionDenied, "its VM is %s, and the API server gave the pod no such name: kubectl "+
 			"apply -k packaging/kubernetes/agent-sandbox, and have the pod made again", want)
+	case rec == nil && o.Had: // a boot would begin from nothing, and its memory may be there
+		return fail(errdefs.ErrFailedPrecondition, "VMRecord %s of Sandbox %s is gone, and was taken away by force: put the "+
+			"record back from a copy, or delete the Sandbox and make it again for a boot", want, s.Name)
 	case rec == nil:
 		return Resolved{}, Action{Do: EnsureRecord}, nil
 	case rec.GetUid() != uid || !pods.OfSandbox(rec):
 		return fail(errdefs.ErrPermissionDenied, "VMRecord %s is not of Sandbox %s with uid %s", want, s.Name, uid)
-	case o.Noted != s.Name:
+	case o.Noted != s.Name || !o.Had:
 		return Resolved{}, Action{Do: NoteOwner}, nil
 	}
 	resolved, next, err := o.comes()

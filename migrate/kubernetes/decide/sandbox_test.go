@@ -37,6 +37,7 @@ func sandboxed() decide.Resolve {
 			Spec: corev1.PodSpec{NodeName: "a", RuntimeClassName: &class, TerminationGracePeriodSeconds: &seconds}},
 		Sandbox: &decide.Sandbox{Name: "agent", UID: sandboxUID, Pod: "agent"},
 		Record:  &nodev1.Record{Vm: &nodev1.VM{Namespace: "k8s.io", Id: id}, Uid: sandboxUID, Version: 7}, Noted: "agent",
+		Had: true,
 		Now: now}
 }
 
@@ -71,9 +72,13 @@ func TestNextSandbox(t *testing.T) {
 		class  func(error) bool
 		says   string // of the refusal, or the operation
 	}{
-		"it boots":         {change: func(*decide.Resolve) {}},
-		"its own node":     {change: func(o *decide.Resolve) { o.Record.Owner = &nodev1.Owner{Node: "a"} }},
-		"it has no record": {change: func(o *decide.Resolve) { o.Record, o.Noted = nil, "" }, do: decide.EnsureRecord},
+		"it boots":     {change: func(*decide.Resolve) {}},
+		"its own node": {change: func(o *decide.Resolve) { o.Record.Owner = &nodev1.Owner{Node: "a"} }},
+		"it has no record": {change: func(o *decide.Resolve) { o.Record, o.Noted, o.Had = nil, "", false },
+			do: decide.EnsureRecord},
+		"its record was taken away": {change: func(o *decide.Resolve) { o.Record, o.Noted = nil, "" }, class: failed,
+			says: "copy"},
+		"that it has one is not written down": {change: func(o *decide.Resolve) { o.Had = false }, do: decide.NoteOwner},
 		"its record does not say whose": {change: func(o *decide.Resolve) { o.Noted = "" },
 			do: decide.NoteOwner},
 		"it sleeps": {change: func(o *decide.Resolve) { o.Record.Owner = asleep }, do: decide.Order,
@@ -249,8 +254,14 @@ func TestStopOfSandbox(t *testing.T) {
 	for name, test := range map[string]struct {
 		change    func(*decide.Stop)
 		hibernate bool
+		wait      bool
 		says      string
 	}{
+		"its record is gone": {change: func(o *decide.Stop) { o.Record, o.Sandbox = nil, nil }, wait: true,
+			says: "put it back"},
+		"its record is gone, and it is another's pod": {change: func(o *decide.Stop) {
+			o.Record, o.Sandbox, o.UID = nil, nil, podBefore
+		}, says: "gone"},
 		"suspended": {change: func(o *decide.Stop) { o.Sandbox.Suspended = true }, hibernate: true,
 			says: "is deleted"},
 		"its pod is evicted": {change: func(*decide.Stop) {}, hibernate: true, says: "is deleted"},
@@ -271,7 +282,8 @@ func TestStopOfSandbox(t *testing.T) {
 				Now: now}
 			test.change(&o)
 			got := decide.NextStop(o)
-			if got.Hibernate != test.hibernate || !strings.Contains(got.Reason, test.says) || got.Wait || got.Stays {
+			if got.Hibernate != test.hibernate || !strings.Contains(got.Reason, test.says) || got.Wait != test.wait ||
+				got.Stays {
 				t.Errorf("answered %+v", got)
 			}
 		})

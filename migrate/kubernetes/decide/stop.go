@@ -49,6 +49,12 @@ func NextStop(o Stop) Stopped {
 	switch why := o.unwanted(); {
 	case why != "":
 		return ends("%s", why)
+	case rec == nil: // nothing says that the VM sleeps then, or runs elsewhere: it was taken away by force
+		waits := Stopped{Wait: true, Reason: "its VMRecord is gone: put it back from a copy, or the VM ends with its pod"}
+		if pod != nil && pod.DeletionTimestamp != nil {
+			waits.Grace = left(pod, o.Now)
+		}
+		return waits
 	case !o.named():
 		return ends("the record does not name this pod as the VM's")
 	case rec.GetOperation() != nil:
@@ -107,11 +113,14 @@ func (o Stop) unwanted() string {
 	if pods.OfSandbox(o.Record) && o.Record.GetUid() == o.UID {
 		return o.Sandbox.ended(o.UID, o.Now)
 	}
+	owner := pods.SandboxOf(o.Pod)
 	switch vm := o.VM; {
+	case o.Record == nil && owner != nil && string(owner.UID) == o.UID: // which Sandbox it was, the record said
+		return ""
 	case vm == nil:
 		return "its VirtualMachine is gone"
-	case !pods.Has(vm, o.Set, o.Record): // it is not that VM's to say
-		return ""
+	case o.Record == nil && !pods.Claims(vm, o.UID), o.Record != nil && !pods.Has(vm, o.Set, o.Record):
+		return "" // it is not that VM's to say
 	case vm.DeletionTimestamp != nil:
 		return fmt.Sprintf("VirtualMachine %s is deleted", vm.Name)
 	case Mode(vm) == v1alpha1.ModeStopped:

@@ -55,8 +55,15 @@ func TestNextStop(t *testing.T) {
 			says: "deleted"},
 		"it is to be stopped":           {change: after(stopped), says: "Stopped"},
 		"it is given up at an eviction": {change: after(givenUp), says: "None"},
-		"it has no record":              {change: after(func(o *decide.Stop) { o.Record = nil }), says: "does not name"},
-		"another node has it":           {change: after(func(o *decide.Stop) { o.Node = "b" }), says: "does not name"},
+		"its record is gone": {change: after(func(o *decide.Stop) { o.Record = nil }), wait: true, grace: time.Minute,
+			says: "put it back"},
+		"its record is gone, and it is to be stopped": {change: after(func(o *decide.Stop) {
+			stopped(o)
+			o.Record = nil
+		}), says: "Stopped"},
+		"its record and its object are gone": {change: after(func(o *decide.Stop) { o.Record, o.VM = nil, nil }),
+			says: "is gone"},
+		"another node has it": {change: after(func(o *decide.Stop) { o.Node = "b" }), says: "does not name"},
 		"another pod has it": {change: after(func(o *decide.Stop) { o.Record.Place = "p" }),
 			says: "does not name"},
 		"it sleeps": {change: after(func(o *decide.Stop) { o.Record.Owner = asleep }),

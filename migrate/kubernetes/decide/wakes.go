@@ -6,8 +6,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// failedWakes answers how many of those wakes have failed since one of them succeeded, and the last one. left is the time
-// until the next try; 0: there may be one now. The first is the oldest.
+// failedWakes answers how many of those wakes have failed since one of them succeeded, and the last. left is how long
+// the next try waits; 0: it may be now. The oldest is the first.
 func failedWakes(closed []*nodev1.Operation, of func(*nodev1.Operation) bool, now time.Time) (failures int,
 	last *nodev1.Operation, left time.Duration) {
 	for _, op := range closed {

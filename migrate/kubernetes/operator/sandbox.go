@@ -88,6 +88,10 @@ func NoteSandbox(ctx context.Context, w client.Writer, id, sandbox string) error
 	return nil
 }
 
+// KindSandbox is of the notes that say which Sandboxes have had a record, by uid. So one that was taken away by force
+// is missed, and its VM does not boot. The note ends before the record of a Sandbox that is gone.
+const KindSandbox = "sandbox"
+
 // endRound is how long after its Sandbox, or after its set, a VM that sleeps may end. Nothing tells of the end of a
 // Sandbox: the operator does not watch what is not its own.
 const endRound = time.Minute
@@ -159,7 +163,13 @@ func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
 			return err
 		}
 	}
-	switch next := decide.NextSandboxEnd(o); next.Do {
+	next := decide.NextSandboxEnd(o)
+	if next.Do == decide.RemoveRecord || next.Do == decide.OrderGiveUp {
+		if err := b.records.store.Note(ctx, KindSandbox, o.Record.GetUid(), nil); err != nil {
+			return err
+		}
+	}
+	switch next.Do {
 	case decide.RemoveRecord:
 		err = b.remove(ctx, o.Record)
 		if err == nil {
