@@ -17,8 +17,8 @@ import (
 // and that no node boots, the mark at the snapshot that is held (Take), and the new owner (Begin). The mark is one
 // compare-and-swap, so of several VMs one has the snapshot.
 
-// heldPayer is the payer of what is held. It is no node's name: an earlier build, which knows no holds, gives the deletion to
-// no node.
+// heldPayer is the payer of what is held. It is no node's name. An earlier build knows no holds, and gives the deletion
+// to no node.
 const heldPayer = "-"
 
 // hold has those pending deletions stay that somebody has by a name. It reports whether there are any.

@@ -197,11 +197,17 @@ func TestBeginsFromASnapshot(t *testing.T) {
 	if w.owes(snap) {
 		t.Error("the snapshot that a VM runs from is to be deleted")
 	}
-	w.delete(machine("next"))
+	w.wants("next", `"operatingMode":"Hibernated"`)
+	w.until("next", "sleeps in a snapshot of its own", func(vm *v1alpha1.VirtualMachine) bool {
+		return vm.Status.Phase == v1alpha1.VMHibernated && vm.Status.Owner.Digest != digest
+	})
 	w.absent(snap)
 	if !w.owes(snap) {
 		t.Error("the snapshot is not to be deleted")
 	}
+	w.wants("next", `"operatingMode":"Running"`)
+	w.running("next", "a")
+	w.delete(machine("next"))
 	w.delete(machine("late"))
 }
 

@@ -20,6 +20,9 @@ import (
 // lookAgain is for what no watch tells of.
 const lookAgain = 5 * time.Second
 
+// soon is for what has just been done to an object that no watch tells of.
+const soon = 100 * time.Millisecond
+
 // Snapshot is what was observed of a VMSnapshot.
 type Snapshot struct {
 	Object *v1alpha1.VMSnapshot
@@ -255,7 +258,8 @@ func (o Snapshot) giveUp() Action {
 		return next
 	}
 	if trim {
-		return Action{Do: TrimSnapshot, Digest: o.Held.GetSnapshot().GetDigest(), Record: o.Taker}
+		return Action{Do: TrimSnapshot, Digest: o.Held.GetSnapshot().GetDigest(), Record: o.Taker,
+			After: soon} // no watch tells of that record
 	}
 	return Action{Do: ReleaseSnapshot, Held: o.Held, Keep: retain}
 }
