@@ -129,6 +129,7 @@ func (s *starting) startTraffic() {
 		})
 	}
 	vm.startTraffic()
+	s.woken.settle(s)
 	if s.flows != nil {
 		s.flows()
 	}

@@ -2,7 +2,6 @@ package shim
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	agentv1 "godwit.dev/godwit/api/agent/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/bundle"
@@ -90,50 +88,6 @@ func (s *starting) ready(j *journal.Journal) error {
 	return nil
 }
 
-// woken is what a restored guest has answered.
-type woken struct {
-	answer *agentv1.RestoredResponse
-	err    error // it answered so, or was not asked
-}
-
-// meet is the first call to a restored guest. It gives the guest entropy, the time and its addresses. Its volumes are
-// on their way at the same time. An error says that the guest does not answer: any other is verifyGuest's.
-func (w *woken) meet(ctx context.Context, s *starting, agent agentv1.AgentService) error {
-	req, err := restoredRequest(ctx, s)
-	if err == nil {
-		s.vm.pod.freshenEarly(agent)
-		w.answer, err = agent.Restored(ctx, req)
-	}
-	w.err = err
-	if ctx.Err() != nil || errdefs.IsUnavailable(err) {
-		return err
-	}
-	return nil
-}
-
-func restoredRequest(ctx context.Context, s *starting) (*agentv1.RestoredRequest, error) {
-	entropy := make([]byte, 64)
-	if _, err := rand.Read(entropy); err != nil {
-		return nil, err
-	}
-	j := s.vm.journal.Load()
-	req := &agentv1.RestoredRequest{Entropy: entropy, UnixNano: time.Now().UnixNano(),
-		Generation: fmt.Sprint(j.Generation)}
-	if !s.readdress {
-		return req, nil
-	}
-	if !s.plugs {
-		req.Nics, req.SetNics = agentNICs(j.Spec.NICs), true
-	}
-	for files, err := range s.hostFiles().Requests(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		req.Files = append(req.Files, files.GetFiles()...)
-	}
-	return req, nil
-}
-
 // verifyGuest shows that the guest is the one that went to sleep, and takes up its stdio where it was left.
 func (s *starting) verifyGuest(ctx context.Context, _ *steps.Undo) error {
 	j := s.vm.journal.Load()
@@ -169,8 +123,8 @@ func (s *starting) hostFiles() bundle.Copies {
 func (s *starting) resumeOperation(ctx context.Context) error {
 	vm, j := s.vm, s.vm.journal.Load()
 	if s.readdress && !s.plugs {
-		if err := vm.nic.up(ctx); err != nil {
-			return err
+		if s.woken.links = vm.nic.up(ctx); ctx.Err() != nil {
+			return ctx.Err()
 		}
 	}
 	vm.mu.Lock()

@@ -1528,10 +1528,12 @@ func (m *RestoredRequest) Unknown() bool { return m.unknown }
 
 // RestoredResponse is a message of the protocol.
 type RestoredResponse struct {
-	BootId    string
-	UptimeMs  uint64
-	Processes []*Process
-	unknown   bool
+	BootId       string
+	UptimeMs     uint64
+	Processes    []*Process
+	NicProblem   string
+	FileProblems []string
+	unknown      bool
 }
 
 // AppendTo appends the message's bytes.
@@ -1540,6 +1542,10 @@ func (m *RestoredResponse) AppendTo(b []byte) []byte {
 	b = AppendNumber(b, 2, uint64(m.UptimeMs))
 	for _, x := range m.Processes {
 		b = appendItem(b, 3, x.AppendTo(nil))
+	}
+	b = appendString(b, 4, m.NicProblem)
+	for _, s := range m.FileProblems {
+		b = appendItem(b, 5, s)
 	}
 	return b
 }
@@ -1559,6 +1565,10 @@ func (m *RestoredResponse) Unmarshal(b []byte) error {
 			}
 			m.unknown = m.unknown || x.unknown
 			m.Processes = append(m.Processes, x)
+		case 4<<TypeBits | Bytes:
+			m.NicProblem = string(v.Data)
+		case 5<<TypeBits | Bytes:
+			m.FileProblems = append(m.FileProblems, string(v.Data))
 		default:
 			m.unknown = true
 		}

@@ -2414,10 +2414,14 @@ func (x *RestoredRequest) GetGeneration() string {
 }
 
 type RestoredResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	BootId        string                 `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
-	UptimeMs      uint64                 `protobuf:"varint,2,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
-	Processes     []*Process             `protobuf:"bytes,3,rep,name=processes,proto3" json:"processes,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	BootId   string                 `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	UptimeMs uint64                 `protobuf:"varint,2,opt,name=uptime_ms,json=uptimeMs,proto3" json:"uptime_ms,omitempty"`
+	// Inits, and what runs; of what has ended as much as there is room for. An earlier build lists all.
+	Processes []*Process `protobuf:"bytes,3,rep,name=processes,proto3" json:"processes,omitempty"`
+	// Why the NICs, or files, are not as the request says; empty: they are. An earlier build answers an error instead.
+	NicProblem    string   `protobuf:"bytes,4,opt,name=nic_problem,json=nicProblem,proto3" json:"nic_problem,omitempty"`
+	FileProblems  []string `protobuf:"bytes,5,rep,name=file_problems,json=fileProblems,proto3" json:"file_problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2469,6 +2473,20 @@ func (x *RestoredResponse) GetUptimeMs() uint64 {
 func (x *RestoredResponse) GetProcesses() []*Process {
 	if x != nil {
 		return x.Processes
+	}
+	return nil
+}
+
+func (x *RestoredResponse) GetNicProblem() string {
+	if x != nil {
+		return x.NicProblem
+	}
+	return ""
+}
+
+func (x *RestoredResponse) GetFileProblems() []string {
+	if x != nil {
+		return x.FileProblems
 	}
 	return nil
 }
@@ -3165,7 +3183,8 @@ func (x *ProcessesRequest) GetContainer() string {
 type ProcessesResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Processes []*Process             `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
-	// All others of the container, or of all, with nothing but the pid that the guest's kernel has for each. At most 65,536.
+	// All others of the container, or of all, with nothing but the pid that the guest's kernel has for each, as far as
+	// there is room.
 	Others        []*Process `protobuf:"bytes,2,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4327,11 +4346,14 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05files\x18\x05 \x03(\v2\x15.godwit.agent.v1.FileR\x05files\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x06 \x01(\tR\n" +
-	"generation\"\x80\x01\n" +
+	"generation\"\xc6\x01\n" +
 	"\x10RestoredResponse\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x1b\n" +
 	"\tuptime_ms\x18\x02 \x01(\x04R\buptimeMs\x126\n" +
-	"\tprocesses\x18\x03 \x03(\v2\x18.godwit.agent.v1.ProcessR\tprocesses\".\n" +
+	"\tprocesses\x18\x03 \x03(\v2\x18.godwit.agent.v1.ProcessR\tprocesses\x12\x1f\n" +
+	"\vnic_problem\x18\x04 \x01(\tR\n" +
+	"nicProblem\x12#\n" +
+	"\rfile_problems\x18\x05 \x03(\tR\ffileProblems\".\n" +
 	"\x0fSetClockRequest\x12\x1b\n" +
 	"\tunix_nano\x18\x01 \x01(\x03R\bunixNano\"3\n" +
 	"\x10SetClockResponse\x12\x1f\n" +

@@ -1,0 +1,129 @@
+package shim
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/internal/visible"
+	"godwit.dev/godwit/shim/starts"
+)
+
+// woken is what a restored guest has answered.
+type woken struct {
+	answer *agentv1.RestoredResponse
+	err    error // it answered so, or was not asked
+	nics   error // why they are not as they should be: they are set while the VM runs
+	links  error // the same, of what they are connected to
+}
+
+// meet is the first call to a restored guest. It gives the guest entropy, the time and its addresses. Its volumes are
+// on their way at the same time. An error says that the guest does not answer: any other is verifyGuest's.
+func (w *woken) meet(ctx context.Context, s *starting, agent agentv1.AgentService) error {
+	req, err := restoredRequest(ctx, s)
+	if err == nil {
+		s.vm.pod.freshenEarly(agent)
+		w.answer, err = w.ask(ctx, s, agent, req)
+	}
+	w.err = err
+	if ctx.Err() != nil || errdefs.IsUnavailable(err) {
+		return err
+	}
+	return nil
+}
+
+// ask tells the guest what it can take of the request. A VM that was committed is not ended because its workload is in
+// the way of a file or a NIC: an immutable file, a full disk, a NIC that has the name of another.
+func (w *woken) ask(ctx context.Context, s *starting, agent agentv1.AgentService,
+	req *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
+	answer, err := agent.Restored(ctx, req)
+	if err == nil {
+		w.note(s, answer.GetNicProblem(), answer.GetFileProblems()...)
+		return answer, nil
+	}
+	bare := &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: req.UnixNano, Generation: req.Generation}
+	if !refused(ctx, err) || !req.SetNics && len(req.Files) == 0 {
+		return nil, err
+	}
+	// An earlier build ends with the first problem. A call that is repeated changes nothing.
+	problem := err
+	if answer, err = agent.Restored(ctx, bare); err != nil {
+		return nil, fmt.Errorf("%w (with NICs and files: %s)", err, shown(problem.Error()))
+	}
+	ctx, cancel := context.WithTimeout(ctx, guestBound)
+	defer cancel()
+	if req.SetNics {
+		if _, err := agent.ConfigureNetwork(ctx, &agentv1.ConfigureNetworkRequest{Nics: req.Nics}); err != nil {
+			w.note(s, err.Error())
+		}
+	}
+	if bare.Files = req.Files; len(bare.Files) > 0 {
+		if _, err := agent.Restored(ctx, bare); err != nil {
+			w.note(s, "", err.Error())
+		}
+	}
+	return answer, nil
+}
+
+// refused tells a guest that has answered from one that has not.
+func refused(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && !errdefs.IsUnavailable(err) && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// Bounds of what is logged of a guest's words.
+const (
+	maxProblem  = 1 << 10
+	maxProblems = 16
+)
+
+func shown(problem string) string { return visible.Cut(visible.Line(problem), maxProblem) }
+
+// note says what the guest could not take.
+func (w *woken) note(s *starting, nics string, files ...string) {
+	for _, problem := range files[:min(len(files), maxProblems)] {
+		s.vm.log.Warn("say where the guest is", "error", shown(problem))
+	}
+	if nics == "" {
+		return
+	}
+	w.nics = fmt.Errorf("the guest says: %s", shown(nics))
+	s.address.Result = starts.AddressFailed
+}
+
+// settle goes on with what could not be done when the guest was met.
+func (w *woken) settle(s *starting) {
+	s.vm.retryWhileRunning("set links up", w.links, s.vm.nic.up)
+	s.vm.retryWhileRunning("set NICs of the guest", w.nics, s.vm.nic.addressed)
+}
+
+func restoredRequest(ctx context.Context, s *starting) (*agentv1.RestoredRequest, error) {
+	entropy := make([]byte, 64)
+	if _, err := rand.Read(entropy); err != nil {
+		return nil, err
+	}
+	j := s.vm.journal.Load()
+	req := &agentv1.RestoredRequest{Entropy: entropy, UnixNano: time.Now().UnixNano(),
+		Generation: fmt.Sprint(j.Generation)}
+	if !s.readdress {
+		return req, nil
+	}
+	if !s.plugs {
+		req.Nics, req.SetNics = agentNICs(j.Spec.NICs), true
+	}
+	for files, err := range s.hostFiles().Requests(ctx) {
+		if err != nil && ctx.Err() == nil { // a file of this host: the VM is as good without it
+			s.vm.log.Warn("read what says where the guest is", "error", err)
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		req.Files = append(req.Files, files.GetFiles()...)
+	}
+	return req, nil
+}
