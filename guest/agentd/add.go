@@ -57,11 +57,11 @@ func (s *Service) AddContainer(ctx context.Context, r *agentv1.AddContainerReque
 	}
 	o := &order{setup: r.Setup, content: r.AppendTo(nil), pid: r.Pid, volumes: r.Volumes,
 		devices: r.Devices, openDevices: r.OpenDevices}
-	c, err := s.enter(r.Container, o)
+	c, err := s.enter(ctx, r.Container, o)
 	if err != nil {
 		return nil, err
 	}
-	defer c.mu.Unlock()
+	defer c.turn.Give()
 	if err := s.addLocked(ctx, c, o); err != nil {
 		return nil, fmt.Errorf("add container %s: %w", c.id, err)
 	}
@@ -70,8 +70,10 @@ func (s *Service) AddContainer(ctx context.Context, r *agentv1.AddContainerReque
 
 // add is addLocked for the one container of a guest.
 func (s *Service) add(ctx context.Context, c *container, o *order) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if err := c.turn.Take(ctx); err != nil {
+		return err
+	}
+	defer c.turn.Give()
 	return s.addLocked(ctx, c, o)
 }
 
@@ -149,7 +151,7 @@ func (s *Service) make(ctx context.Context, c *container, o *order) error {
 	if err := s.reached("files"); err != nil {
 		return err
 	}
-	if err := c.copyFiles(o.setup.Files); err != nil {
+	if err := s.copyFiles(ctx, c, o.setup.Files); err != nil {
 		return err
 	}
 	return s.reached("end")

@@ -152,6 +152,15 @@ func (c *children) unreaped(one *spawned, do func(pid int) error) error {
 	return do(one.pid)
 }
 
+// pidfd opens a process that spawn started unless it has been reaped.
+func (c *children) pidfd(one *spawned) (fd int, err error) {
+	err = c.unreaped(one, func(pid int) (err error) {
+		fd, err = unix.PidfdOpen(pid, 0)
+		return err
+	})
+	return fd, err
+}
+
 // signal sends sig to a process that spawn started unless it has been reaped.
 func (c *children) signal(one *spawned, sig unix.Signal) error {
 	return c.unreaped(one, func(pid int) error { return unix.Kill(pid, sig) })

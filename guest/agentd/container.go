@@ -5,9 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	"godwit.dev/godwit/guest/stage"
+	"godwit.dev/godwit/internal/turn"
 
 	"github.com/containerd/errdefs"
 )
@@ -18,8 +18,8 @@ type container struct {
 	cgroup cgroup
 	root   rootfs
 
-	// mu serialises the calls that change the container: they take their time.
-	mu      sync.Mutex
+	// turn serialises the calls that change the container: they take their time, and may wait for its file systems.
+	turn    turn.Turn
 	order   *order // nil before it is made
 	filter  *stage.Seccomp
 	kept    map[string]*os.File // by path: files for ReadBack
@@ -37,7 +37,7 @@ type container struct {
 }
 
 func newContainer(id string, group cgroup, dir string) *container {
-	return &container{id: id, cgroup: group, root: rootfs{dir: dir}}
+	return &container{id: id, cgroup: group, root: rootfs{dir: dir}, turn: turn.New()}
 }
 
 // podID is the id of the process that holds what containers share.

@@ -1,6 +1,7 @@
 package agentd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,39 +16,72 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyFiles writes files as the container's init sees its root. What is read-only for
-// it is written through the agent's own mount of the root file system.
-func (c *container) copyFiles(files []*agentv1.File) error {
+// copyFiles writes files as the container's init sees its root. It ends with the first that fails.
+func (s *Service) copyFiles(ctx context.Context, c *container, files []*agentv1.File) error {
 	if len(files) == 0 {
 		return nil
 	}
+	roots, err := s.rootsOf(c)
+	if err != nil {
+		return err
+	}
+	defer roots.close()
+	for _, f := range files {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("copy files: %w", err)
+		}
+		if err := c.copyFile(roots, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// roots are a container's root file system as its init sees it, and as the agent has mounted it.
+type roots struct{ inside, outside *inroot.Root }
+
+func (r *roots) close() {
+	r.inside.Close()
+	r.outside.Close()
+}
+
+// rootsOf opens those of a container whose init runs, or waits.
+func (s *Service) rootsOf(c *container) (*roots, error) {
 	if c.init == nil || c.init.exited() {
-		return fmt.Errorf("copy files: the container's init does not run: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("copy files: the container's init does not run: %w", errdefs.ErrFailedPrecondition)
 	}
-	inside, err := inroot.Open(fmt.Sprintf("/proc/%d/root", c.init.pid))
-	if err != nil {
+	r := new(roots)
+	err := s.children.unreaped(c.init.spawned, func(pid int) (err error) {
+		r.inside, err = inroot.Open(fmt.Sprintf("/proc/%d/root", pid))
 		return err
+	})
+	if err == unix.ESRCH || errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("copy files: the container's init has ended: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
-	defer inside.Close()
-	outside, err := inroot.Open(c.root.path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer outside.Close()
-	for _, root := range []*inroot.Root{inside, outside} {
+	if r.outside, err = inroot.Open(c.root.path); err != nil {
+		r.inside.Close()
+		return nil, err
+	}
+	for _, root := range []*inroot.Root{r.inside, r.outside} {
 		c.root.users.own(root)
 	}
-	for _, f := range files {
-		kept, err := copyFile(inside, f)
-		if errors.Is(err, unix.EROFS) {
-			kept, err = copyFile(outside, f)
-		}
-		if err == nil && kept != nil {
-			err = c.keep(f.Path, kept)
-		}
-		if err != nil {
-			return fmt.Errorf("copy %s: %w", f.Path, err)
-		}
+	return r, nil
+}
+
+// copyFile writes what is read-only for the container through the agent's own mount of the root file system.
+func (c *container) copyFile(r *roots, f *agentv1.File) error {
+	kept, err := copyFile(r.inside, f)
+	if errors.Is(err, unix.EROFS) {
+		kept, err = copyFile(r.outside, f)
+	}
+	if err == nil && kept != nil {
+		err = c.keep(f.Path, kept)
+	}
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", f.Path, err)
 	}
 	return nil
 }
@@ -94,18 +128,7 @@ func copyRegular(root *inroot.Root, f *agentv1.File) (kept *os.File, err error) 
 		return nil, err
 	}
 	dir.Close()
-	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_NONBLOCK | unix.O_NOCTTY
-	if !f.Append {
-		flags |= unix.O_TRUNC
-	}
-	file, err := root.OpenFile(f.Path, flags, 0o600)
-	if errors.Is(err, os.ErrNotExist) {
-		// A dangling link, such as resolv.conf to a file of a service that is not
-		// there: the file takes its place.
-		if err = unlink(root, f.Path); err == nil {
-			file, err = root.OpenFile(f.Path, flags, 0o600)
-		}
-	}
+	file, err := openRegular(root, f)
 	if err != nil {
 		return nil, err
 	}
@@ -121,6 +144,26 @@ func copyRegular(root *inroot.Root, f *agentv1.File) (kept *os.File, err error) 
 	}
 	// The very file, whatever has its name by now.
 	return os.OpenFile(inroot.Path(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+}
+
+// openRegular opens the file that has the path, or makes it. A file takes the place of what is none, such as a device
+// of the container's, or a dangling link: resolv.conf may lead to a file of a service that is not there.
+func openRegular(root *inroot.Root, f *agentv1.File) (*os.File, error) {
+	flags := unix.O_WRONLY
+	if !f.Append {
+		flags |= unix.O_TRUNC
+	}
+	file, err := root.OpenRegular(f.Path, flags)
+	if errors.Is(err, os.ErrNotExist) {
+		file, err = root.Create(f.Path, 0o600)
+	}
+	if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, inroot.ErrNotRegular) {
+		return file, err
+	}
+	if err := unlink(root, f.Path); err != nil {
+		return nil, err
+	}
+	return root.Create(f.Path, 0o600)
 }
 
 // replaceRegular makes a new file and then gives it the path: no reader sees a part of it. A link under the name
@@ -154,14 +197,14 @@ func replaceRegular(root *inroot.Root, f *agentv1.File) (err error) {
 
 // copyHardLink gives a file that was copied before one more name. Where the name is on another mount, it gets a copy.
 func copyHardLink(root *inroot.Root, f *agentv1.File) error {
-	from, err := root.OpenFile(f.Link, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	from, err := root.OpenRegular(f.Link, unix.O_RDONLY|unix.O_NOFOLLOW)
+	if errors.Is(err, inroot.ErrNotRegular) {
+		return fmt.Errorf("%s: %w: %w", f.Link, err, errdefs.ErrInvalidArgument)
+	}
 	if err != nil {
 		return err
 	}
 	defer from.Close()
-	if fi, err := from.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return errors.Join(err, fmt.Errorf("%s is no regular file: %w", f.Link, errdefs.ErrInvalidArgument))
-	}
 	dir, name, err := vacate(root, f.Path)
 	if err != nil {
 		return err
@@ -172,7 +215,7 @@ func copyHardLink(root *inroot.Root, f *agentv1.File) error {
 	if err != unix.EXDEV {
 		return err
 	}
-	to, err := root.OpenFile(f.Path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	to, err := root.Create(f.Path, 0o600)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package agentd
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -124,5 +125,62 @@ func TestReplaceFile(t *testing.T) {
 	left, err := filepath.Glob(at(".*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left: %q, %v", left, err)
+	}
+}
+
+// What is no regular file is not written to: a container may have put a device there, or a fifo. A file takes its place.
+func TestCopyOpensNoDevice(t *testing.T) {
+	dir := t.TempDir()
+	root, err := inroot.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	etc := filepath.Join(dir, "etc")
+	null := int(unix.Mkdev(1, 3))
+	for _, err := range []error{
+		os.Mkdir(etc, 0o755), unix.Mkfifo(filepath.Join(etc, "fifo"), 0o600),
+		unix.Mknod(filepath.Join(etc, "device"), unix.S_IFCHR|0o600, null),
+		unix.Mknod(filepath.Join(etc, "socket"), unix.S_IFSOCK|0o600, 0),
+		unix.Mknod(filepath.Join(dir, "behind"), unix.S_IFCHR|0o600, null),
+		os.Symlink("/behind", filepath.Join(etc, "link")),
+		os.Symlink("/none/x", filepath.Join(etc, "dangling")),
+		os.Symlink("../etc/made", filepath.Join(etc, "ready")),
+	} {
+		if errors.Is(err, os.ErrPermission) {
+			t.Skip("needs root")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"fifo", "device", "socket", "link", "dangling", "ready", "new"} {
+		for _, text := range []string{"longer than the next", "text"} {
+			f := &agentv1.File{Path: "/etc/" + name, Mode: unix.S_IFREG | 0o644, Data: []byte(text), Keep: true}
+			kept, err := copyFile(root, f)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			kept.Close()
+			fi, err := os.Stat(filepath.Join(etc, name))
+			if err != nil || !fi.Mode().IsRegular() {
+				t.Errorf("%s: it is %v, %v", name, fi, err)
+				continue
+			}
+			if got, err := os.ReadFile(filepath.Join(etc, name)); string(got) != text {
+				t.Errorf("%s holds %q, %v", name, got, err)
+			}
+		}
+	}
+	if fi, err := os.Lstat(filepath.Join(etc, "ready")); err != nil || fi.Mode().Type() != os.ModeSymlink {
+		t.Errorf("a link to a file that can be made: %v, %v", fi, err)
+	}
+	if fi, err := os.Lstat(filepath.Join(dir, "behind")); err != nil || fi.Mode().IsRegular() {
+		t.Errorf("a device that a link leads to: %v, %v", fi, err)
+	}
+	hard := &agentv1.File{Path: "/etc/hard", Mode: unix.S_IFMT, Link: "/behind"}
+	if _, err := copyFile(root, hard); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a hard link to a device: %v", err)
 	}
 }

@@ -51,15 +51,16 @@ func (s *Service) forkAt(srv *forkServer, p, first *process, st *streams) error 
 		return errNotForked
 	}
 	defer unix.Close(group)
-	init := -1
-	err = s.children.unreaped(first.spawned, func(pid int) (err error) {
-		init, err = unix.PidfdOpen(pid, 0)
-		return err
-	})
+	init, err := s.children.pidfd(first.spawned)
 	if err != nil {
 		return errNotForked
 	}
 	defer unix.Close(init)
+	done, err := s.killable(p, srv.one)
+	if err != nil {
+		return err
+	}
+	defer done()
 	p.mu.Lock()
 	p.kills = c.cgroup.oomKills()
 	p.mu.Unlock()

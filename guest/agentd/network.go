@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/lean"
+	"godwit.dev/godwit/internal/turn"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
@@ -16,9 +18,9 @@ import (
 )
 
 // ConfigureNetwork implements agentv1.AgentService.
-func (s *Service) ConfigureNetwork(_ context.Context,
+func (s *Service) ConfigureNetwork(ctx context.Context,
 	r *agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
-	return &agentv1.ConfigureNetworkResponse{}, s.configure(r.Nics)
+	return &agentv1.ConfigureNetworkResponse{}, s.configure(ctx, r.Nics)
 }
 
 // loopbackUp brings lo up. An ioctl does it with a fraction of netlink's code, which most
@@ -40,21 +42,50 @@ func loopbackUp() error {
 	return nil
 }
 
-func (s *Service) configure(nics []*agentv1.NIC) error {
+// nicSetup is how NICs come to what the host says.
+type nicSetup struct {
+	turn  turn.Turn
+	wakes atomic.Uint64 // of the guest
+	// Others in tests.
+	find func(mac string) (netlink.Link, error)
+	set  func(*agentv1.NIC, netlink.Link) error
+}
+
+func newNICSetup() nicSetup { return nicSetup{turn: turn.New(), find: findNIC, set: configureNIC} }
+
+// since says that the guest has slept since a call of the host: what it says is of another node.
+func (s *nicSetup) since(wakes uint64) error {
+	if s.wakes.Load() != wakes {
+		return fmt.Errorf("the guest has slept since: %w", errdefs.ErrAborted)
+	}
+	return nil
+}
+
+// configure does what the calls of the host say, one after the other.
+func (s *Service) configure(ctx context.Context, nics []*agentv1.NIC) error {
 	if len(nics) == 0 {
 		return nil
 	}
+	wakes := s.network.wakes.Load()
+	if err := s.network.turn.Take(ctx); err != nil {
+		return fmt.Errorf("configure NICs: %w", err)
+	}
+	defer s.network.turn.Give()
 	if err := s.opts.Network(); err != nil {
 		return err
 	}
 	links := make([]netlink.Link, len(nics))
-	find := func(n *agentv1.NIC, i int) (err error) { links[i], err = s.nic(n.Mac); return err }
+	find := func(n *agentv1.NIC, i int) (err error) { links[i], err = s.nic(ctx, n.Mac, wakes); return err }
 	with := func(step func(*agentv1.NIC, netlink.Link) error) func(*agentv1.NIC, int) error {
 		return func(n *agentv1.NIC, i int) error { return step(n, links[i]) }
 	}
-	for _, step := range []func(*agentv1.NIC, int) error{find, with(freeName), with(rename), with(configureNIC)} {
+	for _, step := range []func(*agentv1.NIC, int) error{find, with(freeName), with(rename), with(s.network.set)} {
 		for i, n := range nics {
-			if err := step(n, i); err != nil {
+			err := s.network.since(wakes)
+			if err == nil {
+				err = step(n, i)
+			}
+			if err != nil {
 				return fmt.Errorf("configure NIC %s: %w", n.Mac, err)
 			}
 		}
@@ -112,12 +143,15 @@ func configureNIC(n *agentv1.NIC, link netlink.Link) error {
 }
 
 // nic is findNIC, which waits in a copy: its NICs may have been plugged in after it was restored.
-func (s *Service) nic(mac string) (link netlink.Link, err error) {
+func (s *Service) nic(ctx context.Context, mac string, wakes uint64) (link netlink.Link, err error) {
 	if !s.held {
-		return findNIC(mac)
+		return s.network.find(mac)
 	}
-	err = awaitPlugged(context.Background(), func() (missing, failed error) {
-		if link, missing = findNIC(mac); missing != nil && !errdefs.IsNotFound(missing) {
+	err = awaitPlugged(ctx, func() (missing, failed error) {
+		if err := s.network.since(wakes); err != nil {
+			return nil, err
+		}
+		if link, missing = s.network.find(mac); missing != nil && !errdefs.IsNotFound(missing) {
 			return nil, missing
 		}
 		return missing, nil

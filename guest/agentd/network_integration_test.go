@@ -27,7 +27,7 @@ func guestOf(t *testing.T) *Service {
 	for _, peer := range []string{"peer0", "peer1"} {
 		ip(t, "link set "+peer+" up")
 	}
-	return &Service{opts: Options{Network: func() error { return nil }}}
+	return &Service{opts: Options{Network: func() error { return nil }}, network: newNICSetup()}
 }
 
 func ip(t *testing.T, args string) string {
@@ -74,7 +74,7 @@ func TestRoutesOfTwoNICs(t *testing.T) {
 	nics[1].Routes = []*agentv1.Route{{Family: "4", Gateway: "10.2.0.1", Metric: 100}, {Family: "4", Gateway: "10.2.0.9"},
 		{Family: "6", Gateway: "fd02::1"}}
 	for range 2 {
-		if err := s.configure(nics); err != nil {
+		if err := s.configure(t.Context(), nics); err != nil {
 			t.Fatal(err)
 		}
 		text := strings.Join(routes(t, "default", "172.", "nexthop"), "\n")
@@ -94,7 +94,7 @@ func TestRoutesOfTwoNICs(t *testing.T) {
 	}
 	nics[0].Routes = []*agentv1.Route{{Family: "4", Gateway: "10.1.0.77"}}
 	nics[1].Routes = nil
-	if err := s.configure(nics); err != nil {
+	if err := s.configure(t.Context(), nics); err != nil {
 		t.Fatal(err)
 	}
 	if got := routes(t, "default", "172.", "nexthop"); len(got) != 1 || !strings.Contains(got[0], "10.1.0.77 dev eth0") {
@@ -111,7 +111,7 @@ func TestRouteInPlaceOfTheKernels(t *testing.T) {
 		{Family: "4", Gateway: "10.1.0.1"},
 	}
 	for range 2 {
-		if err := s.configure(nics); err != nil {
+		if err := s.configure(t.Context(), nics); err != nil {
 			t.Fatal(err)
 		}
 		got := routes(t, "10.1.0.0/24")
@@ -142,7 +142,7 @@ func TestDirectRouteInPlaceOfTheKernels(t *testing.T) {
 			nics[0].Addresses = append(nics[0].Addresses, "10.1.0.3/24")
 			nics[0].Routes = []*agentv1.Route{c.route}
 			for range 2 {
-				if err := s.configure(nics); err != nil {
+				if err := s.configure(t.Context(), nics); err != nil {
 					t.Fatal(err)
 				}
 				got := routes(t, c.route.Destination)
@@ -154,7 +154,7 @@ func TestDirectRouteInPlaceOfTheKernels(t *testing.T) {
 				}
 			}
 			nics[0].Routes = nil
-			if err := s.configure(nics); err != nil {
+			if err := s.configure(t.Context(), nics); err != nil {
 				t.Fatal(err)
 			}
 			if got := routes(t, c.route.Destination); len(got) != 1 || !strings.Contains(got[0], "proto kernel") ||
@@ -169,7 +169,7 @@ func TestDirectRouteInPlaceOfTheKernels(t *testing.T) {
 func TestNamesThatCross(t *testing.T) {
 	s, nics := guestOf(t), twoNICs()
 	nics[0].Name, nics[1].Name = "eth1", "eth0"
-	if err := s.configure(nics); err != nil {
+	if err := s.configure(t.Context(), nics); err != nil {
 		t.Fatal(err)
 	}
 	for name, mac := range map[string]string{"eth1": nics[0].Mac, "eth0": nics[1].Mac} {
@@ -178,7 +178,7 @@ func TestNamesThatCross(t *testing.T) {
 		}
 	}
 	nics[0].Name = "peer0"
-	if err := s.configure(nics); err == nil || !strings.Contains(err.Error(), "peer0") {
+	if err := s.configure(t.Context(), nics); err == nil || !strings.Contains(err.Error(), "peer0") {
 		t.Errorf("a name that is taken: %v", err)
 	}
 }

@@ -86,6 +86,13 @@ func (p *process) exited() bool {
 	}
 }
 
+// endedAt is when it has ended.
+func (p *process) endedAt() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.at
+}
+
 func (p *process) exit() *agentv1.WaitResponse {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,13 +185,13 @@ func (p *process) resize(size unix.Winsize) error {
 
 // handshake leads a child from Process to the moment before exec. beforeExec is called
 // then. Afterwards the child is the container's process.
-func (p *process) handshake(pipe *stage.Pipe, proc *stage.Process, u *users, s *streams,
+func (p *process) handshake(pipe *stage.Pipe, proc *stage.Process, join []int, u *users, s *streams,
 	beforeExec func() error) error {
 	var fds []int
 	if s != nil {
 		fds = s.childFDs()
 	}
-	if err := pipe.SendProcess(proc, u.with(fds)); err != nil {
+	if err := pipe.SendProcess(proc, u.with(append(fds, join...))); err != nil {
 		return err
 	}
 	for gone := false; ; {

@@ -54,13 +54,15 @@ func (c *container) closeKept() {
 }
 
 // ReadBack implements agentv1.AgentService.
-func (s *Service) ReadBack(_ context.Context, r *agentv1.ReadBackRequest) (*agentv1.ReadBackResponse, error) {
+func (s *Service) ReadBack(ctx context.Context, r *agentv1.ReadBackRequest) (*agentv1.ReadBackResponse, error) {
 	c, err := s.container(r.Container)
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if err := c.turn.Take(ctx); err != nil {
+		return nil, fmt.Errorf("read %s back: %w", r.Path, err)
+	}
+	defer c.turn.Give()
 	f := c.kept[filepath.Clean("/"+r.Path)]
 	if f == nil {
 		return nil, fmt.Errorf("read %s back: it was not copied in to be kept: %w", r.Path, errdefs.ErrNotFound)

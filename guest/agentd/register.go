@@ -1,27 +1,30 @@
 package agentd
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	"github.com/containerd/errdefs"
 )
 
-// enter finds a container of the pod, or begins one, and locks it.
-func (s *Service) enter(id string, o *order) (*container, error) {
+// enter finds a container of the pod, or begins one, and takes its turn.
+func (s *Service) enter(ctx context.Context, id string, o *order) (*container, error) {
 	for {
 		c, err := s.register(id, o)
 		if err != nil {
 			return nil, err
 		}
-		c.mu.Lock()
+		if err := c.turn.Take(ctx); err != nil {
+			return nil, fmt.Errorf("add container %s: %w", id, err)
+		}
 		s.mu.Lock()
 		current := s.containers[id] == c // else another call has failed to make it meanwhile
 		s.mu.Unlock()
 		if current {
 			return c, nil
 		}
-		c.mu.Unlock()
+		c.turn.Give()
 	}
 }
 

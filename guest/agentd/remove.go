@@ -71,8 +71,10 @@ func (s *Service) remove(ctx context.Context, c *container) error {
 			return fmt.Errorf("wait for a process that starts: %w: %w", ctx.Err(), errdefs.ErrUnavailable)
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if err := c.turn.Take(ctx); err != nil {
+		return fmt.Errorf("wait for another call: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	defer c.turn.Give()
 	o := c.order
 	if o == nil {
 		o = c.left
@@ -98,12 +100,13 @@ func (s *Service) remove(ctx context.Context, c *container) error {
 	return nil
 }
 
-// startsIn are closed when the starts of processes that are under way in a container are over.
+// startsIn are closed when the starts of processes that are under way in a container are over. They are ended.
 func (s *Service) startsIn(c *container) (list []chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, st := range s.starting {
+	for id, st := range s.starting {
 		if st.box == c {
+			s.endStart(id)
 			list = append(list, st.over)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -17,7 +18,7 @@ import (
 const minEntropy = 32
 
 // Restored implements agentv1.AgentService.
-func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
+func (s *Service) Restored(ctx context.Context, r *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
 	if len(r.Entropy) < minEntropy {
 		return nil, fmt.Errorf("restored: entropy of %d bytes, not %d: %w", len(r.Entropy), minEntropy,
 			errdefs.ErrInvalidArgument)
@@ -28,34 +29,61 @@ func (s *Service) Restored(_ context.Context, r *agentv1.RestoredRequest) (*agen
 	if err := s.noteWake(r.UnixNano); err != nil {
 		return nil, err
 	}
+	s.network.wakes.Add(1)
 	s.dropConnections()
+	resp := new(agentv1.RestoredResponse)
 	if r.SetNics {
-		if err := s.configure(r.Nics); err != nil {
-			return nil, err
+		if err := s.configure(ctx, r.Nics); err != nil {
+			resp.NicProblem = s.problem(err)
 		}
 	}
-	if err := s.main().renew(r.Files); err != nil {
-		return nil, err
-	}
-	id, uptime, err := boot()
-	if err != nil {
+	resp.FileProblems = s.renew(ctx, s.main(), r.Files)
+	var err error
+	if resp.BootId, resp.UptimeMs, err = boot(); err != nil {
 		return nil, err
 	}
 	if r.Generation != "" {
 		s.opts.Log("restored, generation %q, %s", r.Generation, time.Now().UTC().Format(time.RFC3339))
 	}
-	return &agentv1.RestoredResponse{BootId: id, UptimeMs: uptime, Processes: s.list("")}, nil
+	resp.Processes = s.list("", listMax)
+	return resp, nil
 }
 
-// renew copies files again unless the container has ended: they are not read then.
-func (c *container) renew(files []*agentv1.File) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// maxProblem is what is answered of the text of a problem.
+const maxProblem = 1 << 10
+
+// problem says on the console what a container is in the way of, and answers it. The host decides: a woken guest runs
+// also where it does not know where it is.
+func (s *Service) problem(err error) string {
+	text := err.Error()
+	text = strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")
+	s.opts.Log("restored: %s", text)
+	return text
+}
+
+// renew copies files again unless the container has ended: they are not read then. Each that it cannot copy is a
+// problem, and no other file suffers from it.
+func (s *Service) renew(ctx context.Context, c *container, files []*agentv1.File) (problems []string) {
+	if len(files) == 0 {
+		return nil
+	}
+	if err := c.turn.Take(ctx); err != nil {
+		return []string{s.problem(fmt.Errorf("copy files: %w", err))}
+	}
+	defer c.turn.Give()
 	if c.init != nil && c.init.exited() {
 		return nil
 	}
-	return c.copyFiles(files)
+	for _, f := range files {
+		if err := s.copyFiles(ctx, c, []*agentv1.File{f}); err != nil && len(problems) < maxProblems {
+			problems = append(problems, s.problem(err))
+		}
+	}
+	return problems
 }
+
+// maxProblems is how many problems are answered.
+const maxProblems = 16
 
 // addEntropy credits data to the kernel's generator and makes it use it at once: a
 // restored VM must not repeat the numbers of its snapshot.

@@ -3,7 +3,6 @@ package agentd
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -48,6 +47,7 @@ type Service struct {
 	opts     Options
 	children *children
 	forks    *forks
+	network  nicSetup
 	before   func(step string) error // of making a container; nil but in tests
 
 	begun    sync.Once  // Started
@@ -84,6 +84,7 @@ type Service struct {
 type starting struct {
 	box  *container
 	over chan struct{} // closed then
+	kill func()        // ends what is about to become the process; nil: nothing is. s.mu is held
 }
 
 // New returns the service. The caller is process 1 of the guest.
@@ -100,6 +101,7 @@ func New(opts Options) (*Service, error) {
 func newService(main *container) *Service {
 	return &Service{
 		forks:      newForks(),
+		network:    newNICSetup(),
 		containers: map[string]*container{"": main}, volumes: make(map[string]*volume),
 		processes: make(map[string]*process), connections: make(map[string]*connection), starting: make(map[string]starting),
 		sizes: make(map[string]unix.Winsize), users: make(map[string]*users), clock: realtime{},
@@ -178,7 +180,7 @@ func (s *Service) Wait(ctx context.Context, r *agentv1.WaitRequest) (*agentv1.Wa
 // Kill implements agentv1.AgentService.
 func (s *Service) Kill(ctx context.Context, r *agentv1.KillRequest) (*agentv1.KillResponse, error) {
 	if r.Never {
-		if err := s.forbidStart(ctx, r.Id); err != nil {
+		if err := s.forbidStart(ctx, r.Id, unix.Signal(r.Signal)); err != nil {
 			return nil, err
 		}
 	}
@@ -254,36 +256,4 @@ func (s *Service) Remove(_ context.Context, r *agentv1.RemoveRequest) (*agentv1.
 	s.mu.Unlock()
 	p.forget()
 	return &agentv1.RemoveResponse{}, nil
-}
-
-// Processes implements agentv1.AgentService.
-func (s *Service) Processes(_ context.Context, r *agentv1.ProcessesRequest) (*agentv1.ProcessesResponse, error) {
-	group, err := s.group(r.Container)
-	if err != nil {
-		return nil, err
-	}
-	pids, err := group.pids()
-	if err != nil {
-		return nil, err
-	}
-	all := &agentv1.ProcessesResponse{Processes: s.list(r.Container)}
-	for _, p := range all.Processes {
-		delete(pids, p.Pid)
-	}
-	for _, pid := range slices.Sorted(maps.Keys(pids)) {
-		all.Others = append(all.Others, &agentv1.Process{Pid: pid})
-	}
-	return all, nil
-}
-
-// list answers the processes of a container, or all of them where none is named.
-func (s *Service) list(container string) (list []*agentv1.Process) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.processes {
-		if container == "" || p.container().id == container {
-			list = append(list, p.info())
-		}
-	}
-	return list
 }

@@ -55,17 +55,19 @@ func describe(root rootfs, r *agentv1.SetupRequest) *stage.Container {
 }
 
 // Copy implements agentv1.AgentService.
-func (s *Service) Copy(_ context.Context, r *agentv1.CopyRequest) (*agentv1.CopyResponse, error) {
+func (s *Service) Copy(ctx context.Context, r *agentv1.CopyRequest) (*agentv1.CopyResponse, error) {
 	c, err := s.container(r.Container)
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if err := c.turn.Take(ctx); err != nil {
+		return nil, fmt.Errorf("copy files: %w", err)
+	}
+	defer c.turn.Give()
 	if c.order == nil || c.id == "" && c.waiting == nil {
 		return nil, fmt.Errorf("copy files: only between Setup and the first Start: %w", errdefs.ErrFailedPrecondition)
 	}
-	if err := c.copyFiles(r.Files); err != nil {
+	if err := s.copyFiles(ctx, c, r.Files); err != nil {
 		return nil, err
 	}
 	return &agentv1.CopyResponse{}, nil

@@ -48,7 +48,7 @@ func (s *Service) Start(ctx context.Context, r *agentv1.StartRequest) (*agentv1.
 		s.mu.Unlock()
 		s.admit(ctx, spec)
 		if r.Id == c.id {
-			return s.startInit(c, p.spec, p.size, r)
+			return s.startInit(ctx, c, p.spec, p.size, r)
 		}
 		return p, s.startExec(ctx, c, p, r)
 	})
@@ -68,7 +68,7 @@ func (s *Service) startOnce(ctx context.Context, id string, c *container, start 
 		var barred error
 		if p == nil && busy == nil {
 			if barred = s.mayStart(id, c); barred == nil {
-				s.starting[id] = starting{c, make(chan struct{})}
+				s.starting[id] = starting{box: c, over: make(chan struct{})}
 			}
 		}
 		s.mu.Unlock()
@@ -103,10 +103,12 @@ func (s *Service) startOnce(ctx context.Context, id string, c *container, start 
 
 // startInit gives the container's init its process.
 // It is tried once: who asks again, because the answer was lost, gets the same.
-func (s *Service) startInit(c *container, spec *specs.Process, size *unix.Winsize,
+func (s *Service) startInit(ctx context.Context, c *container, spec *specs.Process, size *unix.Winsize,
 	r *agentv1.StartRequest) (*process, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if err := c.turn.Take(ctx); err != nil {
+		return nil, err
+	}
+	defer c.turn.Give()
 	if c.refused != nil {
 		return nil, c.refused
 	}
@@ -125,7 +127,7 @@ func (s *Service) startInit(c *container, spec *specs.Process, size *unix.Winsiz
 		c.refused = s.abandon(ch, p, err)
 		return nil, c.refused
 	}
-	if c.refused = s.becomeProcess(ch, p, 0, r, func() error { return c.cgroup.apply(resources) }); c.refused != nil {
+	if c.refused = s.becomeProcess(ch, p, nil, r, func() error { return c.cgroup.apply(resources) }); c.refused != nil {
 		return nil, c.refused
 	}
 	s.begin()
@@ -151,11 +153,21 @@ func (s *Service) startExec(ctx context.Context, c *container, p *process, r *ag
 		return err
 	}
 	p.pid, p.spawned = ch.pid, ch.spawned
-	return s.becomeProcess(ch, p, first.pid, r, func() error { return s.join(ch.spawned, c.cgroup) })
+	done, err := s.killable(p, ch.spawned)
+	if err != nil {
+		return s.abandon(ch, p, err)
+	}
+	defer done()
+	init, err := s.children.pidfd(first.spawned)
+	if err != nil {
+		return s.abandon(ch, p, fmt.Errorf("join container: its init has ended: %w: %w", err, errdefs.ErrFailedPrecondition))
+	}
+	defer unix.Close(init)
+	return s.becomeProcess(ch, p, []int{init}, r, func() error { return s.join(ch.spawned, c.cgroup) })
 }
 
-// becomeProcess turns a child into its process, or ends it.
-func (s *Service) becomeProcess(ch *child, p *process, join int, r *agentv1.StartRequest,
+// becomeProcess turns a child into its process, or ends it. join is the pidfd of the init whose container it joins.
+func (s *Service) becomeProcess(ch *child, p *process, join []int, r *agentv1.StartRequest,
 	beforeExec func() error) error {
 	c := p.container()
 	p.mu.Lock()
@@ -171,9 +183,9 @@ func (s *Service) becomeProcess(ch *child, p *process, join int, r *agentv1.Star
 			return s.abandon(ch, p, err)
 		}
 	}
-	proc := &stage.Process{Spec: p.spec, Join: join, Personality: c.order.setup.Personality, Seccomp: c.filter,
+	proc := &stage.Process{Spec: p.spec, Personality: c.order.setup.Personality, Seccomp: c.filter,
 		User: c.root.users.user()}
-	err := p.handshake(ch.pipe, proc, c.root.users, st, s.limited(ch.spawned, p, beforeExec))
+	err := p.handshake(ch.pipe, proc, join, c.root.users, st, s.limited(ch.spawned, p, beforeExec))
 	if st != nil {
 		st.closeChild()
 	}

@@ -69,7 +69,7 @@ func TestFailedStartOfInitKeepsItsReason(t *testing.T) {
 	s := barring()
 	reason := errors.Join(errdefs.ErrNotFound, errors.New("no such program"))
 	s.main().refused = reason
-	if _, err := s.startInit(s.main(), nil, nil, nil); !errors.Is(err, reason) {
+	if _, err := s.startInit(t.Context(), s.main(), nil, nil, nil); !errors.Is(err, reason) {
 		t.Errorf("start again: %v", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -213,14 +212,16 @@ func sameAt(from, to *os.File, name string, a, b unix.Stat_t) bool {
 }
 
 func readAt(dir *os.File, name string, size int64) ([]byte, error) {
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	if fi, err := f.Stat(); err != nil || fi.Mode().Type() != fs.FileMode(0) {
-		return nil, errors.Join(err, fs.ErrInvalid)
+	found := os.NewFile(uintptr(fd), name)
+	defer found.Close()
+	f, err := inroot.Regular(found, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
 	}
+	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, size+1))
 }

@@ -54,6 +54,10 @@ func run(kind string, pipe *Pipe) error {
 	if err != nil {
 		return err
 	}
+	proc, err := openProc()
+	if err != nil {
+		return err
+	}
 	if kind != ArgExec {
 		m, err := pipe.receive()
 		if err != nil || m.Container == nil {
@@ -65,7 +69,7 @@ func run(kind string, pipe *Pipe) error {
 		}
 		fds := pipe.TakeFDs()
 		if box.User != nil {
-			if fds, box.users, err = takeUsers(fds); err != nil {
+			if fds, box.users, err = takeLast(fds); err != nil {
 				return err
 			}
 		}
@@ -84,13 +88,13 @@ func run(kind string, pipe *Pipe) error {
 	if err != nil || m.Process == nil {
 		return fmt.Errorf("read process: %w", orUnexpected(err))
 	}
-	return m.Process.exec(pipe, box, self)
+	return m.Process.exec(pipe, box, self, proc)
 }
 
-// takeUsers takes the user namespace off the descriptors.
-func takeUsers(fds []int) ([]int, int, error) {
+// takeLast takes what comes last of the descriptors: the user namespace, or the container's init.
+func takeLast(fds []int) ([]int, int, error) {
 	if len(fds) == 0 {
-		return nil, -1, fmt.Errorf("read stage message: no user namespace came with it: %w", errdefs.ErrInternal)
+		return nil, -1, fmt.Errorf("read stage message: a descriptor is missing: %w", errdefs.ErrInternal)
 	}
 	return fds[:len(fds)-1], fds[len(fds)-1], nil
 }
@@ -103,21 +107,27 @@ func orUnexpected(err error) error {
 }
 
 // exec turns this process into the container's. box is nil for ArgExec.
-func (p *Process) exec(pipe *Pipe, box *Container, self int) (err error) {
+func (p *Process) exec(pipe *Pipe, box *Container, self, proc int) (err error) {
 	if err := CheckProcess(p.Spec); err != nil {
 		return err
 	}
 	fds, users := pipe.TakeFDs(), -1
 	if p.User != nil {
-		if fds, users, err = takeUsers(fds); err != nil {
+		if fds, users, err = takeLast(fds); err != nil {
 			return err
 		}
 	}
 	if box == nil {
-		if err := join(p.Join); err != nil {
+		init := -1
+		if fds, init, err = takeLast(fds); err != nil {
+			return err
+		}
+		if err := join(init); err != nil {
 			return err
 		}
 	}
+	setHome(proc, p.Spec)
+	unix.Close(proc) // a working directory that is called /proc/self/fd/N must not lead there
 	if err := p.stdio(pipe, fds, box != nil); err != nil {
 		return err
 	}
@@ -213,26 +223,19 @@ func enter(fds []int) error {
 	return nil
 }
 
-// join enters the namespaces of the container's init, except that of pids, which the
-// agent has done before the fork.
-func join(pid int) error {
+// join enters the namespaces of the container's init, of which it has a pidfd. The agent has entered that of pids
+// before the fork.
+func join(init int) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare fs: %w", err)
 	}
-	var fds []int
-	for _, ns := range []string{"ipc", "uts", "cgroup", "mnt"} { // mnt last: /proc goes with it
-		path := fmt.Sprintf("/proc/%d/ns/%s", pid, ns)
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("open %s: %w", path, err)
-		}
-		fds = append(fds, fd)
+	const all = unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWNS
+	err := unix.Setns(init, all)
+	if err == unix.ESRCH {
+		return fmt.Errorf("join container: its init has ended: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
-	for _, fd := range fds {
-		if err := unix.Setns(fd, 0); err != nil {
-			return fmt.Errorf("join container: %w", err)
-		}
-		unix.Close(fd)
+	if err != nil {
+		return fmt.Errorf("join container: %w", err)
 	}
-	return nil
+	return unix.Close(init)
 }

@@ -36,9 +36,9 @@ func serveForks(socket int) error {
 	if err != nil {
 		return fmt.Errorf("open agent: %w", err)
 	}
-	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	proc, err := openProc()
 	if err != nil {
-		return fmt.Errorf("open /proc: %w", err)
+		return err
 	}
 	s := &forkServer{home: home, proc: proc, buf: make([]byte, forkMax),
 		oob: make([]byte, unix.CmsgSpace(4*(forkUsers+1)))}
@@ -125,6 +125,7 @@ func (s *forkServer) fork(p *Process, fds []int) (pid, pidfd int, err error) {
 
 // inContainer is called in the namespaces of the container.
 func (s *forkServer) inContainer(p *Process, fds []int) (pid, pidfd int, err error) {
+	setHome(s.proc, p.Spec)
 	id, err := newIdentity(p)
 	if err != nil {
 		return 0, -1, err

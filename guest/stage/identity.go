@@ -10,7 +10,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/capability"
-	"github.com/moby/sys/user"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -29,7 +28,7 @@ type identity struct {
 }
 
 func newIdentity(p *Process) (*identity, error) {
-	id := &identity{spec: p.Spec, filter: p.Seccomp, persona: p.Personality, env: environment(p.Spec),
+	id := &identity{spec: p.Spec, filter: p.Seccomp, persona: p.Personality, env: p.Spec.Env,
 		limited: p.User != nil}
 	var err error
 	id.caps, err = readCapabilities(p.Spec.Capabilities)
@@ -65,21 +64,6 @@ func parseCap(name string) (capability.Cap, error) {
 
 // CapabilityName is a capability's name in a process's spec.
 func CapabilityName(c capability.Cap) string { return "CAP_" + strings.ToUpper(c.String()) }
-
-// environment is the process's, with HOME as its user's passwd entry says.
-func environment(p *specs.Process) []string {
-	for _, kv := range p.Env {
-		if strings.HasPrefix(kv, "HOME=") {
-			return p.Env
-		}
-	}
-	home := "/"
-	users, err := user.ParsePasswdFileFilter("/etc/passwd", func(u user.User) bool { return u.Uid == int(p.User.UID) })
-	if err == nil && len(users) > 0 && users[0].Home != "" {
-		home = users[0].Home
-	}
-	return append(p.Env[:len(p.Env):len(p.Env)], "HOME="+home)
-}
 
 // assume gives up root. It uses raw system calls where Go's would act on all threads:
 // only the one that execs counts.

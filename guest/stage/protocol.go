@@ -55,11 +55,10 @@ type Container struct {
 }
 
 // Process is what a child becomes. Its stdio comes with the message as descriptors,
-// three of them, or none for a terminal. The user namespace comes after them.
+// three of them, or none for a terminal. After them come the pidfd of the container's init, for ArgExec, and the user
+// namespace.
 type Process struct {
-	Spec *specs.Process
-	// Join is the pid of the container's init, for ArgExec.
-	Join        int
+	Spec        *specs.Process
 	Personality uint64   // of personality(2); 0: the guest's own
 	Seccomp     *Seccomp // nil: no filter
 	User        *User    `json:",omitempty"`
@@ -111,6 +110,7 @@ var classes = map[string]error{
 	"invalid":   errdefs.ErrInvalidArgument,
 	"notimpl":   errdefs.ErrNotImplemented,
 	"exhausted": errdefs.ErrResourceExhausted,
+	"state":     errdefs.ErrFailedPrecondition,
 }
 
 // toError names the class of err for the wire.

@@ -105,10 +105,10 @@ func TestProtocolCarriesErrorsAndDescriptors(t *testing.T) {
 		for i := range env {
 			env[i] = "NAME=some value that takes room"
 		}
-		_ = agent.SendProcess(&Process{Spec: &specs.Process{Env: env}, Join: 5}, []int{int(wr.Fd())})
+		_ = agent.SendProcess(&Process{Spec: &specs.Process{Env: env}, Personality: 5}, []int{int(wr.Fd())})
 	}()
 	m, err := child.receive()
-	if err != nil || m.Process == nil || len(m.Process.Spec.Env) != 20000 || m.Process.Join != 5 {
+	if err != nil || m.Process == nil || len(m.Process.Spec.Env) != 20000 || m.Process.Personality != 5 {
 		t.Fatal(err)
 	}
 	got := child.TakeFDs()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,6 +44,13 @@ func own(p *Process, fds []int) {
 // terminal makes a pty in the container's own devpts, gives its master to the agent
 // and the slave to the process.
 func (p *Process) terminal(pipe *Pipe, init bool) error {
+	var st unix.Stat_t
+	if err := unix.Stat("/dev/ptmx", &st); err != nil {
+		return fmt.Errorf("open terminal: stat /dev/ptmx: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(5, 2) { // the container may have a disk there
+		return fmt.Errorf("open terminal: /dev/ptmx is not the device of that name: %w", errdefs.ErrInvalidArgument)
+	}
 	master, err := os.OpenFile("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open terminal: %w", err)
@@ -93,7 +101,8 @@ func (p *Process) terminal(pipe *Pipe, init bool) error {
 
 // bindConsole makes the terminal of the container's init its /dev/console.
 func bindConsole(name string) error {
-	f, err := os.OpenFile("/dev/console", os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0o666)
+	// What the image has there is not opened.
+	f, err := os.OpenFile("/dev/console", os.O_CREATE|os.O_EXCL|os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NOCTTY, 0o666)
 	if err == nil {
 		f.Close()
 	}

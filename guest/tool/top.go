@@ -121,9 +121,13 @@ func parseStat(line string, boot int64) (p guesttool.Process, err error) {
 }
 
 // userNames are those of the image's passwd; it may have none.
-func userNames() map[int]string {
+func userNames() map[int]string { return namesIn("/etc/passwd") }
+
+func namesIn(passwd string) map[int]string {
 	names := map[int]string{}
-	users, _ := user.ParsePasswdFile("/etc/passwd")
+	file := database(passwd)
+	defer file.Close()
+	users, _ := user.ParsePasswd(file)
 	for _, u := range slices.Backward(users) { // the first of an id counts
 		names[u.Uid] = u.Name
 	}

@@ -50,17 +50,11 @@ func (r *Root) OpenFile(path string, flags int, mode uint32) (*os.File, error) {
 	if flags&unix.O_CREAT != 0 {
 		how.Mode = uint64(mode)
 	}
-	for {
-		fd, err := unix.Openat2(int(r.file.Fd()), path, &how)
-		// EAGAIN: a rename elsewhere raced with the walk.
-		if err == unix.EINTR || err == unix.EAGAIN {
-			continue
-		}
-		if err != nil {
-			return nil, &os.PathError{Op: "open", Path: path, Err: err}
-		}
-		return os.NewFile(uintptr(fd), path), nil
+	fd, err := patient(func() (int, error) { return unix.Openat2(int(r.file.Fd()), path, &how) })
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // MkdirAll makes a directory and its parents with mode 0755 and returns it opened with
@@ -101,7 +95,10 @@ func (r *Root) Touch(path string) (*os.File, error) {
 		return nil, err
 	}
 	defer parent.Close()
-	made, err := r.OpenFile(path, unix.O_CREAT|unix.O_RDONLY, 0o644)
+	made, err := r.Create(path, 0o644)
+	if errors.Is(err, os.ErrExist) { // by another
+		return r.OpenFile(path, unix.O_PATH, 0)
+	}
 	if err != nil {
 		return nil, err
 	}
