@@ -128,7 +128,7 @@ func TestReplaceFile(t *testing.T) {
 	}
 }
 
-// What is no regular file is not written to: a container may have put a device there, or a fifo. A file takes its place.
+// What is no regular file is not written to: a container may have put a device or fifo there. A file takes its place.
 func TestCopyOpensNoDevice(t *testing.T) {
 	dir := t.TempDir()
 	root, err := inroot.Open(dir)

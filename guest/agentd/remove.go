@@ -142,7 +142,7 @@ func (s *Service) unmake(ctx context.Context, c *container, o *order) error {
 		return err
 	}
 	for _, dir := range []string{c.root.dir, s.scratch(c.id)} {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := removeTree(dir); err != nil {
 			return fmt.Errorf("remove directory of container %s: %w", c.id, err)
 		}
 	}

@@ -192,9 +192,7 @@ func renameAt(from, to *os.File, name string) error {
 }
 
 // removeAt removes a name and all below it. It follows no link.
-func removeAt(dir *os.File, name string) error {
-	return os.RemoveAll(filepath.Join(inroot.Path(dir), name))
-}
+func removeAt(dir *os.File, name string) error { return removeTreeAt(dir, name) }
 
 // sameAt reports whether two entries that are no directories are equal. One that cannot be read is not.
 func sameAt(from, to *os.File, name string, a, b unix.Stat_t) bool {

@@ -133,7 +133,7 @@ func (v *volume) unmake() error {
 	if v.disk != nil {
 		return v.removeMountPoint()
 	}
-	if err := os.RemoveAll(v.dir); err != nil {
+	if err := removeTree(v.dir); err != nil {
 		return fmt.Errorf("remove volume %s: %w", v.id, err)
 	}
 	return nil
