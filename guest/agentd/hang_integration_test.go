@@ -56,7 +56,7 @@ func TestExecWithAFifoAsPasswd(t *testing.T) {
 	}
 }
 
-// A Start that hangs in its container, here at a program with a lease, ends when it is given up, and with the container.
+// A Start that hangs in its container, here at a program with a lease, ends when it is given up or its container goes.
 func TestHungStartEnds(t *testing.T) {
 	if !inGuest(t) {
 		return
