@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -135,10 +136,8 @@ const (
 // forgotten them.
 func advertise(ctx context.Context, sink *os.File, server *dhcp.Server) {
 	for pause := advertiseMin; ; pause = min(2*pause, advertiseMax) {
-		for _, f := range server.Advertisements() {
-			if _, err := sink.Write(f); err != nil && !errors.Is(err, unix.EIO) {
-				return // Serve meets the same
-			}
+		if !deliver(sink, server.Advertisements()) {
+			return // Serve meets the same
 		}
 		t := time.NewTimer(pause)
 		select {
@@ -170,7 +169,7 @@ func (a *Attachment) Serve(ctx context.Context, link Link, server *dhcp.Server, 
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, fs.ErrClosed), errors.Is(err, unix.EBADFD): // closed, or detached
+		case sinkGone(err):
 			return nil
 		case err != nil:
 			return fmt.Errorf("serve DHCP on %s: %w", link.Interface, err)
@@ -179,17 +178,28 @@ func (a *Attachment) Serve(ctx context.Context, link Link, server *dhcp.Server, 
 		if err != nil {
 			return fmt.Errorf("serve DHCP on %s: %w", link.Interface, err)
 		}
-		for _, reply := range replies {
-			// A tap that is down drops it, and the guest asks again.
-			if _, err := sink.Write(reply); err != nil && !errors.Is(err, unix.EIO) {
-				return fmt.Errorf("serve DHCP on %s: %w", link.Interface, err)
-			}
+		if !deliver(sink, replies) {
+			return nil
 		}
 		for _, lease := range leases {
 			leased(lease)
 		}
 	}
 }
+
+// deliver writes frames to the guest; false: the sink is gone. A frame that is not taken is lost, as by a tap that is
+// down, and the guest asks again. What one process of it asks does not end the server of all.
+func deliver(sink io.Writer, frames [][]byte) bool {
+	for _, f := range frames {
+		if _, err := sink.Write(f); sinkGone(err) {
+			return false
+		}
+	}
+	return true
+}
+
+// sinkGone reports whether a sink is closed, or detached.
+func sinkGone(err error) bool { return errors.Is(err, fs.ErrClosed) || errors.Is(err, unix.EBADFD) }
 
 // sink answers the open sink of a link; after Open it is opened here.
 func (a *Attachment) sink(link Link) (*os.File, error) {

@@ -14,6 +14,9 @@ import (
 // always is the lifetime of an address of IPv6: it does not end, as a lease does not.
 const always = math.MaxUint32 * time.Second
 
+// optionHeader is what stands before each option of DHCPv6: its code and its length.
+const optionHeader = 4
+
 // duid names the server. It is the same on every node: a guest that wakes elsewhere
 // renews what it has with the one that it knows.
 func duid() dhcpv6.DUID {
@@ -89,23 +92,33 @@ func status(code iana.StatusCode, text string) dhcpv6.Modifier {
 	return dhcpv6.WithOption(&dhcpv6.OptStatusCode{StatusCode: code, StatusMessage: text})
 }
 
-// assign puts all addresses into the first association that is asked for; others get none.
-// An address that the guest has from elsewhere is taken from it.
+// assign puts all addresses into the first association that is asked for; others get none. An address that the guest
+// has from elsewhere is taken from it. What no packet has room for is left out: a guest may ask for thousands.
 func (s *Server) assign(req, answer *dhcpv6.Message) {
+	room := s.room6() - len(answer.ToBytes())
 	for i, ia := range req.Options.IANA() {
 		out := &dhcpv6.OptIANA{IaId: ia.IaId, T1: always, T2: always}
 		if i > 0 {
 			out.Options.Add(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail,
 				StatusMessage: "one association has all addresses"})
+			if room -= optionHeader + len(out.ToBytes()); room < 0 {
+				return
+			}
 			answer.AddOption(out)
 			continue
 		}
 		for _, p := range s.addresses6 {
 			out.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: p.Addr().AsSlice(), PreferredLifetime: always, ValidLifetime: always})
 		}
+		room -= optionHeader + len(out.ToBytes())
 		for _, had := range ia.Options.Addresses() {
-			if !s.assigns(had.IPv6Addr) {
-				out.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: had.IPv6Addr})
+			if s.assigns(had.IPv6Addr) {
+				continue
+			}
+			ends := &dhcpv6.OptIAAddress{IPv6Addr: had.IPv6Addr}
+			if n := optionHeader + len(ends.ToBytes()); n <= room {
+				out.Options.Add(ends)
+				room -= n
 			}
 		}
 		answer.AddOption(out)

@@ -32,6 +32,9 @@ var ServerMAC = net.HardwareAddr{0x02, 0x67, 0x77, 0x64, 0x68, 0x63}
 func (s *Server) Frame(frame []byte) (replies [][]byte, leases []Lease, err error) {
 	if len(frame) >= etherHeader && binary.BigEndian.Uint16(frame[12:]) == etherIPv6 {
 		replies, leases = s.frames6(frame)
+		if s.tooLong(replies) {
+			return nil, nil, nil
+		}
 		return replies, leases, nil
 	}
 	body := payload(frame)
@@ -49,7 +52,10 @@ func (s *Server) Frame(frame []byte) (replies [][]byte, leases []Lease, err erro
 	if lease != nil {
 		leases = []Lease{*lease}
 	}
-	return [][]byte{s.frame(m)}, leases, nil
+	if replies = [][]byte{s.frame(m)}; s.tooLong(replies) {
+		return nil, nil, nil
+	}
+	return replies, leases, nil
 }
 
 // payload of an unfragmented UDP datagram to the server's port.

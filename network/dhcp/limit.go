@@ -3,6 +3,7 @@ package dhcp
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -56,13 +57,22 @@ func (s *Server) shorten(req, m *dhcpv4.DHCPv4) {
 
 // shorten6 does so with search domains of DHCPv6. Its answers have nothing else that is long.
 func (s *Server) shorten6(m *dhcpv6.Message) {
-	room := s.packet() - ip6Header - udpHeader
+	room := s.room6()
 	for n := len(s.search) - 1; n >= 0 && len(m.ToBytes()) > room; n-- {
 		m.Options.Del(dhcpv6.OptionDomainSearchList)
 		if n > 0 {
 			m.AddOption(dhcpv6.OptDomainSearchList(&rfc1035label.Labels{Labels: s.search[:n]}))
 		}
 	}
+}
+
+// room6 is for the body of an answer of DHCPv6.
+func (s *Server) room6() int { return s.packet() - ip6Header - udpHeader }
+
+// tooLong reports whether a reply fits no packet. An answer has some of what was asked, such as the guest's id, and a
+// tap takes longer frames of a guest than of us. Such a question is not answered.
+func (s *Server) tooLong(replies [][]byte) bool {
+	return slices.ContainsFunc(replies, func(f []byte) bool { return len(f) > etherHeader+s.packet() })
 }
 
 // fits refuses what no packet can tell.
