@@ -59,6 +59,38 @@ func TestChoosePorts(t *testing.T) {
 	}
 }
 
+// A port of the host is published once: the second -p of it would lead nowhere. Other addresses and protocols have
+// ports of their own. SCTP is not tried on the host.
+func TestPortTwice(t *testing.T) {
+	for _, c := range []struct {
+		said  []string
+		twice bool
+	}{
+		{[]string{"127.0.0.1:7000:80/sctp", "127.0.0.1:7000:81/sctp"}, true},
+		{[]string{"7000:80/sctp", "127.0.0.1:7000:81/sctp"}, true},
+		{[]string{"127.0.0.1:7000:80/sctp", "7000:81/sctp"}, true},
+		{[]string{"[::1]:7000:80/sctp", "[::]:7000:81/sctp"}, true},
+		{[]string{"7000:80/sctp", "7000:80/sctp"}, true},
+		{[]string{"7000-7003:80-83/sctp", "7003:90/sctp"}, true},
+		{[]string{"127.0.0.1:7000:80/sctp", "127.0.0.2:7000:81/sctp"}, false},
+		{[]string{"7000:80/sctp", "[::]:7000:81/sctp"}, false},
+		{[]string{"7000-7002:80-82/sctp", "7003:90/sctp"}, false},
+		{[]string{"127.0.0.1::80", "127.0.0.1::81"}, false},
+	} {
+		var ports []Port
+		for _, said := range c.said {
+			some, err := ParsePort(said)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ports = append(ports, some...)
+		}
+		if _, err := choosePorts(ports, nil); c.twice != errdefs.IsInvalidArgument(err) || !c.twice && err != nil {
+			t.Errorf("%v: %v", c.said, err)
+		}
+	}
+}
+
 // A directory of the host is copied, so it is taken with ro or copy only. A named volume, and what is not there, are
 // refused.
 func TestVolumes(t *testing.T) {

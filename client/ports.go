@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -93,14 +94,24 @@ func portsOf(labels map[string]string) ([]Port, error) {
 }
 
 // choosePorts gives each port of the host that is 0 a free one. It refuses one that a program of the host or another
-// container has. taken are those of other containers, and who has each.
+// container has, and one that is named twice. taken are those of other containers, and who has each.
 func choosePorts(ports []Port, taken map[string]string) ([]Port, error) {
 	chosen := make([]Port, 0, len(ports))
 	for _, p := range ports {
 		free, err := probe(p)
+		for range portTries { // the one that was free may be that of an earlier -p
+			if err != nil || p.HostPort != 0 || !overlaps(chosen, p, free) {
+				break
+			}
+			free, err = probe(p)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("-p %s: port %d of the host is in use: %v. Choose another one, or end the program that "+
 				"has it: %w", portText(p), p.HostPort, err, errdefs.ErrAlreadyExists)
+		}
+		if overlaps(chosen, p, free) {
+			return nil, fmt.Errorf("-p %s: port %d of the host is named by another -p too. Choose another one: %w",
+				portText(p), free, errdefs.ErrInvalidArgument)
 		}
 		p.HostPort = free
 		if who := taken[portKey(p)]; who != "" {
@@ -110,6 +121,19 @@ func choosePorts(ports []Port, taken map[string]string) ([]Port, error) {
 		chosen = append(chosen, p)
 	}
 	return chosen, nil
+}
+
+// portTries bounds how often a free port is looked for.
+const portTries = 10
+
+// overlaps reports whether one of the chosen ports would take what comes to a port of the host for p.
+func overlaps(chosen []Port, p Port, port int32) bool {
+	ip := address(p)
+	return slices.ContainsFunc(chosen, func(c Port) bool {
+		other := address(c)
+		return c.HostPort == port && c.Protocol == p.Protocol && (ip == other ||
+			ip.Is4() == other.Is4() && (ip.IsUnspecified() || other.IsUnspecified()))
+	})
 }
 
 func portKey(p Port) string { return fmt.Sprintf("%d/%s", p.HostPort, p.Protocol) }
@@ -142,4 +166,10 @@ func probe(p Port) (int32, error) {
 		return p.ContainerPort, nil
 	}
 	return p.HostPort, nil
+}
+
+// address of the host. ParsePort has read it, or godwit wrote it.
+func address(p Port) netip.Addr {
+	ip, _ := netip.ParseAddr(p.HostIP)
+	return ip.Unmap()
 }
