@@ -20,6 +20,7 @@ root() {
 	install -d -m 1777 "$to/tmp"
 	local link
 	for link in bin sbin lib lib64; do ln -s "usr/$link" "$to/$link"; done
+	ln -s ../run "$to/var/run" # where plugins of CNI look for sockets
 	install -m 755 "$programs"/{containerd-shim-godwit-v1,godwitd,godwit} "$to/opt/godwit/usr/local/bin/"
 	sed 's|@PREFIX@|/usr/local|g' packaging/config.toml >"$to/opt/godwit/etc/godwit/config.toml"
 	dpkg-deb --fsys-tarfile "$deb" | tar -xO ./usr/share/doc/godwit/copyright >"$doc/copyright"

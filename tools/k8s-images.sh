@@ -44,6 +44,7 @@ install -d "$node"/{dev,etc,proc,run,sys,usr,var,node}
 install -d "$node"/opt/godwit/{etc/godwit,etc/containerd/conf.d,usr/local/bin,usr/local/share/godwit}
 install -d -m 1777 "$node/tmp"
 for link in bin sbin lib lib64; do ln -s "usr/$link" "$node/$link"; done
+ln -s ../run "$node/var/run" # where plugins of CNI look for sockets
 install -m 755 bin/{containerd-shim-godwit-v1,godwitd,godwit} "$work/programs/godwit-node" "$node/opt/godwit/usr/local/bin/"
 install -m 644 bin/guest/{vmlinuz,initramfs} "$node/opt/godwit/usr/local/share/godwit/"
 sed 's|@PREFIX@|/usr/local|g' packaging/config.toml >"$node/opt/godwit/etc/godwit/config.toml"

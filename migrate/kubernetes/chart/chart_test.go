@@ -1,8 +1,12 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 )
 
 // Braces that are text of an object stay text, and a mark becomes its value.
@@ -31,5 +35,27 @@ func TestValueWithoutField(t *testing.T) {
 	c := chart{defaults: map[string]any{}}
 	if _, err := c.values(); err == nil || !strings.Contains(err.Error(), "operator.replicas") {
 		t.Errorf("values of nothing: %v", err)
+	}
+}
+
+// Where the operator runs can be set: it has the CA, and by default it prefers the control plane.
+func TestOperatorPlacement(t *testing.T) {
+	dir := t.TempDir() + "/godwit"
+	if err := write("../../../packaging/kubernetes", dir, "v1.2.3"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(dir + "/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct{ Operator map[string]any }
+	if err := yaml.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"affinity": "node-role.kubernetes.io/control-plane",
+		"nodeSelector": "kubernetes.io/os"} {
+		if text := fmt.Sprint(got.Operator[key]); !strings.Contains(text, want) {
+			t.Errorf("operator.%s is %s, want %s in it", key, text, want)
+		}
 	}
 }
