@@ -292,6 +292,9 @@ k8s-images: build guest ## the images of packaging/kubernetes/default, for ctr i
 man: build
 	@VERSION='$(VERSION)' tools/man.sh
 
+STATEDIR ?= /var/lib/godwit
+dropin = $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
+
 install: build guest man ## install programs, guest, manual, completions, unit and drop-ins; honours DESTDIR and PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/godwit $(DESTDIR)$(SYSCONFDIR)/godwit/config.d
 	install -m 0755 bin/containerd-shim-godwit-v1 bin/godwitd bin/godwit $(DESTDIR)$(PREFIX)/bin/
@@ -302,7 +305,7 @@ install: build guest man ## install programs, guest, manual, completions, unit a
 	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/godwitd.service >$(DESTDIR)$(UNITDIR)/godwitd.service
 	chmod 0644 $(DESTDIR)$(UNITDIR)/godwitd.service
-	install -m 0644 packaging/containerd-godwit.toml $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
+	test -e $(dropin) || install -m 0644 packaging/containerd-godwit.toml $(dropin)
 	install -d $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man5 $(DESTDIR)$(MANDIR)/man8
 	install -m 0644 bin/share/man/*.1 $(DESTDIR)$(MANDIR)/man1/
 	install -m 0644 bin/share/man/*.5 $(DESTDIR)$(MANDIR)/man5/
@@ -312,9 +315,19 @@ install: build guest man ## install programs, guest, manual, completions, unit a
 	install -m 0644 bin/share/completion/zsh $(DESTDIR)$(ZSHDIR)/_godwit
 	install -m 0644 bin/share/completion/fish $(DESTDIR)$(FISHDIR)/godwit.fish
 
-uninstall: ## remove what install put there; configuration and state stay
+# As in packaging/scripts/prerm. There the package cannot refuse.
+uninstall: ## remove what install put there; what you have changed of the configuration stays, and so does the state
+	@for journal in $(DESTDIR)$(STATEDIR)/vms/*/*/node.json; do \
+		[ -e "$$journal" ] && [ -z "$(LEAVE_VMS)" ] || continue; \
+		echo "uninstall: there are VMs of this node ($$journal), and without the shim they cannot be deleted. To see them:" \
+			"godwit ps -a -A. To remove one: godwit rm VM. To go on all the same: make uninstall LEAVE_VMS=1" >&2; \
+		exit 1; \
+	done
+	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then systemctl stop godwitd.service || true; fi
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,containerd-shim-godwit-v1 godwitd godwit)
-	rm -f $(DESTDIR)$(UNITDIR)/godwitd.service $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
+	rm -f $(DESTDIR)$(UNITDIR)/godwitd.service
+	@if cmp -s packaging/containerd-godwit.toml $(dropin); then rm -f $(dropin); \
+		elif [ -e $(dropin) ]; then echo "uninstall: $(dropin) is not as it was installed, and stays"; fi
 	rm -f $(addprefix $(DESTDIR)$(MANDIR)/,man1/godwit.1 man1/godwit-*.1 man5/godwit-*.5 man8/godwitd.8 man8/containerd-shim-godwit-v1.8)
 	rm -f $(DESTDIR)$(BASHDIR)/godwit $(DESTDIR)$(ZSHDIR)/_godwit $(DESTDIR)$(FISHDIR)/godwit.fish
 	rm -rf $(DESTDIR)$(PREFIX)/share/godwit

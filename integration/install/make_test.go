@@ -4,11 +4,14 @@ package install
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"godwit.dev/godwit/integration/harness"
 )
 
 // make install puts down what the package has, below PREFIX; it keeps a configuration that
@@ -59,5 +62,55 @@ func TestMakeInstall(t *testing.T) {
 	}
 	if text, err := os.ReadFile(conf); err != nil || string(text) != "# mine\n" {
 		t.Errorf("the configuration is not the administrator's: %v\n%s", err, text)
+	}
+}
+
+// What the administrator has changed stays, also the drop-in of containerd. While there are VMs of this node, make
+// uninstall refuses: without the shim they cannot be deleted.
+func TestMakeKeepsWhatIsYours(t *testing.T) {
+	top, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	args := []string{"--no-print-directory", "DESTDIR=" + dir, "PREFIX=/opt/godwit"}
+	command(t, top, "make", append(args, "install")...)
+	const mine = "# for containerd 2.4\n"
+	if err := os.WriteFile(filepath.Join(dir, dropIn), []byte(mine), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command(t, top, "make", append(args, "install")...)
+	same := func(when string) {
+		t.Helper()
+		if text, err := os.ReadFile(filepath.Join(dir, dropIn)); err != nil || string(text) != mine {
+			t.Errorf("%s: %s has %q: %v", when, dropIn, text, err)
+		}
+	}
+	same("after another install")
+
+	journal := filepath.Join(dir, "/var/lib/godwit/vms/default/web/node.json")
+	if err := os.MkdirAll(filepath.Dir(journal), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(journal, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "make", append(args, "uninstall")...)
+	cmd.Dir = top
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), journal) ||
+		!strings.Contains(string(out), "godwit rm") {
+		t.Errorf("with a VM: %v: %s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "/opt/godwit/bin/containerd-shim-godwit-v1")); err != nil {
+		t.Errorf("the shim of a VM is gone: %v", err)
+	}
+
+	if err := os.Remove(journal); err != nil {
+		t.Fatal(err)
+	}
+	command(t, top, "make", append(args, "uninstall")...)
+	same("after make uninstall")
+	if d := cmp.Diff([]string{dropIn, config}, tree(t, dir)); d != "" {
+		t.Errorf("left by make uninstall (-want +got):\n%s", d)
 	}
 }
