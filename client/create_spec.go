@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,6 +96,10 @@ func (o *VMOptions) check() (*making, error) {
 		v, err := parseVolume(said)
 		if err != nil {
 			return nil, err
+		}
+		if slices.ContainsFunc(m.volumes, v.hides) {
+			return nil, fmt.Errorf("-v %q: another -v has that path of the VM too. Leave one of both away: %w", said,
+				errdefs.ErrInvalidArgument)
 		}
 		m.volumes = append(m.volumes, v)
 	}

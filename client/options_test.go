@@ -91,6 +91,21 @@ func TestPortTwice(t *testing.T) {
 	}
 }
 
+// A path in the VM is that of one volume: another one of the same path would be hidden.
+func TestVolumeTwice(t *testing.T) {
+	host := t.TempDir()
+	for _, second := range []string{host + ":/data:copy", host + ":/data/:ro", host + ":/x/../data:ro"} {
+		_, err := (&VMOptions{Image: "i", Volumes: []string{host + ":/data:ro", second}}).check()
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), second) {
+			t.Errorf("%s: %v", second, err)
+		}
+	}
+	o := &VMOptions{Image: "i", Volumes: []string{host + ":/data:ro", host + ":/data/more:ro", host + ":/other:ro"}}
+	if _, err := o.check(); err != nil {
+		t.Errorf("paths that differ: %v", err)
+	}
+}
+
 // A directory of the host is copied, so it is taken with ro or copy only. A named volume, and what is not there, are
 // refused.
 func TestVolumes(t *testing.T) {

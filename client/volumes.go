@@ -17,6 +17,11 @@ type volume struct {
 	write bool // a directory whose copy the VM may write
 }
 
+// hides reports whether another volume has the same path in the VM.
+func (v volume) hides(other volume) bool {
+	return path.Clean(v.mount.Destination) == path.Clean(other.mount.Destination)
+}
+
 // parseVolume reads HOST:PATH[:ro|:copy]. A VM has a copy of what the host has. So a directory needs ro or copy: what
 // the VM writes never comes back to the host.
 func parseVolume(said string) (volume, error) {
