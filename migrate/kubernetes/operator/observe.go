@@ -29,6 +29,8 @@ type View struct {
 
 	Schemas *schema.Guard // of what reads from the API server; nil: schemas are not looked at
 
+	memo *memo // nil: each record is decoded anew
+
 	Engine, OnStop bool
 	Ask            []pods.AddressAnnotation
 	// Machine answers which machine the records mean by a node's name; without a uid: it is not known.

@@ -147,22 +147,19 @@ func (v View) snapshot(ctx context.Context, o *decide.Snapshot) error {
 // holds observes what the records have of a snapshot: the VM that it was taken of lists it, or it is held. Then it also
 // observes the VM that has begun from it. What is held is read before that, and a change of it is refused later.
 func (v View) holds(ctx context.Context, o *decide.Snapshot, vm string) error {
-	rec := &v1alpha1.VMRecord{}
-	there, err := v.Get(ctx, types.NamespacedName{Name: o.Object.Namespace + "." + vm}, rec)
-	if err != nil || !there {
+	rec, owed, err := v.listed(ctx, o.Object.Namespace, vm)
+	if err != nil {
 		return err
 	}
-	var owed []*nodev1.Owed
-	if o.Record, owed, err = store.RecordAndOwed(rec); err != nil {
-		return err
-	}
+	o.Record = rec
 	o.Held = store.Held(owed, string(o.Object.UID))
 	by := o.Held.GetHold()
 	if by.GetVm() == nil {
 		return nil
 	}
 	taker := &v1alpha1.VMRecord{}
-	if there, err = v.Get(ctx, types.NamespacedName{Name: by.GetVm().GetId()}, taker); err != nil {
+	there, err := v.Get(ctx, types.NamespacedName{Name: by.GetVm().GetId()}, taker)
+	if err != nil {
 		return err
 	}
 	if there {

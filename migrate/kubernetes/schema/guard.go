@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 )
 
@@ -41,9 +42,18 @@ type Guard struct {
 	client rest.Interface
 	own    map[string]*apiextensionsv1.JSONSchemaProps // by the name of the object
 
-	mu   sync.Mutex
-	seen map[string]seen
-	tell func(name string, err error)
+	turns map[string]turn.Turn // by name: who looks at it
+
+	mu    sync.Mutex
+	seen  map[string]seen
+	looks map[string]*look // by name: that has not begun
+	tell  func(name string, err error)
+}
+
+// look at a schema is one for all who want it before it begins.
+type look struct {
+	over bool // by then it is set; guarded by the turn
+	err  error
 }
 
 // seen is a schema as it was read last.
@@ -68,7 +78,12 @@ func New(config *rest.Config) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compare schemas with those of %s: %w: %w", config.Host, errdefs.ErrInvalidArgument, err)
 	}
-	return &Guard{client: client, own: all, seen: map[string]seen{}}, nil
+	g := &Guard{client: client, own: all, seen: map[string]seen{}, looks: map[string]*look{},
+		turns: map[string]turn.Turn{}}
+	for name := range all {
+		g.turns[name] = turn.New()
+	}
+	return g, nil
 }
 
 // Tell has tell hear of each schema that lacks something, and, with nil, that it does no more: each word once.
@@ -89,7 +104,7 @@ func (g *Guard) Check(ctx context.Context, resources ...string) error {
 	for _, name := range slices.Sorted(maps.Keys(g.own)) {
 		resource, _, _ := strings.Cut(name, ".")
 		if len(resources) == 0 || slices.Contains(resources, resource) || g.lacking(name) {
-			errs = append(errs, g.check(ctx, name))
+			errs = append(errs, g.shared(ctx, name))
 		}
 	}
 	return errors.Join(errs...)
@@ -100,6 +115,29 @@ func (g *Guard) lacking(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.seen[name].err != nil
+}
+
+// shared has one look answer all that came before it began.
+func (g *Guard) shared(ctx context.Context, name string) error {
+	g.mu.Lock()
+	l := g.looks[name]
+	if l == nil {
+		l = &look{}
+		g.looks[name] = l
+	}
+	g.mu.Unlock()
+	at := g.turns[name]
+	if err := at.Take(ctx); err != nil {
+		return fmt.Errorf("wait for schema %s: %w: %w", name, ErrOutdated, err)
+	}
+	defer at.Give()
+	if !l.over {
+		g.mu.Lock()
+		delete(g.looks, name)
+		g.mu.Unlock()
+		l.err, l.over = g.check(context.WithoutCancel(ctx), name), true
+	}
+	return l.err
 }
 
 func (g *Guard) check(ctx context.Context, name string) error {

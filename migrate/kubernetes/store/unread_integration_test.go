@@ -21,7 +21,7 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// spoil makes a record one that nobody can read, as a hand in an editor does.
+// spoil makes a record one that cannot be read, as a hand in an editor does.
 func spoil(t *testing.T, name, patch string) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(server.REST())
@@ -34,9 +34,9 @@ func spoil(t *testing.T, name, patch string) {
 	}
 }
 
-// One record of three cannot be read. Each list has the others, and names it. Nobody hears that there is no VM with its
-// uid: neither who deletes what no record has, nor who makes a record with that uid. What the others owe is carried
-// out. Once nothing tells its uid, no uid is known to be free.
+// One record of three cannot be read. Each list has the others, and names it. No call says that there is no VM with
+// its uid: not to who deletes what no record has, and not to who makes a record with that uid. What the others owe is
+// carried out. Once nothing tells its uid, no uid is known to be free.
 func TestOneUnreadableRecord(t *testing.T) {
 	st, _ := followed(t, nil)
 	service := controller.New(st)
