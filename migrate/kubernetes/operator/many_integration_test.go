@@ -80,7 +80,7 @@ func lookedAt(t *testing.T, keys []types.NamespacedName) {
 	touch(t, "default.many")
 	all("each is looked at when the record changes", since)
 	bounded("the record changes", quiet)
-	once := lookCost(t, View{Reader: cached, Engine: true, memo: &memo{}}, keys)
+	once := lookCost(t, View{Reader: cached, Engine: true, decoded: &decoded{}}, keys)
 	each := lookCost(t, View{Reader: cached, Engine: true}, keys)
 	if t.Logf("a look costs %s, and %s where the record is decoded", once, each); once > each/2 {
 		t.Error("the record is decoded for each")

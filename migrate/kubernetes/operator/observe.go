@@ -29,7 +29,7 @@ type View struct {
 
 	Schemas *schema.Guard // of what reads from the API server; nil: schemas are not looked at
 
-	memo *memo // nil: each record is decoded anew
+	decoded *decoded // nil: each record is decoded anew
 
 	Engine, OnStop bool
 	Ask            []pods.AddressAnnotation

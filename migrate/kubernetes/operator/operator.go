@@ -142,7 +142,7 @@ func Run(ctx context.Context, o Options) error {
 	b := base{client: mgr.GetClient(), cached: view(mgr.GetClient()), current: view(mgr.GetAPIReader()),
 		records: records{store: st, service: controller.New(st), cached: mgr.GetClient()}, engine: o.Engine,
 		events: mgr.GetEventRecorder(lease)}
-	b.cached.memo = &memo{}
+	b.cached.decoded = &decoded{}
 	b.cached.Schemas = nil // what a cache tells may be older than the schemas
 	b.cached.Secrets, b.current.Secrets = mgr.GetAPIReader(), mgr.GetAPIReader()
 	for _, add := range []func(ctrl.Manager, base) error{addVM, addSet, addOperation,

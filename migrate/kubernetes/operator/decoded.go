@@ -12,9 +12,9 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// memo has the record that was decoded last. A change of a record has each snapshot of its VM looked at, and a record
+// decoded has the record that was decoded last. A change of a record has each snapshot of its VM looked at, and a record
 // lists all of them.
-type memo struct {
+type decoded struct {
 	mu      sync.Mutex
 	uid     types.UID
 	version string
@@ -23,19 +23,19 @@ type memo struct {
 }
 
 // of decodes the record of an object, and the deletions that are pending in it.
-func (m *memo) of(o *v1alpha1.VMRecord) (*nodev1.Record, []*nodev1.Owed, error) {
-	m.mu.Lock()
-	known, pending := m.record, m.owed
-	same := o.UID != "" && m.uid == o.UID && m.version == o.ResourceVersion
-	m.mu.Unlock()
+func (d *decoded) of(o *v1alpha1.VMRecord) (*nodev1.Record, []*nodev1.Owed, error) {
+	d.mu.Lock()
+	known, pending := d.record, d.owed
+	same := o.UID != "" && d.uid == o.UID && d.version == o.ResourceVersion
+	d.mu.Unlock()
 	if same {
 		return known, pending, nil
 	}
 	rec, owed, err := store.RecordAndOwed(o)
 	if err == nil {
-		m.mu.Lock()
-		m.uid, m.version, m.record, m.owed = o.UID, o.ResourceVersion, rec, owed
-		m.mu.Unlock()
+		d.mu.Lock()
+		d.uid, d.version, d.record, d.owed = o.UID, o.ResourceVersion, rec, owed
+		d.mu.Unlock()
 	}
 	return rec, owed, err
 }
@@ -48,8 +48,8 @@ func (v View) listed(ctx context.Context, namespace, vm string) (*nodev1.Record,
 	if err != nil || !there {
 		return nil, nil, err
 	}
-	if v.memo == nil {
+	if v.decoded == nil {
 		return store.RecordAndOwed(o)
 	}
-	return v.memo.of(o)
+	return v.decoded.of(o)
 }
