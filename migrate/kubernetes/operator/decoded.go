@@ -12,8 +12,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// decoded has the record that was decoded last. A change of a record has each snapshot of its VM looked at, and a record
-// lists all of them.
+// decoded has the record that was decoded last. A change of a record has each snapshot of its VM looked at, and a
+// record lists all of them.
 type decoded struct {
 	mu      sync.Mutex
 	uid     types.UID
