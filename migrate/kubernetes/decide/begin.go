@@ -69,7 +69,7 @@ func (o VM) beginning() Action {
 		return refuse(ReasonSnapshotTaken, fmt.Sprintf("%s: VirtualMachine %s has begun from it, and is there. Two VMs "+
 			"never go on from one state: delete that one first", field, vm))
 	case rec != nil:
-		return Action{Do: TakeSnapshot, Held: held}
+		return Action{Do: TakeSnapshot, Held: held, After: soon} // no watch tells of the mark
 	}
 	next := o.ensure()
 	if next.Do == EnsureRecord {

@@ -98,6 +98,9 @@ func TestBeginsFromASnapshot(t *testing.T) {
 				next.After == 0 {
 				t.Errorf("%s, and it is not looked at again", next.Waits)
 			}
+			if next.Do == decide.TakeSnapshot && next.After == 0 {
+				t.Error("it is marked, and not looked at again")
+			}
 			if next.Refused && !strings.Contains(next.Message, "restoreFrom") {
 				t.Errorf("refused by %q", next.Message)
 			}
