@@ -48,6 +48,7 @@ func TestPauseAwaitsTheLaunch(t *testing.T) {
 				return
 			}
 			close(g.stop)
+			<-g.stopped
 			if !errdefs.IsResourceExhausted(err) || !errdefs.IsResourceExhausted(rerr) {
 				t.Errorf("the source hears %v, the destination fails with %v", err, rerr)
 			}
