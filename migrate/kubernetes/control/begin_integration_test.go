@@ -211,33 +211,6 @@ func TestBeginsFromASnapshot(t *testing.T) {
 	w.delete(machine("late"))
 }
 
-// A VM that is made again under its name begins from a snapshot of what it was. It may sleep first.
-func TestBeginsUnderTheSameName(t *testing.T) {
-	w := newWorld(t)
-	w.create("again")
-	snap := w.snapshot("of-again", "again")
-	w.delete(machine("again"))
-	if ready, err := w.isReady(snap); !ready {
-		t.Errorf("a VMSnapshot whose VM was deleted: %v", err)
-	}
-	w.begins("again", "of-again", func(vm *v1alpha1.VirtualMachine) {
-		vm.Spec.OperatingMode = v1alpha1.ModeHibernated
-	})
-	w.until("again", "sleeps in the snapshot", func(vm *v1alpha1.VirtualMachine) bool {
-		return vm.Status.Phase == v1alpha1.VMHibernated && vm.Status.Owner.Digest == digest
-	})
-	w.wants("again", `"operatingMode":"Running"`)
-	w.begun("again", snap)
-	w.delete(machine("again"))
-	if w.owes(snap) {
-		t.Error("the snapshot is to be deleted with the second VM")
-	}
-	w.delete(snap)
-	if !w.owes(snap) {
-		t.Error("the snapshot is not to be deleted")
-	}
-}
-
 // Of two VMs that wait for one snapshot, one begins. The other one is told, and has its turn when that is gone.
 func TestTwoVMsOfOneSnapshot(t *testing.T) {
 	w := newWorld(t)

@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -126,7 +127,7 @@ func (w *world) run(pod *corev1.Pod) {
 		op.GetPhase() < nodev1.Phase_PHASE_COMMITTED {
 		w.set(vm, node, armed)
 	}
-	state := w.at[vm][node]
+	state, has := w.at[vm][node], cmp.Or(w.boots, image)
 	w.mu.Unlock()
 	if boots := pod.Labels[pods.LabelOperation] == ""; boots && state == "" && rec.GetOwner() == nil &&
 		pods.Generation(pod) == rec.GetGeneration()+1 {
@@ -141,7 +142,7 @@ func (w *world) run(pod *corev1.Pod) {
 		switch {
 		case mine && state == runs:
 			s.Phase = corev1.PodRunning
-			s.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: "m:1", ImageID: image}}
+			s.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: "m:1", ImageID: has}}
 			gate := slices.ContainsFunc(s.Conditions, func(c corev1.PodCondition) bool {
 				return c.Type == pods.GateRunning && c.Status == corev1.ConditionTrue
 			})

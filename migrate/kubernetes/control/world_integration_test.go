@@ -51,6 +51,7 @@ type world struct {
 	// collects are the nodes that are away whose pods are taken away.
 	collects map[string]bool
 	noWake   string                       // why each wake fails; empty: none does
+	boots    string                       // the image that pods have; empty: image
 	at       map[string]map[string]string // state of a VM, by node
 	broken   []string
 	calls    int           // of peers

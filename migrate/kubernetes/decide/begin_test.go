@@ -161,3 +161,16 @@ func TestHeldSnapshot(t *testing.T) {
 		t.Errorf("Retain: %+v", next)
 	}
 }
+
+// A VM that has begun from a snapshot whose images are not known wakes with those of its template: a wrong one can be
+// mended there.
+func TestBegunWithoutImages(t *testing.T) {
+	o := waking("", true)
+	o.Images = nil
+	want{do: decide.None, waits: decide.ReasonInvalid, refused: true}.check(t, decide.Arrival(o))
+	o.Record.RestoreFrom = &nodev1.RestoreFrom{Operation: "s1", Begun: true}
+	next := decide.Arrival(o)
+	if next.Do != decide.MakePod || next.Pod.Spec.Containers[0].Image != "m:1" {
+		t.Errorf("decided %s: %s", next.Do, next.Message)
+	}
+}

@@ -264,6 +264,29 @@ func (o Snapshot) giveUp() Action {
 	return Action{Do: ReleaseSnapshot, Held: o.Held, Keep: retain}
 }
 
+// source is what the status says of what the snapshot is taken of: the VM of podRef, and the images that run. They are
+// those of the pod that is captured. What became of it later is not in the snapshot.
+func (o Snapshot) source(next Action) (vm string, images map[string]string) {
+	old, c := o.Object.Status, next.Content
+	if all := o.orders(); len(all) == 1 {
+		c = all[0]
+	}
+	vm, images = old.VMName, old.Images
+	if c == nil {
+		return vm, images
+	}
+	if o.Object.Spec.Source.PodRef != nil {
+		vm = cmp.Or(vm, c.Labels[pods.LabelVM])
+	}
+	taken := old.Digest != "" && len(images) > 0
+	if o.Pod != nil && string(o.Pod.UID) == c.Spec.Source.PodRef.UID && !taken {
+		if all := pods.Images(o.Pod); len(all) > 0 {
+			images = all
+		}
+	}
+	return vm, images
+}
+
 // SnapshotStatus is what the status says. Ready is the record's word. Failed stays.
 func SnapshotStatus(o Snapshot, next Action) v1alpha1.VMSnapshotStatus {
 	old := o.Object.Status
@@ -281,6 +304,7 @@ func SnapshotStatus(o Snapshot, next Action) v1alpha1.VMSnapshotStatus {
 	if all := o.orders(); len(all) == 1 {
 		s.BoundSnapshotContentName = all[0].Name
 	}
+	s.VMName, s.Images = o.source(next)
 	toldStatus(&s, next)
 	switch ref := o.listed(); {
 	case next.Refused:

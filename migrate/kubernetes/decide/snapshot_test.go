@@ -231,3 +231,46 @@ func TestSnapshotStatus(t *testing.T) {
 		t.Errorf("Ready before anything: %+v", s)
 	}
 }
+
+func hasImage(pod *corev1.Pod, id string) {
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "m:1"}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", ImageID: id}}
+}
+
+// The status says the images of the pod that was captured, from the write before its order on. What runs there later,
+// or in another pod, is not in the snapshot.
+func TestImagesOfASnapshot(t *testing.T) {
+	o := snapshotWorld()
+	says := func(what, want string) {
+		t.Helper()
+		o.Object.Status = decide.SnapshotStatus(o, decide.NextSnapshot(o))
+		if got := o.Object.Status.Images["main"]; got != want {
+			t.Errorf("%s: image %q, want %q", what, got, want)
+		}
+	}
+	hasImage(o.Pod, "")
+	says("not known yet", "")
+	hasImage(o.Pod, "m@sha256:1")
+	says("before the order", "m@sha256:1")
+	hasOrder("")(&o)
+	hasImage(o.Pod, "m@sha256:2")
+	says("before it is taken", "m@sha256:2")
+	hasOrder(decide.CondReady)(&o)
+	lists(&o)
+	other := o.Pod.DeepCopy()
+	other.UID = "another"
+	hasImage(other, "m@sha256:3")
+	was := o.Pod
+	o.Pod = other
+	says("in another pod", "m@sha256:2")
+	o.Pod = was
+	hasImage(o.Pod, "m@sha256:4")
+	says("after it was taken", "m@sha256:2")
+	o.Object.Status.Images = nil
+	says("by an earlier build", "m@sha256:4")
+	byPod(&o)
+	says("by its pod", "m@sha256:4")
+	if o.Object.Status.VMName != "vm" {
+		t.Errorf("of VM %q", o.Object.Status.VMName)
+	}
+}

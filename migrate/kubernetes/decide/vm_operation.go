@@ -214,6 +214,9 @@ func (o VM) makePod() Action {
 	if len(images) == 0 {
 		images = o.Running
 	}
+	if len(images) == 0 && o.Record.GetRestoreFrom().GetBegun() { // a wrong one is refused by its id, and can be mended
+		images = pods.TemplateImages(o.Object)
+	}
 	pod, err := pods.Make(pods.Input{VM: o.Object, Set: o.Set, Record: o.Record, Images: images, Node: o.wanted(),
 		Holders: o.Holders, CPU: o.CPU, Movable: o.Engine, OnStop: o.OnStop, Addresses: o.Addresses, Ask: o.Ask})
 	if err != nil {

@@ -101,7 +101,7 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 	case decide.TakeSnapshot:
 		return b.records.take(ctx, o.Record, next.Held)
 	case decide.BeginVM:
-		return b.begin(ctx, o.Record, next.Held)
+		return b.begin(ctx, o.Record, next.Held, o.From.Object.Status.Images)
 	case decide.RemoveRecord:
 		return b.remove(ctx, o.Record)
 	case decide.MakePod:

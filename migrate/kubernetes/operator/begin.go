@@ -62,26 +62,30 @@ func (r records) release(ctx context.Context, seen *nodev1.Owed, keep bool) erro
 }
 
 // begin has the snapshot own the VM. How the VM ran that it was taken of is written down for this one first: a wake has
-// the images that ran, and the address where the VM keeps it.
-func (b base) begin(ctx context.Context, rec *nodev1.Record, held *nodev1.Owed) error {
-	if err := b.inheritRun(ctx, rec, held); err != nil {
+// the images of the snapshot, and the address where the VM keeps it.
+func (b base) begin(ctx context.Context, rec *nodev1.Record, held *nodev1.Owed, images map[string]string) error {
+	if err := b.inheritRun(ctx, rec, held, images); err != nil {
 		return err
 	}
 	_, err := b.records.service.Begin(ctx, rec.GetVm(), held)
 	return err
 }
 
-func (b base) inheritRun(ctx context.Context, rec *nodev1.Record, held *nodev1.Owed) error {
-	from := &v1alpha1.VMRecord{}
-	there, err := b.current.Get(ctx, client.ObjectKey{Name: held.GetVm().GetId()}, from)
-	if err != nil || !there {
-		return err
+// inheritRun has images that the snapshot says, and never those that its VM, or another one of its name, had last. If
+// it says none, a wake takes those of the template.
+func (b base) inheritRun(ctx context.Context, rec *nodev1.Record, held *nodev1.Owed, images map[string]string) error {
+	noted := ran{}
+	for _, from := range []*nodev1.Record{{Vm: held.GetVm(), Uid: held.GetUid()}, rec} { // rec: it was written already
+		o := &v1alpha1.VMRecord{}
+		there, err := b.current.Get(ctx, client.ObjectKey{Name: from.GetVm().GetId()}, o)
+		if err == nil && there && noted.UID == "" {
+			noted, err = hasRan(o, from)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	noted, err := hasRan(from, &nodev1.Record{Uid: held.GetUid()})
-	if err != nil || len(noted.Images) == 0 && noted.Template == "" && len(noted.Addresses) == 0 {
-		return err
-	}
-	noted.UID = rec.GetUid()
+	noted.UID, noted.Images = rec.GetUid(), images
 	text, err := json.Marshal(noted)
 	if err != nil {
 		return fmt.Errorf("encode how a VM ran: %w", err)

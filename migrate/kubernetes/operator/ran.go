@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	corev1 "k8s.io/api/core/v1"
@@ -107,35 +106,13 @@ func common(addresses []string, of []corev1.PodIP) string {
 	return ""
 }
 
-// running are the images of the pod that the VM runs in, each by its digest where it has one; nil: not all are known.
-// An image that was never in a registry has no digest of one, and its name stands for it.
+// running are the images of the pod that the VM runs in; nil: not all are known.
 func running(o *decide.VM) map[string]string {
 	for i := range o.Pods {
-		pod := &o.Pods[i]
-		if !pods.Names(o.Record, pod) {
-			continue
-		}
-		all := map[string]string{}
-		for _, c := range pod.Spec.InitContainers {
-			if c.RestartPolicy != nil { // a sidecar
-				all[c.Name] = c.Image
+		if pod := &o.Pods[i]; pods.Names(o.Record, pod) {
+			if all := pods.Images(pod); all != nil {
+				return all
 			}
-		}
-		for _, c := range pod.Spec.Containers {
-			all[c.Name] = c.Image
-		}
-		known := 0
-		for _, c := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
-			if _, ok := all[c.Name]; !ok || c.ImageID == "" {
-				continue
-			}
-			known++
-			if strings.Contains(c.ImageID, "@") {
-				all[c.Name] = c.ImageID
-			}
-		}
-		if known == len(all) {
-			return all
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -132,6 +133,7 @@ func (v View) snapshot(ctx context.Context, o *decide.Snapshot) error {
 		if vm == "" && o.Pod != nil {
 			vm = o.Pod.Labels[pods.LabelVM]
 		}
+		vm = cmp.Or(vm, snap.Status.VMName)
 	} else {
 		vm = from.VMRef.Name
 	}

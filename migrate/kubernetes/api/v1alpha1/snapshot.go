@@ -48,6 +48,12 @@ type VMSnapshotStatus struct {
 	Bytes int64 `json:"bytes,omitempty"`
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+	// VMName is the VM that podRef has meant.
+	// +optional
+	VMName string `json:"vmName,omitempty"`
+	// Images are those that ran when it was taken, by container.
+	// +optional
+	Images map[string]string `json:"images,omitempty"`
 	// +listType=map
 	// +listMapKey=type
 	// +optional
