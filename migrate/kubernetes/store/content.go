@@ -26,8 +26,12 @@ const (
 	// everBytes of an object. The difference is for what has to be possible: a VM moves and sleeps, and its snapshots are
 	// deleted. etcd takes 1.5 MiB.
 	everBytes = 2 * mostBytes
+	// endBytes of an object whose record is removed: what that has listed is owed, with more words.
+	endBytes = 3 * mostBytes
 	// mostOwed deletions of one VM.
 	mostOwed = 512
+	// mostHeld snapshots of VMs that had the name of one, of which people order one more.
+	mostHeld = 512
 )
 
 // content is what an object holds.
@@ -197,14 +201,22 @@ func (c content) write(o *v1alpha1.VMRecord) (err error) {
 		o.Owed = append(o.Owed, data)
 	}
 	c.label(o)
+	if c.record == nil {
+		return c.bounded(o, endBytes)
+	}
 	return c.bounded(o, everBytes)
 }
 
 // begins refuses a checkpoint of a VM whose record has little room left for a snapshot: a refusal of its commit would
 // come when it is made.
 func (c content) begins(o *v1alpha1.VMRecord, before *nodev1.Operation) error {
-	if op := c.record.GetOperation(); op.GetKind() != nodev1.Kind_KIND_CHECKPOINT || before.GetId() == op.GetId() {
+	op := c.record.GetOperation()
+	if op.GetKind() != nodev1.Kind_KIND_CHECKPOINT || before.GetId() == op.GetId() {
 		return nil
+	}
+	if held := c.held(); held >= mostHeld && op.GetManual() {
+		return fmt.Errorf("%d snapshots of VMs that had this name stay for their VMSnapshots, %d are the most: delete "+
+			"VMSnapshots: %w", held, mostHeld, errdefs.ErrResourceExhausted)
 	}
 	return c.bounded(o, mostBytes)
 }
@@ -216,14 +228,25 @@ func (c content) bounded(o *v1alpha1.VMRecord, most int) error {
 		size += len(data)
 	}
 	if size > most {
-		return fmt.Errorf("the record has %d snapshots, and would have %d bytes, %d are the most: delete snapshots: %w",
-			len(c.record.GetSnapshots()), size, most, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("the record has %d snapshots, %d of VMs that had its name stay for their VMSnapshots, and it "+
+			"would have %d bytes, %d are the most: delete snapshots: %w", len(c.record.GetSnapshots()), c.held(), size, most,
+			errdefs.ErrResourceExhausted)
 	}
-	if len(c.owed) > mostOwed && c.record != nil {
-		return fmt.Errorf("%d snapshots wait for their deletion, %d are the most: mend what keeps them: %w", len(c.owed),
-			mostOwed, errdefs.ErrResourceExhausted)
+	if owed := len(c.owed) - c.held(); owed > mostOwed && c.record != nil {
+		return fmt.Errorf("%d snapshots wait for their deletion, %d are the most: mend what keeps them: %w", owed, mostOwed,
+			errdefs.ErrResourceExhausted)
 	}
 	return nil
+}
+
+// held are as many snapshots as stay for their VMSnapshots. They wait for no deletion.
+func (c content) held() (n int) {
+	for _, o := range c.owed {
+		if o.GetHold() != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // label writes what the object is found by, and what keeps it.
