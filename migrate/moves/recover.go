@@ -135,6 +135,9 @@ func (s *Service) reclaim(ctx context.Context, req *nodev1.RecoverRequest, rec *
 	return resp, err
 }
 
+// ErrNothingHeld is the source's own word that it has nothing of the VM.
+var ErrNothingHeld = fmt.Errorf("it has nothing of the VM any more: %w", errdefs.ErrDataLoss)
+
 // holder is the source, which says that it holds the VM.
 func (s *Service) holder(ctx context.Context, ref *nodev1.PeerRef, k *nodev1.Kept, call string) (nodev1.PeerService,
 	error) {
@@ -146,8 +149,11 @@ func (s *Service) holder(ctx context.Context, ref *nodev1.PeerRef, k *nodev1.Kep
 	if err != nil {
 		return nil, err
 	}
+	if !state.GetKnown() {
+		return nil, fmt.Errorf("%s: node %s: %w", call, k.GetNode(), ErrNothingHeld)
+	}
 	holds := state.GetMachine().GetRef()
-	if !state.GetKnown() || state.GetMachine().GetRecord() != "PREPARED" || holds.GetOperation() != k.GetOperation() ||
+	if state.GetMachine().GetRecord() != "PREPARED" || holds.GetOperation() != k.GetOperation() ||
 		holds.GetAttempt() != k.GetAttempt() {
 		return nil, fmt.Errorf("%s: node %s does not hold it any more: %w", call, k.GetNode(), errdefs.ErrDataLoss)
 	}

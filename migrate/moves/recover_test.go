@@ -2,6 +2,7 @@ package moves
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -137,11 +138,13 @@ func TestRecoverFromSource(t *testing.T) {
 			c.up(t, "b")
 			c.b.silent = true
 		}, errdefs.IsUnavailable},
-		"the source has it no more": {func(c *lostCluster) { c.lose(t); c.a.state = nil }, errdefs.IsDataLoss},
+		"the source has it no more": {func(c *lostCluster) { c.lose(t); c.a.state = nil }, func(err error) bool {
+			return errors.Is(err, ErrNothingHeld) && errdefs.IsDataLoss(err)
+		}},
 		"the source holds something else": {func(c *lostCluster) {
 			c.lose(t)
 			c.a.state.Ref.Operation = "other"
-		}, errdefs.IsDataLoss},
+		}, func(err error) bool { return errdefs.IsDataLoss(err) && !errors.Is(err, ErrNothingHeld) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newLost(t)

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
+	moving "godwit.dev/godwit/migrate/moves"
 	"godwit.dev/godwit/migrate/transition"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
@@ -158,6 +160,9 @@ func (o Orders) Recover(ctx context.Context, order operator.Order) error {
 	digest := rec.GetOwner().GetDigest() // it sleeps already
 	if digest == "" {
 		from, err := o.Restores(ctx, restoreOf(order, lost))
+		if order.FromSource && errors.Is(err, moving.ErrNothingHeld) && transition.Newest(rec) != nil {
+			from, err = o.withoutSource(ctx, &order, lost)
+		}
 		if err != nil {
 			return fail(err)
 		}
@@ -176,6 +181,26 @@ func (o Orders) Recover(ctx context.Context, order operator.Order) error {
 		return fail(err)
 	}
 	return nil
+}
+
+// sourcePause is between the two times that a source is asked which says that it has nothing.
+const sourcePause = 2 * time.Second
+
+// withoutSource asks the source of a move once more, which has said that it has nothing of the VM. If it says so again,
+// it holds nothing newer than the snapshot: that is restored, as order says from then on.
+func (o Orders) withoutSource(ctx context.Context, order *operator.Order, lost string) (*nodev1.RecoverResponse,
+	error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(sourcePause):
+	}
+	from, err := o.Restores(ctx, restoreOf(*order, lost))
+	if !errors.Is(err, moving.ErrNothingHeld) {
+		return from, err
+	}
+	order.FromSource = false
+	return o.Restores(ctx, restoreOf(*order, lost))
 }
 
 // restoreOf asks for the snapshot that a VM of a lost node is woken from. Or it has the source of its move go on.

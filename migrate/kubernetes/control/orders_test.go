@@ -3,12 +3,15 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
 	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/moves"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -85,6 +88,46 @@ func (w *waking) WakePlaced(_ context.Context, o *nodev1.WakeOrder) (*nodev1.Sta
 func (w *waking) restore(_ context.Context, r *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error) {
 	w.asked = append(w.asked, r)
 	return &nodev1.RecoverResponse{Digest: "sha256:1"}, nil
+}
+
+// A source that says twice that it has nothing of the VM holds nothing newer than the snapshot, which is woken. One that
+// does not answer, or holds something else, may have it.
+func TestRecoversWithoutItsSource(t *testing.T) {
+	rec := &nodev1.Record{Generation: 4, Vm: &nodev1.VM{Namespace: "k8s.io", Id: "ns.vm"}, Owner: &nodev1.Owner{Node: "b"},
+		Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1"}}, Operation: &nodev1.Operation{Id: "m", Source: "a",
+			Destination: "b", Kind: nodev1.Kind_KIND_MIGRATE, Phase: nodev1.Phase_PHASE_COMMITTED, Digest: "stream:1"}}
+	nothing := fmt.Errorf("recover: %w", moves.ErrNothingHeld)
+	for name, test := range map[string]struct {
+		answers []error
+		woken   int
+	}{
+		"it has nothing":           {[]error{nothing, nothing, nil}, 1},
+		"it has it, a little late": {[]error{nothing, nil}, 0},
+		"it says no more":          {[]error{nothing, errdefs.ErrUnavailable}, 0},
+		"it does not answer":       {[]error{errdefs.ErrUnavailable}, 0},
+		"it holds something else":  {[]error{errdefs.ErrDataLoss}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, left := &waking{}, test.answers
+				o := NewOrders(w, &told{}, func(ctx context.Context, r *nodev1.RecoverRequest) (*nodev1.RecoverResponse,
+					error) {
+					err := left[0]
+					left = left[1:]
+					if r.GetFromSource() != (len(left) > 0 || test.woken == 0) {
+						t.Errorf("asked %v", r)
+					}
+					resp, _ := w.restore(ctx, r)
+					return resp, err
+				}, nil)
+				err := o.Recover(t.Context(), operator.Order{Record: rec, FromSource: true})
+				last := test.answers[len(test.answers)-1]
+				if !errors.Is(err, last) || len(w.woken) != test.woken || len(left) > 0 {
+					t.Errorf("woken %v: %v", w.woken, err)
+				}
+			})
+		})
+	}
 }
 
 // A VM whose live move has lost its destination goes on at the source by the order that says so, and is woken nowhere.

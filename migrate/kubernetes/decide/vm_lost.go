@@ -36,7 +36,7 @@ func (o VM) lost() Action {
 	case !o.Engine:
 		return missing("a restore of the VM of the lost node " + node)
 	case k != nil && !o.NoSource: // newer than any snapshot
-		return Action{Do: OrderReclaim, Node: node, Waits: ReasonNodeLost, Message: restores(rec)}
+		return Action{Do: OrderReclaim, Node: node, Waits: ReasonNodeLost, Message: restores(rec), After: lookAgain}
 	}
 	of := func(op *nodev1.Operation) bool { return op.GetGeneration() == rec.GetGeneration() }
 	if _, last, left := failedWakes(o.Closed, of, o.Now); left > 0 {
@@ -69,7 +69,8 @@ func restores(rec *nodev1.Record) string {
 	node := InHand(rec)
 	if k := transition.Kept(rec); k != nil {
 		return fmt.Sprintf("node %s is lost: it goes on at node %s, as it was at the switch-over, once that answers. If "+
-			"that one is lost, too: taint it, and the VM wakes from its newest snapshot", node, k.GetNode())
+			"it answers that it has nothing any more, the VM wakes from its newest snapshot. If it is gone for good, and runs "+
+			"no VM: taint it, too", node, k.GetNode())
 	}
 	return fmt.Sprintf("node %s is lost: the VM wakes elsewhere first, from its newest snapshot", node)
 }

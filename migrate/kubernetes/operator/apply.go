@@ -31,6 +31,9 @@ func result(next decide.Action, err error) (ctrl.Result, error) {
 	if apierrors.IsConflict(err) || errdefs.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return ctrl.Result{RequeueAfter: again}, nil
 	}
+	if next.Do == decide.OrderReclaim && (errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err)) {
+		return ctrl.Result{RequeueAfter: next.After}, nil // the source is waited for, which no watch tells of
+	}
 	return ctrl.Result{RequeueAfter: next.After}, err
 }
 
@@ -84,7 +87,8 @@ func done(next decide.Action) string {
 	case next.Do == decide.OrderGiveUp:
 		return "the VM ends with the lost node " + next.Node + ", and its snapshots are deleted"
 	case next.Do == decide.OrderReclaim:
-		return "node " + next.Node + " is lost: the VM goes on at the source of its move, as it was at the switch-over"
+		return "node " + next.Node + " is lost: the VM goes on at the source of its move, as it was at the switch-over, " +
+			"or from its newest snapshot if the source has nothing any more"
 	case next.Kind != "":
 		return string(next.Kind) + " " + next.Node
 	}
