@@ -94,13 +94,8 @@ func (n *nicSet) addressed(ctx context.Context) error {
 	if !n.spec().HasAgent() {
 		return n.leases.wait(ctx, n.spec().NICs)
 	}
-	agent := n.vm.guest()
-	if agent == nil {
-		return fmt.Errorf("configure NICs: the guest was not met: %w", errdefs.ErrUnavailable)
-	}
-	req := &agentv1.ConfigureNetworkRequest{Nics: agentNICs(n.spec().NICs)}
 	for {
-		_, err := agent.ConfigureNetwork(ctx, req)
+		err := n.configured(ctx)
 		if !errdefs.IsNotFound(err) { // the guest finds a new device in its own time
 			return err
 		}
@@ -108,4 +103,14 @@ func (n *nicSet) addressed(ctx context.Context) error {
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
+}
+
+// configured has the guest's agent set its NICs.
+func (n *nicSet) configured(ctx context.Context) error {
+	agent := n.vm.guest()
+	if agent == nil {
+		return fmt.Errorf("configure NICs: the guest was not met: %w", errdefs.ErrUnavailable)
+	}
+	_, err := agent.ConfigureNetwork(ctx, &agentv1.ConfigureNetworkRequest{Nics: agentNICs(n.spec().NICs)})
+	return err
 }

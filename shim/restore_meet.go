@@ -98,7 +98,7 @@ func (w *woken) note(s *starting, nics string, files ...string) {
 // settle goes on with what could not be done when the guest was met.
 func (w *woken) settle(s *starting) {
 	s.vm.retryWhileRunning("set links up", w.links, s.vm.nic.up)
-	s.vm.retryWhileRunning("set NICs of the guest", w.nics, s.vm.nic.addressed)
+	s.vm.retryWhileRunning("set NICs of the guest", w.nics, s.vm.nic.configured)
 }
 
 func restoredRequest(ctx context.Context, s *starting) (*agentv1.RestoredRequest, error) {

@@ -228,10 +228,16 @@ func (vm *VM) retryWhileRunning(what string, err error, again func(context.Conte
 		return
 	}
 	vm.traffic.watchers.Go(func() {
-		for retry.Sleep(ctx, resumeRetry); ctx.Err() == nil; retry.Sleep(ctx, resumeRetry) {
-			if err := again(ctx); err == nil {
+		pause, last := retry.Backoff{Min: resumeRetry, Max: keepPause}, ""
+		for pause.Wait(ctx); ctx.Err() == nil; pause.Wait(ctx) {
+			err := again(ctx)
+			if err == nil {
 				vm.log.Info("resume: done", "what", what)
 				return
+			}
+			if text := shown(err.Error()); text != last && ctx.Err() == nil {
+				vm.log.Warn("resume: it failed again", "what", what, "error", text)
+				last = text
 			}
 		}
 	})

@@ -61,7 +61,8 @@ func (s *nicSetup) since(wakes uint64) error {
 	return nil
 }
 
-// configure does what the calls of the host say, one after the other.
+// configure does what the calls of the host say, one after the other. The workload may be in the way of one NIC: each
+// step that goes is done, for each NIC, and the error says what does not go.
 func (s *Service) configure(ctx context.Context, nics []*agentv1.NIC) error {
 	if len(nics) == 0 {
 		return nil
@@ -74,65 +75,63 @@ func (s *Service) configure(ctx context.Context, nics []*agentv1.NIC) error {
 	if err := s.opts.Network(); err != nil {
 		return err
 	}
-	links := make([]netlink.Link, len(nics))
-	find := func(n *agentv1.NIC, i int) (err error) { links[i], err = s.nic(ctx, n.Mac, wakes); return err }
-	with := func(step func(*agentv1.NIC, netlink.Link) error) func(*agentv1.NIC, int) error {
-		return func(n *agentv1.NIC, i int) error { return step(n, links[i]) }
+	all := make([]*nicWork, len(nics))
+	for i, n := range nics {
+		all[i] = &nicWork{NIC: n}
 	}
-	for _, step := range []func(*agentv1.NIC, int) error{find, with(freeName), with(rename), with(s.network.set)} {
-		for i, n := range nics {
-			err := s.network.since(wakes)
-			if err == nil {
-				err = step(n, i)
+	each := func(step func(*nicWork)) error {
+		for _, w := range all {
+			if err := s.network.since(wakes); err != nil {
+				return fmt.Errorf("configure NIC %s: %w", w.Mac, err)
 			}
-			if err != nil {
-				return fmt.Errorf("configure NIC %s: %w", n.Mac, err)
-			}
+			step(w)
+		}
+		return nil
+	}
+	find := func(w *nicWork) {
+		link, err := s.nic(ctx, w.Mac, wakes)
+		if w.failed(err); err == nil {
+			w.link = link
 		}
 	}
-	return nil
-}
-
-// freeName gives a NIC that will have another name one that nothing else has: its present name may
-// be wanted for another NIC. The kernel renames a link only while it is down.
-func freeName(n *agentv1.NIC, link netlink.Link) error {
-	if n.Name == "" || n.Name == link.Attrs().Name {
-		return nil
+	if err := each(find); err != nil {
+		return err
 	}
-	if err := netlink.LinkSetDown(link); err != nil {
-		return fmt.Errorf("take %s down: %w", link.Attrs().Name, err)
+	lookAtNames(all)
+	var problems []error
+	set := func(w *nicWork) {
+		if w.link != nil {
+			w.failed(s.network.set(w.NIC, w.link))
+		}
+		problems = append(problems, w.problems...)
 	}
-	return setName(link, fmt.Sprintf("godwit%d", link.Attrs().Index))
-}
-
-func rename(n *agentv1.NIC, link netlink.Link) error {
-	if n.Name == "" || n.Name == link.Attrs().Name {
-		return nil
+	for _, step := range []func(*nicWork){freeName, rename, set} {
+		if err := each(step); err != nil {
+			return err
+		}
 	}
-	return setName(link, n.Name)
-}
-
-func setName(link netlink.Link, name string) error {
-	if err := netlink.LinkSetName(link, name); err != nil {
-		return fmt.Errorf("rename %s to %s: %w", link.Attrs().Name, name, err)
-	}
-	link.Attrs().Name = name
-	return nil
+	return errors.Join(problems...)
 }
 
 func configureNIC(n *agentv1.NIC, link netlink.Link) error {
+	var problems []error
 	if n.Mtu != 0 {
 		if err := netlink.LinkSetMTU(link, int(n.Mtu)); err != nil {
-			return fmt.Errorf("set mtu %d: %w", n.Mtu, err)
+			problems = append(problems, fmt.Errorf("set mtu %d: %w", n.Mtu, err))
 		}
 	}
 	// The addresses are the host's to decide, IPv6's too.
 	conf := "/proc/sys/net/ipv6/conf/" + link.Attrs().Name
 	for name, value := range map[string]string{"accept_ra": "0", "accept_dad": "0"} {
 		if err := os.WriteFile(conf+"/"+name, []byte(value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("set %s: %w", name, err)
+			problems = append(problems, fmt.Errorf("set %s: %w", name, err))
 		}
 	}
+	return errors.Join(append(problems, setUp(n, link))...)
+}
+
+// setUp gives a NIC its addresses and routes.
+func setUp(n *agentv1.NIC, link netlink.Link) error {
 	if err := setAddresses(link, n.Addresses); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	agentv1 "godwit.dev/godwit/api/agent/lean"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -180,5 +181,74 @@ func TestNamesThatCross(t *testing.T) {
 	nics[0].Name = "peer0"
 	if err := s.configure(t.Context(), nics); err == nil || !strings.Contains(err.Error(), "peer0") {
 		t.Errorf("a name that is taken: %v", err)
+	}
+}
+
+// A NIC whose name something else has keeps its own, is not taken down, and has its addresses, and so has each other
+// NIC. That it is said again changes nothing.
+func TestNameThatIsTaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare      []string
+		first, other string // the names that the NICs are to have
+		want         [2]string
+	}{
+		"by another link":    {nil, "peer0", "eth1", [2]string{"eth0", "eth1"}},
+		"by another's alias": {[]string{"link property add dev peer0 altname web"}, "web", "eth1", [2]string{"eth0", "eth1"}},
+		"of one that stays":  {nil, "eth1", "peer0", [2]string{"eth0", "eth1"}},
+		"of both":            {nil, "web", "web", [2]string{"web", "eth1"}},
+		"no name":            {nil, "a/b", "eth1", [2]string{"eth0", "eth1"}},
+		"by a bridge": {[]string{"link set eth0 name uplink", "link add eth0 type bridge", "link set eth0 up",
+			"link set uplink up"}, "eth0", "eth1", [2]string{"uplink", "eth1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, nics := guestOf(t), twoNICs()
+			for _, args := range c.prepare {
+				ip(t, args)
+			}
+			nics[0].Name, nics[1].Name = c.first, c.other
+			for range 2 {
+				if err := s.configure(t.Context(), nics); err == nil || !strings.Contains(err.Error(), c.first) {
+					t.Errorf("the name is taken, and it says: %v", err)
+				}
+				for i, name := range c.want {
+					out := ip(t, "-o link show dev "+name) + ip(t, "-o addr show dev "+name)
+					if !strings.Contains(out, nics[i].Mac) || !strings.Contains(out, ",UP") ||
+						!strings.Contains(out, nics[i].Addresses[0]) || !strings.Contains(out, nics[i].Addresses[1]) {
+						t.Errorf("%s is not set:\n%s", name, out)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Where one NIC is gone, as into a namespace of the workload, the others lose the addresses of the node before.
+func TestNICThatIsGone(t *testing.T) {
+	for gone := range 2 {
+		s, nics := guestOf(t), twoNICs()
+		if err := s.configure(t.Context(), nics); err != nil {
+			t.Fatal(err)
+		}
+		name := []string{"eth0", "eth1"}[1-gone]
+		nics[gone].Mac, nics[1-gone].Addresses = "02:00:00:00:00:09", []string{"10.7.0.7/24"}
+		if err := s.configure(t.Context(), nics); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), nics[gone].Mac) {
+			t.Errorf("a NIC that is not there: %v", err)
+		}
+		out := ip(t, "-4 -o addr show dev "+name)
+		if !strings.Contains(out, "10.7.0.7/24") || strings.Count(out, "inet ") != 1 {
+			t.Errorf("%s keeps\n%s", name, out)
+		}
+	}
+}
+
+// A NIC that cannot have its MTU has its addresses.
+func TestMTUThatIsRefused(t *testing.T) {
+	s, nics := guestOf(t), twoNICs()
+	nics[0].Mtu = 1 << 20
+	if err := s.configure(t.Context(), nics); err == nil || !strings.Contains(err.Error(), "mtu") {
+		t.Errorf("an MTU that no NIC has: %v", err)
+	}
+	if out := ip(t, "-4 -o addr show dev eth0"); !strings.Contains(out, nics[0].Addresses[0]) {
+		t.Errorf("eth0 has\n%s", out)
 	}
 }
