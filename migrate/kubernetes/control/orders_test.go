@@ -90,8 +90,8 @@ func (w *waking) restore(_ context.Context, r *nodev1.RecoverRequest) (*nodev1.R
 	return &nodev1.RecoverResponse{Digest: "sha256:1"}, nil
 }
 
-// A source that says twice that it has nothing of the VM holds nothing newer than the snapshot, which is woken. One that
-// does not answer, or holds something else, may have it.
+// A source that says twice that it has nothing of the VM holds nothing newer than the snapshot, which is woken. One
+// that does not answer, or holds something else, may have it.
 func TestRecoversWithoutItsSource(t *testing.T) {
 	rec := &nodev1.Record{Generation: 4, Vm: &nodev1.VM{Namespace: "k8s.io", Id: "ns.vm"}, Owner: &nodev1.Owner{Node: "b"},
 		Snapshots: []*nodev1.SnapshotRef{{Digest: "sha256:1"}}, Operation: &nodev1.Operation{Id: "m", Source: "a",
@@ -110,8 +110,7 @@ func TestRecoversWithoutItsSource(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, left := &waking{}, test.answers
-				o := NewOrders(w, &told{}, func(ctx context.Context, r *nodev1.RecoverRequest) (*nodev1.RecoverResponse,
-					error) {
+				restores := func(ctx context.Context, r *nodev1.RecoverRequest) (*nodev1.RecoverResponse, error) {
 					err := left[0]
 					left = left[1:]
 					if r.GetFromSource() != (len(left) > 0 || test.woken == 0) {
@@ -119,8 +118,8 @@ func TestRecoversWithoutItsSource(t *testing.T) {
 					}
 					resp, _ := w.restore(ctx, r)
 					return resp, err
-				}, nil)
-				err := o.Recover(t.Context(), operator.Order{Record: rec, FromSource: true})
+				}
+				err := NewOrders(w, &told{}, restores, nil).Recover(t.Context(), operator.Order{Record: rec, FromSource: true})
 				last := test.answers[len(test.answers)-1]
 				if !errors.Is(err, last) || len(w.woken) != test.woken || len(left) > 0 {
 					t.Errorf("woken %v: %v", w.woken, err)
