@@ -1,6 +1,7 @@
 package transition
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -17,15 +18,17 @@ import (
 // and that no node boots, the mark at the snapshot that is held (Take), and the new owner (Begin). The mark is one
 // compare-and-swap, so of several VMs one has the snapshot.
 
-// heldPayer is the payer of what is held. It is no node's name. An earlier build knows no holds, and gives the deletion
-// to no node.
+// heldPayer is the payer of what is held. It is no node's name. An earlier build knows no holds. It gives the deletion
+// to no node, as the snapshot does not name the one that made it.
 const heldPayer = "-"
 
 // hold has those pending deletions stay that somebody has by a name. It reports whether there are any.
 func hold(pending []*nodev1.Owed, operations []string) (any bool) {
 	for _, o := range pending {
 		if slices.Contains(operations, o.GetSnapshot().GetOperation()) {
-			o.Hold, o.Payer, any = &nodev1.Hold{}, heldPayer, true
+			o.Hold, o.Payer, o.Made, any = &nodev1.Hold{}, heldPayer, o.GetSnapshot().GetNode(), true
+			o.Snapshot = proto.CloneOf(o.GetSnapshot()) // which the record has, too
+			o.Snapshot.Node = ""
 		}
 	}
 	return any
@@ -87,8 +90,12 @@ func Release(held *nodev1.Owed, seen *nodev1.Hold, keep bool, now time.Time) (*n
 	}
 	held = proto.CloneOf(held)
 	held.Hold, held.Payer, held.SinceUnixNano = nil, "", now.UnixNano()
+	held.Snapshot.Node, held.Made = madeBy(held), ""
 	return held, nil
 }
+
+// madeBy is the node that made what is held.
+func madeBy(held *nodev1.Owed) string { return cmp.Or(held.GetMade(), held.GetSnapshot().GetNode()) }
 
 // Begin has a snapshot of another VM own a VM that has never had an owner: it sleeps from then on, and an ordinary wake
 // restores it. held is the snapshot with its mark. While this record is there, no other VM gets that mark.
@@ -111,7 +118,7 @@ func Begin(s State, held *nodev1.Owed) (Change, error) {
 	rec = edit(s)
 	ref = proto.CloneOf(ref)
 	ref.Origin = &nodev1.Origin{Vm: proto.CloneOf(held.GetVm()), Uid: held.GetUid()}
-	ref.Parent, ref.Guarded = "", false
+	ref.Parent, ref.Guarded, ref.Node = "", false, madeBy(held)
 	rec.Snapshots, rec.Base = append(rec.Snapshots, ref), ref.GetDigest()
 	rec.RestoreFrom.Begun = true
 	own(rec, &nodev1.Owner{Digest: ref.GetDigest()}, ref.GetRepository())

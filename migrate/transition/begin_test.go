@@ -154,6 +154,34 @@ func TestMarkIsOneSwap(t *testing.T) {
 	}
 }
 
+// An earlier build knows no holds, and has the node delete what is in a directory that this node made. So what is held
+// names no node. Who begins from it, and what deletes it, know the node again.
+func TestHeldInADirectory(t *testing.T) {
+	rec := &nodev1.Record{Vm: vm, Uid: "uid", Generation: gen, Snapshots: []*nodev1.SnapshotRef{
+		{Digest: digest, Operation: named, Generation: 3, Repository: "oci-layout:/x/uid", Node: "a"}}}
+	c, err := transition.Remove(transition.State{Record: rec}, &nodev1.RemoveRequest{Vm: vm, Uid: "uid", Force: true,
+		DropSnapshots: true, Hold: []string{named}}, now)
+	if err != nil || len(c.PendingDeletions) != 1 {
+		t.Fatal(c, err)
+	}
+	held := c.PendingDeletions[0]
+	if got := record.Deleter(held); got != "-" || rec.GetSnapshots()[0].GetNode() != "a" {
+		t.Errorf("%q deletes it, of %v", got, rec)
+	}
+	taken, err := transition.Take(held, &nodev1.Hold{}, mark(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err = transition.Begin(transition.State{Record: ensureNext(t, 1, "first")}, taken)
+	if err != nil || c.Record.GetSnapshots()[0].GetNode() != "a" {
+		t.Errorf("it begins: %v, %v", c.Record, err)
+	}
+	owed, err := transition.Release(taken, mark(1), false, now)
+	if err != nil || record.Deleter(owed) != "a" || owed.GetSnapshot().GetNode() != "a" {
+		t.Errorf("released: %v, %v", owed, err)
+	}
+}
+
 // A node says neither from what a VM begins, nor which snapshots stay: those fields are the controller's.
 func TestEnsureOfABeginning(t *testing.T) {
 	from := &nodev1.RestoreFrom{Vm: vm, Operation: named, Id: "i"}

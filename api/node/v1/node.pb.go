@@ -1734,7 +1734,10 @@ type Owed struct {
 	Payer         string                 `protobuf:"bytes,5,opt,name=payer,proto3" json:"payer,omitempty"` // node that deletes it; empty: the one that made it, else the controller
 	By            string                 `protobuf:"bytes,10,opt,name=by,proto3" json:"by,omitempty"`      // the node whose call decided it, by its certificate; empty: the controller's host
 	// It stays: somebody has it by a name that outlives its VM. No list of deletions has it. Absent: it is to be deleted.
-	Hold          *Hold `protobuf:"bytes,11,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold *Hold `protobuf:"bytes,11,opt,name=hold,proto3" json:"hold,omitempty"`
+	// With hold: the node that made it. snapshot.node is empty then: a controller of a build that knows no holds would have
+	// that node delete what is in its directory.
+	Made          string `protobuf:"bytes,12,opt,name=made,proto3" json:"made,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1816,6 +1819,13 @@ func (x *Owed) GetHold() *Hold {
 		return x.Hold
 	}
 	return nil
+}
+
+func (x *Owed) GetMade() string {
+	if x != nil {
+		return x.Made
+	}
+	return ""
 }
 
 // Hold is of a snapshot that stays though the record of its VM was removed.
@@ -9569,7 +9579,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\tram_bytes\x18\x10 \x01(\x04R\bramBytes\x12\x14\n" +
 	"\x05given\x18\x11 \x01(\bR\x05given\x12\x18\n" +
 	"\aguarded\x18\x12 \x01(\bR\aguarded\x12.\n" +
-	"\x06origin\x18\x13 \x01(\v2\x16.godwit.node.v1.OriginR\x06origin\"\xed\x01\n" +
+	"\x06origin\x18\x13 \x01(\v2\x16.godwit.node.v1.OriginR\x06origin\"\x81\x02\n" +
 	"\x04Owed\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x127\n" +
@@ -9578,7 +9588,8 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05payer\x18\x05 \x01(\tR\x05payer\x12\x0e\n" +
 	"\x02by\x18\n" +
 	" \x01(\tR\x02by\x12(\n" +
-	"\x04hold\x18\v \x01(\v2\x14.godwit.node.v1.HoldR\x04hold\"L\n" +
+	"\x04hold\x18\v \x01(\v2\x14.godwit.node.v1.HoldR\x04hold\x12\x12\n" +
+	"\x04made\x18\f \x01(\tR\x04made\"L\n" +
 	"\x04Hold\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x0e\n" +
