@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -146,7 +147,7 @@ func EvictionOrder(vm *v1alpha1.VirtualMachine, rec *nodev1.Record) string {
 }
 
 // NextEvictionOrder is the name of the next one: its number is above those of all that are there. Of many that have
-// failed, the first ones are forgotten by now.
+// failed, the first ones are forgotten by now. A person may have given such names, too: none that is there is taken.
 func NextEvictionOrder(vm *v1alpha1.VirtualMachine, rec *nodev1.Record, orders []v1alpha1.VMOperation) string {
 	next := 0
 	for i := range orders {
@@ -154,7 +155,13 @@ func NextEvictionOrder(vm *v1alpha1.VirtualMachine, rec *nodev1.Record, orders [
 			next = max(next, n+1)
 		}
 	}
-	return fmt.Sprint(EvictionOrder(vm, rec), "-", next)
+	for {
+		name := fmt.Sprint(EvictionOrder(vm, rec), "-", next)
+		if !slices.ContainsFunc(orders, func(op v1alpha1.VMOperation) bool { return op.Name == name }) {
+			return name
+		}
+		next++
+	}
 }
 
 // evictionNumber is that of a move which an eviction has ordered of the VM where it is; false: the order is no such.
@@ -196,6 +203,7 @@ func (o Eviction) stays() bool {
 	for i := range o.Orders {
 		op := &o.Orders[i]
 		_, ours := evictionNumber(o.VM, o.Record, op)
+		ours = ours || op.Annotations[AnnotationEvicted] == strconv.FormatUint(o.Record.GetGeneration(), 10)
 		if ours && op.Status.Phase == v1alpha1.MigrationFailed && op.Status.Class == class("") && judged(op) {
 			return true
 		}

@@ -164,6 +164,8 @@ func TestNextEvictionOrder(t *testing.T) {
 		"the first ones are gone":     {[]string{"vm-evict-g3-8", "vm-evict-g3-12", "vm-evict-g3-9"}, "vm-evict-g3-13"},
 		"of another generation":       {[]string{"vm-evict-g30-4", "vm-evict-g2-7"}, "vm-evict-g3-0"},
 		"what a person has called so": {[]string{"vm-evict-g3-x", "vm-evict-g3", "vm-evict-g3--4"}, "vm-evict-g3-0"},
+		"the last number, by a person": {[]string{"vm-evict-g3-2147483647", "vm-evict-g3-2147483648"},
+			"vm-evict-g3-2147483649"},
 	} {
 		var orders []v1alpha1.VMOperation
 		for _, name := range c.there {

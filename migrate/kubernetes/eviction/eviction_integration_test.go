@@ -325,3 +325,19 @@ func TestOthersAreEvicted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An order of another VM may have the name that the next move of an eviction would have. That move gets another name.
+func TestNameOfAnEvictionIsTaken(t *testing.T) {
+	serve(t)
+	m := running(t, "named", v1alpha1.EvictionLive)
+	create(t, &v1alpha1.VMOperation{ObjectMeta: metav1.ObjectMeta{Name: "named-evict-g1-0", Namespace: "default"},
+		Spec: v1alpha1.VMOperationSpec{VMRef: v1alpha1.VMRef{Name: "other"}, Kind: v1alpha1.KindHibernate}})
+	for range 2 {
+		if err := evict(t, m.pod); !apierrors.IsTooManyRequests(err) {
+			t.Errorf("evicted: %v", err)
+		}
+	}
+	if all := orders(t, "named"); len(all) != 1 {
+		t.Errorf("%d moves are ordered: %v", len(all), all)
+	}
+}

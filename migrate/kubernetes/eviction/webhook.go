@@ -124,6 +124,12 @@ func (w Webhook) order(ctx context.Context, o decide.Eviction) string {
 		Spec: v1alpha1.VMOperationSpec{VMRef: v1alpha1.VMRef{Name: vm.Name, UID: string(vm.UID)},
 			Kind: v1alpha1.KindMigrate, MigrationPolicy: vm.Spec.Migration, Priority: v1alpha1.PriorityCritical}}
 	if err := w.Client.Create(ctx, op); err != nil {
+		if apierrors.IsAlreadyExists(err) && w.ofAnother(ctx, op) { // which has this name for good
+			op.GenerateName, op.Name = op.Name+"-", ""
+			if err = w.Client.Create(ctx, op); err == nil {
+				return fmt.Sprintf("VMOperation %s is %s", op.Name, v1alpha1.MigrationPending)
+			}
+		}
 		if apierrors.IsAlreadyExists(err) {
 			return "VMOperation " + op.Name + " is " + string(v1alpha1.MigrationPending)
 		}
@@ -133,4 +139,11 @@ func (w Webhook) order(ctx context.Context, o decide.Eviction) string {
 		return "a move is not ordered yet: " + err.Error()
 	}
 	return fmt.Sprintf("VMOperation %s is %s", op.Name, v1alpha1.MigrationPending)
+}
+
+// ofAnother reports whether an order of another VM has the name of this one: no eviction sees it among those of its VM.
+func (w Webhook) ofAnother(ctx context.Context, op *v1alpha1.VMOperation) bool {
+	old := &v1alpha1.VMOperation{}
+	there, err := w.View.Get(ctx, client.ObjectKeyFromObject(op), old)
+	return err == nil && there && old.Spec.VMRef.Name != op.Spec.VMRef.Name
 }
