@@ -1,6 +1,7 @@
 package client
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +31,12 @@ func TestRemoveAsksBeforeItEnds(t *testing.T) {
 			"It is not known which node has web"},
 		"it is busy": {func(d *daemon) { d.operation = &nodev1.Operation{Kind: nodev1.Kind_KIND_HIBERNATE, Source: "b"} },
 			RemoveOptions{Force: true}, errdefs.IsFailedPrecondition, "web is busy"},
+		"no record changes now": {func(d *daemon) { d.closed = errdefs.ErrUnavailable }, RemoveOptions{Force: true},
+			errdefs.IsUnavailable, "was not ended"},
+		"no node may": {func(d *daemon) {
+			d.guarded = fmt.Errorf("order it on the controller: %w",
+				errdefs.ErrPermissionDenied)
+		}, RemoveOptions{Force: true}, errdefs.IsPermissionDenied, "on the controller"},
 		"a node is lost that is not": {func(*daemon) {}, RemoveOptions{Force: true, LostNode: "c"},
 			errdefs.IsFailedPrecondition, "--lost-node"},
 	} {
@@ -69,6 +76,18 @@ func TestRemoveSaysThatItHasEnded(t *testing.T) {
 	}
 }
 
+// Where a record was refused to this node after the end of its VM, the way on is on the controller.
+func TestRemoveThatThisNodeMayNot(t *testing.T) {
+	d, ctr, c := newNode(t)
+	vm := ctr.web(t)
+	ctr.tasks.is(tasktypes.Status_RUNNING)
+	d.forget = errdefs.ErrPermissionDenied
+	_, err := c.Remove(t.Context(), vm, RemoveOptions{Force: true})
+	if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "on the controller: godwit rm --force web") {
+		t.Error(err)
+	}
+}
+
 // A VM is not stopped that cannot be started again, and one that was says that it has ended.
 func TestRestartAsksBeforeItStops(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -76,8 +95,12 @@ func TestRestartAsksBeforeItStops(t *testing.T) {
 		is     func(error) bool
 		ended  bool
 	}{
-		"no answer":       {func(d *daemon) { d.fails = errdefs.ErrUnavailable }, errdefs.IsUnavailable, false},
-		"it has rivals":   {func(d *daemon) { d.rivals = true }, errdefs.IsFailedPrecondition, false},
+		"no answer":         {func(d *daemon) { d.fails = errdefs.ErrUnavailable }, errdefs.IsUnavailable, false},
+		"it has rivals":     {func(d *daemon) { d.rivals = true }, errdefs.IsFailedPrecondition, false},
+		"no record changes": {func(d *daemon) { d.closed = errdefs.ErrUnavailable }, errdefs.IsUnavailable, false},
+		"it is lost":        {func(d *daemon) { d.lost = "sha256:1" }, errdefs.IsFailedPrecondition, false},
+		"no node removes it": {func(d *daemon) { d.guarded = errdefs.ErrPermissionDenied },
+			func(err error) bool { return err != nil && !errdefs.IsPermissionDenied(err) }, true},
 		"its start fails": {func(*daemon) {}, func(err error) bool { return err != nil }, true},
 	} {
 		d, ctr, c2 := newNode(t)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"os"
@@ -41,6 +42,9 @@ type daemon struct {
 	rivals    bool // of each record
 	operation *nodev1.Operation
 	forget    error
+	lost      string
+	closed    error // no record changes
+	guarded   error // no node removes one
 }
 
 func (d *daemon) Forget(context.Context, *nodev1.ForgetRequest) (*nodev1.ForgetResponse, error) {
@@ -51,10 +55,16 @@ func (d *daemon) Recorded(_ context.Context, req *nodev1.GetRequest) (*nodev1.Re
 	if d.fails != nil {
 		return nil, record.ToWire(d.fails)
 	}
+	if err := cmp.Or(d.closed, d.guarded); req.GetRemoves() && err != nil {
+		return nil, record.ToWire(err)
+	}
+	if d.closed != nil && req.GetChanges() {
+		return nil, record.ToWire(d.closed)
+	}
 	for _, vm := range d.vms {
 		if key(vm.GetVm()) == key(req.GetVm()) && vm.GetOwner() != nil {
 			return &nodev1.Record{Vm: vm.GetVm(), Owner: vm.GetOwner(), RanOn: d.ranOn, Rivals: d.rivals,
-				Operation: d.operation}, nil
+				Operation: d.operation, Lost: d.lost}, nil
 		}
 	}
 	return nil, record.ToWire(errdefs.ErrNotFound)

@@ -104,11 +104,15 @@ func (c *Client) elsewhere(ctx context.Context, vm *nodev1.VM) error {
 
 // recorded asks godwitd who has a VM.
 func (c *Client) recorded(ctx context.Context, vm *nodev1.VM) (*nodev1.Record, error) {
+	return c.recordedFor(ctx, &nodev1.GetRequest{Vm: vm})
+}
+
+func (c *Client) recordedFor(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
 	node, err := c.Node(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rec, err := node.Recorded(ctx, &nodev1.GetRequest{Vm: vm})
+	rec, err := node.Recorded(ctx, req)
 	return rec, record.FromWire(err)
 }
 

@@ -91,8 +91,12 @@ func (c *Client) remains(vm *nodev1.VM, what string, ended bool, err error) erro
 	if !ended {
 		return err
 	}
+	way := "To go on: godwit rm --force %s."
+	if errdefs.IsPermissionDenied(err) { // it is not this node's to order
+		way = "To go on, on the controller: godwit rm --force %s."
+	}
 	return &EndedError{What: fmt.Sprintf("%s has ended. Its %s is still there.", c.name(vm), what),
-		Remedy: fmt.Sprintf("To go on: godwit rm --force %s.", c.name(vm)), Err: err}
+		Remedy: fmt.Sprintf(way, c.name(vm)), Err: err}
 }
 
 // end deletes the task of a VM. One that runs is killed with force only, and if its record may go: what was killed
@@ -112,7 +116,7 @@ func (c *Client) end(ctx context.Context, vm *nodev1.VM, container containerd.Co
 			return false, fmt.Errorf("VM %s runs on this node: leave --lost-node away: %w", c.name(vm),
 				errdefs.ErrFailedPrecondition)
 		}
-		if err := c.mayEnd(ctx, vm, "remove"); err != nil {
+		if err := c.mayEnd(ctx, vm, removing); err != nil {
 			return false, err
 		}
 		exit, err := task.Wait(ctx)

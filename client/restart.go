@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 )
 
 // EndedError says that a VM has ended, and that what was to follow has failed.
@@ -22,7 +23,7 @@ func (e *EndedError) Unwrap() error { return e.Err }
 
 // Restart stops a VM and starts it again. Where it is known before that it would not start, it is not stopped.
 func (c *Client) Restart(ctx context.Context, vm *nodev1.VM, after time.Duration) error {
-	if err := c.mayEnd(ctx, vm, "restart"); err != nil {
+	if err := c.mayEnd(ctx, vm, restarting); err != nil {
 		return err
 	}
 	if err := c.Stop(ctx, vm, after); err != nil {
@@ -38,18 +39,27 @@ func (c *Client) Restart(ctx context.Context, vm *nodev1.VM, after time.Duration
 // mayEnd asks, before a VM of this node is ended, whether its record lets what follows happen: a VM without a record is
 // free. That nothing was answered is an error, and the VM runs on.
 func (c *Client) mayEnd(ctx context.Context, vm *nodev1.VM, verb string) error {
-	rec, err := c.recorded(ctx, vm)
+	removes := verb == removing
+	rec, err := c.recordedFor(ctx, &nodev1.GetRequest{Vm: vm, Changes: true, Removes: removes})
 	switch {
 	case errdefs.IsNotFound(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("%s VM %s: it was not ended, for its record cannot be read: %w", verb, c.name(vm), err)
+		return fmt.Errorf("%s VM %s: it was not ended: %w", verb, c.name(vm), err)
 	}
-	here, owner := c.here(ctx), rec.GetOwner().GetNode()
-	if rec.GetRivals() || rec.GetOperation() != nil || owner != "" && here != "" && owner != here {
+	here, owner := c.here(ctx), rec.GetOwner()
+	if rec.GetRivals() || rec.GetOperation() != nil ||
+		owner.GetNode() != "" && here != "" && owner.GetNode() != here ||
+		!removes && (record.IsLost(rec) || owner.GetDigest() != "") {
 		p := Held(rec, c.name(vm), here)
 		p.Cause = errdefs.ErrFailedPrecondition
 		return p
 	}
 	return nil
 }
+
+// What follows the end of a VM.
+const (
+	restarting = "restart"
+	removing   = "remove"
+)

@@ -18,12 +18,14 @@ import (
 
 // Get implements nodev1.RecordsService.
 func (s *Service) Get(ctx context.Context, req *nodev1.GetRequest) (*nodev1.Record, error) {
-	if rec := s.recent.look(req, time.Now()); rec != nil {
-		return rec, nil
+	if !req.GetChanges() && !req.GetRemoves() {
+		if rec := s.recent.look(req, time.Now()); rec != nil {
+			return rec, nil
+		}
 	}
 	state, err := s.load(ctx, req.GetVm(), transition.Asked{})
 	if err == nil {
-		err = transition.CheckNamed(req.GetVm(), state.Record)
+		err = cmp.Or(transition.CheckNamed(req.GetVm(), state.Record), s.allows(ctx, req, state))
 	}
 	if err != nil {
 		return nil, err

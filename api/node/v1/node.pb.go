@@ -1897,7 +1897,11 @@ type GetRequest struct {
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// The VM may stand still until the answer comes: what the controller itself has just written is enough. No more
 	// follows from it than to go on with what was begun.
-	Recent        bool `protobuf:"varint,3,opt,name=recent,proto3" json:"recent,omitempty"`
+	Recent bool `protobuf:"varint,3,opt,name=recent,proto3" json:"recent,omitempty"`
+	// The VM is to be changed next, or its record removed. The error is what the controller would answer to that: its
+	// records do not change now, or not by this node. Builds before answer the record.
+	Changes       bool `protobuf:"varint,4,opt,name=changes,proto3" json:"changes,omitempty"`
+	Removes       bool `protobuf:"varint,5,opt,name=removes,proto3" json:"removes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1949,6 +1953,20 @@ func (x *GetRequest) GetUid() string {
 func (x *GetRequest) GetRecent() bool {
 	if x != nil {
 		return x.Recent
+	}
+	return false
+}
+
+func (x *GetRequest) GetChanges() bool {
+	if x != nil {
+		return x.Changes
+	}
+	return false
+}
+
+func (x *GetRequest) GetRemoves() bool {
+	if x != nil {
+		return x.Removes
 	}
 	return false
 }
@@ -9593,12 +9611,14 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04Hold\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x0e\n" +
-	"\x02id\x18\x03 \x01(\tR\x02id\"Z\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\"\x8e\x01\n" +
 	"\n" +
 	"GetRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x16\n" +
-	"\x06recent\x18\x03 \x01(\bR\x06recent\"\xa5\x01\n" +
+	"\x06recent\x18\x03 \x01(\bR\x06recent\x12\x18\n" +
+	"\achanges\x18\x04 \x01(\bR\achanges\x12\x18\n" +
+	"\aremoves\x18\x05 \x01(\bR\aremoves\"\xa5\x01\n" +
 	"\vListRequest\x12\x14\n" +
 	"\x05parts\x18\x01 \x01(\bR\x05parts\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x12\n" +
