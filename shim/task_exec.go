@@ -201,22 +201,16 @@ func (t *Task) removeExec(id string) (*process, error) {
 		return nil, err
 	}
 	delete(t.execs, id)
-	forget := func() {}
 	if p.started {
-		vm.traffic.owed = append(vm.traffic.owed, p.guest)
+		owe(vm, p.guest)
 	}
 	if p.started && vm.state == Running {
-		over := vm.call()
-		forget = func() {
-			defer over()
-			forgetOwed(vm.life, vm)
-		}
+		forgetSoon(vm)
 	}
 	t.exit(p, 0, time.Now()) // one that never ran: no caller waits for it for ever
 	vm.mu.Unlock()
 	if p.pump != nil {
 		p.pump.Release()
 	}
-	go forget() // the guest has a name of its own for each exec: who asks need not wait
 	return p, nil
 }

@@ -93,7 +93,7 @@ func (vm *VM) tryResume(ctx context.Context) error {
 		vm.clock.noteResumed()
 		vm.owner.deliver(vm.life)
 		vm.owner.resizeAll(vm.life)
-		forgetSoon(vm)
+		forgetAfterPause(vm)
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (s *Service) Resume(ctx context.Context, r *taskapi.ResumeRequest) (*emptyR
 		vm.clock.noteResumed()
 		t.deliver(context.WithoutCancel(ctx)) // the VM runs, however long the caller waits
 		t.resizeAll(ctx)
-		forgetSoon(vm)
+		forgetAfterPause(vm)
 		return &emptyResponse{}, nil
 	})
 }

@@ -89,7 +89,7 @@ type traffic struct {
 	cancel   context.CancelFunc
 	ctx      context.Context
 	watchers sync.WaitGroup
-	owed     []string // execs that were deleted, and that the guest has not been told to forget
+	forgetting
 }
 
 // flows reports whether it does: the VM runs, and does not stand still before stopTraffic. The VM's lock is held.
@@ -121,9 +121,7 @@ func (vm *VM) startTraffic() {
 			p.task.startTrafficOf(p)
 		}
 	}
-	if len(vm.traffic.owed) > 0 {
-		vm.traffic.watchers.Go(func() { forgetOwed(ctx, vm) })
-	}
+	forgetAsTraffic(vm)
 	j := vm.journal.Load()
 	if j.Spec.HasAgent() {
 		vm.traffic.watchers.Go(func() { vm.clock.keep(ctx) })
