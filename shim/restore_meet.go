@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"time"
 
@@ -38,15 +37,18 @@ func (w *woken) meet(ctx context.Context, s *starting, agent agentv1.AgentServic
 }
 
 // ask tells the guest what it can take of the request. A VM that was committed is not ended because its workload is in
-// the way of a file or a NIC: an immutable file, a full disk, a NIC that has the name of another.
+// the way of a file or a NIC: an immutable file, a full disk, a NIC that has the name of another, a file of which the
+// workload lets each call hang.
 func (w *woken) ask(ctx context.Context, s *starting, agent agentv1.AgentService,
 	req *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
-	answer, err := agent.Restored(ctx, req)
+	answer, err := inPart(ctx, func(part context.Context) (*agentv1.RestoredResponse, error) {
+		return agent.Restored(part, req)
+	})
 	if err == nil {
 		w.note(s, answer.GetNicProblem(), answer.GetFileProblems()...)
 		return answer, nil
 	}
-	bare := &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: req.UnixNano, Generation: req.Generation}
+	bare := &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: time.Now().UnixNano(), Generation: req.Generation}
 	if !refused(ctx, err) || !req.SetNics && len(req.Files) == 0 {
 		return nil, err
 	}
@@ -55,24 +57,50 @@ func (w *woken) ask(ctx context.Context, s *starting, agent agentv1.AgentService
 	if answer, err = agent.Restored(ctx, bare); err != nil {
 		return nil, fmt.Errorf("%w (with NICs and files: %s)", err, shown(problem.Error()))
 	}
-	ctx, cancel := context.WithTimeout(ctx, guestBound)
-	defer cancel()
-	if req.SetNics {
-		if _, err := agent.ConfigureNetwork(ctx, &agentv1.ConfigureNetworkRequest{Nics: req.Nics}); err != nil {
-			w.note(s, err.Error())
-		}
+	nics, files := w.setLater(ctx, agent, req)
+	if nics != nil {
+		w.note(s, nics.Error())
 	}
-	if bare.Files = req.Files; len(bare.Files) > 0 {
-		if _, err := agent.Restored(ctx, bare); err != nil {
-			w.note(s, "", err.Error())
-		}
+	if files != nil {
+		w.note(s, "", files.Error())
 	}
 	return answer, nil
 }
 
-// refused tells a guest that has answered from one that has not.
+// setLater tells a guest that was met, call for call, what it could not take at once.
+func (w *woken) setLater(ctx context.Context, agent agentv1.AgentService,
+	req *agentv1.RestoredRequest) (nics, files error) {
+	ctx, cancel := context.WithTimeout(ctx, guestBound)
+	defer cancel()
+	if req.SetNics {
+		_, nics = inPart(ctx, func(part context.Context) (*agentv1.ConfigureNetworkResponse, error) {
+			return agent.ConfigureNetwork(part, &agentv1.ConfigureNetworkRequest{Nics: req.Nics})
+		})
+	}
+	if len(req.Files) > 0 {
+		_, files = inPart(ctx, func(part context.Context) (*agentv1.RestoredResponse, error) {
+			return agent.Restored(part, &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: time.Now().UnixNano(),
+				Generation: req.Generation, Files: req.Files})
+		})
+	}
+	return nics, files
+}
+
+// inPart calls a guest that may let the call hang, in half of the time that is left: the rest is for what else is to be
+// done.
+func inPart[R any](ctx context.Context, call func(context.Context) (*R, error)) (*R, error) {
+	bound := guestBound
+	if end, ok := ctx.Deadline(); ok {
+		bound = time.Until(end) / 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	return call(ctx)
+}
+
+// refused tells a guest that has answered, or lets one call hang, from one that is not there.
 func refused(ctx context.Context, err error) bool {
-	return ctx.Err() == nil && !errdefs.IsUnavailable(err) && !errors.Is(err, context.DeadlineExceeded)
+	return ctx.Err() == nil && !errdefs.IsUnavailable(err)
 }
 
 // Bounds of what is logged of a guest's words.

@@ -61,12 +61,36 @@ func (s *Service) problem(err error) string {
 	return text
 }
 
+// filesBound is how long the host's answer waits for files: a call may hang in the container, and the host waits for
+// what else the guest has to say.
+const filesBound = 5 * time.Second
+
 // renew copies files again unless the container has ended: they are not read then. Each that it cannot copy is a
-// problem, and no other file suffers from it.
+// problem, and no other file suffers from it. What hangs is left to itself.
 func (s *Service) renew(ctx context.Context, c *container, files []*agentv1.File) (problems []string) {
 	if len(files) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, filesBound)
+	done := make(chan []string, 1)
+	go func() {
+		defer cancel()
+		done <- s.renewAll(ctx, c, files)
+	}()
+	select {
+	case problems = <-done:
+		return problems
+	case <-ctx.Done():
+	}
+	select {
+	case problems = <-done: // it has ended with ctx
+	case <-time.After(filesBound / 10):
+		problems = []string{s.problem(fmt.Errorf("copy files: a call hangs in the container: %w", ctx.Err()))}
+	}
+	return problems
+}
+
+func (s *Service) renewAll(ctx context.Context, c *container, files []*agentv1.File) (problems []string) {
 	if err := c.turn.Take(ctx); err != nil {
 		return []string{s.problem(fmt.Errorf("copy files: %w", err))}
 	}
