@@ -143,12 +143,13 @@ func (e *failedStop) Unwrap() error { return e.error }
 var errStopWaits = fmt.Errorf("another operation is open: %w", errdefs.ErrUnavailable)
 
 // passes reports whether what was in the way may be gone in a while. A login that a registry takes no more, or only for
-// less, may be changed: the next try asks for it anew.
+// less, may be changed: the next try asks for it anew. The registry is asked in an operation. An order that is
+// forbidden is the controller's to allow, and the workload has its time to end by itself.
 func passes(err error) bool {
 	var held *record.HeldError
 	return errdefs.IsUnavailable(err) || errdefs.IsResourceExhausted(err) || errdefs.IsUnauthorized(err) ||
-		errdefs.IsPermissionDenied(err) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.As(err, &held) && held.Record.GetOperation() != nil
+		errdefs.IsPermissionDenied(err) && errors.As(err, new(*failedStop)) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.As(err, &held) && held.Record.GetOperation() != nil
 }
 
 // ask asks why the pod is stopped, and again while nothing answers and there is time. With failed it tells why the
