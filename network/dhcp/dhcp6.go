@@ -93,9 +93,13 @@ func status(code iana.StatusCode, text string) dhcpv6.Modifier {
 }
 
 // assign puts all addresses into the first association that is asked for; others get none. An address that the guest
-// has from elsewhere is taken from it. What no packet has room for is left out: a guest may ask for thousands.
+// has from elsewhere is taken from it. What no packet has room for is left out: a guest may ask for thousands. Search
+// domains, which shorten6 takes off, have no room of their own.
 func (s *Server) assign(req, answer *dhcpv6.Message) {
 	room := s.room6() - len(answer.ToBytes())
+	if list := answer.Options.GetOne(dhcpv6.OptionDomainSearchList); list != nil {
+		room += optionHeader + len(list.ToBytes())
+	}
 	for i, ia := range req.Options.IANA() {
 		out := &dhcpv6.OptIANA{IaId: ia.IaId, T1: always, T2: always}
 		if i > 0 {

@@ -3,6 +3,7 @@ package dhcp
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"testing"
 
@@ -56,6 +57,28 @@ func TestAnswersFitAPacket(t *testing.T) {
 		if err != nil || length(replies) > etherHeader+s.packet() || len(replies) == 0 && len(leases) > 0 {
 			t.Errorf("%s: %d bytes, leases %v: %v", name, length(replies), leases, err)
 		}
+	}
+}
+
+// A search list that fills the packet gives way to the end of the addresses of another node: the guest would keep them
+// for ever.
+func TestSearchListGivesWayToAddresses(t *testing.T) {
+	s := server(t)
+	s.search = nil
+	for i := range 60 {
+		s.search = append(s.search, fmt.Sprintf("a-long-name-of-a-namespace-%02d.svc.example", i))
+	}
+	had := solicit(t, dhcpv6.MessageTypeRenew)
+	had.Options.Del(dhcpv6.OptionIANA)
+	had.AddOption(&dhcpv6.OptIANA{IaId: [4]byte{9}, Options: dhcpv6.IdentityOptions{Options: dhcpv6.Options{
+		&dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP("fd01::9"), ValidLifetime: always}}}})
+	answer, _ := s.Reply6(had)
+	ended := false
+	for _, a := range answer.Options.OneIANA().Options.Addresses() {
+		ended = ended || a.IPv6Addr.Equal(net.ParseIP("fd01::9")) && a.ValidLifetime == 0 && a.PreferredLifetime == 0
+	}
+	if n := len(answer.ToBytes()); !ended || n > s.room6() || answer.Options.DomainSearchList() == nil {
+		t.Errorf("%d bytes of %d, search %v: %v", n, s.room6(), answer.Options.DomainSearchList(), answer.Options.OneIANA())
 	}
 }
 
