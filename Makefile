@@ -294,6 +294,8 @@ man: build
 
 STATEDIR ?= /var/lib/godwit
 dropin = $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
+# The drop-in as it was installed: what differs from it was changed since.
+reference = $(DESTDIR)$(PREFIX)/share/godwit/containerd/godwit.toml
 
 install: build guest man ## install programs, guest, manual, completions, unit and drop-ins; honours DESTDIR and PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/godwit $(DESTDIR)$(SYSCONFDIR)/godwit/config.d
@@ -305,7 +307,10 @@ install: build guest man ## install programs, guest, manual, completions, unit a
 	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/godwitd.service >$(DESTDIR)$(UNITDIR)/godwitd.service
 	chmod 0644 $(DESTDIR)$(UNITDIR)/godwitd.service
-	test -e $(dropin) || install -m 0644 packaging/containerd-godwit.toml $(dropin)
+	@if [ ! -e $(dropin) ] || cmp -s $(reference) $(dropin); then install -m 0644 packaging/containerd-godwit.toml $(dropin); \
+		elif ! cmp -s packaging/containerd-godwit.toml $(dropin); then \
+		echo "install: $(dropin) is not as it was installed, and stays. The new one is $(reference)"; fi
+	install -D -m 0644 packaging/containerd-godwit.toml $(reference)
 	install -d $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man5 $(DESTDIR)$(MANDIR)/man8
 	install -m 0644 bin/share/man/*.1 $(DESTDIR)$(MANDIR)/man1/
 	install -m 0644 bin/share/man/*.5 $(DESTDIR)$(MANDIR)/man5/
@@ -326,7 +331,7 @@ uninstall: ## remove what install put there; what you have changed of the config
 	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then systemctl stop godwitd.service || true; fi
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,containerd-shim-godwit-v1 godwitd godwit)
 	rm -f $(DESTDIR)$(UNITDIR)/godwitd.service
-	@if cmp -s packaging/containerd-godwit.toml $(dropin); then rm -f $(dropin); \
+	@if cmp -s $(reference) $(dropin) || cmp -s packaging/containerd-godwit.toml $(dropin); then rm -f $(dropin); \
 		elif [ -e $(dropin) ]; then echo "uninstall: $(dropin) is not as it was installed, and stays"; fi
 	rm -f $(addprefix $(DESTDIR)$(MANDIR)/,man1/godwit.1 man1/godwit-*.1 man5/godwit-*.5 man8/godwitd.8 man8/containerd-shim-godwit-v1.8)
 	rm -f $(DESTDIR)$(BASHDIR)/godwit $(DESTDIR)$(ZSHDIR)/_godwit $(DESTDIR)$(FISHDIR)/godwit.fish
