@@ -1,10 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -15,11 +17,14 @@ import (
 
 // Snapshots lists what the records know; the registry is not asked.
 func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (*nodev1.SnapshotsResponse, error) {
-	records, err := s.recordsOf(ctx, req.GetVm())
+	records, unread, err := s.readRecordsOf(ctx, req.GetVm())
 	if err != nil {
 		return nil, err
 	}
 	resp := &nodev1.SnapshotsResponse{}
+	if unread != nil {
+		resp.Warning = "records: " + unread.Error()
+	}
 	for _, rec := range records {
 		for _, ref := range rec.GetSnapshots() {
 			resp.Snapshots = append(resp.Snapshots, &nodev1.SnapshotInfo{
@@ -36,7 +41,7 @@ func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (
 	}
 	pendingList, err := s.pendingDeletions(ctx)
 	if err != nil {
-		resp.Warning = "pending deletions: " + err.Error()
+		resp.Warning = strings.TrimPrefix(resp.Warning+"; pending deletions: "+err.Error(), "; ")
 	}
 	for _, o := range pendingList {
 		if vm := req.GetVm(); vm == nil || key(vm) == key(o.GetVm()) {
@@ -46,16 +51,22 @@ func (s *Service) Snapshots(ctx context.Context, req *nodev1.SnapshotsRequest) (
 	return resp, nil
 }
 
-// recordsOf a VM, or of all.
+// recordsOf a VM, or of all: one that cannot be read is an error.
 func (s *Service) recordsOf(ctx context.Context, vm *nodev1.VM) ([]*nodev1.Record, error) {
+	records, unread, err := s.readRecordsOf(ctx, vm)
+	return records, cmp.Or(err, unread)
+}
+
+// readRecordsOf a VM, or of all that can be read. unread says which cannot.
+func (s *Service) readRecordsOf(ctx context.Context, vm *nodev1.VM) (records []*nodev1.Record, unread, err error) {
 	if vm == nil {
-		return s.list(ctx)
+		return s.listRead(ctx)
 	}
 	rec, err := s.Records.Get(ctx, &nodev1.GetRequest{Vm: vm})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return []*nodev1.Record{rec}, nil
+	return []*nodev1.Record{rec}, nil, nil
 }
 
 func pendingInfo(o *nodev1.Owed) *nodev1.SnapshotInfo {
@@ -98,11 +109,14 @@ func (s *Service) repositoryOf(ctx context.Context, req interface {
 	if r := req.GetRepository(); r != "" {
 		return r, nil
 	}
-	records, err := s.list(ctx)
+	records, unread, err := s.listRead(ctx)
 	if err != nil {
 		return "", err
 	}
 	found := listing(records, req.GetDigest())
+	if len(found) == 0 && unread != nil { // it may be in one of these
+		return "", unread
+	}
 	if len(found) == 0 {
 		return "", fmt.Errorf("no VM has a snapshot %s. To look elsewhere: --repository: %w", req.GetDigest(),
 			errdefs.ErrNotFound)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sort"
@@ -71,14 +72,21 @@ func (s *Service) VMs(ctx context.Context, req *nodev1.VMsRequest) (*nodev1.VMsR
 
 func key(vm *nodev1.VM) string { return vm.GetNamespace() + "/" + vm.GetId() }
 
+// list answers all records. Where some cannot be read it answers the others, and an error.
 func (s *Service) list(ctx context.Context) ([]*nodev1.Record, error) {
+	records, unread, err := s.listRead(ctx)
+	return records, cmp.Or(err, unread)
+}
+
+// listRead answers the records that can be read, and what says which cannot.
+func (s *Service) listRead(ctx context.Context) (records []*nodev1.Record, unread, err error) {
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	resp, err := s.Records.List(ctx, &nodev1.ListRequest{})
 	if err == nil && len(resp.GetUnread()) > 0 {
-		err = fmt.Errorf("those of %s cannot be read: %w", strings.Join(resp.GetUnread(), ", "), errdefs.ErrDataLoss)
+		unread = fmt.Errorf("those of %s cannot be read: %w", strings.Join(resp.GetUnread(), ", "), errdefs.ErrDataLoss)
 	}
-	return resp.GetRecords(), err
+	return resp.GetRecords(), unread, err
 }
 
 // local asks the shim of every VM of which this node holds something, as far as it could be listed.
