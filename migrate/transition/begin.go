@@ -22,8 +22,10 @@ import (
 // to no node, as the snapshot does not name the one that made it.
 const heldPayer = "-"
 
-// hold has those pending deletions stay that somebody has by a name. It reports whether there are any.
-func hold(pending []*nodev1.Owed, operations []string) (any bool) {
+// hold has those pending deletions stay that somebody has by a name. The rest, which is all that has the uid of the VM,
+// stays with them.
+func hold(pending, rest []*nodev1.Owed, operations []string) []*nodev1.Owed {
+	any := false
 	for _, o := range pending {
 		if slices.Contains(operations, o.GetSnapshot().GetOperation()) {
 			o.Hold, o.Payer, o.Made, any = &nodev1.Hold{}, heldPayer, o.GetSnapshot().GetNode(), true
@@ -31,7 +33,12 @@ func hold(pending []*nodev1.Owed, operations []string) (any bool) {
 			o.Snapshot.Node = ""
 		}
 	}
-	return any
+	for _, o := range rest {
+		if any {
+			o.Hold, o.Payer = &nodev1.Hold{}, heldPayer
+		}
+	}
+	return append(pending, rest...)
 }
 
 // checkFrom refuses a new record that is to begin from nothing.
@@ -123,4 +130,29 @@ func Begin(s State, held *nodev1.Owed) (Change, error) {
 	rec.RestoreFrom.Begun = true
 	own(rec, &nodev1.Owner{Digest: ref.GetDigest()}, ref.GetRepository())
 	return Change{Record: rec}, nil
+}
+
+// AfterHeld is what is left of removed records once a held snapshot has become next; nil: it stays and is forgotten.
+// The rest of its VM is deleted once nothing of it is held. That would take what stays, too: then it is forgotten.
+func AfterHeld(owed []*nodev1.Owed, held, next *nodev1.Owed) []*nodev1.Owed {
+	is := func(o *nodev1.Owed, rest bool) bool {
+		return o.GetHold() != nil && o.GetUid() == held.GetUid() && record.IsRest(o.GetSnapshot().GetDigest()) == rest
+	}
+	owed = slices.DeleteFunc(slices.Clone(owed), func(o *nodev1.Owed) bool {
+		return o == held || next == nil && is(o, true)
+	})
+	if next == nil {
+		return owed
+	}
+	owed = append(owed, next)
+	if slices.ContainsFunc(owed, func(o *nodev1.Owed) bool { return is(o, false) }) {
+		return owed
+	}
+	for i, o := range owed {
+		if is(o, true) {
+			owed[i] = proto.CloneOf(o)
+			owed[i].Hold, owed[i].Payer, owed[i].SinceUnixNano = nil, "", next.GetSinceUnixNano()
+		}
+	}
+	return owed
 }

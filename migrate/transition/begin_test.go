@@ -28,14 +28,14 @@ func removedSource(t interface{ Fatal(...any) }) (held, owed *nodev1.Owed) {
 			{Digest: "sha256:bb", Operation: "op-2", Generation: 4, Repository: "r/uid"}}}
 	c, err := transition.Remove(transition.State{Record: rec}, &nodev1.RemoveRequest{Vm: vm, Uid: "uid", Force: true,
 		DropSnapshots: true, Hold: []string{named, "of another VM"}, Version: 5}, now)
-	if err != nil || c.Record != nil || len(c.PendingDeletions) != 2 {
+	if err != nil || c.Record != nil || len(c.PendingDeletions) != 3 || c.PendingDeletions[2].GetHold() == nil {
 		t.Fatal("remove:", c, err)
 	}
 	return c.PendingDeletions[0], c.PendingDeletions[1]
 }
 
-// A removal leaves what has a name, and orders all else deleted. Of what is left there is no rest to be deleted, which
-// would take all that has the uid. A record that has changed since it was looked at stays.
+// A removal leaves what has a name, and orders all else deleted. The rest, which would take all that has the uid, is
+// left, too. A record that has changed since it was looked at stays.
 func TestRemoveHolds(t *testing.T) {
 	held, owed := removedSource(t)
 	if held.GetHold() == nil || owed.GetHold() != nil || held.GetUid() != "uid" || owed.GetUid() != "uid" ||

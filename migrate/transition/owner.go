@@ -161,10 +161,7 @@ func Remove(s State, req *nodev1.RemoveRequest, now time.Time) (Change, error) {
 			rec.GetVm().GetId(), errdefs.ErrFailedPrecondition)
 	}
 	pending := pendingDeletions(rec, rec.GetSnapshots(), req.GetPayer(), now)
-	if !hold(pending, req.GetHold()) { // the rest is all that has the uid of the VM, also what stays
-		pending = append(pending, rest(rec, req, now)...)
-	}
-	return Change{PendingDeletions: pending}, nil
+	return Change{PendingDeletions: hold(pending, rest(rec, req, now), req.GetHold())}, nil
 }
 
 // gone reports whether req gives up a VM together with the node that has it in hand.

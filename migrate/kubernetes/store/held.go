@@ -56,10 +56,7 @@ func (s *Store) changeHeld(ctx context.Context, vm *nodev1.VM, operation string,
 	if err != nil || proto.Equal(next, held) {
 		return next, err
 	}
-	c.owed = slices.DeleteFunc(slices.Clone(c.owed), func(owed *nodev1.Owed) bool { return owed == held })
-	if next != nil {
-		c.owed = append(c.owed, next)
-	}
+	c.owed = transition.AfterHeld(c.owed, held, next)
 	if err := c.write(o); err != nil {
 		return nil, err
 	}
