@@ -59,7 +59,7 @@ func Settle(s State, vm *nodev1.VM, holders []Holder, now time.Time) (Change, er
 	slices.SortStableFunc(holders, func(a, b Holder) int {
 		return cmp.Or(cmp.Compare(b.GetGeneration(), a.GetGeneration()), strings.Compare(a.Node, b.Node))
 	})
-	if s.Record == nil || s.Record.GetReported() && slices.ContainsFunc(holders, Holder.Has) {
+	if s.Record == nil || reported(s) && slices.ContainsFunc(holders, Holder.Has) {
 		return recreate(s, vm, holders)
 	}
 	rec := edit(s)
@@ -103,6 +103,17 @@ func Impossible(state *nodev1.StoreState, h *nodev1.Held) bool {
 	return state.GetIncarnation() > 0 && h.GetGeneration() >= record.Floor(state.GetIncarnation())
 }
 
+// unknownName is of the conflict of a record that reports have made under a name that the controller alone gives.
+const unknownName = "under a name that the controller alone gives, and the copy of the store does not know it"
+
+// reported reports whether the word of nodes alone has made a record. A build before did not note it: there its
+// conflict says so, and nothing else is in it.
+func reported(s State) bool {
+	rec := s.Record
+	return rec.GetReported() || s.Reserved && rec.GetRivals() && strings.Contains(rec.GetConflict(), unknownName) &&
+		Home(rec) == "" && rec.GetCopied() == 0 && rec.GetOperation() == nil && len(rec.GetSnapshots()) == 0
+}
+
 // recreate makes the record of a VM that was made after the copy. While rivals dispute it, it is made anew of the next
 // reports: also its uid is the word of one of them.
 func recreate(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
@@ -119,9 +130,8 @@ func recreate(s State, vm *nodev1.VM, holders []Holder) (Change, error) {
 	rec.Conflict, rec.Rivals, rec.Reported = "", false, false
 	if s.Reserved {
 		rec.MadeBy, rec.Rivals, rec.Reported = "", true, true
-		rec.Conflict = fmt.Sprintf("node %s has it, under a name that the controller alone gives, and the copy of the store "+
-			"does not know it; end it there, then order godwit controller restore once more; without that node: "+
-			"godwit controller restore --retire %s", top.Node, top.Node)
+		rec.Conflict = fmt.Sprintf("node %s has it, %s; end it there, then order godwit controller restore once more; "+
+			"without that node: godwit controller restore --retire %s", top.Node, unknownName, top.Node)
 	} else if rec.Conflict = rivals(top, holders[1:], 0); rec.Conflict != "" {
 		rec.Rivals, rec.Reported = true, true
 	} else if undecided(nil, &top, holders) {

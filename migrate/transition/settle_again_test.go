@@ -97,3 +97,23 @@ func unknown(t *testing.T, history int, reserved bool, rec, want *nodev1.Record)
 		t.Fatalf("history %d: %s", history, d)
 	}
 }
+
+// A record that a build before has made of one report does not say so in a field of its own. Under a name that the
+// controller alone gives, no later report gives the node that name. And the uid is not the first one's for ever.
+func TestSettledOnceMoreOfABuildBefore(t *testing.T) {
+	const before = uint64(1)
+	rec := settleUnder(t, nil, before, true, holder("a", 5, "OWN", nil))
+	if !rec.GetRivals() || !rec.GetReported() {
+		t.Fatalf("%v", rec)
+	}
+	rec.Reported = false
+	other := holder("b", 6, "OWN", nil)
+	other.Uid = "another"
+	for name, holders := range map[string][]Holder{"the same node": {holder("a", 5, "OWN", nil)}, "another": {other},
+		"both": {holder("a", 5, "OWN", nil), other}} {
+		now := settleUnder(t, rec, before+1, true, holders...)
+		if !free(now) || !now.GetRivals() || !now.GetReported() || name == "another" && now.GetUid() != "another" {
+			t.Errorf("%s: %v", name, now)
+		}
+	}
+}
