@@ -1,60 +1,40 @@
 package shim
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/containerd/errdefs"
-
-	agentv1 "godwit.dev/godwit/api/agent/v1"
-	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/shim/journal"
 )
 
-// misnamed is a guest whose NICs never are as they should be. What it says of them changes once.
-type misnamed struct {
-	*fakeAgent
-	calls atomic.Int64
-}
-
-func (m *misnamed) ConfigureNetwork(context.Context,
-	*agentv1.ConfigureNetworkRequest) (*agentv1.ConfigureNetworkResponse, error) {
-	if m.calls.Add(1) < 3 {
-		return nil, fmt.Errorf("no eth1\nat all: %w", errdefs.ErrNotFound)
-	}
-	return nil, fmt.Errorf("eth0 is that of another: %w", errdefs.ErrAlreadyExists)
-}
-
-// What a workload is in the way of is tried again with pauses that grow, and each new reason is logged once.
-func TestNICsThatNeverAreAsTheyShouldBe(t *testing.T) {
-	var log bytes.Buffer
-	guest := &misnamed{fakeAgent: newFakeAgent(&faults{})}
-	synctest.Test(t, func(t *testing.T) {
-		vm := bareVM(t, guest)
-		vm.log = slog.New(slog.NewTextHandler(&log, nil))
-		vm.journal.Begin(t.TempDir(), &journal.Journal{Resources: journal.Resources{Spec: &spec.Spec{}}})
-		ctx, cancel := context.WithCancel(t.Context())
-		vm.traffic.ctx = ctx
-		w := &woken{nics: errors.New("the guest says: no")}
-		w.settle(&starting{vm: vm})
-		time.Sleep(20 * keepPause)
-		cancel()
-		vm.traffic.watchers.Wait()
-	})
-	if n := guest.calls.Load(); n < 20 || n > 40 {
-		t.Errorf("the guest was asked %d times in %v", n, 20*keepPause)
-	}
-	for _, text := range []string{"no eth1", "eth0 is that of another"} {
-		if n := strings.Count(log.String(), text); n != 1 {
-			t.Errorf("%q is logged %d times:\n%.2000s", text, n, log.String())
-		}
+// After a live move the agent is asked only when the workload had as much time as the VMM took to load its state. One
+// that has addresses to learn is asked at once.
+func TestWorkloadComesFirstAfterAMove(t *testing.T) {
+	for name, c := range map[string]struct {
+		loading          time.Duration
+		readdress, plugs bool
+		want             time.Duration
+	}{
+		"a quick host":          {loading: 9 * time.Millisecond, want: 9 * time.Millisecond},
+		"a slow host":           {loading: time.Minute, want: longestDefer},
+		"with other addresses":  {loading: 9 * time.Millisecond, readdress: true},
+		"whose NICs come later": {loading: 9 * time.Millisecond, plugs: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p, _ := syncedPod(t, newFakeAgent(&faults{}))
+			if err := p.vm.write(func(j *journal.Journal) { j.Volumes = nil }); err != nil {
+				t.Fatal(err)
+			}
+			p.vm.origin.arrival = &arrival{loading: c.loading}
+			s := &starting{vm: p.vm, task: p.vm.owner, readdress: c.readdress, plugs: c.plugs}
+			begun := time.Now()
+			if err := s.deferAgent(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(begun); took != c.want {
+				t.Errorf("%s: it is asked after %v, want %v", name, took, c.want)
+			}
+		})
 	}
 }
