@@ -6,10 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+	"godwit.dev/godwit/migrate/transition"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // A VM that is made again under its name begins from a snapshot of what it was. It may sleep first.
@@ -74,4 +79,60 @@ func TestBeginsWithItsImages(t *testing.T) {
 	w.begun("older", snap)
 	w.delete(machine("older"))
 	w.delete(snap)
+}
+
+// What is held and that no VMSnapshot has is forgotten, and its record ends. What a VMSnapshot has stays.
+func TestHoldWithoutItsVMSnapshot(t *testing.T) {
+	w := newWorld(t)
+	w.create("kept")
+	snap := w.snapshot("of-kept", "kept")
+	w.delete(machine("kept"))
+	st, err := store.Open(server.REST(), apitest.System)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const operation = "3f0c6f0e-0000-4000-8000-000000000001"
+	vm := vmNamed("default.forgotten")
+	rec, err := st.Apply(t.Context(), vm, 0, transition.Change{Record: &nodev1.Record{Vm: vm, Uid: "forgotten-1",
+		Generation: 1, Snapshots: []*nodev1.SnapshotRef{{Digest: digest, Operation: operation, Repository: "r/forgotten-1",
+			Manual: true}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.records.Remove(t.Context(), &nodev1.RemoveRequest{Vm: vm, Uid: rec.GetUid(), Force: true,
+		DropSnapshots: true, Hold: []string{operation}, Version: rec.GetVersion()}); err != nil {
+		t.Fatal(err)
+	}
+	w.absent(&v1alpha1.VMRecord{ObjectMeta: metav1.ObjectMeta{Name: "default.forgotten"}})
+	if ready, err := w.isReady(snap); !ready {
+		t.Errorf("the VMSnapshot that is there: %v", err)
+	}
+	w.begins("kept", "of-kept")
+	w.begun("kept", snap)
+	w.delete(machine("kept"))
+	w.delete(snap)
+}
+
+// A VMSnapshot of a pod knows its VM when that is deleted, and its work order, too.
+func TestSnapshotOfAPodOutlivesItsOrder(t *testing.T) {
+	w := newWorld(t)
+	w.create("podded")
+	pod := w.running("podded", "a")
+	snap := &v1alpha1.VMSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "of-pod", Namespace: "default"}}
+	snap.Spec.Source.PodRef = &v1alpha1.PodRef{Name: pod.Name, UID: string(pod.UID)}
+	if err := w.api.Create(t.Context(), snap); err != nil {
+		t.Fatal(err)
+	}
+	content := w.orderOf(snap)
+	w.capture(snap, content, "podded")
+	w.delete(machine("podded"))
+	w.delete(content)
+	apitest.Eventually(t, "the VMSnapshot is Ready without its order", func() (bool, error) { return w.isReady(snap) })
+	w.begins("after", "of-pod")
+	w.begun("after", snap)
+	w.delete(machine("after"))
+	w.delete(snap)
+	if !w.owes(snap) {
+		t.Error("the snapshot is not to be deleted")
+	}
 }

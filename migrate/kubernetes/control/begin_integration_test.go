@@ -46,12 +46,17 @@ func (w *world) orderSnapshot(name, vm string) (snap *v1alpha1.VMSnapshot, conte
 	if err := w.api.Create(w.t.Context(), snap); err != nil {
 		w.t.Fatal(err)
 	}
-	content = &v1alpha1.VMSnapshotContent{}
-	apitest.Eventually(w.t, "the work order of VMSnapshot "+name, func() (bool, error) {
+	return snap, w.orderOf(snap)
+}
+
+func (w *world) orderOf(snap *v1alpha1.VMSnapshot) *v1alpha1.VMSnapshotContent {
+	w.t.Helper()
+	content := &v1alpha1.VMSnapshotContent{}
+	apitest.Eventually(w.t, "the work order of VMSnapshot "+snap.Name, func() (bool, error) {
 		err := w.api.Get(w.t.Context(), types.NamespacedName{Name: decide.OrderName(snap.UID)}, content)
 		return err == nil, err
 	})
-	return snap, content
+	return content
 }
 
 // snapshot makes a VMSnapshot of a VM that runs. The test is the agent of its node.

@@ -93,6 +93,15 @@ func (o VM) neverBoots() Action {
 	return Action{Do: None}
 }
 
+// Orphaned reports whether what is held is forgotten when no VMSnapshot has it: no VM needs it, or may.
+func (o Snapshot) Orphaned() bool {
+	if o.Held == nil || o.TakerThere && o.Taker == nil {
+		return false
+	}
+	use, lists := o.users()
+	return use == "" && !lists
+}
+
 // users are why what a VM has of a held snapshot keeps it; trim: that VM lists it still, and does not need it.
 func (o Snapshot) users() (use string, trim bool) {
 	digest := o.Held.GetSnapshot().GetDigest()

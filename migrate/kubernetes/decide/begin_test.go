@@ -174,3 +174,27 @@ func TestBegunWithoutImages(t *testing.T) {
 		t.Errorf("decided %s: %s", next.Do, next.Message)
 	}
 }
+
+// What is held and has no VMSnapshot stays as long as a VM may need it.
+func TestOrphanedHold(t *testing.T) {
+	begins, has, spare := record(nil, 0, nil), record(asleep, 1, nil), record(asleep, 2, nil)
+	begins.RestoreFrom = &nodev1.RestoreFrom{Operation: "s1"}
+	has.Snapshots = []*nodev1.SnapshotRef{{Digest: digest, Origin: &nodev1.Origin{Uid: "u0"}}}
+	for name, test := range map[string]struct {
+		change func(*decide.Snapshot)
+		want   bool
+	}{
+		"no VM has it":          {func(*decide.Snapshot) {}, true},
+		"it is not held":        {func(o *decide.Snapshot) { o.Held = nil }, false},
+		"a VM begins":           {func(o *decide.Snapshot) { o.Taker, o.TakerThere = begins, true }, false},
+		"a VM lists it":         {func(o *decide.Snapshot) { o.Taker, o.TakerThere = has, true }, false},
+		"a VM needs it no more": {func(o *decide.Snapshot) { o.Taker, o.TakerThere = spare, true }, true},
+		"a VM without a record": {func(o *decide.Snapshot) { o.TakerThere = true }, false},
+	} {
+		o := *heldSnapshot()
+		test.change(&o)
+		if got := o.Orphaned(); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -135,6 +135,9 @@ func (b base) endRecords(ctx context.Context, failed func(error, string, ...any)
 		if err := end(ctx, o); err != nil && ctx.Err() == nil {
 			failed(err, what, "vm", o.Name)
 		}
+		if err := b.endHolds(ctx, o); err != nil && ctx.Err() == nil {
+			failed(err, "forget what is held", "vm", o.Name)
+		}
 	}
 }
 

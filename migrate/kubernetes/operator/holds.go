@@ -1,0 +1,63 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/store"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
+)
+
+// endHolds forgets what is held in a record and that no VMSnapshot has. So it is with one that was deleted while the VM
+// ended, or whose finalizer was taken away. The snapshot itself stays in its registry: that no object names it does not
+// say that it is to be deleted.
+func (b base) endHolds(ctx context.Context, cached *v1alpha1.VMRecord) error {
+	_, owed, err := store.RecordAndOwed(cached)
+	if err != nil || pods.IsSandboxRecord(cached.Name) {
+		return err
+	}
+	for _, o := range owed {
+		if o.GetHold() == nil {
+			continue
+		}
+		if err := b.endHold(ctx, cached, o); err != nil {
+			return fmt.Errorf("look for the VMSnapshot of %s: %w", o.GetSnapshot().GetDigest(), err)
+		}
+	}
+	return nil
+}
+
+func (b base) endHold(ctx context.Context, cached *v1alpha1.VMRecord, owed *nodev1.Owed) error {
+	namespace, vm := pods.Split(&nodev1.Record{Vm: owed.GetVm()})
+	uid := types.UID(owed.GetSnapshot().GetOperation())
+	for _, from := range []client.Reader{b.client, b.current.Reader} { // the cache may say that it is there, and no more
+		list := &v1alpha1.VMSnapshotList{}
+		if err := from.List(ctx, list, client.InNamespace(namespace)); err != nil {
+			return fmt.Errorf("list snapshots of namespace %s: %w", namespace, err)
+		}
+		for i := range list.Items {
+			if list.Items[i].UID == uid {
+				return nil
+			}
+		}
+	}
+	o := decide.Snapshot{Object: &v1alpha1.VMSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, UID: uid}}}
+	if err := b.current.holds(ctx, &o, vm); err != nil || !o.Orphaned() {
+		return err
+	}
+	if err := b.records.release(ctx, o.Held, true); err != nil {
+		return err
+	}
+	b.events.Eventf(cached, nil, corev1.EventTypeWarning, "SnapshotForgotten", "Forget", "no VMSnapshot has the snapshot "+
+		"%s any more: it is forgotten, and stays in %s", owed.GetSnapshot().GetDigest(), owed.GetSnapshot().GetRepository())
+	return nil
+}
