@@ -62,7 +62,7 @@ type seen struct {
 	generation   int64  // of what it says
 	err          error  // what it lacks
 	began        time.Time
-	settles      bool // it was another one before
+	settles      bool // it was another one before, or has just changed
 }
 
 // New returns a guard of an API server.
@@ -174,6 +174,7 @@ func (g *Guard) learn(ctx context.Context, name string) (seen, error) {
 		return seen{}, err
 	}
 	now := seen{uid: string(o.UID), version: o.ResourceVersion, generation: o.Generation, began: time.Now()}
+	now.settles = now.began.Sub(changed(o)) < Settle
 	if served := of(o); served == nil {
 		now.err = fmt.Errorf("schema %s: it serves no %s: apply the schemas of this build: %w", name,
 			v1alpha1.GroupVersion.Version, ErrOutdated)
@@ -182,6 +183,22 @@ func (g *Guard) learn(ctx context.Context, name string) (seen, error) {
 			"%w", name, named(all), ErrOutdated)
 	}
 	return g.note(name, now), nil
+}
+
+// changed is when a schema was made, written or served last, by the clock of the API server.
+func changed(o *apiextensionsv1.CustomResourceDefinition) time.Time {
+	at := o.CreationTimestamp.Time
+	for _, f := range o.ManagedFields {
+		if f.Time != nil && f.Time.After(at) {
+			at = f.Time.Time
+		}
+	}
+	for _, c := range o.Status.Conditions {
+		if c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at
 }
 
 func (g *Guard) note(name string, now seen) seen {
