@@ -119,7 +119,8 @@ func (p *Pods) noteSandbox(ctx context.Context, o decide.Resolve) error {
 	if err := operator.NoteSandbox(ctx, p.Writer, o.Named, o.Sandbox.Name); err != nil || o.Had {
 		return err
 	}
-	err := p.Notes.NoteNew(ctx, operator.KindSandbox, o.Sandbox.UID, []byte(o.Named))
+	err := p.Notes.NoteNew(ctx, operator.KindSandbox, o.Sandbox.UID,
+		operator.SandboxNote(o.Named, o.Sandbox.Name))
 	if errdefs.IsAlreadyExists(err) {
 		return nil
 	}

@@ -10,6 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/apitest"
+	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 )
@@ -51,4 +53,28 @@ func TestSandboxWhoseRecordIsTakenAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.comes(second, "b", uid)
+}
+
+// What says that a Sandbox had a record ends with that Sandbox, also if the record was taken away by force before.
+func TestNoteOfASandboxThatIsGone(t *testing.T) {
+	installSandboxes(t)
+	w := newWorld(t)
+	stays, gone := string(w.sandbox("bereft-too").GetUID()), "3f0c6f0e-0000-4000-8000-000000000002"
+	st, err := store.Open(server.REST(), apitest.System)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for uid, name := range map[string]string{stays: "bereft-too", gone: "bereft-too-2"} {
+		if err := st.Note(t.Context(), operator.KindSandbox, uid,
+			operator.SandboxNote(pods.SandboxRecord("default", uid), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apitest.Eventually(t, "the note of a Sandbox that is gone ends", func() (bool, error) {
+		_, there, err := st.NoteOf(t.Context(), operator.KindSandbox, gone)
+		return !there && err == nil, err
+	})
+	if _, there, err := st.NoteOf(t.Context(), operator.KindSandbox, stays); !there || err != nil {
+		t.Errorf("the note of the Sandbox that is there: %v", err)
+	}
 }

@@ -102,12 +102,15 @@ func addEnds(every time.Duration) func(ctrl.Manager, base) error {
 		return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			tick := time.NewTicker(every)
 			defer tick.Stop()
-			for {
+			for n := 0; ; n++ {
 				select {
 				case <-ctx.Done():
 					return nil
 				case <-tick.C:
 					b.endRecords(ctx, mgr.GetLogger().Error)
+					if n%notesRound == 0 {
+						b.endNotes(ctx, mgr.GetLogger().Error)
+					}
 				}
 			}
 		}))
