@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
@@ -18,16 +19,23 @@ import (
 // held are the snapshots of a record that stay when it is removed: each VMSnapshot of its namespace may have one. The
 // record was read before, and is removed as it was read: what it lists was ordered before this look.
 func (b base) held(ctx context.Context, rec *nodev1.Record) (operations []string, err error) {
-	if len(rec.GetSnapshots()) == 0 && rec.GetOperation() == nil {
+	of := map[string]bool{rec.GetOperation().GetId(): rec.GetOperation() != nil}
+	for _, ref := range rec.GetSnapshots() {
+		of[ref.GetOperation()] = true
+	}
+	if len(rec.GetSnapshots()) == 0 && rec.GetOperation() == nil || pods.OfSandbox(rec) { // which has no VMSnapshot
 		return nil, nil
 	}
 	namespace, _ := pods.Split(rec)
-	list := &v1alpha1.VMSnapshotList{}
+	list := &metav1.PartialObjectMetadataList{} // there may be many, and their uids are enough
+	list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("VMSnapshotList"))
 	if err := b.current.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("list snapshots of namespace %s: %w", namespace, err)
 	}
 	for i := range list.Items {
-		operations = append(operations, string(list.Items[i].UID))
+		if uid := string(list.Items[i].UID); of[uid] {
+			operations = append(operations, uid)
+		}
 	}
 	return operations, nil
 }
