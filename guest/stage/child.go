@@ -118,7 +118,7 @@ func (p *Process) exec(pipe *Pipe, box *Container, self, proc int) (err error) {
 		}
 	}
 	if box == nil {
-		init := -1
+		var init int
 		if fds, init, err = takeLast(fds); err != nil {
 			return err
 		}

@@ -144,6 +144,25 @@ func (b base) endRecords(ctx context.Context, failed func(error, string, ...any)
 	}
 }
 
+// sandboxEnd reads what a VM's end hangs on. Without a record there is nothing to end.
+func (b base) sandboxEnd(ctx context.Context, cached *v1alpha1.VMRecord) (o decide.SandboxEnd, err error) {
+	o.Made, o.Now = cached.CreationTimestamp.Time, time.Now()
+	if o.Record, o.Noted, err = b.current.SandboxRecord(ctx, cached.Name); err != nil || o.Record == nil {
+		return o, err
+	}
+	if o.Noted != "" {
+		vm, _ := store.NameOf(o.Record.GetVm())
+		key := types.NamespacedName{Namespace: vm.Namespace, Name: o.Noted}
+		if o.Sandbox, err = b.current.Sandbox(ctx, key); err != nil {
+			return o, err
+		}
+	}
+	if node := decide.InHand(o.Record); node != "" {
+		o.Fenced, err = b.current.NodeFenced(ctx, node)
+	}
+	return o, err
+}
+
 // endSandbox ends the VM of a Sandbox that is gone. One that a node has ends there first, or with the node, when
 // somebody vouches that this is lost.
 func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
@@ -152,22 +171,9 @@ func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
 			return nil
 		}
 	}
-	o := decide.SandboxEnd{Made: cached.CreationTimestamp.Time, Now: time.Now()}
-	var err error
-	if o.Record, o.Noted, err = b.current.SandboxRecord(ctx, cached.Name); err != nil || o.Record == nil {
+	o, err := b.sandboxEnd(ctx, cached)
+	if err != nil || o.Record == nil {
 		return err
-	}
-	if o.Noted != "" {
-		vm, _ := store.NameOf(o.Record.GetVm())
-		key := types.NamespacedName{Namespace: vm.Namespace, Name: o.Noted}
-		if o.Sandbox, err = b.current.Sandbox(ctx, key); err != nil {
-			return err
-		}
-	}
-	if node := decide.InHand(o.Record); node != "" {
-		if o.Fenced, err = b.current.NodeFenced(ctx, node); err != nil {
-			return err
-		}
 	}
 	next := decide.NextSandboxEnd(o)
 	if next.Do == decide.RemoveRecord || next.Do == decide.OrderGiveUp {

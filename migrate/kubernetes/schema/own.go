@@ -4,7 +4,6 @@ package schema
 
 import (
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 
@@ -17,13 +16,14 @@ import (
 
 // own are the schemas of this build, by the names of their objects.
 func own() (map[string]*apiextensionsv1.JSONSchemaProps, error) {
-	files, err := fs.Glob(crd.Bases, "bases/*.yaml")
+	files, err := crd.Bases.ReadDir("bases")
 	if err != nil {
 		return nil, fmt.Errorf("find the schemas of this build: %w", err)
 	}
 	all := map[string]*apiextensionsv1.JSONSchemaProps{}
-	for _, file := range files {
-		data, err := fs.ReadFile(crd.Bases, file)
+	for _, entry := range files {
+		file := "bases/" + entry.Name()
+		data, err := crd.Bases.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("read schema %s of this build: %w", file, err)
 		}
