@@ -179,11 +179,14 @@ func TestRetargetBackMidway(t *testing.T) {
 	})
 	w.wants("back", `"nodeName":"a"`)
 	w.running("back", "a")
-	for _, op := range w.orders("back") {
-		if op.Status.Phase != v1alpha1.MigrationFailed || op.Status.Step != v1alpha1.RecordAborted {
-			t.Errorf("order %s ended as %s, %s", op.Name, op.Status.Phase, op.Status.Step)
+	apitest.Eventually(t, "each order says that it was aborted", func() (bool, error) {
+		for _, op := range w.orders("back") {
+			if op.Status.Phase != v1alpha1.MigrationFailed || op.Status.Step != v1alpha1.RecordAborted {
+				return false, fmt.Errorf("order %s is %s, %s", op.Name, op.Status.Phase, op.Status.Step)
+			}
 		}
-	}
+		return true, nil
+	})
 }
 
 // nodeName is cleared while the source is gone and the pod of the wake finds no room: the next pod has the intent, and
