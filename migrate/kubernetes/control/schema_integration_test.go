@@ -18,11 +18,15 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/apitest"
 )
 
-// asleep fails once a VM that sleeps has an order, a pod or an operation in addition.
-func (w *world) asleep(name string, orders int) error {
-	rec := w.record(name)
-	if all := w.orders(name); len(all) != orders || len(w.pods(name)) > 0 || rec.GetOperation() != nil ||
-		rec.GetOwner().GetDigest() == "" {
+// asleep fails once a VM that sleeps has an order to do anything else, a pod or an operation.
+func (w *world) asleep(name string) error {
+	rec, all := w.record(name), w.orders(name)
+	for _, op := range all {
+		if op.Spec.Kind != v1alpha1.KindHibernate {
+			return fmt.Errorf("VM %s has order %s to %s, which is %s", name, op.Name, op.Spec.Kind, op.Status.Phase)
+		}
+	}
+	if len(w.pods(name)) > 0 || rec.GetOperation() != nil || rec.GetOwner().GetDigest() == "" {
 		return fmt.Errorf("VM %s has %d orders, %d pods, and the record %v", name, len(all), len(w.pods(name)), rec)
 	}
 	return nil
@@ -94,7 +98,7 @@ func TestOlderSchemaWakesNothing(t *testing.T) {
 	w.create("runs")
 	back := server.Downgrade(t, "virtualmachines", "spec.operatingMode", "default", "older")
 	w.touch("written")
-	sleep := func() error { return errors.Join(w.asleep("older", 1), w.asleep("written", 1)) }
+	sleep := func() error { return errors.Join(w.asleep("older"), w.asleep("written")) }
 	w.looks(sleep)
 	w.saysOutdated("virtualmachines", "spec.operatingMode")
 	w.kill()
@@ -103,7 +107,7 @@ func TestOlderSchemaWakesNothing(t *testing.T) {
 	w.wants("written", `"operatingMode":"Hibernated"`)
 	w.wants("runs", `"nodeName":"c"`)
 	w.running("runs", "c")
-	if err := w.asleep("older", 1); err != nil {
+	if err := w.asleep("older"); err != nil {
 		t.Error(err)
 	}
 	w.wants("older", `"operatingMode":"Running"`)
