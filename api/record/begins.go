@@ -7,7 +7,9 @@ import (
 )
 
 // Begins reports whether a VM is to begin from a snapshot of another one, and has not: it is never booted.
-func Begins(rec *nodev1.Record) bool { return rec.GetRestoreFrom() != nil && !rec.GetRestoreFrom().GetBegun() }
+func Begins(rec *nodev1.Record) bool {
+	return rec.GetRestoreFrom() != nil && !rec.GetRestoreFrom().GetBegun()
+}
 
 // BeginsText says why such a VM does not boot.
 func BeginsText(rec *nodev1.Record) string {
