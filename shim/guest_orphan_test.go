@@ -131,7 +131,7 @@ func givenUp(t *testing.T, old bool) (*world, *lateAgent) {
 // ended for containerd, and can be deleted. No snapshot is made of what the guest may still run.
 func TestStartIsGivenUp(t *testing.T) {
 	busyBound = 0
-	t.Cleanup(func() { busyBound = guestBound })
+	t.Cleanup(func() { busyBound = longestBusy })
 	for _, old := range []bool{false, true} {
 		for _, killFirst := range []bool{false, true} {
 			t.Run(fmt.Sprintf("old %v kill first %v", old, killFirst), func(t *testing.T) {

@@ -156,7 +156,7 @@ func TestOfferFits(t *testing.T) {
 // Only a VM that runs is sent, to a named destination, after an offer of this attempt.
 func TestSendIsRefused(t *testing.T) {
 	busyBound = 0 // what is under way here stays so
-	t.Cleanup(func() { busyBound = guestBound })
+	t.Cleanup(func() { busyBound = longestBusy })
 	w := moving(t)
 	m := w.machineService()
 	whole := &machinev1.SendRequest{Ref: w.ref(), Address: "b:1", Channel: "c", Certificate: []byte("d")}

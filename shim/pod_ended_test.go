@@ -157,7 +157,7 @@ func TestLeftContainerThatStays(t *testing.T) {
 // it. Its Spec would have one more than its state.
 func TestNoSnapshotOfALeftContainer(t *testing.T) {
 	busyBound = 0
-	t.Cleanup(func() { busyBound = guestBound })
+	t.Cleanup(func() { busyBound = longestBusy })
 	var letGo func()
 	w, vm := lefts(t, func(w *world) { _, letGo = w.held("remove container") })
 	_, err := w.capture()
@@ -168,7 +168,7 @@ func TestNoSnapshotOfALeftContainer(t *testing.T) {
 	if !eventually(func() bool { return vm.spec().Pod.Member("c1") == nil && len(vm.pod.changing) == 0 }) {
 		t.Error("it is not removed")
 	}
-	busyBound = guestBound
+	busyBound = longestBusy
 	_, err = w.capture()
 	w.must("capture", err)
 	var said journal.Resume

@@ -79,7 +79,7 @@ func TestCallerOfRunGoesAway(t *testing.T) {
 // gets an error, as before.
 func TestProbeOutlastsTheBound(t *testing.T) {
 	busyBound = 50 * time.Millisecond
-	t.Cleanup(func() { busyBound = guestBound })
+	t.Cleanup(func() { busyBound = longestBusy })
 	w := newWorld(t)
 	w.podNotes = map[string]string{"godwit.dev/vm": "web"}
 	w.runningPod("web")

@@ -54,7 +54,7 @@ func whole() error { return nil }
 func TestCreateIsNotTakenBack(t *testing.T) {
 	w, vm, loses := losing(t)
 	busyBound = 0
-	t.Cleanup(func() { busyBound = guestBound })
+	t.Cleanup(func() { busyBound = longestBusy })
 	*loses = true
 	w.at("remove container", broken)
 	if err := w.createMember("late", "busybox"); err == nil {
@@ -76,7 +76,7 @@ func TestCreateIsNotTakenBack(t *testing.T) {
 	if !eventually(gone) || !eventually(func() bool { return len(vm.journal.Load().Members) == 2 }) {
 		t.Errorf("the guest has %q, the journal %+v", w.agent.has(), vm.journal.Load().Members)
 	}
-	busyBound = guestBound
+	busyBound = longestBusy
 	_, err = w.capture()
 	w.must("capture", err)
 	if j := vm.journal.Load(); j.Spec.Pod.Member("c2") != nil || len(j.Ended) != 0 {
@@ -167,7 +167,7 @@ func TestCreateOnAFullDisk(t *testing.T) {
 func TestDiskIsNotLetGo(t *testing.T) {
 	w := newWorld(t)
 	busyBound = 0
-	t.Cleanup(func() { busyBound = guestBound })
+	t.Cleanup(func() { busyBound = longestBusy })
 	w.podNotes = map[string]string{"godwit.dev/vm": "web"}
 	w.runningPod()
 	vm, err := w.service.current()
@@ -200,7 +200,7 @@ func TestDiskIsNotLetGo(t *testing.T) {
 	if !eventually(func() bool { return len(w.machine.plugged()) == 15 && len(vm.spec().Disks) == 16 }) {
 		t.Errorf("the VM has %d disks, its Spec %d", len(w.machine.plugged()), len(vm.spec().Disks))
 	}
-	busyBound = guestBound
+	busyBound = longestBusy
 	_, err = w.capture()
 	w.must("capture", err)
 }

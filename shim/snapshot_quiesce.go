@@ -11,9 +11,12 @@ import (
 	"godwit.dev/godwit/internal/retry"
 )
 
-// busyBound is how long an operation waits for calls of containerd that are under way: as
-// long as any of them waits for the guest. A variable for the tests.
-var busyBound = guestBound
+// longestBusy is how long an operation waits for calls that are under way: longer than any of them waits for the guest,
+// also one that began with the operation.
+const longestBusy = guestBound + time.Second
+
+// busyBound is longestBusy, and less in tests.
+var busyBound = longestBusy
 
 // errBusy says that a call is half done that an operation must not come into.
 var errBusy = fmt.Errorf("a call is under way: %w", errdefs.ErrFailedPrecondition)

@@ -39,7 +39,7 @@ func TestMoveWaitsForCalls(t *testing.T) {
 	w.open("a", "b")
 	w.execs = true
 	bound := func(d time.Duration) { busyBound = d }
-	t.Cleanup(func() { busyBound = guestBound })
+	t.Cleanup(func() { busyBound = longestBusy })
 	refused := func(what string) {
 		t.Helper()
 		bound(20 * time.Millisecond)

@@ -18,7 +18,7 @@ func TestCaptureAndExecs(t *testing.T) {
 	w := newWorld(t).running()
 	s, ctx := w.service, ctxNS(t)
 	busyBound = 0
-	t.Cleanup(func() { busyBound = guestBound })
+	t.Cleanup(func() { busyBound = longestBusy })
 	_, err := s.Exec(ctx, execRequest("shell"))
 	w.must("exec", err)
 	refused := func(when string) {
