@@ -34,11 +34,13 @@ func (v View) memberEnd(ctx context.Context, rec *nodev1.Record) (o decide.Membe
 }
 
 // endMember ends the record of a member of a set that no object can have any more. A VM that is deleted before its set
-// leaves its record to the next object of the member, and there may be no next one.
-func (b base) endMember(ctx context.Context, cached *v1alpha1.VMRecord) error {
-	if rec, _, err := store.Record(cached); err != nil || rec == nil || !decide.OfMember(rec) {
+// leaves its record to the next object of the member, and there may be no next one. rec is what the cached object says.
+func (b base) endMember(ctx context.Context, cached *v1alpha1.VMRecord, rec *nodev1.Record) error {
+	if rec == nil || !decide.OfMember(rec) {
 		return nil
-	} else if end, err := b.cached.memberEnd(ctx, rec); err != nil || decide.NextMemberEnd(end).Do == decide.None {
+	}
+	end, err := b.cached.memberEnd(ctx, rec)
+	if err != nil || decide.NextMemberEnd(end).Do == decide.None {
 		return nil
 	}
 	o := &v1alpha1.VMRecord{}
@@ -46,11 +48,10 @@ func (b base) endMember(ctx context.Context, cached *v1alpha1.VMRecord) error {
 	if err != nil || !there {
 		return err
 	}
-	rec, _, err := store.Record(o)
-	if err != nil || rec == nil {
+	if rec, _, err = store.Record(o); err != nil || rec == nil {
 		return err
 	}
-	end, err := b.current.memberEnd(ctx, rec)
+	end, err = b.current.memberEnd(ctx, rec)
 	if _, outdated := b.outdated(ctx, ofSets, ofVMs); outdated {
 		return nil
 	}

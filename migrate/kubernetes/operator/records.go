@@ -32,7 +32,7 @@ type Engine interface {
 	Recover(ctx context.Context, order Order) error
 	// GiveUp ends the record of a VM together with its node. That is lost, and somebody vouches that nothing runs there,
 	// or the VM sleeps. ErrNodeAnswers: it is not lost.
-	// hold are the operations whose snapshots stay (records.held).
+	// hold are the operations whose snapshots stay (base.held).
 	GiveUp(ctx context.Context, rec *nodev1.Record, hold []string) error
 	// Tell has the workload of a VM that runs see that a snapshot of it is Ready. Given again, it sees the same.
 	Tell(ctx context.Context, told Told) error

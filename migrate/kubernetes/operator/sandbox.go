@@ -126,19 +126,21 @@ func (b base) endRecords(ctx context.Context, failed func(error, string, ...any)
 		return
 	}
 	for i := range all.Items {
-		if _, _, err := store.Record(&all.Items[i]); err != nil { // it ends nothing, and its VM is not looked for
-			failed(err, "read a record", "vm", all.Items[i].Name)
-			b.events.Eventf(&all.Items[i], nil, corev1.EventTypeWarning, "RecordUnreadable", "Read", "%s", noteOf(err.Error()))
+		o := &all.Items[i]
+		rec, owed, err := store.RecordAndOwed(o)
+		if err != nil { // it ends nothing, and its VM is not looked for
+			failed(err, "read a record", "vm", o.Name)
+			b.events.Eventf(o, nil, corev1.EventTypeWarning, "RecordUnreadable", "Read", "%s", noteOf(err.Error()))
 			continue
 		}
-		o, end, what := &all.Items[i], b.endMember, "end the record of a member of a set"
+		end, what := b.endMember, "end the record of a member of a set"
 		if pods.IsSandboxRecord(o.Name) {
 			end, what = b.endSandbox, "end the VM of a Sandbox"
 		}
-		if err := end(ctx, o); err != nil && ctx.Err() == nil {
+		if err := end(ctx, o, rec); err != nil && ctx.Err() == nil {
 			failed(err, what, "vm", o.Name)
 		}
-		if err := b.endHolds(ctx, o); err != nil && ctx.Err() == nil {
+		if err := b.endHolds(ctx, o, owed); err != nil && ctx.Err() == nil {
 			failed(err, "forget what is held", "vm", o.Name)
 		}
 	}
@@ -164,9 +166,9 @@ func (b base) sandboxEnd(ctx context.Context, cached *v1alpha1.VMRecord) (o deci
 }
 
 // endSandbox ends the VM of a Sandbox that is gone. One that a node has ends there first, or with the node, when
-// somebody vouches that this is lost.
-func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord) error {
-	if rec, _, err := store.Record(cached); err == nil && rec.GetOwner().GetNode() != "" {
+// somebody vouches that this is lost. rec is what the cached object says.
+func (b base) endSandbox(ctx context.Context, cached *v1alpha1.VMRecord, rec *nodev1.Record) error {
+	if rec.GetOwner().GetNode() != "" {
 		if fenced, err := b.cached.NodeFenced(ctx, decide.InHand(rec)); err != nil || !fenced {
 			return nil
 		}

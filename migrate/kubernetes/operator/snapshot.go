@@ -25,6 +25,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/migrate/kubernetes/store"
+	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -169,7 +170,7 @@ func (v View) holds(ctx context.Context, o *decide.Snapshot, vm string) error {
 		if err != nil {
 			return err
 		}
-		if found.GetUid() == by.GetUid() && found.GetRestoreFrom().GetId() == by.GetId() {
+		if transition.Marked(o.Held, found) {
 			o.Taker, o.TakerThere = found, true
 			return nil
 		}
