@@ -133,12 +133,17 @@ func (s Setup) awaitHandler(ctx context.Context, client kubernetes.Interface) er
 		"configuration. To do so, on the node: %s: %w", s.Node, Handler, containerdConfig, s.Restart, err)
 }
 
-func (s Setup) has(ctx context.Context, client kubernetes.Interface) (bool, error) {
+func (s Setup) node(ctx context.Context, client kubernetes.Interface) (*corev1.Node, error) {
 	node, err := client.CoreV1().Nodes().Get(ctx, s.Node, metav1.GetOptions{})
 	if err != nil {
-		return false, fmt.Errorf("read node %s: %w", s.Node, err)
+		return nil, fmt.Errorf("read node %s: %w", s.Node, err)
 	}
-	return hasHandler(node), nil
+	return node, nil
+}
+
+func (s Setup) has(ctx context.Context, client kubernetes.Interface) (bool, error) {
+	node, err := s.node(ctx, client)
+	return err == nil && hasHandler(node), err
 }
 
 func hasHandler(node *corev1.Node) bool {
@@ -149,12 +154,9 @@ func hasHandler(node *corev1.Node) bool {
 
 // fits refuses a node without the handler whose containerd cannot get it.
 func (s Setup) fits(ctx context.Context, client kubernetes.Interface) error {
-	node, err := client.CoreV1().Nodes().Get(ctx, s.Node, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("read node %s: %w", s.Node, err)
-	}
-	if hasHandler(node) {
-		return nil
+	node, err := s.node(ctx, client)
+	if err != nil || hasHandler(node) {
+		return err
 	}
 	return fitting(s.Node, node.Status.NodeInfo.ContainerRuntimeVersion)
 }
