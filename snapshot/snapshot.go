@@ -63,10 +63,6 @@ func (r Ref) Made(tag string) bool {
 	return tag == r.Tag() || tag == r.HoldTag() || tag == record.SnapshotTag(r.Generation, r.Operation, r.Attempt)
 }
 
-// Repository is where snapshots of a VM go: below a prefix of a registry, or below
-// store.LayoutPrefix and a directory.
-func Repository(prefix, uid string) string { return prefix + "/" + uid }
-
 // Facts are what the device state depends on. A restore compares them with the destination before anything is
 // reserved.
 type Facts struct {

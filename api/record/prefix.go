@@ -27,8 +27,8 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// Repository is where the snapshots of a VM go: below the prefix that its record says, else below the given one. Empty:
-// nowhere.
+// Repository is where the snapshots of a VM go: below the prefix that its record says, else below the given one, which
+// is that of a registry, or store.LayoutPrefix and a directory. Empty: nowhere.
 func Repository(rec *nodev1.Record, prefix string) string {
 	if prefix = cmp.Or(rec.GetPrefix(), prefix); prefix == "" {
 		return ""

@@ -15,6 +15,7 @@ import (
 	digest "github.com/opencontainers/go-digest"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/engine"
 	"godwit.dev/godwit/snapshot"
@@ -76,7 +77,7 @@ func (r *Registry) ask(ctx context.Context, repository string) (got snapshot.Rig
 	if err != nil {
 		return snapshot.Rights{Push: err}
 	}
-	cfg.Repository = snapshot.Repository(path.Dir(repository), probed)
+	cfg.Repository = record.Repository(&nodev1.Record{Uid: probed}, path.Dir(repository))
 	st, err := store.Open(cfg)
 	if err != nil {
 		return snapshot.Rights{Push: err}
