@@ -825,7 +825,7 @@ type Record struct {
 	Prefix string `protobuf:"bytes,64,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	Keep   uint32 `protobuf:"varint,65,opt,name=keep,proto3" json:"keep,omitempty"`
 	// Of a VM that begins from a snapshot of another one, whose record is gone: the controller's own word, made with the
-	// record. Until it has begun, the VM has no owner, and nobody boots it. Absent: it begins from a boot.
+	// record. Until it has begun, the VM has no owner, and no node boots it. Absent: it begins from a boot.
 	RestoreFrom   *RestoreFrom `protobuf:"bytes,66,opt,name=restore_from,json=restoreFrom,proto3" json:"restore_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
