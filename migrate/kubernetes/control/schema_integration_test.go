@@ -88,7 +88,7 @@ func (w *world) kill() {
 // then does not lead. With the schema of this build all goes on, and what was not written is as it was.
 func TestOlderSchemaWakesNothing(t *testing.T) {
 	w := newWorld(t)
-	for _, name := range []string{"older", "written"} {
+	for _, name := range []string{"unwritten", "written"} {
 		w.create(name)
 		w.wants(name, `"operatingMode":"Hibernated"`)
 		w.until(name, "sleeps", func(vm *v1alpha1.VirtualMachine) bool {
@@ -96,9 +96,9 @@ func TestOlderSchemaWakesNothing(t *testing.T) {
 		})
 	}
 	w.create("runs")
-	back := server.Downgrade(t, "virtualmachines", "spec.operatingMode", "default", "older")
+	back := server.Downgrade(t, "virtualmachines", "spec.operatingMode", "default", "unwritten")
 	w.touch("written")
-	sleep := func() error { return errors.Join(w.asleep("older"), w.asleep("written")) }
+	sleep := func() error { return errors.Join(w.asleep("unwritten"), w.asleep("written")) }
 	w.looks(sleep)
 	w.saysOutdated("virtualmachines", "spec.operatingMode")
 	w.kill()
@@ -107,11 +107,11 @@ func TestOlderSchemaWakesNothing(t *testing.T) {
 	w.wants("written", `"operatingMode":"Hibernated"`)
 	w.wants("runs", `"nodeName":"c"`)
 	w.running("runs", "c")
-	if err := w.asleep("older"); err != nil {
+	if err := w.asleep("unwritten"); err != nil {
 		t.Error(err)
 	}
-	w.wants("older", `"operatingMode":"Running"`)
-	w.running("older", "a")
+	w.wants("unwritten", `"operatingMode":"Running"`)
+	w.running("unwritten", "a")
 }
 
 // The schema of the records lacks a phase that this build writes: a move could not go on. None is begun, and a VM that

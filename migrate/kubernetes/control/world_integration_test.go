@@ -286,9 +286,12 @@ func (w *world) fill(nodes ...string) {
 
 func vmNamed(id string) *nodev1.VM { return &nodev1.VM{Namespace: store.Kubernetes, Id: id} }
 
-// create makes a VM, and waits until it runs.
+// create makes a VM and waits until it runs. No other test may have had its name: orders of a VM stay after it.
 func (w *world) create(name string) {
 	w.t.Helper()
+	if all := w.orders(name); len(all) > 0 {
+		w.t.Fatalf("a VM %s had orders before, as %s: use another name", name, all[0].Name)
+	}
 	vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
 	vm.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "m:1"}}
 	if err := w.api.Create(w.t.Context(), vm); err != nil {

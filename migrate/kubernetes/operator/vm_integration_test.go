@@ -117,8 +117,8 @@ func reconciles(t *testing.T) (n float64) {
 	return n
 }
 
-// At rest everything is looked at again and again, and the API server is asked nothing. The lease and the watches,
-// which are there whatever there is to do, are not counted.
+// At rest everything is looked at again and again, and the API server is asked nothing. The lease, the watches and the
+// look at each schema once a round are there whatever there is to do: they are not counted.
 func TestRestAsksNothing(t *testing.T) {
 	const vms, rounds = 5, 3
 	count := start(t, func(o *Options) { o.Resync = 200 * time.Millisecond })
@@ -139,9 +139,10 @@ func TestRestAsksNothing(t *testing.T) {
 	for i := range vms {
 		apitest.Eventually(t, "each VM is ready", ready(fmt.Sprint("rest-", i)))
 	}
+	const schemas = "/customresourcedefinitions/"
 	asked := func() (all []string) {
 		for _, req := range count.seen() {
-			if !strings.Contains(req, "/leases") && !strings.Contains(req, "watch=true") {
+			if !strings.Contains(req, schemas) && !strings.Contains(req, "/leases") && !strings.Contains(req, "watch=true") {
 				all = append(all, req)
 			}
 		}
@@ -155,12 +156,26 @@ func TestRestAsksNothing(t *testing.T) {
 		}
 		return reconciles(t) >= since+rounds*vms, nil
 	})
-	from := reconciles(t)
+	looks := func() (all map[string]int) {
+		all = map[string]int{}
+		for _, req := range count.seen() {
+			if strings.Contains(req, schemas) {
+				all[req]++
+			}
+		}
+		return all
+	}
+	from, at, before := reconciles(t), time.Now(), looks()
 	apitest.Eventually(t, "everything is looked at again", func() (bool, error) {
 		return reconciles(t) >= from+rounds*vms, nil
 	})
 	if all := asked(); len(all) > quiet {
 		t.Errorf("at rest it has asked %v", all[quiet:])
+	}
+	for req, n := range looks() {
+		if most := 1 + int(time.Since(at)/schemaRound); n-before[req] > most {
+			t.Errorf("at rest it has asked %d times for %s, want at most %d", n-before[req], req, most)
+		}
 	}
 	for _, req := range count.seen() {
 		if strings.Contains(req, "/api/v1/pods?") && !strings.Contains(req, "labelSelector=godwit.dev%2Fvm") {
