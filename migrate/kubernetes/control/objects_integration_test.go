@@ -117,7 +117,7 @@ func (w *world) orders(name string) (all []v1alpha1.VMOperation) {
 func TestObjectsMeetTheEngine(t *testing.T) {
 	w := newWorld(t)
 	w.lives("life")
-	w.told("life", "HibernateSucceeded", "WakeSucceeded", "MigrateSucceeded")
+	w.told("life", "HibernateSucceeded", "WakeSucceeded", "MigrateSucceeded", "RestoreRequested", "RestoreSucceeded")
 }
 
 // Each third call of a node fails, each fourth answer is lost. Of what the operator writes, each fifth request does not

@@ -65,7 +65,7 @@ func (p *Pods) refuse(o decide.Resolve, err error) {
 	reason := "VMRefused"
 	switch {
 	case errors.Is(err, decide.ErrWakeFailed):
-		reason = "WakeFailed"
+		reason = "RestoreFailed"
 	case o.Fenced:
 		reason = "NodeLost"
 	}

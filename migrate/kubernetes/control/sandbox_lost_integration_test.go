@@ -176,7 +176,7 @@ func TestSandboxWhoseWakeFails(t *testing.T) {
 			return errdefs.IsFailedPrecondition(err) && strings.Contains(err.Error(), "the registry is away"), err
 		})
 	}
-	w.event(pod.UID, "WakeFailed", "the registry is away")
+	w.event(pod.UID, "RestoreFailed", "the registry is away")
 	o := &v1alpha1.VMRecord{}
 	if err := w.api.Get(t.Context(), types.NamespacedName{Name: name}, o); err != nil {
 		t.Fatal(err)

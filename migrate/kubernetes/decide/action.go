@@ -29,6 +29,7 @@ const (
 	DeletePod       Do = "DeletePod"
 	SetGate         Do = "SetGate"
 	SetMode         Do = "SetMode" // of the VM: Hibernated
+	StopVM          Do = "StopVM"  // its mode becomes Stopped
 	MakeOperation   Do = "MakeOperation"
 	AbortOperation  Do = "AbortOperation"
 	DeleteOperation Do = "DeleteOperation"

@@ -61,7 +61,13 @@ func NextContent(o Content) Action {
 // invalid says why an order can never be carried out.
 func (o Content) invalid() (Reason, string) {
 	c, ref := o.Object, o.Object.Spec.Source.PodRef
-	if why, message := source(o.Pod, ref.Namespace, ref.Name, ref.UID); why != "" {
+	why, message := source(o.Pod, ref.Namespace, ref.Name, ref.UID)
+	if (why == "" || why == ReasonSourceGone) && captureOnly(o.Pod.Labels) {
+		if failed := failedTask(o.Pod); failed != "" {
+			return ReasonTaskFailed, failed
+		}
+	}
+	if why != "" {
 		return why, message
 	}
 	switch {

@@ -130,7 +130,11 @@ func source(pod *corev1.Pod, namespace, name, uid string) (Reason, string) {
 	case string(pod.UID) != uid:
 		return ReasonStaleSource, fmt.Sprintf("pod %s/%s is another one by now: its uid is %s", namespace, name, pod.UID)
 	case pod.DeletionTimestamp != nil || pods.Ended(pod):
-		return ReasonSourceGone, fmt.Sprintf("pod %s/%s ends, or has ended", namespace, name)
+		message := fmt.Sprintf("pod %s/%s ends, or has ended", namespace, name)
+		if why := pod.Status.Reason; why != "" && len(why) <= validation.LabelValueMaxLength { // as DeadlineExceeded
+			message += ": " + why
+		}
+		return ReasonSourceGone, message
 	}
 	return "", ""
 }

@@ -169,10 +169,13 @@ func read[T client.Object](t *testing.T, name string, o T) (T, bool) {
 }
 
 // vmRuns has a VM run on node a, as a scheduler, a kubelet and a godwitd do. The pod is Ready on request.
-func vmRuns(t *testing.T, g *godwitd, name string, isReady bool) *corev1.Pod {
+func vmRuns(t *testing.T, g *godwitd, name string, isReady bool, change ...func(*v1alpha1.VirtualMachine)) *corev1.Pod {
 	t.Helper()
 	vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
 	vm.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "m:1"}}
+	for _, c := range change {
+		c(vm)
+	}
 	create(t, vm)
 	var pod *corev1.Pod
 	apitest.Eventually(t, "VM "+name+" has a pod", func() (there bool, err error) {

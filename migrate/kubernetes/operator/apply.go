@@ -73,10 +73,10 @@ func (b base) apply(ctx context.Context, o decide.VM, next decide.Action) error 
 		return fmt.Errorf("%s of VM %s/%s: %w", next.Do, vm.Namespace, vm.Name, err)
 	}
 	kind := corev1.EventTypeNormal
-	if next.Do == decide.OrderGiveUp {
+	if next.Do == decide.OrderGiveUp || next.Do == decide.StopVM {
 		kind = corev1.EventTypeWarning
 	}
-	b.events.Eventf(vm, nil, kind, string(next.Do), string(next.Do), "%s", done(next))
+	b.events.Eventf(vm, nil, kind, eventOf(next), string(next.Do), "%s", done(next))
 	return nil
 }
 
@@ -89,6 +89,8 @@ func done(next decide.Action) string {
 	case next.Do == decide.OrderReclaim:
 		return "node " + next.Node + " is lost: the VM goes on at the source of its move, as it was at the switch-over, " +
 			"or from its newest snapshot if the source has nothing any more"
+	case next.Do == decide.StopVM:
+		return next.Message + ", and the VM is there for a snapshot alone"
 	case next.Kind != "":
 		return string(next.Kind) + " " + next.Node
 	}
@@ -98,7 +100,7 @@ func done(next decide.Action) string {
 func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 	vm, id := o.Object, pods.RecordID(o.Object)
 	switch next.Do {
-	case decide.AddFinalizer, decide.DropFinalizer, decide.SetMode:
+	case decide.AddFinalizer, decide.DropFinalizer, decide.SetMode, decide.StopVM:
 		return b.change(ctx, vm, next.Do)
 	case decide.EnsureRecord:
 		return b.records.ensure(ctx, id, next)
@@ -184,6 +186,8 @@ func (b base) change(ctx context.Context, vm *v1alpha1.VirtualMachine, what deci
 		controllerutil.RemoveFinalizer(vm, decide.FinalizerVM)
 	case decide.SetMode:
 		vm.Spec.OperatingMode = v1alpha1.ModeHibernated
+	case decide.StopVM:
+		vm.Spec.OperatingMode = v1alpha1.ModeStopped
 	}
 	return ignoreAbsent(b.client.Patch(ctx, vm, was))
 }

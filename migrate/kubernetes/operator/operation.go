@@ -126,7 +126,8 @@ func (r operations) tell(ctx context.Context, o decide.Operation, next decide.Ac
 	switch {
 	case o.VM == nil || !ends:
 	case status.Phase == v1alpha1.MigrationFailed:
-		r.events.Eventf(o.VM, o.Object, corev1.EventTypeWarning, kind+"Failed", kind, "%s", noteOf(status.Reason))
+		r.events.Eventf(o.VM, o.Object, corev1.EventTypeWarning, eventOfFailure(o.Object.Spec.Kind), kind, "%s",
+			noteOf(status.Reason))
 	case status.Phase == v1alpha1.MigrationSucceeded:
 		r.events.Eventf(o.VM, o.Object, corev1.EventTypeNormal, kind+"Succeeded", kind, "%s", o.Object.Name)
 	}

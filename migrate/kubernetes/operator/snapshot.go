@@ -30,14 +30,6 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// Events of snapshots.
-const (
-	eventCreated     = "SnapshotCreated"
-	eventFailed      = "SnapshotFailed"
-	eventOrderFailed = "WorkOrderCreateFailed"
-	eventTellFailed  = "WorkloadTellFailed"
-)
-
 // snapshots makes a work order of each VMSnapshot, and says what became of it.
 type snapshots struct {
 	base
@@ -274,7 +266,8 @@ func (r snapshots) say(ctx context.Context, was, said *v1alpha1.VMSnapshot, next
 	}
 	switch {
 	case next.Refused:
-		r.events.Eventf(said, nil, corev1.EventTypeWarning, eventFailed, "Capture", "%s: %s", next.Waits, next.Message)
+		r.events.Eventf(said, nil, corev1.EventTypeWarning, eventOfRefusal(said), "Capture", "%s: %s", next.Waits,
+			next.Message)
 	case next.Waits == decide.ReasonAmbiguous, decide.OfClass(next.Waits):
 		r.events.Eventf(said, nil, corev1.EventTypeWarning, string(next.Waits), "Look", "%s", next.Message)
 	case isReady(said) && !isReady(was):
