@@ -102,14 +102,15 @@ func (p *Pods) observeSandbox(ctx context.Context, o *decide.Resolve) (err error
 			return unread(err)
 		}
 	}
-	o.Sandbox, err = p.View.Sandbox(ctx, types.NamespacedName{Namespace: o.Pod.Namespace, Name: owner.Name})
-	if err != nil {
-		return unread(err)
-	}
 	if at := decide.InHand(o.Record); at != "" && at != o.Node { // none: it is on its way
 		if o.Fenced, err = p.View.NodeFenced(ctx, at); err != nil {
 			return unread(err)
 		}
+	}
+	// After the word for the node: the policy may have changed before it.
+	o.Sandbox, err = p.View.Sandbox(ctx, types.NamespacedName{Namespace: o.Pod.Namespace, Name: owner.Name})
+	if err != nil {
+		return unread(err)
 	}
 	return nil
 }

@@ -59,8 +59,9 @@ type world struct {
 	slow     time.Duration // that a transfer takes
 	every    int           // writes after which an operator is killed; 0: it lives
 	kills    int
-	answers  *Pods  // of the operator that was started last
-	before   func() // called before each write of an operator
+	answers  *Pods           // of the operator that was started last
+	before   func()          // called before each write of an operator
+	names    map[string]bool // of VMs that were made here
 	log      io.Writer
 
 	noSecrets   bool // requests for Secrets fail
@@ -86,7 +87,7 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 	}
 	w := &world{t: t, api: api(), records: controller.New(st), at: map[string]map[string]string{},
 		down: map[string]bool{}, hangs: map[nodev1.Phase]bool{},
-		mute: map[string]bool{}, collects: map[string]bool{}, log: io.Discard}
+		mute: map[string]bool{}, collects: map[string]bool{}, log: io.Discard, names: map[string]bool{}}
 	for _, c := range change {
 		c(w)
 	}
@@ -289,9 +290,10 @@ func vmNamed(id string) *nodev1.VM { return &nodev1.VM{Namespace: store.Kubernet
 // create makes a VM and waits until it runs. No other test may have had its name: orders of a VM stay after it.
 func (w *world) create(name string) {
 	w.t.Helper()
-	if all := w.orders(name); len(all) > 0 {
+	if all := w.orders(name); len(all) > 0 && !w.names[name] {
 		w.t.Fatalf("a VM %s had orders before, as %s: use another name", name, all[0].Name)
 	}
+	w.names[name] = true
 	vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}
 	vm.Spec.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "m:1"}}
 	if err := w.api.Create(w.t.Context(), vm); err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -80,7 +81,25 @@ func (v View) VM(ctx context.Context, key types.NamespacedName) (decide.VM, bool
 	if err != nil || !there {
 		return o, there, err
 	}
-	o.Unread = v.fill(ctx, &o)
+	if o.Unread = v.fill(ctx, &o); o.Unread == nil && o.Fenced {
+		return v.wishedAfter(ctx, o)
+	}
+	return o, true, nil
+}
+
+// wishedAfter reads the VirtualMachine anew: its policy may have changed before somebody vouched for the node. What is
+// read before a proof is no answer to it.
+func (v View) wishedAfter(ctx context.Context, o decide.VM) (decide.VM, bool, error) {
+	now := &v1alpha1.VirtualMachine{}
+	there, err := v.Get(ctx, client.ObjectKeyFromObject(o.Object), now)
+	if err != nil || !there {
+		return o, there, err
+	}
+	if now.UID != o.Object.UID {
+		return o, true, fmt.Errorf("read VM %s/%s: it was made anew meanwhile: %w", now.Namespace, now.Name,
+			errdefs.ErrConflict)
+	}
+	o.Object = now
 	return o, true, nil
 }
 
