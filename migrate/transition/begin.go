@@ -28,17 +28,30 @@ func hold(pending, rest []*nodev1.Owed, operations []string) []*nodev1.Owed {
 	any := false
 	for _, o := range pending {
 		if slices.Contains(operations, o.GetSnapshot().GetOperation()) {
-			o.Hold, o.Payer, o.Made, any = &nodev1.Hold{}, heldPayer, o.GetSnapshot().GetNode(), true
-			o.Snapshot = proto.CloneOf(o.GetSnapshot()) // which the record has, too
-			o.Snapshot.Node = ""
+			holdOne(o)
+			any = true
 		}
 	}
 	for _, o := range rest {
 		if any {
-			o.Hold, o.Payer = &nodev1.Hold{}, heldPayer
+			holdOne(o)
 		}
 	}
 	return append(pending, rest...)
+}
+
+func holdOne(o *nodev1.Owed) {
+	o.Hold, o.Payer, o.Made = &nodev1.Hold{}, heldPayer, o.GetSnapshot().GetNode()
+	o.Snapshot = proto.CloneOf(o.GetSnapshot()) // which the record may have, too
+	o.Snapshot.Node = ""
+}
+
+// letGo makes what was held a deletion, by the node that made it.
+func letGo(o *nodev1.Owed, sinceUnixNano int64) *nodev1.Owed {
+	o = proto.CloneOf(o)
+	o.Hold, o.Payer, o.SinceUnixNano = nil, "", sinceUnixNano
+	o.Snapshot.Node, o.Made = madeBy(o), ""
+	return o
 }
 
 // checkFrom refuses a new record that is to begin from nothing.
@@ -95,10 +108,7 @@ func Release(held *nodev1.Owed, seen *nodev1.Hold, keep bool, now time.Time) (*n
 	case keep:
 		return nil, nil
 	}
-	held = proto.CloneOf(held)
-	held.Hold, held.Payer, held.SinceUnixNano = nil, "", now.UnixNano()
-	held.Snapshot.Node, held.Made = madeBy(held), ""
-	return held, nil
+	return letGo(held, now.UnixNano()), nil
 }
 
 // madeBy is the node that made what is held.
@@ -150,8 +160,7 @@ func AfterHeld(owed []*nodev1.Owed, held, next *nodev1.Owed) []*nodev1.Owed {
 	}
 	for i, o := range owed {
 		if is(o, true) {
-			owed[i] = proto.CloneOf(o)
-			owed[i].Hold, owed[i].Payer, owed[i].SinceUnixNano = nil, "", next.GetSinceUnixNano()
+			owed[i] = letGo(o, next.GetSinceUnixNano())
 		}
 	}
 	return owed

@@ -159,6 +159,7 @@ func TestMarkIsOneSwap(t *testing.T) {
 func TestHeldInADirectory(t *testing.T) {
 	rec := &nodev1.Record{Vm: vm, Uid: "uid", Generation: gen, Snapshots: []*nodev1.SnapshotRef{
 		{Digest: digest, Operation: named, Generation: 3, Repository: "oci-layout:/x/uid", Node: "a"}}}
+	restInADirectory(t, proto.CloneOf(rec))
 	c, err := transition.Remove(transition.State{Record: rec}, &nodev1.RemoveRequest{Vm: vm, Uid: "uid", Force: true,
 		DropSnapshots: true, Hold: []string{named}}, now)
 	if err != nil || len(c.PendingDeletions) != 1 {
@@ -179,6 +180,40 @@ func TestHeldInADirectory(t *testing.T) {
 	owed, err := transition.Release(taken, mark(1), false, now)
 	if err != nil || record.Deleter(owed) != "a" || owed.GetSnapshot().GetNode() != "a" {
 		t.Errorf("released: %v, %v", owed, err)
+	}
+}
+
+// restInADirectory has the rest of a VM, of a store that was put back from a copy, stay with what is held. In the end it
+// is deleted by the same nodes as if nothing had been held.
+func restInADirectory(t *testing.T, rec *nodev1.Record) {
+	t.Helper()
+	rec.Incarnation, rec.Repository = 1, rec.GetSnapshots()[0].GetRepository()
+	removed := func(hold ...string) []*nodev1.Owed {
+		c, err := transition.Remove(transition.State{Record: proto.CloneOf(rec)}, &nodev1.RemoveRequest{Vm: vm, Uid: "uid",
+			Force: true, DropSnapshots: true, Hold: hold}, now)
+		if err != nil || len(c.PendingDeletions) < 2 {
+			t.Fatal(c, err)
+		}
+		return c.PendingDeletions
+	}
+	by := map[string]string{}
+	for _, o := range removed() {
+		by[o.GetSnapshot().GetDigest()] = record.Deleter(o)
+	}
+	all := removed(named)
+	for _, o := range all {
+		if got := record.Deleter(o); got != "-" || o.GetHold() == nil {
+			t.Errorf("%q deletes %v", got, o)
+		}
+	}
+	owed, err := transition.Release(all[0], all[0].GetHold(), false, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range transition.AfterHeld(all, all[0], owed) {
+		if got := record.Deleter(o); got != by[o.GetSnapshot().GetDigest()] || o.GetHold() != nil {
+			t.Errorf("%q deletes %v, want %v", got, o, by)
+		}
 	}
 }
 

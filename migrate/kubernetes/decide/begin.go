@@ -95,7 +95,7 @@ func (o VM) neverBoots() Action {
 
 // Orphaned reports whether what is held is forgotten when no VMSnapshot has it: no VM needs it, or may.
 func (o Snapshot) Orphaned() bool {
-	if o.Held == nil || o.TakerThere && o.Taker == nil {
+	if o.Held == nil {
 		return false
 	}
 	use, lists := o.users()
@@ -105,6 +105,10 @@ func (o Snapshot) Orphaned() bool {
 // users are why what a VM has of a held snapshot keeps it; trim: that VM lists it still, and does not need it.
 func (o Snapshot) users() (use string, trim bool) {
 	digest := o.Held.GetSnapshot().GetDigest()
+	if o.TakerThere && o.Taker == nil {
+		return "VM " + o.Held.GetHold().GetVm().GetId() + " begins from it or has, and its record is not there: put " +
+			"it back from a copy, or delete that VM", false
+	}
 	if record.Begins(o.Taker) {
 		return "a VM begins from it", false
 	}

@@ -139,6 +139,9 @@ func TestHeldSnapshot(t *testing.T) {
 	begins.RestoreFrom = &nodev1.RestoreFrom{Operation: "s1"}
 	moved := proto.CloneOf(taker)
 	moved.Owner, moved.Spent = atA, []string{digest, "sha256:later"}
+	o.TakerThere = true
+	want{do: decide.None, waits: decide.ReasonInUse}.check(t, decide.NextSnapshot(o)) // its record may be put back
+	o.TakerThere = false
 	for name, test := range map[string]struct {
 		taker *nodev1.Record
 		want  want

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
@@ -19,9 +20,11 @@ import (
 
 // endHolds forgets what is held in a record and that no VMSnapshot has. So it is with one that was deleted while the VM
 // ended, or whose finalizer was taken away. The snapshot itself stays in its registry: that no object names it does not
-// say that it is to be deleted.
+// say that it is to be deleted. The rest of a VM is no snapshot: it goes with the last one.
 func (b base) endHolds(ctx context.Context, cached *v1alpha1.VMRecord, owed []*nodev1.Owed) error {
-	owed = slices.DeleteFunc(slices.Clone(owed), func(o *nodev1.Owed) bool { return o.GetHold() == nil })
+	owed = slices.DeleteFunc(slices.Clone(owed), func(o *nodev1.Owed) bool {
+		return o.GetHold() == nil || record.IsRest(o.GetSnapshot().GetDigest())
+	})
 	if pods.IsSandboxRecord(cached.Name) {
 		return nil
 	}

@@ -112,6 +112,9 @@ func resourcesOf(o decide.VM) []string {
 	if o.Set != nil {
 		all = append(all, ofSets)
 	}
+	if o.From != nil {
+		all = append(all, ofSnapshots, ofContents)
+	}
 	return all
 }
 

@@ -16,7 +16,7 @@ import (
 // Held finds the snapshot of an operation among what is left of removed records, nil: it is not held there.
 func Held(owed []*nodev1.Owed, operation string) *nodev1.Owed {
 	i := slices.IndexFunc(owed, func(o *nodev1.Owed) bool {
-		return o.GetHold() != nil && o.GetSnapshot().GetOperation() == operation
+		return o.GetHold() != nil && operation != "" && o.GetSnapshot().GetOperation() == operation
 	})
 	if i < 0 {
 		return nil
