@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
@@ -41,8 +42,10 @@ func NextContent(o Content) Action {
 			return Action{Do: OrderAbort, Operation: o.Found.GetId()}
 		}
 		return Action{Do: None}
-	case o.Running:
+	case o.Running && o.Found != nil:
 		return wait(ReasonOperation, "")
+	case o.Running:
+		return o.tried()
 	case o.Found != nil: // it has begun: what is published is told, whatever became of its pod
 		return Action{Do: Capture, Content: c}
 	}
@@ -54,6 +57,15 @@ func NextContent(o Content) Action {
 	}
 	if !ready(o.Pod) {
 		return wait(ReasonPodNotReady, "pod "+o.Pod.Name+" is not Ready")
+	}
+	return o.tried()
+}
+
+// tried is an order that is given to the node's godwitd now and then. A refusal of it stands until it is taken.
+func (o Content) tried() Action {
+	said := meta.FindStatusCondition(o.Object.Status.Conditions, CondReady)
+	if said != nil && said.Reason == string(ReasonRefused) {
+		return wait(ReasonRefused, said.Message)
 	}
 	return wait(ReasonOperation, "")
 }

@@ -43,6 +43,12 @@ func is(kind string) func(*v1alpha1.VMSnapshotContent) {
 	}
 }
 
+func refusedBefore(o *decide.Content) {
+	o.Pod = running(promoted)
+	o.Object.Status.Conditions = []metav1.Condition{{Type: decide.CondReady, Status: metav1.ConditionFalse,
+		Reason: string(decide.ReasonRefused)}}
+}
+
 func captured(phase nodev1.Phase) *nodev1.Operation {
 	return &nodev1.Operation{Id: "s1", Kind: nodev1.Kind_KIND_CHECKPOINT, Phase: phase}
 }
@@ -90,6 +96,13 @@ func TestPromoteOnly(t *testing.T) {
 			want{do: decide.None, waits: decide.ReasonRecordsUnavailable}},
 		"it runs here": {func(o *decide.Content) { o.Running = true },
 			want{do: decide.None, waits: decide.ReasonOperation}},
+		"it was refused": {refusedBefore, want{do: decide.None, waits: decide.ReasonRefused}},
+		"it was refused, and is tried": {func(o *decide.Content) { refusedBefore(o); o.Running = true },
+			want{do: decide.None, waits: decide.ReasonRefused}},
+		"it was refused, and has begun": {func(o *decide.Content) {
+			refusedBefore(o)
+			o.Running, o.Found = true, captured(nodev1.Phase_PHASE_TRANSFERRING)
+		}, want{do: decide.None, waits: decide.ReasonOperation}},
 		"published, and not told; the pod is gone": {func(o *decide.Content) {
 			o.Pod, o.Found = nil, captured(nodev1.Phase_PHASE_SUCCEEDED)
 		}, want{do: decide.Capture}},

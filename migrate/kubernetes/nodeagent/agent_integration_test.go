@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	coordination "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -338,4 +339,35 @@ func TestNodeWritesStatusOnly(t *testing.T) {
 	if err := node.Status().Update(t.Context(), content); err != nil {
 		t.Error(err)
 	}
+}
+
+// An order that is refused for want of room is not lost: the VMSnapshot says why, and is taken once there is room.
+func TestSnapshotWithoutRoom(t *testing.T) {
+	const why = "512 snapshots of VMs of this name stay: delete VMSnapshots"
+	g := newGodwitd(t)
+	g.refuses = fmt.Errorf("open: %s: %w", why, errdefs.ErrResourceExhausted)
+	startOperator(t)
+	startAgent(t, g)
+	vmRuns(t, g, "full", true)
+	create(t, newSnapshot("full", "full"))
+	said := snapshotIs(t, "full", decide.CondReady, decide.ReasonRefused)
+	c := meta.FindStatusCondition(said.Status.Conditions, decide.CondReady)
+	if !strings.Contains(c.Message, why) || meta.IsStatusConditionTrue(said.Status.Conditions, decide.CondFailed) {
+		t.Errorf("conditions %+v", said.Status.Conditions)
+	}
+	tries := func() int {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.refusals
+	}
+	apitest.Eventually(t, "it is tried again, and says so all the time", func() (bool, error) {
+		if said, _ = read(t, "full", &v1alpha1.VMSnapshot{}); !strings.Contains(said.Status.Conditions[0].Message, why) {
+			t.Fatalf("conditions %+v", said.Status.Conditions)
+		}
+		return tries() > 1, nil
+	})
+	g.mu.Lock()
+	g.refuses = nil
+	g.mu.Unlock()
+	readySnapshot(t, "full")
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"godwit.dev/godwit/api/moves"
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
@@ -28,6 +29,8 @@ import (
 const (
 	// again is how long something is waited for that no watch may tell of.
 	again = time.Second
+	// refusedAgain is how long after a refusal that may pass an order is tried again.
+	refusedAgain = 10 * time.Second
 	// abortTimeout bounds the call that ends a capture whose claim was lost.
 	abortTimeout = 10 * time.Second
 )
@@ -72,8 +75,11 @@ func (r captures) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 			return ctrl.Result{RequeueAfter: again}, nil // there may be another order of this pod
 		}
 	}
-	if apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsConflict(err):
 		return ctrl.Result{RequeueAfter: again}, nil
+	case errors.Is(err, errRefused): // its status says why
+		return ctrl.Result{RequeueAfter: refusedAgain}, nil
 	}
 	return ctrl.Result{}, err
 }
@@ -103,11 +109,7 @@ func (a *agent) underClaim(ctx context.Context, key types.NamespacedName, mine c
 	}
 	status, err := a.daemon.Checkpoint(ctx, request(order))
 	if err != nil {
-		if hopeless(err) {
-			return a.tell(ctx, order, decide.Action{Do: decide.TellFailed, Waits: decide.ReasonCaptureFailed,
-				Message: err.Error()}, nil, 0)
-		}
-		return err
+		return a.refused(ctx, order, err)
 	}
 	settled, err := (&moves.Patience{Met: true}).Settle(ctx, status, a.daemon.Status, nil)
 	if err != nil {
@@ -157,6 +159,27 @@ func (a *agent) lost(ctx context.Context, mine claim, operation string, cause er
 		_, err = a.daemon.Abort(bound, &nodev1.AbortRequest{Operation: next.Operation, Reason: errLost.Error()})
 	}
 	return errors.Join(cause, err)
+}
+
+// errRefused is of an order that is refused for something that may pass, as want of room.
+var errRefused = errors.New("refused for now")
+
+// refused says why an order was not taken, to those who can mend it. What has no answer, or waits for another operation,
+// says nothing.
+func (a *agent) refused(ctx context.Context, order *v1alpha1.VMSnapshotContent, err error) error {
+	next := decide.Action{Do: decide.None, Waits: decide.ReasonRefused, Message: err.Error()}
+	var held *record.HeldError
+	switch {
+	case hopeless(err):
+		next.Do, next.Waits = decide.TellFailed, decide.ReasonCaptureFailed
+		return a.tell(ctx, order, next, nil, 0)
+	case errors.As(err, &held), !errdefs.IsResourceExhausted(err) && !errdefs.IsFailedPrecondition(err):
+		return err
+	}
+	if err := a.tell(ctx, order, next, nil, 0); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errRefused, err)
 }
 
 // hopeless reports whether an order is refused for what it is. What may pass is tried again.

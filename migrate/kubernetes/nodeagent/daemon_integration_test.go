@@ -41,6 +41,8 @@ type godwitd struct {
 	at       int // the call that fails
 	fault    fault
 	calls    int
+	refuses  error // each order that is new
+	refusals int
 	captures []string // ids of those that have begun
 	atOnce   map[string]int
 	most     int // captures of one VM at once
@@ -94,6 +96,13 @@ func (g *godwitd) Checkpoint(ctx context.Context, req *nodev1.CheckpointRequest)
 	return g.call(func() (*nodev1.StatusResponse, error) {
 		if s, err := g.look(ctx, req.GetOperation()); !errdefs.IsNotFound(err) {
 			return s, err
+		}
+		g.mu.Lock()
+		refuses := g.refuses
+		g.refusals++
+		g.mu.Unlock()
+		if refuses != nil {
+			return nil, refuses
 		}
 		rec, err := g.records.Get(ctx, &nodev1.GetRequest{Vm: req.GetVm()})
 		if err != nil {
