@@ -183,8 +183,8 @@ func TestHeldInADirectory(t *testing.T) {
 	}
 }
 
-// restInADirectory has the rest of a VM, of a store that was put back from a copy, stay with what is held. In the end it
-// is deleted by the same nodes as if nothing had been held.
+// restInADirectory has the rest of a VM, of a store that was put back from a copy, stay with what is held. In the end
+// it is deleted by the same nodes as if nothing had been held.
 func restInADirectory(t *testing.T, rec *nodev1.Record) {
 	t.Helper()
 	rec.Incarnation, rec.Repository = 1, rec.GetSnapshots()[0].GetRepository()

@@ -164,8 +164,8 @@ func (a *agent) lost(ctx context.Context, mine claim, operation string, cause er
 // errRefused is of an order that is refused for something that may pass, as want of room.
 var errRefused = errors.New("refused for now")
 
-// refused says why an order was not taken, to those who can mend it. What has no answer, or waits for another operation,
-// says nothing.
+// refused says why an order was not taken, to those who can mend it. What has no answer says nothing, and so does what
+// waits for another operation.
 func (a *agent) refused(ctx context.Context, order *v1alpha1.VMSnapshotContent, err error) error {
 	next := decide.Action{Do: decide.None, Waits: decide.ReasonRefused, Message: err.Error()}
 	var held *record.HeldError

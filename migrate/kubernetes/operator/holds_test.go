@@ -18,7 +18,7 @@ import (
 func TestRestIsNotForgotten(t *testing.T) {
 	rest := &nodev1.Owed{Uid: "u1", Hold: &nodev1.Hold{}, Snapshot: &nodev1.SnapshotRef{Digest: record.RestOf("u1", "")}}
 	cached := &v1alpha1.VMRecord{ObjectMeta: metav1.ObjectMeta{Name: "ns.vm"}}
-	if err := (base{}).endHolds(t.Context(), cached, []*nodev1.Owed{rest}); err != nil { // which can ask nobody
+	if err := (base{}).endHolds(t.Context(), cached, []*nodev1.Owed{rest}); err != nil {
 		t.Error(err)
 	}
 	if held := store.Held([]*nodev1.Owed{rest}, ""); held != nil {

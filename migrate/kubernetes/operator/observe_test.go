@@ -19,8 +19,8 @@ import (
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
-// torn is an API server at which somebody changes the policy of a VM, and then vouches for its node, between two
-// reads of an operator.
+// torn is an API server. Between two reads of an operator somebody changes the policy of a VM there, and then vouches
+// for its node.
 type torn struct {
 	client.Reader
 	vm     *v1alpha1.VirtualMachine
@@ -50,7 +50,8 @@ func TestPolicyBeforeTheWordForANode(t *testing.T) {
 		Finalizers: []string{decide.FinalizerVM}}}
 	vm.Spec.OnNodeLoss = v1alpha1.NodeLossRestore
 	id := &nodev1.VM{Namespace: store.Kubernetes, Id: "ns.vm"}
-	data, err := proto.Marshal(&nodev1.Record{Vm: id, Uid: "u1", Owner: &nodev1.Owner{Node: "a"}, Generation: 1, Version: 1})
+	data, err := proto.Marshal(&nodev1.Record{Vm: id, Uid: "u1", Owner: &nodev1.Owner{Node: "a"}, Generation: 1,
+		Version: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
