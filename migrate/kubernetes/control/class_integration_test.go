@@ -36,10 +36,10 @@ func TestVMOfAClass(t *testing.T) {
 	if all := w.pods("classed"); len(all) != 0 {
 		t.Errorf("%d pods", len(all))
 	}
-	keep := int32(2)
+	keep, grace := int32(2), int32(700)
 	class := &v1alpha1.VMSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: "vmclass"},
 		Spec: v1alpha1.VMSnapshotClassSpec{Repository: "reg.example/vmclass", AllowedNamespaces: &metav1.LabelSelector{},
-			Retention: v1alpha1.Retention{Keep: &keep}}}
+			Retention: v1alpha1.Retention{Keep: &keep}, MinGraceSeconds: &grace}}
 	if err := w.api.Create(t.Context(), class); err != nil {
 		t.Fatal(err)
 	}
@@ -51,6 +51,23 @@ func TestVMOfAClass(t *testing.T) {
 	}
 	if got := record.Repository(rec, ""); got != "reg.example/vmclass/"+uid {
 		t.Errorf("a cold move would put its snapshot into %s", got)
+	}
+
+	// Each pod that is made from then on has the grace that the class asks for at that moment.
+	w.hasGrace("classed", 700)
+	w.wants("classed", `"operatingMode":"Hibernated"`)
+	w.until("classed", "sleeps", func(vm *v1alpha1.VirtualMachine) bool {
+		return vm.Status.Phase == v1alpha1.VMHibernated
+	})
+	*class.Spec.MinGraceSeconds = 900
+	if err := w.api.Update(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	w.wants("classed", `"operatingMode":"Running"`)
+	w.running("classed", "a")
+	w.hasGrace("classed", 900)
+	if rec, err = w.records.Get(t.Context(), &nodev1.GetRequest{Vm: vmNamed("default.classed")}); err != nil {
+		t.Fatal(err)
 	}
 
 	order := &v1alpha1.VMSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: decide.OrderName("s-1"),
@@ -72,5 +89,19 @@ func TestVMOfAClass(t *testing.T) {
 	op.Id = "s-2"
 	if err := w.asks().Places(t.Context(), rec, op, "a"); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("no such order: %v", err)
+	}
+}
+
+// hasGrace looks at the pod of a VM that has not ended.
+func (w *world) hasGrace(name string, want int64) {
+	w.t.Helper()
+	var got []int64
+	for _, pod := range w.pods(name) {
+		if !pods.Ended(&pod) && pod.DeletionTimestamp == nil {
+			got = append(got, *pod.Spec.TerminationGracePeriodSeconds)
+		}
+	}
+	if len(got) != 1 || got[0] != want {
+		w.t.Errorf("VM %s: pods with %v s, want one with %d s", name, got, want)
 	}
 }

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -108,10 +109,40 @@ func unsupported(spec v1alpha1.VMSnapshotClassSpec) string {
 		return "sealSecretRef, and nodes seal by their own configuration"
 	case spec.SignSecretRef != nil:
 		return "signSecretRef, and nodes sign by their own configuration"
-	case spec.MinGraceSeconds != nil:
-		return "minGraceSeconds, and the template of a VM has terminationGracePeriodSeconds for it"
+	case spec.MinGraceSeconds != nil && graceOf(spec) == 0: // the schema has the same bounds
+		return fmt.Sprintf("minGraceSeconds %d, which is not %d to %d", *spec.MinGraceSeconds, leastGrace, mostGrace)
 	}
 	return ""
+}
+
+// The bounds of minGraceSeconds.
+const (
+	leastGrace = 30
+	mostGrace  = 86400
+)
+
+func graceOf(spec v1alpha1.VMSnapshotClassSpec) int64 {
+	if s := spec.MinGraceSeconds; s != nil && leastGrace <= *s && *s <= mostGrace {
+		return int64(*s)
+	}
+	return 0
+}
+
+// Grace is what pods of a VM whose snapshots go below a prefix have at least, in seconds; 0: no class says it. Where
+// classes allow its namespace, others have no say.
+func Grace(all []v1alpha1.VMSnapshotClass, prefix string, namespace *corev1.Namespace) int64 {
+	allowed, some := int64(0), int64(0)
+	for i := range all {
+		c := &all[i]
+		if prefix == "" || c.Spec.Repository != prefix {
+			continue
+		}
+		some = max(some, graceOf(c.Spec))
+		if allows(c, namespace) {
+			allowed = max(allowed, graceOf(c.Spec))
+		}
+	}
+	return cmp.Or(allowed, some)
 }
 
 // wait looks again by itself: a class concerns objects that it does not know.

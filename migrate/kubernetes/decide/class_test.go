@@ -44,7 +44,7 @@ func TestClass(t *testing.T) {
 	spec := func(f func(*v1alpha1.VMSnapshotClassSpec)) func(*decide.Class) {
 		return func(c *decide.Class) { f(&c.Object.Spec) }
 	}
-	grace := int32(60)
+	grace, none := int32(60), int32(0)
 	for name, test := range map[string]struct {
 		change func(*decide.Class)
 		waits  decide.Reason
@@ -75,8 +75,9 @@ func TestClass(t *testing.T) {
 			decide.ReasonClassUnsupported, "spec.sealSecretRef"},
 		"a key to sign": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.SignSecretRef = ref }),
 			decide.ReasonClassUnsupported, "spec.signSecretRef"},
-		"a grace": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.MinGraceSeconds = &grace }),
-			decide.ReasonClassUnsupported, "spec.minGraceSeconds"},
+		"a grace": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.MinGraceSeconds = &grace }), "", ""},
+		"no time": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.MinGraceSeconds = &none }),
+			decide.ReasonClassUnsupported, "spec.minGraceSeconds 0, which is not 30 to 86400"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			snap, vm := snapshotWorld(), world(func(o *decide.VM) { o.Record, o.Pods = nil, nil })
@@ -168,6 +169,38 @@ func TestOrderOfACheckpoint(t *testing.T) {
 		test.change(c)
 		if got := decide.Orders(c, rec, op, test.node); got != test.want {
 			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// The grace of a VM's next pod is that of the class that it names, or of those to which its snapshots go. What allows
+// its namespace counts before what does not. A class of another place has no say.
+func TestGrace(t *testing.T) {
+	ns := hasClass().Namespace
+	of := func(seconds int32, change ...func(*v1alpha1.VMSnapshotClass)) v1alpha1.VMSnapshotClass {
+		return *classOf("gold", append(change, func(c *v1alpha1.VMSnapshotClass) { c.Spec.MinGraceSeconds = &seconds })...)
+	}
+	at := func(repository string) func(*v1alpha1.VMSnapshotClass) {
+		return func(c *v1alpha1.VMSnapshotClass) { c.Spec.Repository = repository }
+	}
+	others := func(c *v1alpha1.VMSnapshotClass) { c.Spec.AllowedNamespaces.MatchLabels["team"] = "b" }
+	for name, test := range map[string]struct {
+		prefix string
+		all    []v1alpha1.VMSnapshotClass
+		want   int64
+	}{
+		"no class":                    {"reg.example/gold", nil, 0},
+		"no place was given":          {"", []v1alpha1.VMSnapshotClass{of(900, at(""))}, 0},
+		"its class":                   {"reg.example/gold", []v1alpha1.VMSnapshotClass{of(900)}, 900},
+		"a class of another place":    {"reg.example/gold", []v1alpha1.VMSnapshotClass{of(900, at("reg.example/x"))}, 0},
+		"a class without a grace":     {"reg.example/gold", []v1alpha1.VMSnapshotClass{*classOf("gold")}, 0},
+		"the longest of two":          {"reg.example/gold", []v1alpha1.VMSnapshotClass{of(900), of(1800), of(60)}, 1800},
+		"another team's has no say":   {"reg.example/gold", []v1alpha1.VMSnapshotClass{of(900), of(1800, others)}, 900},
+		"none allows it any more":     {"reg.example/gold", []v1alpha1.VMSnapshotClass{of(900, others)}, 900},
+		"what no schema would accept": {"reg.example/gold", []v1alpha1.VMSnapshotClass{of(1 << 30), of(-1)}, 0},
+	} {
+		if got := decide.Grace(test.all, test.prefix, ns); got != test.want {
+			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
 	}
 }

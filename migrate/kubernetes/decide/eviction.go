@@ -31,6 +31,7 @@ type Eviction struct {
 	Fenced   bool  // as in VM
 	OnStop   bool  // the nodes' shims hibernate at a stop
 	MinGrace int64 // seconds that a hibernate at a stop needs
+	Least    int64 // seconds that the class of its snapshots asks for
 }
 
 // AnnotationEvicted of a move that an eviction has ordered is the generation of the record that has the VM in the pod.
@@ -93,9 +94,9 @@ func ofOrder(op *v1alpha1.VMOperation) string { return "VMOperation " + op.Name 
 
 // stops is a VM that its pod's end freezes. The API server takes the budget before that.
 func (o Eviction) stops() Answer {
-	grace := o.MinGrace
+	grace, need := o.MinGrace, o.MinGrace
 	if s := o.Pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		grace = *s
+		grace, need = *s, max(need, min(o.Least, *s)) // a pod that was made before the class asked goes as it was made
 	}
 	if o.Grace != nil {
 		grace = *o.Grace
@@ -109,8 +110,8 @@ func (o Eviction) stops() Answer {
 	case o.Pod.Annotations[pods.AnnotationOnStop] != pods.OnStopHibernate:
 		return Answer{Message: "it would end the VM: its pod was made to end with what stops it. Hibernate the VM and wake " +
 			"it, or set eviction.strategy None to give it up"}
-	case grace < o.MinGrace:
-		return Answer{Message: fmt.Sprintf("its grace period is %d s, and a hibernate needs %d s", grace, o.MinGrace)}
+	case grace < need:
+		return Answer{Message: fmt.Sprintf("its grace period is %d s, and a hibernate needs %d s", grace, need)}
 	}
 	return Answer{Allow: true}
 }

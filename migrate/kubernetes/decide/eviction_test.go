@@ -95,6 +95,18 @@ func TestNextEviction(t *testing.T) {
 			strategy(v1alpha1.EvictionCold)(o)
 			o.Grace = grace(20)
 		}, says: "20 s, and a hibernate needs 30 s"},
+		"Cold, and its class asks for more": {change: func(o *decide.Eviction) {
+			strategy(v1alpha1.EvictionCold)(o)
+			o.Grace, o.Least = grace(60), 400
+		}, says: "60 s, and a hibernate needs 400 s"},
+		"Cold, for as long as its class asks": {change: func(o *decide.Eviction) {
+			strategy(v1alpha1.EvictionCold)(o)
+			o.Grace, o.Least = grace(400), 400
+		}, allow: true},
+		"Cold, of a pod from before its class asked": {change: func(o *decide.Eviction) {
+			strategy(v1alpha1.EvictionCold)(o)
+			o.Least = 900
+		}, allow: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vm := world()

@@ -45,6 +45,7 @@ type VM struct {
 
 	Images   map[string]string // as in pods.Input; as they were written down while the VM ran
 	Class    Class             // of a VM without a record
+	Grace    int64             // as in pods.Input; of a VM whose pod may be made now
 	From     *Snapshot         // that it is to begin from, of a VM that has not; nil: there is none
 	Running  map[string]string // images of the pod that the record names; empty: it does not tell all of them
 	Template string            // that the VM booted from, as it was written down while it ran; empty: not known

@@ -218,7 +218,8 @@ func (o VM) makePod() Action {
 		images = pods.TemplateImages(o.Object)
 	}
 	pod, err := pods.Make(pods.Input{VM: o.Object, Set: o.Set, Record: o.Record, Images: images, Node: o.wanted(),
-		Holders: o.Holders, CPU: o.CPU, Movable: o.Engine, OnStop: o.OnStop, Addresses: o.Addresses, Ask: o.Ask})
+		Holders: o.Holders, CPU: o.CPU, Movable: o.Engine, OnStop: o.OnStop, Grace: o.Grace,
+		Addresses: o.Addresses, Ask: o.Ask})
 	if err != nil {
 		return refuse(ReasonInvalid, err.Error())
 	}

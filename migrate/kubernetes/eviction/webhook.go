@@ -104,6 +104,9 @@ func (w Webhook) observe(ctx context.Context, req *admissionv1.AdmissionRequest)
 		o.Unread = vm.Unread
 	case there && vm.Object.UID == owner.UID:
 		o.VM, o.Set, o.Record, o.Orders, o.Fenced = vm.Object, vm.Set, vm.Record, vm.Orders, vm.Fenced
+		if o.Grace != nil { // else it is the pod's, which was made with what its class asked for
+			o.Least, o.Unread = w.View.Grace(ctx, req.Namespace, vm.Record)
+		}
 	default:
 		// Its object was deleted without its finalizer, and the VM may run.
 		o.Unread = fmt.Errorf("its VirtualMachine %s is gone: delete the pod to end the VM", owner.Name)

@@ -60,6 +60,25 @@ func (v View) Login(ctx context.Context, c *v1alpha1.VMSnapshotClass, repository
 	return nil, decide.NoSecret(c, why), nil
 }
 
+// Grace reads what pods of a VM have at least by the class of its snapshots, in seconds.
+func (v View) Grace(ctx context.Context, namespace string, rec *nodev1.Record) (int64, error) {
+	if rec.GetPrefix() == "" { // no class has given its place
+		return 0, nil
+	}
+	all, ns := &v1alpha1.VMSnapshotClassList{}, &corev1.Namespace{}
+	if err := v.List(ctx, all); err != nil {
+		return 0, fmt.Errorf("list classes of snapshots: %w", err)
+	}
+	there, err := v.Get(ctx, types.NamespacedName{Name: namespace}, ns)
+	if err != nil {
+		return 0, err
+	}
+	if !there {
+		ns = nil
+	}
+	return decide.Grace(all.Items, rec.GetPrefix(), ns), nil
+}
+
 func (v View) classOf(ctx context.Context, name string, ns *corev1.Namespace) (*v1alpha1.VMSnapshotClass, error) {
 	if name == "" {
 		all := &v1alpha1.VMSnapshotClassList{}

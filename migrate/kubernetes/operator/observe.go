@@ -133,6 +133,11 @@ func (v View) fill(ctx context.Context, o *decide.VM) (err error) {
 			return err
 		}
 	}
+	if _, err := pods.IntentOf(o.Record); err == nil { // its next pod may be made
+		if o.Grace, err = v.Grace(ctx, vm.Namespace, o.Record); err != nil {
+			return err
+		}
+	}
 	if err := v.beginsFrom(ctx, o); err != nil {
 		return err
 	}

@@ -36,7 +36,8 @@ type Input struct {
 	Holders []string // nodes that have the snapshot already
 	CPU     string   // class that a VM with a state needs; empty: any
 	Movable bool
-	OnStop  bool // the nodes' shims hibernate at a stop
+	OnStop  bool  // the nodes' shims hibernate at a stop
+	Grace   int64 // seconds that the class of the VM's snapshots asks for; 0: none does
 	// Addresses that the VM has, or had before it slept; and how a pod asks for them.
 	Addresses []string
 	Ask       []AddressAnnotation
@@ -83,7 +84,7 @@ func Make(in Input) (*corev1.Pod, error) {
 	if spec.Hostname == "" {
 		spec.Hostname = vm.Name // the guest's name stays, whatever its pod is called
 	}
-	grace := max(minGrace, deref(spec.TerminationGracePeriodSeconds))
+	grace := max(minGrace, in.Grace, deref(spec.TerminationGracePeriodSeconds))
 	spec.TerminationGracePeriodSeconds = &grace
 	spec.Tolerations = tolerations(spec.Tolerations)
 	spec.ReadinessGates = append(spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: GateRunning})

@@ -175,6 +175,12 @@ func TestFieldsOfEachPod(t *testing.T) {
 	if err != nil || *pod.Spec.TerminationGracePeriodSeconds != 900 || pod.Annotations[pods.AnnotationOnStop] != "" {
 		t.Errorf("%v: %v", pod, err)
 	}
+	for class, want := range map[int64]int64{0: 900, 30: 900, 901: 901, 86400: 86400} { // what is longer counts
+		pod, err = pods.Make(pods.Input{VM: vm, Record: record(nil, 0, nil), Grace: class})
+		if err != nil || *pod.Spec.TerminationGracePeriodSeconds != want {
+			t.Errorf("class %d: %v: %v", class, pod.Spec.TerminationGracePeriodSeconds, err)
+		}
+	}
 }
 
 // A node that is away keeps its VMs for ever: it may run them.
