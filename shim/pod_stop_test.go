@@ -30,6 +30,7 @@ type knowing struct {
 	failures []string
 	ordered  []*nodev1.HibernateRequest
 	logins   []string // repositories that were asked for
+	uses     []nodev1.Use
 	login    *nodev1.LoginResponse
 	noLogin  error
 	phase    nodev1.Phase
@@ -46,7 +47,7 @@ func (k *knowing) Resolve(context.Context, *nodev1.ResolveRequest) (*nodev1.Reso
 func (k *knowing) Login(_ context.Context, r *nodev1.LoginRequest) (*nodev1.LoginResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.logins = append(k.logins, r.GetRepository())
+	k.logins, k.uses = append(k.logins, r.GetRepository()), append(k.uses, r.GetUse())
 	return k.login, k.noLogin
 }
 

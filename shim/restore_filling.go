@@ -31,7 +31,7 @@ type filling struct {
 	idle   chan time.Time // when it had wanted nothing for a moment
 	came   sync.Once
 	meets  sync.Once
-	login  *store.Login // of the last worker; of fill alone
+	login  store.Config // with the login and the keys of the last worker; of fill alone
 
 	mu          sync.Mutex
 	done, total uint64
@@ -162,11 +162,11 @@ func (f *filling) store(ctx context.Context) (store.Config, error) {
 	at, err := f.vm.host.storeOf(soon, f.Repository)
 	switch {
 	case err == nil:
-		f.login = at.Login
+		f.login = at
 	case record.Transient(err) && ctx.Err() == nil:
 		f.vm.log.Warn("the login of the registry is not known: the one of before is taken", "snapshot", f.Digest,
 			"error", err)
-		at.Login, err = f.login, nil
+		at.Login, at.Keys, err = f.login.Login, f.login.Keys, nil
 	}
 	return at, err
 }

@@ -42,15 +42,22 @@ func TestPushWithLogin(t *testing.T) {
 	w.aborted++
 	for _, word := range []string{password, password + "-2"} {
 		k.mu.Lock()
-		k.noLogin, k.login = nil, &nodev1.LoginResponse{Username: "u", Password: word}
+		k.noLogin, k.login = nil, &nodev1.LoginResponse{Username: "u", Password: word, SealKeys: [][]byte{[]byte(word)},
+			SignKey: []byte(word)}
 		k.mu.Unlock()
 		_, err := w.capture()
 		w.must("capture", err)
 		if l := w.store.pushed.Store.Login; l == nil || l.Password != word {
 			t.Errorf("the worker was told %v", l)
 		}
+		if at := w.store.pushed.Store.Keys; at == nil || string(at.Seal[0]) != word || string(at.Sign) != word {
+			t.Errorf("the worker has not the keys: %v", at)
+		}
 		w.must("abort", w.abort())
 		w.aborted++
+	}
+	if use := k.uses[0]; use != nodev1.Use_USE_CONTENT {
+		t.Errorf("asked for %v", use)
 	}
 	for _, repository := range k.logins {
 		if repository != "r" {
@@ -73,6 +80,10 @@ func TestPushWithLogin(t *testing.T) {
 	}
 }
 
+func loginWithKey(word string) *nodev1.LoginResponse {
+	return &nodev1.LoginResponse{Username: "u", Password: word, SealKeys: [][]byte{[]byte(word)}}
+}
+
 // A fill whose login a registry takes no more goes on with the one that counts by then. While none can be had, that is
 // the one of before. Until then the VM waits, also one of a node that has a wrong login of its own.
 func TestFillWithANewLogin(t *testing.T) {
@@ -82,7 +93,7 @@ func TestFillWithANewLogin(t *testing.T) {
 	for name, kubernetes := range map[string]bool{"of a class": true, "the node's own": false} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			k := &knowing{w: w, login: &nodev1.LoginResponse{Username: "u", Password: "1"}}
+			k := &knowing{w: w, login: loginWithKey("1")}
 			w.pods, w.cfg.Kubernetes = k, kubernetes
 			w.lazily()
 			var mu sync.Mutex
@@ -94,6 +105,9 @@ func TestFillWithANewLogin(t *testing.T) {
 				word := "own"
 				if cfg.Login != nil {
 					word = cfg.Login.Password
+				}
+				if cfg.Login != nil && (cfg.Keys == nil || string(cfg.Keys.Seal[0]) != word) {
+					word += " without keys"
 				}
 				if told = append(told, word); word != takes {
 					return fmt.Errorf("401: %w", errdefs.ErrUnauthenticated)
@@ -138,7 +152,7 @@ func TestFillWithANewLogin(t *testing.T) {
 			if !vm.inState(Running) || w.journal().Postcopy == nil || !strings.Contains(w.restoring(), "401") {
 				t.Errorf("VM is %s, restore %q", vm.state, w.restoring())
 			}
-			say(&nodev1.LoginResponse{Username: "u", Password: "2"}, nil)
+			say(loginWithKey("2"), nil)
 			if !kubernetes {
 				mu.Lock()
 				takes = "own"

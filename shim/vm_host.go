@@ -93,14 +93,14 @@ type Pods interface {
 	Status(ctx context.Context, req *nodev1.StatusRequest) (*nodev1.StatusResponse, error)
 }
 
-// storeOf says how to reach a repository: with the login that the controller has for it, else with the node's own. An
-// error comes with the latter.
+// storeOf says how to reach a repository: with the login and the keys that the controller has for it, else with the
+// node's own. An error comes with the latter.
 func (h *Host) storeOf(ctx context.Context, repository string) (store.Config, error) {
 	cfg := store.ConfigOf(h.Config, repository)
 	if h.Pods == nil || !h.Config.Kubernetes || !h.asks() {
 		return cfg, nil
 	}
-	return cfg.WithLogin(ctx, h.Pods)
+	return cfg.WithLogin(ctx, h.Pods, nodev1.Use_USE_CONTENT)
 }
 
 // driver is that of the VM's VMM.

@@ -73,7 +73,8 @@ func (r *Registry) ask(ctx context.Context, repository string) (got snapshot.Rig
 	}
 	ctx, cancel := context.WithTimeout(ctx, rightsBound)
 	defer cancel()
-	cfg, err := r.of(ctx, repository) // the rights are those of the login with which the VM's snapshots are deleted
+	// The rights are those of the login with which the VM's snapshots are deleted.
+	cfg, err := r.of(ctx, repository, nodev1.Use_USE_STORE)
 	if err != nil {
 		return snapshot.Rights{Push: err}
 	}

@@ -74,7 +74,7 @@ func (r *Registry) Repository(rec *nodev1.Record) string {
 
 // Open opens the repository of a VM.
 func (r *Registry) Open(ctx context.Context, repository string) (store.Store, error) {
-	cfg, err := r.of(ctx, repository)
+	cfg, err := r.of(ctx, repository, nodev1.Use_USE_STORE)
 	if err != nil {
 		return nil, err
 	}
@@ -86,19 +86,19 @@ func (r *Registry) StoreConfig(repository string) store.Config {
 	return store.ConfigOf(r.Config, repository)
 }
 
-// of says how to reach the repository of a VM.
-func (r *Registry) of(ctx context.Context, repository string) (store.Config, error) {
+// of says how to reach the repository of a VM. What reads content gets the keys, too.
+func (r *Registry) of(ctx context.Context, repository string, use nodev1.Use) (store.Config, error) {
 	cfg := r.StoreConfig(repository)
 	if r.Logins == nil || repository == r.own() || repository == snapshot.GoldenOf(repository) {
 		return cfg, nil
 	}
-	return cfg.WithLogin(ctx, r.Logins)
+	return cfg.WithLogin(ctx, r.Logins, use)
 }
 
 // opened answers what a snapshot says of itself. A worker reads it, with this node's keys:
 // godwitd has every right on the node, and the bytes are foreign.
 func (r *Registry) opened(ctx context.Context, c *worker.Client, repository, dgst string) (*worker.Opened, error) {
-	cfg, err := r.of(ctx, repository)
+	cfg, err := r.of(ctx, repository, nodev1.Use_USE_CONTENT)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ func (r *Registry) Worker() *worker.Client {
 
 // Verify implements node.Snapshots.
 func (r *Registry) Verify(ctx context.Context, repository, dgst string) (*nodev1.VerifyResponse, error) {
-	cfg, err := r.of(ctx, repository)
+	cfg, err := r.of(ctx, repository, nodev1.Use_USE_CONTENT)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (r *Registry) Diff(ctx context.Context, req *nodev1.DiffRequest) (*nodev1.D
 }
 
 func (r *Registry) place(ctx context.Context, repository, dgst string) (worker.Place, error) {
-	cfg, err := r.of(ctx, repository)
+	cfg, err := r.of(ctx, repository, nodev1.Use_USE_CONTENT)
 	return worker.Place{Store: cfg, Keys: worker.KeysOf(r.Config), Digest: digest.Digest(dgst)}, err
 }
 

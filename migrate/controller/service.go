@@ -195,8 +195,7 @@ func (s *Service) Ensure(ctx context.Context, req *nodev1.EnsureRequest) (*nodev
 	c := call{vm: req.GetVm(), do: func(st transition.State) (transition.Change, error) {
 		return transition.Ensure(st, req, uid)
 	}}
-	if req.GetUid() != "" || req.GetNode() != "" || req.GetPrefix() != "" || req.GetKeep() != 0 ||
-		req.GetRestoreFrom() != nil {
+	if req.GetUid() != "" || req.GetNode() != "" || transition.OfClass(req) || req.GetRestoreFrom() != nil {
 		c.nodes = controllerOnly
 		if req.GetNode() != "" {
 			c.nodes = only(req.GetNode())

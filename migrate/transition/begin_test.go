@@ -217,11 +217,14 @@ func restInADirectory(t *testing.T, rec *nodev1.Record) {
 	}
 }
 
-// A node says neither from what a VM begins, nor which snapshots stay: those fields are the controller's.
+// A node says neither from what a VM begins, nor which snapshots stay, nor whether they are sealed or signed: those
+// fields are the controller's.
 func TestEnsureOfABeginning(t *testing.T) {
 	from := &nodev1.RestoreFrom{Vm: vm, Operation: named, Id: "i"}
 	for what, req := range map[string]*nodev1.EnsureRequest{
 		"for a node": {Vm: nextVM(1), Uid: "u", Node: "n1", RestoreFrom: from},
+		"sealed":     {Vm: nextVM(1), Uid: "u", Node: "n1", Sealed: true},
+		"signed":     {Vm: nextVM(1), Uid: "u", Node: "n1", Signed: true},
 		"nothing":    {Vm: nextVM(1), Uid: "u", RestoreFrom: &nodev1.RestoreFrom{}},
 		"has begun": {Vm: nextVM(1), Uid: "u", RestoreFrom: &nodev1.RestoreFrom{Vm: vm, Operation: named, Id: "i",
 			Begun: true}},

@@ -29,7 +29,7 @@ func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
 	case req.GetNode() == "" && s.Record != nil && !sameUID(s.Record, req.GetUid()):
 		return Change{}, held(s.Record, fmt.Sprintf("ensure VM %s of uid %s, where the record is of uid %s",
 			name(req.GetVm()), req.GetUid(), s.Record.GetUid()))
-	case req.GetNode() != "" && (req.GetPrefix() != "" || req.GetKeep() != 0):
+	case req.GetNode() != "" && OfClass(req):
 		return Change{}, fmt.Errorf("ensure the record of VM %s for node %s: prefix and keep are not the node's to say: %w",
 			name(req.GetVm()), req.GetNode(), errdefs.ErrPermissionDenied)
 	case req.GetNode() != "" && req.GetRestoreFrom() != nil:
@@ -50,12 +50,18 @@ func Ensure(s State, req *nodev1.EnsureRequest, uid string) (Change, error) {
 		return Change{}, err
 	}
 	rec := Lift(&nodev1.Record{Vm: proto.CloneOf(req.GetVm()), Uid: cmp.Or(req.GetUid(), uid),
-		Prefix: req.GetPrefix(), Keep: req.GetKeep(), RestoreFrom: proto.CloneOf(req.GetRestoreFrom())},
+		Prefix: req.GetPrefix(), Keep: req.GetKeep(), Sealed: req.GetSealed(), Signed: req.GetSigned(),
+		RestoreFrom: proto.CloneOf(req.GetRestoreFrom())},
 		s.Store.GetIncarnation())
 	if req.GetNode() != "" {
 		own(rec, &nodev1.Owner{Node: req.GetNode()}, "")
 	}
 	return Change{Record: rec}, nil
+}
+
+// OfClass reports whether a request says what only the controller says, by the class of the VM's snapshots.
+func OfClass(req *nodev1.EnsureRequest) bool {
+	return req.GetPrefix() != "" || req.GetKeep() != 0 || req.GetSealed() || req.GetSigned()
 }
 
 // Own claims a VM for a fresh boot on a node: one without owner, or one that the node

@@ -107,7 +107,7 @@ func (l *Locks) Unlock(list []Locked) (*Key, error) {
 		return newKey([keySize]byte(secret)), nil
 	}
 	return nil, fmt.Errorf("snapshot is sealed for %s; this node has no key for any of them (keys seal.key_files and "+
-		"seal.identity_file): %w",
+		"seal.identity_file; on Kubernetes the Secret of its VMSnapshotClass): %w",
 		strings.Join(ids, ", "), errdefs.ErrFailedPrecondition)
 }
 

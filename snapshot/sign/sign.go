@@ -69,14 +69,9 @@ func (t *Trust) loadSigner(path string) error {
 	if err != nil {
 		return err
 	}
-	key, err := x509.ParsePKCS8PrivateKey(block)
+	signer, err := parseSigner(block)
 	if err != nil {
-		return fmt.Errorf("sign.key_file: %s: %w: %w", path, err, errdefs.ErrInvalidArgument)
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok || !known(signer.Public()) {
-		return fmt.Errorf("sign.key_file: %s: a key of type %T; use ECDSA or Ed25519: %w", path, key,
-			errdefs.ErrInvalidArgument)
+		return fmt.Errorf("sign.key_file: %s: %w", path, err)
 	}
 	t.signer, t.keys = signer, append(t.keys, signer.Public())
 	return nil
@@ -87,13 +82,32 @@ func publicKey(path string) (crypto.PublicKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := x509.ParsePKIXPublicKey(block)
+	key, err := parsePublic(block)
 	if err != nil {
-		return nil, fmt.Errorf("sign.trusted: %s: %w: %w", path, err, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("sign.trusted: %s: %w", path, err)
+	}
+	return key, nil
+}
+
+func parseSigner(der []byte) (crypto.Signer, error) {
+	key, err := x509.ParsePKCS8PrivateKey(der)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok || !known(signer.Public()) {
+		return nil, fmt.Errorf("a key of type %T; use ECDSA or Ed25519: %w", key, errdefs.ErrInvalidArgument)
+	}
+	return signer, nil
+}
+
+func parsePublic(der []byte) (crypto.PublicKey, error) {
+	key, err := x509.ParsePKIXPublicKey(der)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	if !known(key) {
-		return nil, fmt.Errorf("sign.trusted: %s: a key of type %T; use ECDSA or Ed25519: %w", path, key,
-			errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("a key of type %T; use ECDSA or Ed25519: %w", key, errdefs.ErrInvalidArgument)
 	}
 	return key, nil
 }

@@ -32,6 +32,22 @@ func (Login) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }
 // LogValue implements slog.LogValuer.
 func (Login) LogValue() slog.Value { return slog.StringValue(hidden) }
 
+// Keys are those that a controller has for what is made and read in a repository, in place of the node's own. Like a
+// Login they are in memory alone, and in the pipe of a worker's job.
+type Keys struct {
+	Seal    [][]byte `json:"seal,omitempty"`    // the first seals, each opens
+	Sign    []byte   `json:"sign,omitempty"`    // PKCS #8
+	Trusted [][]byte `json:"trusted,omitempty"` // PKIX
+}
+
+const hiddenKeys = "(keys)"
+
+// Format implements fmt.Formatter.
+func (Keys) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hiddenKeys) }
+
+// LogValue implements slog.LogValuer.
+func (Keys) LogValue() slog.Value { return slog.StringValue(hiddenKeys) }
+
 func (l *Login) authenticator() authn.Authenticator {
 	return authn.FromConfig(authn.AuthConfig{Username: l.Username, Password: l.Password,
 		IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken})
@@ -51,15 +67,16 @@ const (
 	longestLoginPause = 5 * time.Second
 )
 
-// WithLogin adds the login that a controller has for the repository; where it has none, the node's own counts. It is
-// asked each time, so a secret that was changed counts at once. An error is never "none": what may pass is asked again.
-func (c Config) WithLogin(ctx context.Context, from Logins) (Config, error) {
+// WithLogin adds the login that a controller has for the repository; where it has none, the node's own counts. Where
+// content is made or read, it adds the controller's keys too. It is asked each time, so a secret that was changed
+// counts at once. An error is never "none": what may pass is asked again.
+func (c Config) WithLogin(ctx context.Context, from Logins, use nodev1.Use) (Config, error) {
 	if strings.HasPrefix(c.Repository, LayoutPrefix) {
 		return c, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, loginBound)
 	defer cancel()
-	got, err := askLogin(ctx, from, c.Repository)
+	got, err := askLogin(ctx, from, &nodev1.LoginRequest{Repository: c.Repository, Use: use})
 	if errdefs.IsNotImplemented(err) {
 		return c, nil
 	}
@@ -71,14 +88,18 @@ func (c Config) WithLogin(ctx context.Context, from Logins) (Config, error) {
 	if login != (Login{}) {
 		c.Login = &login
 	}
+	keys := Keys{Seal: got.GetSealKeys(), Sign: got.GetSignKey(), Trusted: got.GetSignTrusted()}
+	if len(keys.Seal) > 0 || len(keys.Sign) > 0 || len(keys.Trusted) > 0 {
+		c.Keys = &keys
+	}
 	return c, nil
 }
 
 // askLogin asks until there is an answer, an error that does not pass, or the end of ctx.
-func askLogin(ctx context.Context, from Logins, repository string) (*nodev1.LoginResponse, error) {
+func askLogin(ctx context.Context, from Logins, req *nodev1.LoginRequest) (*nodev1.LoginResponse, error) {
 	for pause := (backoff.Backoff{Min: loginPause, Max: longestLoginPause}); ; {
 		once, cancel := context.WithTimeout(ctx, loginTry)
-		got, err := from.Login(once, &nodev1.LoginRequest{Repository: repository})
+		got, err := from.Login(once, req)
 		cancel()
 		if !errdefs.IsUnavailable(err) && !errdefs.IsDeadlineExceeded(err) {
 			return got, err

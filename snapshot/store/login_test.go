@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,10 +26,11 @@ type answers struct {
 	login *nodev1.LoginResponse
 	err   error
 	asked []string
+	uses  []nodev1.Use
 }
 
 func (a *answers) Login(_ context.Context, r *nodev1.LoginRequest) (*nodev1.LoginResponse, error) {
-	a.asked = append(a.asked, r.GetRepository())
+	a.asked, a.uses = append(a.asked, r.GetRepository()), append(a.uses, r.GetUse())
 	return a.login, a.err
 }
 
@@ -54,7 +56,7 @@ func TestWithLogin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r.Expire()
-			cfg, err := own.WithLogin(t.Context(), &test.from)
+			cfg, err := own.WithLogin(t.Context(), &test.from, nodev1.Use_USE_CONTENT)
 			if !test.ok(err) || len(test.from.asked) != 1 || test.from.asked[0] != own.Repository {
 				t.Fatalf("%v, asked %v", err, test.from.asked)
 			}
@@ -69,8 +71,40 @@ func TestWithLogin(t *testing.T) {
 	}
 	none := &answers{}
 	layout := store.Config{Repository: store.LayoutPrefix + t.TempDir()}
-	if cfg, err := layout.WithLogin(t.Context(), none); err != nil || cfg.Login != nil || len(none.asked) != 0 {
+	cfg, err := layout.WithLogin(t.Context(), none, nodev1.Use_USE_CONTENT)
+	if err != nil || cfg.Login != nil || len(none.asked) != 0 {
 		t.Errorf("of a directory a login was asked: %v, %v", none.asked, err)
+	}
+}
+
+// The keys of a controller come with or without a login, for what it was asked for. No text has them.
+func TestWithKeys(t *testing.T) {
+	const word = "the-bytes-of-a-key"
+	from := &answers{login: &nodev1.LoginResponse{SealKeys: [][]byte{[]byte(word)}, SignKey: []byte(word),
+		SignTrusted: [][]byte{[]byte(word)}}}
+	own := store.Config{Repository: "r/u"}
+	cfg, err := own.WithLogin(t.Context(), from, nodev1.Use_USE_CONTENT)
+	if err != nil || cfg.Login != nil || cfg.Keys == nil || string(cfg.Keys.Seal[0]) != word ||
+		string(cfg.Keys.Sign) != word || string(cfg.Keys.Trusted[0]) != word {
+		t.Fatalf("%v, %v", cfg, err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "keys", *cfg.Keys)
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "keys", *cfg.Keys)
+	k := *cfg.Keys
+	for _, text := range []string{log.String(), fmt.Sprint(k), fmt.Sprintf("%+v %#v %s %q %x", k, k, k, &k, &k)} {
+		if strings.Contains(text, word) || strings.Contains(text, fmt.Sprint([]byte(word))[1:20]) ||
+			strings.Contains(text, fmt.Sprintf("%x", word)) || !strings.Contains(text, "(keys)") {
+			t.Errorf("keys as text: %s", text)
+		}
+	}
+	from.login = &nodev1.LoginResponse{Username: "u", Password: "p"}
+	cfg, err = own.WithLogin(t.Context(), from, nodev1.Use_USE_STORE)
+	if err != nil || cfg.Keys != nil || cfg.Login == nil {
+		t.Errorf("%v, %v", cfg, err)
+	}
+	if want := []nodev1.Use{nodev1.Use_USE_CONTENT, nodev1.Use_USE_STORE}; !slices.Equal(from.uses, want) {
+		t.Errorf("asked for %v", from.uses)
 	}
 }
 
@@ -118,7 +152,7 @@ func TestWithLoginAsksAgain(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), test.bound)
 				defer cancel()
 				test.from.begun, test.from.login = time.Now(), right
-				cfg, err := store.Config{Repository: "r/u"}.WithLogin(ctx, &test.from)
+				cfg, err := store.Config{Repository: "r/u"}.WithLogin(ctx, &test.from, nodev1.Use_USE_CONTENT)
 				took := time.Since(test.from.begun)
 				if !test.ok(err) || took < test.took[0] || took > test.took[1] || (err == nil) != (cfg.Login != nil) {
 					t.Errorf("%v after %v", err, took)

@@ -112,6 +112,7 @@ type Config struct {
 	DockerConfig string `json:"dockerConfig,omitempty"` // directory of config.json; empty: the default places
 	HostsDir     string `json:"hostsDir,omitempty"`     // of containerd's hosts.toml, a directory a registry
 	Login        *Login `json:"login,omitempty"`        // for the registry itself, and no mirror; nil: as docker has it
+	Keys         *Keys  `json:"keys,omitempty"`         // for what is made and read there; nil: the node's own alone
 	// bytes a second that all transfers together move at most; 0: no limit
 	Bandwidth int64 `json:"bandwidth,omitempty"`
 	// Root is a directory of layouts, and Notes where this node keeps which one it has used; empty: not known

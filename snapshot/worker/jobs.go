@@ -71,7 +71,7 @@ func (p Place) access() (a access, err error) {
 		return a, err
 	}
 	store.Note(a.store)
-	a.keys, err = p.Keys.Load()
+	a.keys, err = p.Keys.Load(p.Store.Keys)
 	return a, err
 }
 

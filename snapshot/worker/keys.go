@@ -5,9 +5,11 @@ import (
 	"godwit.dev/godwit/snapshot"
 	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/sign"
+	"godwit.dev/godwit/snapshot/store"
 )
 
-// Keys name the files of a node's keys. No key is in a job.
+// Keys name the files of a node's keys. None of these is in a job: one has only the keys that a controller has handed
+// over for its store, which are in no file.
 type Keys struct {
 	Seal seal.Config `json:"seal,omitzero"`
 	Sign sign.Config `json:"sign,omitzero"`
@@ -24,11 +26,22 @@ func KeysOf(cfg *config.Config) Keys {
 	}
 }
 
-// Load reads the files. An error names the key of the configuration and the remedy.
-func (k Keys) Load() (keys snapshot.Keys, err error) {
+// Load reads the files. An error names the key of the configuration and the remedy. What a controller has handed over
+// seals and signs instead; what the node's own keys open and vouch for is taken still.
+func (k Keys) Load(handed *store.Keys) (keys snapshot.Keys, err error) {
 	if keys.Locks, err = seal.Load(k.Seal); err != nil {
 		return keys, err
 	}
-	keys.Trust, err = sign.Load(k.Sign)
+	if keys.Trust, err = sign.Load(k.Sign); err != nil || handed == nil {
+		return keys, err
+	}
+	if len(handed.Seal) > 0 {
+		if keys.Locks, err = keys.Locks.Under(handed.Seal); err != nil {
+			return keys, err
+		}
+	}
+	if len(handed.Sign)+len(handed.Trusted) > 0 {
+		keys.Trust, err = keys.Trust.Under(handed.Sign, handed.Trusted)
+	}
 	return keys, err
 }

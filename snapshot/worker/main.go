@@ -138,7 +138,7 @@ func (j *PushJob) run(ctx context.Context, kept *cache.Dir, notify func(Progress
 	if err != nil {
 		return line{}, err
 	}
-	keys, err := j.Keys.Load()
+	keys, err := j.Keys.Load(j.Store.Keys)
 	if err != nil {
 		return line{}, err
 	}

@@ -826,7 +826,10 @@ type Record struct {
 	Keep   uint32 `protobuf:"varint,65,opt,name=keep,proto3" json:"keep,omitempty"`
 	// Of a VM that begins from a snapshot of another one, whose record is gone: the controller's own word, made with the
 	// record. Until it has begun, the VM has no owner, and no node boots it. Absent: it begins from a boot.
-	RestoreFrom   *RestoreFrom `protobuf:"bytes,66,opt,name=restore_from,json=restoreFrom,proto3" json:"restore_from,omitempty"`
+	RestoreFrom *RestoreFrom `protobuf:"bytes,66,opt,name=restore_from,json=restoreFrom,proto3" json:"restore_from,omitempty"`
+	// Its snapshots below prefix are sealed, signed, with keys of the class. Without these keys none is made there.
+	Sealed        bool `protobuf:"varint,67,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	Signed        bool `protobuf:"varint,68,opt,name=signed,proto3" json:"signed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1076,6 +1079,20 @@ func (x *Record) GetRestoreFrom() *RestoreFrom {
 		return x.RestoreFrom
 	}
 	return nil
+}
+
+func (x *Record) GetSealed() bool {
+	if x != nil {
+		return x.Sealed
+	}
+	return false
+}
+
+func (x *Record) GetSigned() bool {
+	if x != nil {
+		return x.Signed
+	}
+	return false
 }
 
 // RestoreFrom says from which snapshot a VM begins.
@@ -2154,6 +2171,8 @@ type EnsureRequest struct {
 	Prefix        string       `protobuf:"bytes,4,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	Keep          uint32       `protobuf:"varint,5,opt,name=keep,proto3" json:"keep,omitempty"`
 	RestoreFrom   *RestoreFrom `protobuf:"bytes,6,opt,name=restore_from,json=restoreFrom,proto3" json:"restore_from,omitempty"`
+	Sealed        bool         `protobuf:"varint,7,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	Signed        bool         `protobuf:"varint,8,opt,name=signed,proto3" json:"signed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2228,6 +2247,20 @@ func (x *EnsureRequest) GetRestoreFrom() *RestoreFrom {
 		return x.RestoreFrom
 	}
 	return nil
+}
+
+func (x *EnsureRequest) GetSealed() bool {
+	if x != nil {
+		return x.Sealed
+	}
+	return false
+}
+
+func (x *EnsureRequest) GetSigned() bool {
+	if x != nil {
+		return x.Signed
+	}
+	return false
 }
 
 type OwnRequest struct {
@@ -9495,7 +9528,7 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04wish\x18L \x01(\tR\x04wish\x12\x14\n" +
 	"\x05place\x18M \x01(\tR\x05place\x12!\n" +
 	"\fsource_place\x18N \x01(\tR\vsourcePlace\x12\x16\n" +
-	"\x06prefix\x18O \x01(\tR\x06prefix\"\xe8\a\n" +
+	"\x06prefix\x18O \x01(\tR\x06prefix\"\x98\b\n" +
 	"\x06Record\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12+\n" +
@@ -9532,7 +9565,9 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x05place\x18? \x01(\tR\x05place\x12\x16\n" +
 	"\x06prefix\x18@ \x01(\tR\x06prefix\x12\x12\n" +
 	"\x04keep\x18A \x01(\rR\x04keep\x12>\n" +
-	"\frestore_from\x18B \x01(\v2\x1b.godwit.node.v1.RestoreFromR\vrestoreFrom\"u\n" +
+	"\frestore_from\x18B \x01(\v2\x1b.godwit.node.v1.RestoreFromR\vrestoreFrom\x12\x16\n" +
+	"\x06sealed\x18C \x01(\bR\x06sealed\x12\x16\n" +
+	"\x06signed\x18D \x01(\bR\x06signed\"u\n" +
 	"\vRestoreFrom\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x1c\n" +
 	"\toperation\x18\x02 \x01(\tR\toperation\x12\x14\n" +
@@ -9632,14 +9667,16 @@ const file_node_v1_node_proto_rawDesc = "" +
 	"\x04next\x18\x02 \x01(\tR\x04next\x12\x17\n" +
 	"\x04owes\x18\x03 \x01(\bH\x00R\x04owes\x88\x01\x01\x12\x16\n" +
 	"\x06unread\x18\x04 \x03(\tR\x06unreadB\a\n" +
-	"\x05_owes\"\xc5\x01\n" +
+	"\x05_owes\"\xf5\x01\n" +
 	"\rEnsureRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x16\n" +
 	"\x06prefix\x18\x04 \x01(\tR\x06prefix\x12\x12\n" +
 	"\x04keep\x18\x05 \x01(\rR\x04keep\x12>\n" +
-	"\frestore_from\x18\x06 \x01(\v2\x1b.godwit.node.v1.RestoreFromR\vrestoreFrom\"v\n" +
+	"\frestore_from\x18\x06 \x01(\v2\x1b.godwit.node.v1.RestoreFromR\vrestoreFrom\x12\x16\n" +
+	"\x06sealed\x18\a \x01(\bR\x06sealed\x12\x16\n" +
+	"\x06signed\x18\b \x01(\bR\x06signed\"v\n" +
 	"\n" +
 	"OwnRequest\x12\"\n" +
 	"\x02vm\x18\x01 \x01(\v2\x12.godwit.node.v1.VMR\x02vm\x12\x12\n" +

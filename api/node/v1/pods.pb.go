@@ -21,6 +21,56 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Use says what a node does in a repository.
+type Use int32
+
+const (
+	Use_USE_UNSPECIFIED Use = 0 // a node that knows no keys of classes: it is refused where there are some
+	Use_USE_CONTENT     Use = 1 // it makes or reads snapshots
+	Use_USE_STORE       Use = 2 // it looks what is there, or deletes it: no key is needed
+)
+
+// Enum value maps for Use.
+var (
+	Use_name = map[int32]string{
+		0: "USE_UNSPECIFIED",
+		1: "USE_CONTENT",
+		2: "USE_STORE",
+	}
+	Use_value = map[string]int32{
+		"USE_UNSPECIFIED": 0,
+		"USE_CONTENT":     1,
+		"USE_STORE":       2,
+	}
+)
+
+func (x Use) Enum() *Use {
+	p := new(Use)
+	*p = x
+	return p
+}
+
+func (x Use) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Use) Descriptor() protoreflect.EnumDescriptor {
+	return file_node_v1_pods_proto_enumTypes[0].Descriptor()
+}
+
+func (Use) Type() protoreflect.EnumType {
+	return &file_node_v1_pods_proto_enumTypes[0]
+}
+
+func (x Use) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Use.Descriptor instead.
+func (Use) EnumDescriptor() ([]byte, []int) {
+	return file_node_v1_pods_proto_rawDescGZIP(), []int{0}
+}
+
 // Pod is one of the caller's node.
 type Pod struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -343,6 +393,7 @@ func (x *StoppingResponse) GetFromSignal() bool {
 type LoginRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Repository    string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"` // PREFIX/UID
+	Use           Use                    `protobuf:"varint,2,opt,name=use,proto3,enum=godwit.node.v1.Use" json:"use,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -384,14 +435,24 @@ func (x *LoginRequest) GetRepository() string {
 	return ""
 }
 
-// LoginResponse is as in a docker configuration. All of it is empty: the node's own login counts. It is kept in memory
-// alone.
+func (x *LoginRequest) GetUse() Use {
+	if x != nil {
+		return x.Use
+	}
+	return Use_USE_UNSPECIFIED
+}
+
+// LoginResponse is as in a docker configuration. All four are empty: the node's own login counts. Without keys the
+// node's own count. All of it is kept in memory alone.
 type LoginResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Username      string                 `protobuf:"bytes,1,opt,name=username,proto3" json:"username,omitempty"`
 	Password      string                 `protobuf:"bytes,2,opt,name=password,proto3" json:"password,omitempty"`
 	IdentityToken string                 `protobuf:"bytes,3,opt,name=identity_token,json=identityToken,proto3" json:"identity_token,omitempty"`
 	RegistryToken string                 `protobuf:"bytes,4,opt,name=registry_token,json=registryToken,proto3" json:"registry_token,omitempty"`
+	SealKeys      [][]byte               `protobuf:"bytes,5,rep,name=seal_keys,json=sealKeys,proto3" json:"seal_keys,omitempty"`          // of 32 bytes: the first seals, each opens
+	SignKey       []byte                 `protobuf:"bytes,6,opt,name=sign_key,json=signKey,proto3" json:"sign_key,omitempty"`             // PKCS #8: it signs, and is trusted
+	SignTrusted   [][]byte               `protobuf:"bytes,7,rep,name=sign_trusted,json=signTrusted,proto3" json:"sign_trusted,omitempty"` // public keys (PKIX) that are trusted in addition
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -454,6 +515,27 @@ func (x *LoginResponse) GetRegistryToken() string {
 	return ""
 }
 
+func (x *LoginResponse) GetSealKeys() [][]byte {
+	if x != nil {
+		return x.SealKeys
+	}
+	return nil
+}
+
+func (x *LoginResponse) GetSignKey() []byte {
+	if x != nil {
+		return x.SignKey
+	}
+	return nil
+}
+
+func (x *LoginResponse) GetSignTrusted() [][]byte {
+	if x != nil {
+		return x.SignTrusted
+	}
+	return nil
+}
+
 var File_node_v1_pods_proto protoreflect.FileDescriptor
 
 const file_node_v1_pods_proto_rawDesc = "" +
@@ -481,16 +563,24 @@ const file_node_v1_pods_proto_rawDesc = "" +
 	"\x04wait\x18\x04 \x01(\bR\x04wait\x12\x14\n" +
 	"\x05stays\x18\x05 \x01(\bR\x05stays\x12\x1f\n" +
 	"\vfrom_signal\x18\x06 \x01(\bR\n" +
-	"fromSignal\".\n" +
+	"fromSignal\"U\n" +
 	"\fLoginRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
-	"repository\"\x95\x01\n" +
+	"repository\x12%\n" +
+	"\x03use\x18\x02 \x01(\x0e2\x13.godwit.node.v1.UseR\x03use\"\xf0\x01\n" +
 	"\rLoginResponse\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12\x1a\n" +
 	"\bpassword\x18\x02 \x01(\tR\bpassword\x12%\n" +
 	"\x0eidentity_token\x18\x03 \x01(\tR\ridentityToken\x12%\n" +
-	"\x0eregistry_token\x18\x04 \x01(\tR\rregistryToken2\xe7\x01\n" +
+	"\x0eregistry_token\x18\x04 \x01(\tR\rregistryToken\x12\x1b\n" +
+	"\tseal_keys\x18\x05 \x03(\fR\bsealKeys\x12\x19\n" +
+	"\bsign_key\x18\x06 \x01(\fR\asignKey\x12!\n" +
+	"\fsign_trusted\x18\a \x03(\fR\vsignTrusted*:\n" +
+	"\x03Use\x12\x13\n" +
+	"\x0fUSE_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vUSE_CONTENT\x10\x01\x12\r\n" +
+	"\tUSE_STORE\x10\x022\xe7\x01\n" +
 	"\x04Pods\x12J\n" +
 	"\aResolve\x12\x1e.godwit.node.v1.ResolveRequest\x1a\x1f.godwit.node.v1.ResolveResponse\x12M\n" +
 	"\bStopping\x12\x1f.godwit.node.v1.StoppingRequest\x1a .godwit.node.v1.StoppingResponse\x12D\n" +
@@ -508,33 +598,36 @@ func file_node_v1_pods_proto_rawDescGZIP() []byte {
 	return file_node_v1_pods_proto_rawDescData
 }
 
+var file_node_v1_pods_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_node_v1_pods_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_node_v1_pods_proto_goTypes = []any{
-	(*Pod)(nil),              // 0: godwit.node.v1.Pod
-	(*ResolveRequest)(nil),   // 1: godwit.node.v1.ResolveRequest
-	(*ResolveResponse)(nil),  // 2: godwit.node.v1.ResolveResponse
-	(*StoppingRequest)(nil),  // 3: godwit.node.v1.StoppingRequest
-	(*StoppingResponse)(nil), // 4: godwit.node.v1.StoppingResponse
-	(*LoginRequest)(nil),     // 5: godwit.node.v1.LoginRequest
-	(*LoginResponse)(nil),    // 6: godwit.node.v1.LoginResponse
-	(*VM)(nil),               // 7: godwit.node.v1.VM
+	(Use)(0),                 // 0: godwit.node.v1.Use
+	(*Pod)(nil),              // 1: godwit.node.v1.Pod
+	(*ResolveRequest)(nil),   // 2: godwit.node.v1.ResolveRequest
+	(*ResolveResponse)(nil),  // 3: godwit.node.v1.ResolveResponse
+	(*StoppingRequest)(nil),  // 4: godwit.node.v1.StoppingRequest
+	(*StoppingResponse)(nil), // 5: godwit.node.v1.StoppingResponse
+	(*LoginRequest)(nil),     // 6: godwit.node.v1.LoginRequest
+	(*LoginResponse)(nil),    // 7: godwit.node.v1.LoginResponse
+	(*VM)(nil),               // 8: godwit.node.v1.VM
 }
 var file_node_v1_pods_proto_depIdxs = []int32{
-	0, // 0: godwit.node.v1.ResolveRequest.pod:type_name -> godwit.node.v1.Pod
-	7, // 1: godwit.node.v1.ResolveRequest.vm:type_name -> godwit.node.v1.VM
-	0, // 2: godwit.node.v1.StoppingRequest.pod:type_name -> godwit.node.v1.Pod
-	7, // 3: godwit.node.v1.StoppingRequest.vm:type_name -> godwit.node.v1.VM
-	1, // 4: godwit.node.v1.Pods.Resolve:input_type -> godwit.node.v1.ResolveRequest
-	3, // 5: godwit.node.v1.Pods.Stopping:input_type -> godwit.node.v1.StoppingRequest
-	5, // 6: godwit.node.v1.Pods.Login:input_type -> godwit.node.v1.LoginRequest
-	2, // 7: godwit.node.v1.Pods.Resolve:output_type -> godwit.node.v1.ResolveResponse
-	4, // 8: godwit.node.v1.Pods.Stopping:output_type -> godwit.node.v1.StoppingResponse
-	6, // 9: godwit.node.v1.Pods.Login:output_type -> godwit.node.v1.LoginResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	1, // 0: godwit.node.v1.ResolveRequest.pod:type_name -> godwit.node.v1.Pod
+	8, // 1: godwit.node.v1.ResolveRequest.vm:type_name -> godwit.node.v1.VM
+	1, // 2: godwit.node.v1.StoppingRequest.pod:type_name -> godwit.node.v1.Pod
+	8, // 3: godwit.node.v1.StoppingRequest.vm:type_name -> godwit.node.v1.VM
+	0, // 4: godwit.node.v1.LoginRequest.use:type_name -> godwit.node.v1.Use
+	2, // 5: godwit.node.v1.Pods.Resolve:input_type -> godwit.node.v1.ResolveRequest
+	4, // 6: godwit.node.v1.Pods.Stopping:input_type -> godwit.node.v1.StoppingRequest
+	6, // 7: godwit.node.v1.Pods.Login:input_type -> godwit.node.v1.LoginRequest
+	3, // 8: godwit.node.v1.Pods.Resolve:output_type -> godwit.node.v1.ResolveResponse
+	5, // 9: godwit.node.v1.Pods.Stopping:output_type -> godwit.node.v1.StoppingResponse
+	7, // 10: godwit.node.v1.Pods.Login:output_type -> godwit.node.v1.LoginResponse
+	8, // [8:11] is the sub-list for method output_type
+	5, // [5:8] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_node_v1_pods_proto_init() }
@@ -548,13 +641,14 @@ func file_node_v1_pods_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_v1_pods_proto_rawDesc), len(file_node_v1_pods_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_node_v1_pods_proto_goTypes,
 		DependencyIndexes: file_node_v1_pods_proto_depIdxs,
+		EnumInfos:         file_node_v1_pods_proto_enumTypes,
 		MessageInfos:      file_node_v1_pods_proto_msgTypes,
 	}.Build()
 	File_node_v1_pods_proto = out.File

@@ -95,7 +95,7 @@ func (a asking) pushes(repository, text string) error {
 		func(st store.Store) error { return st.Put(ctx, store.Blob(o), store.Bytes(data, o)) },
 		func(st store.Store) error { _, err := store.ReadBlob(ctx, st, o, int64(len(data))); return err },
 	} {
-		with, err := cfg.WithLogin(ctx, a)
+		with, err := cfg.WithLogin(ctx, a, nodev1.Use_USE_CONTENT)
 		if err != nil {
 			return err
 		}

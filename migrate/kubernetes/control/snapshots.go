@@ -29,7 +29,7 @@ func (s snapshots) Accepts(ctx context.Context, repository string) error {
 	cfg := store.ConfigOf(s.config, repository)
 	if s.pods != nil {
 		var err error
-		if cfg, err = cfg.WithLogin(ctx, ownLogins{s.pods}); err != nil {
+		if cfg, err = cfg.WithLogin(ctx, ownLogins{s.pods}, nodev1.Use_USE_STORE); err != nil {
 			return err
 		}
 	}
