@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -42,22 +43,39 @@ func (p *Pods) joinLogins(mgr manager.Manager) error {
 	return nil
 }
 
-// Login implements nodev1.PodsService. A node gets the login for a place of a VM that the records bind to it. For a
-// place that was not given the answer is empty: the node's own login counts. What may be mended is Unavailable.
-// Everything that decides is read from the API server itself; nothing that the node says does.
+// loginAsk is a question for a login.
+type loginAsk struct {
+	repository, prefix, uid string
+	use                     nodev1.Use
+	may                     func(*nodev1.Record, []*nodev1.Owed) bool // what is asked for
+}
+
+func ask(req *nodev1.LoginRequest, may func(*nodev1.Record, []*nodev1.Owed) bool) loginAsk {
+	at := req.GetRepository()
+	return loginAsk{at, path.Dir(at), path.Base(at), req.GetUse(), may}
+}
+
+// Login implements nodev1.PodsService. A node gets the login for a place of a VM that the records bind to it. Where it
+// makes or reads snapshots it gets the keys. For a place that was not given the answer is empty: the node's own count.
+// What may be mended is Unavailable. Everything that decides is read from the API server itself; nothing that the node
+// says does.
 func (p *Pods) Login(ctx context.Context, req *nodev1.LoginRequest) (*nodev1.LoginResponse, error) {
 	node, remote := controller.Peer(ctx)
 	if !remote || node == "" {
 		return nil, fmt.Errorf("a node asks for a login by its certificate: %w", errdefs.ErrPermissionDenied)
 	}
-	return p.login(ctx, req.GetRepository(), func(rec *nodev1.Record, owed []*nodev1.Owed) bool {
+	return p.login(ctx, ask(req, func(rec *nodev1.Record, owed []*nodev1.Owed) bool {
+		if req.GetUse() == nodev1.Use_USE_CONTENT {
+			return decide.MayHaveKeys(node, req.GetRepository(), rec)
+		}
 		return decide.MayLogIn(node, req.GetRepository(), rec, owed)
-	})
+	}))
 }
 
-// OwnLogin is that of the controller itself.
+// OwnLogin is that of the controller itself. It gets no keys.
 func (p *Pods) OwnLogin(ctx context.Context, repository string) (*nodev1.LoginResponse, error) {
-	return p.login(ctx, repository, func(*nodev1.Record, []*nodev1.Owed) bool { return true })
+	return p.login(ctx, ask(&nodev1.LoginRequest{Repository: repository, Use: nodev1.Use_USE_STORE},
+		func(*nodev1.Record, []*nodev1.Owed) bool { return true }))
 }
 
 // ownLogins asks for the controller itself.
@@ -67,86 +85,139 @@ func (o ownLogins) Login(ctx context.Context, req *nodev1.LoginRequest) (*nodev1
 	return o.OwnLogin(ctx, req.GetRepository())
 }
 
-func (p *Pods) login(ctx context.Context, repository string,
-	may func(*nodev1.Record, []*nodev1.Owed) bool) (*nodev1.LoginResponse, error) {
-	prefix, uid := path.Dir(repository), path.Base(repository)
+func (p *Pods) login(ctx context.Context, q loginAsk) (*nodev1.LoginResponse, error) {
 	classes := &v1alpha1.VMSnapshotClassList{}
 	if err := p.View.List(ctx, classes); err != nil {
 		return nil, unread(fmt.Errorf("list classes of snapshots: %w", err))
 	}
-	if len(decide.Secrets(classes.Items, prefix, nil)) == 0 {
-		return &nodev1.LoginResponse{}, nil // no class has one: the node's own counts
-	}
-	vm, given, err := p.bound(ctx, uid, repository, may)
-	if err != nil {
-		return nil, fmt.Errorf("login for %s: %w", repository, err)
-	}
-	if !given { // as where nodes of before classes store: no class counts there
+	if len(decide.Secrets(classes.Items, q.prefix, nil)) == 0 { // no class has one: the node's own counts
+		if err := p.needsNone(ctx, q, classes.Items); err != nil {
+			return nil, err
+		}
 		return &nodev1.LoginResponse{}, nil
 	}
-	class, err := p.classOf(ctx, classes.Items, prefix, vm)
+	of, err := p.bound(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("login for %s: %w", q.repository, err)
+	}
+	if of == nil { // as where nodes of before classes store: no class counts there
+		return &nodev1.LoginResponse{}, nil
+	}
+	class, err := p.classOf(ctx, classes.Items, q.prefix, of.vm)
 	if err != nil {
 		return nil, err
+	}
+	keys := q.use != nodev1.Use_USE_STORE
+	if why := decide.NoKeys(of.rec, q.prefix, class); keys && why != "" {
+		p.tellNoSecret(ctx, of.vm, why)
+		return nil, fmt.Errorf("keys for %s: %s: %w", q.repository, why, errdefs.ErrUnavailable)
 	}
 	if class == nil {
 		return &nodev1.LoginResponse{}, nil
 	}
-	login, why, err := p.View.Login(ctx, class, repository)
+	if q.use == nodev1.Use_USE_UNSPECIFIED && (class.Spec.SealSecretRef != nil || class.Spec.SignSecretRef != nil) {
+		return nil, fmt.Errorf("login for %s: VMSnapshotClass %s has keys, and what asks is of a release that knows none: "+
+			"upgrade the node, and boot, wake or move the VM: %w", q.repository, class.Name, errdefs.ErrFailedPrecondition)
+	}
+	login, why, err := p.View.Login(ctx, class, q.repository, keys)
 	if err != nil {
 		return nil, unread(err)
 	}
 	if why != "" {
-		p.tellNoSecret(ctx, vm, why)
-		return nil, fmt.Errorf("login for %s: %s: %w", repository, why, errdefs.ErrUnavailable) // until it is mended
+		p.tellNoSecret(ctx, of.vm, why)
+		return nil, fmt.Errorf("login for %s: %s: %w", q.repository, why, errdefs.ErrUnavailable) // until it is mended
 	}
 	return login, nil
 }
 
-// bound answers the VM of a uid to which a repository was given. Its record or its pending deletions have to say that
-// the caller may log in. The cache says where to look, and no more.
-func (p *Pods) bound(ctx context.Context, uid, repository string,
-	may func(*nodev1.Record, []*nodev1.Owed) bool) (vm types.NamespacedName, given bool, err error) {
-	all, known := &v1alpha1.VMRecordList{}, false
+// needsNone refuses where no class has a Secret, and the record has it that snapshots are sealed or signed: the class
+// is gone. So it is where the place was given by an order whose class is gone.
+func (p *Pods) needsNone(ctx context.Context, q loginAsk, classes []v1alpha1.VMSnapshotClass) error {
+	if q.use == nodev1.Use_USE_STORE {
+		return nil
+	}
+	all, err := p.known(ctx, q.uid)
+	if err != nil {
+		return err
+	}
+	for _, k := range all {
+		why := decide.NoKeys(k.rec, q.prefix, nil)
+		if op := k.rec.GetOperation(); op.GetPrefix() == q.prefix && k.rec.GetPrefix() != q.prefix &&
+			!slices.ContainsFunc(classes, func(c v1alpha1.VMSnapshotClass) bool { return c.Spec.Repository == q.prefix }) {
+			why = "the VMSnapshotClass of operation " + op.GetId() + " is gone, and with it what says whether its snapshot is " +
+				"sealed: an administrator makes it again"
+		}
+		if why != "" {
+			p.tellNoSecret(ctx, k.vm, why)
+			return fmt.Errorf("keys for %s: %s: %w", q.repository, why, errdefs.ErrUnavailable)
+		}
+	}
+	return nil
+}
+
+// known is what the records have of a uid.
+type known struct {
+	vm   types.NamespacedName
+	rec  *nodev1.Record // nil: it is of another uid
+	owed []*nodev1.Owed
+}
+
+// known reads what the records have of a uid. The cache says where to look, and no more.
+func (p *Pods) known(ctx context.Context, uid string) (found []known, err error) {
+	all := &v1alpha1.VMRecordList{}
 	if err := p.Cached.List(ctx, all, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy); err != nil {
-		return vm, false, unread(fmt.Errorf("find the record: %w", err))
+		return nil, unread(fmt.Errorf("find the record: %w", err))
 	}
 	for i := range all.Items {
 		o := &v1alpha1.VMRecord{}
 		there, err := p.View.Get(ctx, types.NamespacedName{Name: all.Items[i].Name}, o)
 		if err != nil {
-			return vm, false, unread(err)
+			return nil, unread(err)
 		}
 		if !there {
 			continue
 		}
 		rec, owed, err := store.RecordAndOwed(o)
 		if err != nil {
-			return vm, false, err
+			return nil, err
 		}
 		if rec.GetUid() != uid {
 			rec = nil
 		}
-		known = true
-		if !decide.GivenPlace(repository, rec, owed) {
+		vm, _ := store.NameOf(&nodev1.VM{Namespace: o.Spec.VM.Namespace, Id: o.Spec.VM.ID})
+		found = append(found, known{vm, rec, owed})
+	}
+	return found, nil
+}
+
+// bound answers the VM to which a repository was given; nil: it was given to none. Its record or its pending
+// deletions have to say that the caller may have what it asks for.
+func (p *Pods) bound(ctx context.Context, q loginAsk) (*known, error) {
+	all, err := p.known(ctx, q.uid)
+	if err != nil {
+		return nil, err
+	}
+	given := false
+	for _, k := range all {
+		if !decide.GivenPlace(q.repository, k.rec, k.owed) {
 			continue
 		}
-		ok, err := p.mayOf(ctx, rec, owed, repository, may)
+		ok, err := p.mayOf(ctx, k.rec, k.owed, q.repository, q.may)
 		if err != nil {
-			return vm, false, err
+			return nil, err
 		}
 		if given = true; ok {
-			vm, _ = store.NameOf(&nodev1.VM{Namespace: o.Spec.VM.Namespace, Id: o.Spec.VM.ID})
-			return vm, true, nil
+			return &k, nil
 		}
 	}
 	switch {
-	case !known:
-		return vm, false, fmt.Errorf("no record of VM %q is known here yet: %w", uid, errdefs.ErrUnavailable)
+	case len(all) == 0:
+		return nil, fmt.Errorf("no record of VM %q is known here yet: %w", q.uid, errdefs.ErrUnavailable)
 	case given:
-		return vm, true, fmt.Errorf("the node has neither that VM, nor an operation or a deletion there: %w",
+		return nil, fmt.Errorf("the node has neither that VM, nor an operation or a deletion there: %w",
 			errdefs.ErrPermissionDenied)
 	}
-	return vm, false, nil
+	return nil, nil
 }
 
 // mayOf asks may of a record and of deletions, and of the VMs that have begun from what is held in a repository.
@@ -199,11 +270,12 @@ func (p *Pods) classOf(ctx context.Context, all []v1alpha1.VMSnapshotClass, pref
 	for _, c := range found {
 		names = append(names, c.Name)
 	}
-	return nil, fmt.Errorf("VMSnapshotClasses %s have one spec.repository and different Secrets in spec.pullSecretRef. "+
-		"An administrator names one Secret in all of them: %w", strings.Join(names, ", "), errdefs.ErrUnavailable)
+	return nil, fmt.Errorf("VMSnapshotClasses %s have one spec.repository and different Secrets. An "+
+		"administrator names the same in all of them: %w", strings.Join(names, ", "), errdefs.ErrUnavailable)
 }
 
-// tellNoSecret tells the VirtualMachine of a VM that its class gives no login. The operation that fails says it too.
+// tellNoSecret tells the VirtualMachine of a VM that its class gives no login, or no keys. The operation that fails
+// says it too.
 func (p *Pods) tellNoSecret(ctx context.Context, key types.NamespacedName, why string) {
 	vm := &v1alpha1.VirtualMachine{}
 	if there, err := p.View.Get(ctx, key, vm); err == nil && there {

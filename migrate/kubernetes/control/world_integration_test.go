@@ -64,8 +64,9 @@ type world struct {
 	names    map[string]bool // of VMs that were made here
 	log      io.Writer
 
-	noSecrets   bool // requests for Secrets fail
-	noSnapshots bool // requests for VMSnapshots fail
+	noSecrets   bool   // requests for Secrets fail
+	noSecret    string // requests for Secrets of this name fail
+	noSnapshots bool   // requests for VMSnapshots fail
 	now         *process
 	looked      int // requests of operators for schemas
 }
@@ -204,6 +205,7 @@ func (r transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	r.w.mu.Lock()
 	noSecrets, noSnapshots := r.w.noSecrets, r.w.noSnapshots
+	noSecrets = noSecrets || r.w.noSecret != "" && path.Base(req.URL.Path) == r.w.noSecret
 	if strings.Contains(req.URL.Path, "/customresourcedefinitions/") {
 		r.w.looked++
 	}

@@ -21,7 +21,7 @@ const (
 	ReasonClassNotFound    Reason = "ClassNotFound"
 	ReasonClassNotAllowed  Reason = "ClassNotAllowed"
 	ReasonClassUnsupported Reason = "ClassUnsupported"
-	// ReasonClassSecret is of one that has a login, where the Secret does not give it.
+	// ReasonClassSecret is of one that names Secrets, where one of them does not give what it is for.
 	ReasonClassSecret Reason = "ClassSecretUnusable"
 )
 
@@ -40,7 +40,7 @@ type Class struct {
 	Name      string // that it has; empty: the class is the default one
 	Object    *v1alpha1.VMSnapshotClass
 	Namespace *corev1.Namespace // of the object that has it; nil: it is gone
-	NoSecret  string            // why the Secret of the class gives no login (NoSecret); empty: it does, or there is none
+	NoSecret  string            // why a Secret of the class gives nothing (NoSecret); empty: each does, or there is none
 }
 
 // Default is the class of objects of a namespace that name none; nil: there is none. Of several the newest counts, as
@@ -104,12 +104,7 @@ func (c Class) Waits() Action {
 
 // unsupported is what a class has that nothing honours.
 func unsupported(spec v1alpha1.VMSnapshotClassSpec) string {
-	switch {
-	case spec.SealSecretRef != nil:
-		return "sealSecretRef, and nodes seal by their own configuration"
-	case spec.SignSecretRef != nil:
-		return "signSecretRef, and nodes sign by their own configuration"
-	case spec.MinGraceSeconds != nil && graceOf(spec) == 0: // the schema has the same bounds
+	if spec.MinGraceSeconds != nil && graceOf(spec) == 0 { // the schema has the same bounds
 		return fmt.Sprintf("minGraceSeconds %d, which is not %d to %d", *spec.MinGraceSeconds, leastGrace, mostGrace)
 	}
 	return ""

@@ -37,6 +37,12 @@ func hasClass(change ...func(*decide.Class)) decide.Class {
 	return c
 }
 
+// noSecret is what is said where the first Secret of a class does not exist.
+func noSecret(c *v1alpha1.VMSnapshotClass) string {
+	s := decide.SecretsOf(c, true)[0]
+	return decide.NoSecret(c, s, s.Missing())
+}
+
 // What stands against a class is told with the field, the class, and who mends it. It is looked at again, and nothing
 // has failed: a VMSnapshot waits before its work order, a VirtualMachine before its record.
 func TestClass(t *testing.T) {
@@ -69,12 +75,14 @@ func TestClass(t *testing.T) {
 		"a login": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.PullSecretRef = ref }), "", ""},
 		"a login that there is not": {func(c *decide.Class) {
 			c.Object.Spec.PullSecretRef = ref
-			c.NoSecret = decide.NoSecret(c.Object, decide.SecretMissing)
+			c.NoSecret = noSecret(c.Object)
 		}, decide.ReasonClassSecret, "VMSnapshotClass gold has spec.pullSecretRef: Secret godwit-system/s does not exist"},
-		"a key to seal": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.SealSecretRef = ref }),
-			decide.ReasonClassUnsupported, "spec.sealSecretRef"},
-		"a key to sign": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.SignSecretRef = ref }),
-			decide.ReasonClassUnsupported, "spec.signSecretRef"},
+		"a key to seal": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.SealSecretRef = ref }), "", ""},
+		"a key to sign": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.SignSecretRef = ref }), "", ""},
+		"a key that there is not": {func(c *decide.Class) {
+			c.Object.Spec.SealSecretRef = ref
+			c.NoSecret = noSecret(c.Object)
+		}, decide.ReasonClassSecret, "VMSnapshotClass gold has spec.sealSecretRef: Secret godwit-system/s does not exist"},
 		"a grace": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.MinGraceSeconds = &grace }), "", ""},
 		"no time": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.MinGraceSeconds = &none }),
 			decide.ReasonClassUnsupported, "spec.minGraceSeconds 0, which is not 30 to 86400"},

@@ -32,29 +32,32 @@ func MayLogIn(node, repository string, rec *nodev1.Record, owed []*nodev1.Owed) 
 	if node == "" {
 		return false
 	}
-	op := rec.GetOperation()
-	if (op.GetSource() == node || op.GetDestination() == node || rec.GetOwner().GetNode() == node) &&
-		record.IsGiven(rec, repository) {
-		return true
-	}
-	return slices.ContainsFunc(owed, func(o *nodev1.Owed) bool {
+	return MayHaveKeys(node, repository, rec) || slices.ContainsFunc(owed, func(o *nodev1.Owed) bool {
 		return o.GetHold() == nil && GivenPlace(repository, nil, []*nodev1.Owed{o}) && record.Deleter(o) == node
 	})
 }
 
-// Secrets are those that classes have for the repositories below a prefix, each of them once. There is none for a
-// namespace that only classes without a Secret allow: its VMs log in as their nodes do.
+// MayHaveKeys reports whether a node makes or reads snapshots in a place that was given: it has the VM, or an operation
+// brings the VM to it or from it. Who is to delete there needs no key.
+func MayHaveKeys(node, repository string, rec *nodev1.Record) bool {
+	op := rec.GetOperation()
+	return node != "" && record.IsGiven(rec, repository) &&
+		(op.GetSource() == node || op.GetDestination() == node || rec.GetOwner().GetNode() == node)
+}
+
+// Secrets are classes with Secrets for the repositories below a prefix, one for all that name the same. There is none
+// for a namespace that only classes without a Secret allow: its VMs log in as their nodes do.
 func Secrets(all []v1alpha1.VMSnapshotClass, prefix string,
 	namespace *corev1.Namespace) (found []*v1alpha1.VMSnapshotClass) {
 	var allowed []*v1alpha1.VMSnapshotClass
 	open := false // to the namespace, without a Secret
 	for i := range all {
 		c := &all[i]
-		same := func(other *v1alpha1.VMSnapshotClass) bool { return *other.Spec.PullSecretRef == *c.Spec.PullSecretRef }
+		same := func(other *v1alpha1.VMSnapshotClass) bool { return sameSecrets(other, c) }
 		if c.Spec.Repository != prefix {
 			continue
 		}
-		if c.Spec.PullSecretRef == nil {
+		if len(SecretsOf(c, true)) == 0 {
 			open = open || allows(c, namespace)
 			continue
 		}
@@ -70,19 +73,6 @@ func Secrets(all []v1alpha1.VMSnapshotClass, prefix string,
 	}
 	return found // the record proves that a class of this repository allowed the namespace once
 }
-
-// NoSecret says why the Secret of a class gives no login, and what mends it. It quotes nothing of the Secret.
-func NoSecret(c *v1alpha1.VMSnapshotClass, why string) string {
-	ref := c.Spec.PullSecretRef
-	return fmt.Sprintf("VMSnapshotClass %s has spec.pullSecretRef: Secret %s/%s %s", c.Name, ref.Namespace, ref.Name, why)
-}
-
-// Why a Secret gives no login.
-const (
-	SecretMissing   = "does not exist. An administrator makes it: kubectl create secret docker-registry"
-	SecretForbidden = "may not be read by godwit-operator. An administrator makes it in the operator's namespace, " +
-		"or a Role with get for that one Secret"
-)
 
 // LoginOf reads the login for a repository out of a Secret; why is what is wrong with the Secret.
 func LoginOf(secret *corev1.Secret, repository string) (login *nodev1.LoginResponse, why string) {

@@ -31,7 +31,7 @@ func TestMayLogIn(t *testing.T) {
 		rec   *nodev1.Record
 		owed  []*nodev1.Owed
 		given bool
-		may   bool
+		may   bool // and have the keys, unless it is to delete
 	}{
 		"it has the VM":          {"a", given(&nodev1.Record{Owner: onA}), nil, true, true},
 		"another has it":         {"b", given(&nodev1.Record{Owner: onA}), nil, true, false},
@@ -60,6 +60,9 @@ func TestMayLogIn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := decide.MayLogIn(test.node, at, test.rec, test.owed); got != test.may {
 				t.Errorf("%t, want %t", got, test.may)
+			}
+			if got := decide.MayHaveKeys(test.node, at, test.rec); got != (test.may && len(test.owed) == 0) {
+				t.Errorf("keys: %t", got)
 			}
 			if got := decide.GivenPlace(at, test.rec, test.owed); got != test.given {
 				t.Errorf("given: %t, want %t", got, test.given)

@@ -30,34 +30,36 @@ func (v View) Class(ctx context.Context, namespace, field, name string, orDefaul
 		o.Namespace = ns
 	}
 	if o.Object, err = v.classOf(ctx, name, o.Namespace); err != nil || o.Object == nil ||
-		o.Object.Spec.PullSecretRef == nil || v.Secrets == nil {
+		len(decide.SecretsOf(o.Object, true)) == 0 || v.Secrets == nil {
 		return o, err
 	}
-	_, o.NoSecret, err = v.Login(ctx, o.Object, o.Object.Spec.Repository)
+	_, o.NoSecret, err = v.Login(ctx, o.Object, o.Object.Spec.Repository, true)
 	return o, err
 }
 
-// Login reads the login that a class has for a repository. What is wrong with the Secret is an answer; what could not
-// be read is an error.
-func (v View) Login(ctx context.Context, c *v1alpha1.VMSnapshotClass, repository string) (*nodev1.LoginResponse, string,
-	error) {
-	ref, secret := c.Spec.PullSecretRef, &corev1.Secret{}
-	err := v.Secrets.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, secret)
-	why := ""
-	switch {
-	case store.IsAbsent(err):
-		why = decide.SecretMissing
-	case apierrors.IsForbidden(err):
-		why = decide.SecretForbidden
-	case err != nil:
-		return nil, "", fmt.Errorf("read the Secret of VMSnapshotClass %s: %w", c.Name, err)
-	default:
-		var login *nodev1.LoginResponse
-		if login, why = decide.LoginOf(secret, repository); why == "" {
-			return login, "", nil
+// Login reads the login that a class has for a repository, and the keys if they are wanted. What is wrong with a Secret
+// is an answer; what could not be read is an error. Neither is ever "none".
+func (v View) Login(ctx context.Context, c *v1alpha1.VMSnapshotClass, repository string,
+	keys bool) (*nodev1.LoginResponse, string, error) {
+	login := &nodev1.LoginResponse{}
+	for _, s := range decide.SecretsOf(c, keys) {
+		secret, why := &corev1.Secret{}, ""
+		err := v.Secrets.Get(ctx, types.NamespacedName{Namespace: s.Ref.Namespace, Name: s.Ref.Name}, secret)
+		switch {
+		case store.IsAbsent(err):
+			why = s.Missing()
+		case apierrors.IsForbidden(err):
+			why = decide.SecretForbidden
+		case err != nil:
+			return nil, "", fmt.Errorf("read the Secret of spec.%s of VMSnapshotClass %s: %w", s.Field, c.Name, err)
+		default:
+			why = s.Read(secret, repository, login)
+		}
+		if why != "" {
+			return nil, decide.NoSecret(c, s, why), nil
 		}
 	}
-	return nil, decide.NoSecret(c, why), nil
+	return login, "", nil
 }
 
 // Grace reads what pods of a VM have at least by the class of its snapshots, in seconds.

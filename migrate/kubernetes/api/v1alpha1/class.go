@@ -13,6 +13,8 @@ type Retention struct {
 // VMSnapshotClassSpec is where snapshots lie, and who may put them there. What records have of it cannot be changed.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.retention) == has(oldSelf.retention) && (!has(self.retention) || self.retention == oldSelf.retention)",message="retention cannot be changed, since VMs have it already: make another VMSnapshotClass"
+// +kubebuilder:validation:XValidation:rule="has(self.sealSecretRef) == has(oldSelf.sealSecretRef)",message="sealSecretRef can name another Secret, and be neither added nor removed, since snapshots are sealed or not: make another VMSnapshotClass"
+// +kubebuilder:validation:XValidation:rule="has(self.signSecretRef) == has(oldSelf.signSecretRef)",message="signSecretRef can name another Secret, and be neither added nor removed, since snapshots are signed or not: make another VMSnapshotClass"
 type VMSnapshotClassSpec struct {
 	// Repository is the prefix of each VM's own one.
 	//
@@ -24,6 +26,8 @@ type VMSnapshotClassSpec struct {
 	Repository string `json:"repository"`
 	// +optional
 	PullSecretRef *SecretRef `json:"pullSecretRef,omitempty"`
+	// SealSecretRef is of the keys that snapshots are sealed with, and SignSecretRef of the one that signs them.
+	//
 	// +optional
 	SealSecretRef *SecretRef `json:"sealSecretRef,omitempty"`
 	// +optional

@@ -57,10 +57,23 @@ var refusals = []refusal{
 		"make another VMSnapshotClass"},
 	{"retention of a class that had none", classes, "spec.retention", nil, fieldsOf{"keep": int64(2)},
 		"make another VMSnapshotClass"},
+	{"keys of a class that had none", classes, "spec.sealSecretRef", nil, secret("a"), "make another VMSnapshotClass"},
+	{"no keys of a class that had some", classes, "spec",
+		fieldsOf{"repository": "r.example/a", "sealSecretRef": secret("a")},
+		fieldsOf{"repository": "r.example/a"}, "make another VMSnapshotClass"},
+	{"other keys of a class", classes, "spec.sealSecretRef", secret("a"), secret("b"), ""},
+	{"a signature of a class that had none", classes, "spec.signSecretRef", nil, secret("a"),
+		"make another VMSnapshotClass"},
+	{"another signature of a class", classes, "spec.signSecretRef", secret("a"), secret("b"), ""},
+	{"a short grace of a class", classes, "spec.minGraceSeconds", int64(29), nil, "30"},
+	{"a long grace of a class", classes, "spec.minGraceSeconds", int64(86401), nil, "86400"},
+	{"grace of a class", classes, "spec.minGraceSeconds", int64(30), int64(86400), ""},
 	{"namespaces of a class", classes, "spec.allowedNamespaces", nil, fieldsOf{}, ""},
 	{"place of a work order", contents, "spec.repository", "r/a", "r/b", "a work order cannot be changed"},
 	{"VM of a record", records, "spec.vm.id", "a.b", "a.c", "a record is that of one VM"},
 }
+
+func secret(name string) fieldsOf { return fieldsOf{"namespace": "godwit-system", "name": name} }
 
 // What must not change does not, what must agree agrees, and the refusal says what to do.
 func TestRulesOfTheSchema(t *testing.T) {
