@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
@@ -64,6 +65,30 @@ func (l Leading) Start(ctx context.Context) error {
 	}
 	defer hide()
 	<-ctx.Done()
+	return nil
+}
+
+// Serve serves figures, and no others of a manager's, until ctx ends: those of a program that has none yet.
+func Serve(ctx context.Context, config *rest.Config, o metricsserver.Options, c prometheus.Collector) error {
+	hide, err := Show(c)
+	if err != nil {
+		return err
+	}
+	defer hide()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	server, err := metricsserver.NewServer(o, config, client)
+	if err != nil {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	if server == nil { // it has no address
+		return nil
+	}
+	if err := server.Start(ctx); err != nil {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
 	return nil
 }
 

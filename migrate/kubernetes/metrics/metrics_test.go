@@ -1,9 +1,15 @@
 package metrics
 
 import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
@@ -18,6 +24,40 @@ func TestServed(t *testing.T) {
 	}
 	if o := Served("", ""); o.BindAddress != "0" {
 		t.Errorf("none: %q", o.BindAddress)
+	}
+}
+
+// A program without a manager serves figures until it is told to end. Then its address is free, and they are gone.
+func TestServe(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	_ = l.Close()
+	for range 2 {
+		c := prometheus.NewGauge(prometheus.GaugeOpts{Name: "godwit_served_of_this_test", Help: "x"})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- Serve(ctx, &rest.Config{}, Served(at, ""), c) }()
+		for body := ""; !strings.Contains(body, "\ngodwit_served_of_this_test 0"); {
+			select {
+			case err := <-ended:
+				t.Fatal(err)
+			default:
+			}
+			resp, err := http.Get("http://" + at + "/metrics")
+			if err != nil {
+				continue // not yet
+			}
+			data, _ := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			body = string(data)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -34,7 +34,8 @@ func TestMetricsNeedAToken(t *testing.T) {
 		}
 		for _, want := range []string{`godwit_virtualmachine_ready{name="counted",namespace="default"} 0`,
 			`godwit_virtualmachines{phase="Scheduling"}`, `leader_election_master_status{name="godwit-operator"} 1`,
-			`controller_runtime_reconcile_total`} {
+			`controller_runtime_reconcile_total`,
+			`godwit_schema_outdated{schema="virtualmachines.godwit.dev"} 0`} {
 			if !strings.Contains(body, want) {
 				return false, fmt.Errorf("no %s in %s", want, body)
 			}
@@ -50,4 +51,36 @@ func TestMetricsNeedAToken(t *testing.T) {
 	if code, body := apitest.Scrape(t, url, server.TokenOf(t, "godwit-node")); code != http.StatusForbidden {
 		t.Errorf("with the token of a node: %d %s", code, body)
 	}
+}
+
+// Under the schema of an older build the operator that leads shows which one it is. So does one that begins then and
+// waits, in the same place. With the schema of this build the figure is 0 again.
+func TestMetricsOfAnOlderSchema(t *testing.T) {
+	server.Readers(t)
+	vm := newVM("figured")
+	vm.Spec.OperatingMode = v1alpha1.ModeStopped
+	create(t, vm)
+	at := strings.Replace(apitest.FreeAddress(t), "127.0.0.1", "", 1)
+	shows := func(want string) {
+		t.Helper()
+		want = `godwit_schema_outdated{schema="virtualmachines.godwit.dev"} ` + want
+		apitest.Eventually(t, "it shows "+want, func() (bool, error) {
+			code, body := apitest.Scrape(t, "https://127.0.0.1"+at+"/metrics", server.TokenOf(t, "godwit-metrics"))
+			return strings.Contains(body, want), fmt.Errorf("%d %s", code, body)
+		})
+	}
+	t.Run("leads", func(t *testing.T) {
+		start(t, func(o *Options) { o.Metrics = at })
+		shows("0")
+		server.Downgrade(t, "virtualmachines", "spec.operatingMode", "default", "figured")
+		edit(t, "figured", `{"metadata":{"annotations":{"test/touched":"x"}}}`)
+		shows("1")
+	})
+	t.Run("waits", func(t *testing.T) {
+		back := server.Downgrade(t, "virtualmachines", "spec.operatingMode", "default", "figured")
+		start(t, func(o *Options) { o.Metrics = at })
+		shows("1")
+		back()
+		shows("0")
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	certificates "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -154,8 +155,10 @@ func Run(ctx context.Context, o Options) error {
 	if err := watchSchemas(mgr, o); err != nil {
 		return fmt.Errorf("start operator: %w", err)
 	}
-	if err := mgr.Add(metrics.Leading{Collector: figures{cached: mgr.GetClient(), log: o.Log}}); err != nil {
-		return fmt.Errorf("start operator: %w", err)
+	for _, c := range []prometheus.Collector{figures{cached: mgr.GetClient(), log: o.Log}, o.Schemas} {
+		if err := mgr.Add(metrics.Leading{Collector: c}); err != nil {
+			return fmt.Errorf("start operator: %w", err)
+		}
 	}
 	// A process that leads and one that waits to lead are both ready. Each part adds what has to be in addition.
 	err = errors.Join(mgr.AddHealthzCheck("lives", healthz.Ping), mgr.AddReadyzCheck("lives", healthz.Ping))

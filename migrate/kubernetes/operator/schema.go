@@ -20,6 +20,7 @@ import (
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/metrics"
 	"godwit.dev/godwit/migrate/kubernetes/schema"
 )
 
@@ -137,6 +138,7 @@ func schemasReady(ctx context.Context, o *Options) (err error) {
 		if err := why.say(o.Health, err); err != nil {
 			return err
 		}
+		why.show(ctx, o)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -153,10 +155,28 @@ func logSchema(log *slog.Logger, name string, err error) {
 	log.Error("the operator does nothing under this schema", "schema", name, "error", err)
 }
 
-// unready answers for a process that waits for schemas whether it lives and whether it is ready.
+// unready answers for a process that waits for schemas whether it lives and whether it is ready. It shows figures of
+// the schemas: maybe all processes wait.
 type unready struct {
 	server *http.Server
 	why    atomic.Value
+	hide   context.CancelFunc
+	hidden chan struct{}
+}
+
+// show serves metrics. Without them this process waits as well.
+func (u *unready) show(ctx context.Context, o *Options) {
+	if o.Metrics == "" || u.hide != nil {
+		return
+	}
+	ctx, u.hide = context.WithCancel(ctx)
+	u.hidden = make(chan struct{})
+	go func() {
+		defer close(u.hidden)
+		if err := metrics.Serve(ctx, o.Config, metrics.Served(o.Metrics, o.MetricsCerts), o.Schemas); err != nil {
+			o.Log.WarnContext(ctx, "there are no metrics of schemas", "error", err)
+		}
+	}()
 }
 
 func (u *unready) say(address string, why error) error {
@@ -182,6 +202,14 @@ func (u *unready) close() {
 	if u.server != nil {
 		_ = u.server.Close()
 	}
+	if u.hide == nil {
+		return
+	}
+	u.hide()
+	select { // the manager listens at the same address
+	case <-u.hidden:
+	case <-time.After(endBound):
+	}
 }
 
 // watchSchemas looks at the schemas now and then while this process leads. What changes is told by an event, too.
@@ -205,7 +233,9 @@ func watchSchemas(mgr ctrl.Manager, o Options) error {
 			case <-ctx.Done():
 				return nil
 			case <-tick.C:
-				_ = o.Schemas.Check(ctx) // which tells
+				if err := o.Schemas.Check(ctx); err != nil && ctx.Err() == nil { // it tells of a change alone
+					o.Log.WarnContext(ctx, "the operator does nothing under some schemas", "error", err)
+				}
 			}
 		}
 	}))

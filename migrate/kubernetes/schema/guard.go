@@ -47,6 +47,7 @@ type Guard struct {
 	mu    sync.Mutex
 	seen  map[string]seen
 	looks map[string]*look // by name: that has not begun
+	last  map[string]error // by name: of the latest look
 	tell  func(name string, err error)
 }
 
@@ -79,7 +80,7 @@ func New(config *rest.Config) (*Guard, error) {
 		return nil, fmt.Errorf("compare schemas with those of %s: %w: %w", config.Host, errdefs.ErrInvalidArgument, err)
 	}
 	g := &Guard{client: client, own: all, seen: map[string]seen{}, looks: map[string]*look{},
-		turns: map[string]turn.Turn{}}
+		last: map[string]error{}, turns: map[string]turn.Turn{}}
 	for name := range all {
 		g.turns[name] = turn.New()
 	}
@@ -136,6 +137,9 @@ func (g *Guard) shared(ctx context.Context, name string) error {
 		delete(g.looks, name)
 		g.mu.Unlock()
 		l.err, l.over = g.check(context.WithoutCancel(ctx), name), true
+		g.mu.Lock()
+		g.last[name] = l.err
+		g.mu.Unlock()
 	}
 	return l.err
 }
