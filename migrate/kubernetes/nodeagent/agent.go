@@ -25,9 +25,13 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/metrics"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
+
+// ofContents is the resource of work orders.
+const ofContents = "vmsnapshotcontents"
 
 // atOnce is how many pods are captured at a time. godwitd has bounds of its own.
 const atOnce = 16
@@ -60,7 +64,7 @@ const ScrapePath = "/metrics/godwitd"
 // agent is what both controllers have.
 type agent struct {
 	client  client.Client // writes, and reads from the cache
-	current client.Reader // reads from the API server
+	current operator.View // reads from the API server
 	node    string
 	daemon  Daemon
 	claims  claims
@@ -77,7 +81,13 @@ func Run(ctx context.Context, o Options) error {
 	if claim == 0 {
 		claim = decide.ClaimDuration
 	}
-	a := &agent{client: mgr.GetClient(), current: mgr.GetAPIReader(), node: o.Node, daemon: o.Daemon}
+	schemas, err := schema.New(o.Config, ofContents)
+	if err != nil {
+		return fmt.Errorf("start the agent of node %s: %w", o.Node, err)
+	}
+	schemas.Tell(func(name string, err error) { logSchema(o.Log, name, err) })
+	a := &agent{client: mgr.GetClient(), node: o.Node, daemon: o.Daemon,
+		current: operator.View{Reader: mgr.GetAPIReader(), Schemas: schemas}}
 	if a.claims, err = newClaims(o.Config, o.Namespace, o.Node, claim); err != nil {
 		return err
 	}
@@ -91,6 +101,20 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("run the agent of node %s: %w", o.Node, err)
 	}
 	return nil
+}
+
+// outdated is an error unless the API server serves orders by the schema of this build. Nothing is done then by what
+// was read before: it may lack where the snapshot goes. A write would drop that for good.
+func (a *agent) outdated(ctx context.Context) error {
+	return a.current.Schemas.Check(ctx, ofContents)
+}
+
+func logSchema(log *slog.Logger, name string, err error) {
+	if err == nil {
+		log.Info("the API server serves the schema of this build again", "schema", name)
+		return
+	}
+	log.Error("the agent does nothing under this schema", "schema", name, "error", err)
 }
 
 // manager watches this node's orders, and the pods of VMs at this node. It sees no others.

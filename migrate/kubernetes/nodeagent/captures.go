@@ -13,7 +13,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"godwit.dev/godwit/api/moves"
 	"godwit.dev/godwit/api/record"
@@ -21,6 +20,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -42,22 +42,22 @@ type captures struct{ *agent }
 func addCaptures(mgr ctrl.Manager, a *agent) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("capture").For(&corev1.Pod{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
-		Complete(reconcile.Func(captures{a}.reconcile))
+		Complete(schema.Calm(captures{a}.reconcile))
 }
 
-func (r captures) observe(ctx context.Context, from client.Reader, key types.NamespacedName,
+func (r captures) observe(ctx context.Context, from operator.View, key types.NamespacedName,
 ) (decide.Promoted, bool, error) {
 	o := decide.Promoted{Pod: &corev1.Pod{}, Node: r.node}
-	there, err := operator.View{Reader: from}.Get(ctx, key, o.Pod)
+	there, err := from.Get(ctx, key, o.Pod)
 	if err != nil || !there || o.Pod.Labels[decide.LabelEligible] == "" {
 		return o, there, err
 	}
-	o.Orders, o.Unread = workOrdersOf(ctx, from, r.node, key)
+	o.Orders, o.Unread = workOrdersOf(ctx, from.Reader, r.node, key)
 	return o, true, nil
 }
 
 func (r captures) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	o, there, err := r.observe(ctx, r.client, req.NamespacedName)
+	o, there, err := r.observe(ctx, operator.View{Reader: r.client}, req.NamespacedName)
 	if err != nil || !there || o.Unread == nil && decide.NextCapture(o).Do == decide.None {
 		return ctrl.Result{}, err
 	}
@@ -66,6 +66,9 @@ func (r captures) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	}
 	if o.Unread != nil {
 		return ctrl.Result{}, o.Unread
+	}
+	if err := r.outdated(ctx); err != nil {
+		return ctrl.Result{}, err
 	}
 	switch next := decide.NextCapture(o); next.Do {
 	case decide.Demote:
@@ -103,8 +106,11 @@ func (a *agent) capture(ctx context.Context, order *v1alpha1.VMSnapshotContent) 
 
 func (a *agent) underClaim(ctx context.Context, key types.NamespacedName, mine claim) error {
 	order := &v1alpha1.VMSnapshotContent{}
-	there, err := operator.View{Reader: a.current}.Get(ctx, key, order)
+	there, err := a.current.Get(ctx, key, order)
 	if err != nil || !there || decide.Final(order) || order.DeletionTimestamp != nil {
+		return err
+	}
+	if err := a.outdated(ctx); err != nil {
 		return err
 	}
 	status, err := a.daemon.Checkpoint(ctx, request(order))
@@ -130,12 +136,15 @@ func (a *agent) underClaim(ctx context.Context, key types.NamespacedName, mine c
 func (a *agent) report(ctx context.Context, order *v1alpha1.VMSnapshotContent, next decide.Action,
 	settled *nodev1.StatusResponse) error {
 	for {
+		if err := a.outdated(ctx); err != nil {
+			return err
+		}
 		err := a.tell(ctx, order, next, settled.GetOperation(), settled.GetFigures().GetTotalBytes())
 		if !apierrors.IsConflict(err) {
 			return err
 		}
 		again := &v1alpha1.VMSnapshotContent{}
-		there, err := operator.View{Reader: a.current}.Get(ctx, client.ObjectKeyFromObject(order), again)
+		there, err := a.current.Get(ctx, client.ObjectKeyFromObject(order), again)
 		if err != nil || !there || again.UID != order.UID || decide.Final(again) {
 			return err
 		}

@@ -13,11 +13,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -30,7 +30,7 @@ func addWorkOrders(mgr ctrl.Manager, a *agent) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("vmsnapshotcontent").For(&v1alpha1.VMSnapshotContent{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(a.workOrdersOfPod)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
-		Complete(reconcile.Func(workOrders{a}.reconcile))
+		Complete(schema.Calm(workOrders{a}.reconcile))
 }
 
 // workOrdersOfPod enqueues the work orders of this node that name a pod.
@@ -61,16 +61,16 @@ func workOrdersOf(ctx context.Context, from client.Reader, node string, pod type
 }
 
 // observe reads an order and its pod; false: there is no such order.
-func (r workOrders) observe(ctx context.Context, from client.Reader, key types.NamespacedName,
+func (r workOrders) observe(ctx context.Context, from operator.View, key types.NamespacedName,
 ) (decide.Content, bool, error) {
 	o := decide.Content{Object: &v1alpha1.VMSnapshotContent{}, Node: r.node}
-	there, err := operator.View{Reader: from}.Get(ctx, key, o.Object)
+	there, err := from.Get(ctx, key, o.Object)
 	if err != nil || !there || decide.Final(o.Object) || o.Object.Spec.Source.NodeName != r.node {
 		return o, there, err
 	}
 	o.Running = r.running.has(o.Object.Spec.SnapshotRef.UID)
 	pod := &corev1.Pod{}
-	if there, o.Unread = (operator.View{Reader: from}).Get(ctx, decide.PodOf(o.Object), pod); there {
+	if there, o.Unread = from.Get(ctx, decide.PodOf(o.Object), pod); there {
 		o.Pod = pod
 	}
 	if o.Unread == nil {
@@ -93,7 +93,7 @@ func (a *agent) found(ctx context.Context, snapshot string) (*nodev1.Operation, 
 
 // reconcile looks at the cache first, as the operator does. What it writes is decided by what was read anew.
 func (r workOrders) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	o, there, err := r.observe(ctx, r.client, req.NamespacedName)
+	o, there, err := r.observe(ctx, operator.View{Reader: r.client}, req.NamespacedName)
 	if err != nil || !there {
 		return ctrl.Result{}, err
 	}
@@ -101,6 +101,9 @@ func (r workOrders) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 		return ctrl.Result{}, nil
 	}
 	if o, there, err = r.observe(ctx, r.current, req.NamespacedName); err != nil || !there {
+		return ctrl.Result{}, err
+	}
+	if err := r.outdated(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
 	next := decide.NextContent(o)
@@ -143,7 +146,7 @@ func (a *agent) tell(ctx context.Context, c *v1alpha1.VMSnapshotContent, next de
 		return nil
 	}
 	c.Status = status
-	err := a.client.Status().Update(ctx, c)
+	err := a.client.Status().Update(ctx, c, schema.Strict)
 	if store.IsAbsent(err) {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -39,7 +40,7 @@ func result(next decide.Action, err error) (ctrl.Result, error) {
 
 // tell writes the status of an object, and has an event for what is refused.
 func (b base) tell(ctx context.Context, o client.Object, next decide.Action) error {
-	if err := b.client.Status().Update(ctx, o, strict); err != nil {
+	if err := b.client.Status().Update(ctx, o, schema.Strict); err != nil {
 		return err
 	}
 	if next.Refused || decide.OfClass(next.Waits) {

@@ -19,6 +19,7 @@ import (
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 )
 
 type operations struct {
@@ -33,7 +34,7 @@ func addOperation(mgr ctrl.Manager, b base) error {
 			return named(o.GetNamespace(), o.GetName())
 		})).
 		Watches(&v1alpha1.VMOperation{}, b.ordersOf(vmOfOrder)). // one that has ended lets the next one begin
-		Complete(calm(operations{b, &outages{}}.reconcile))
+		Complete(schema.Calm(operations{b, &outages{}}.reconcile))
 }
 
 func (b base) ordersOf(vmOf func(client.Object) []types.NamespacedName) handler.EventHandler {
@@ -119,7 +120,7 @@ func (r operations) tell(ctx context.Context, o decide.Operation, next decide.Ac
 	}
 	ends := o.Object.Status.Phase != status.Phase
 	o.Object.Status = status
-	if err := r.client.Status().Update(ctx, o.Object, strict); err != nil {
+	if err := r.client.Status().Update(ctx, o.Object, schema.Strict); err != nil {
 		return err
 	}
 	kind := string(o.Object.Spec.Kind)

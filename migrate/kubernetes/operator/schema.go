@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,11 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
@@ -35,14 +32,11 @@ const (
 )
 
 // schemaRound is how often a program that leads looks at the schemas although nothing is to be done. One that waits for
-// them looks each schemaAgain.
-const (
-	schemaRound = time.Minute
-	schemaAgain = 5 * time.Second
-)
+// them looks each schema.Again.
+const schemaRound = time.Minute
 
-// whole refuses an object without a field that each has by its schema: the API server has left it away, and maybe
-// others. A VM without operatingMode would be one that is to run.
+// whole refuses an object without a field that each has by its schema, as the field has a default or is required: the
+// API server has left it away, and maybe others. A VM without operatingMode would be one that is to run.
 func whole(o client.Object) error {
 	lacks := ""
 	switch o := o.(type) {
@@ -55,6 +49,9 @@ func whole(o client.Object) error {
 		lacks = first(map[string]bool{"priority": o.Spec.Priority == ""})
 	case *v1alpha1.VMSnapshot:
 		lacks = first(map[string]bool{"deletionPolicy": o.Spec.DeletionPolicy == ""})
+	case *v1alpha1.VMSnapshotContent:
+		lacks = first(map[string]bool{"snapshotRef.uid": o.Spec.SnapshotRef.UID == "",
+			"source.nodeName": o.Spec.Source.NodeName == "", "source.podRef.uid": o.Spec.Source.PodRef.UID == ""})
 	}
 	if lacks == "" {
 		return nil
@@ -71,17 +68,6 @@ func (v View) whole(ctx context.Context, o client.Object) error {
 	return err
 }
 
-// calm is for what cannot be done under another schema. It is no error: the guard tells it.
-func calm(do reconcile.Func) reconcile.Func {
-	return func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-		next, err := do(ctx, req)
-		if errors.Is(err, schema.ErrOutdated) {
-			return ctrl.Result{RequeueAfter: schemaAgain}, nil
-		}
-		return next, err
-	}
-}
-
 // first is the first name that is so, in the order of names.
 func first(of map[string]bool) (least string) {
 	for name, is := range of {
@@ -96,13 +82,10 @@ func first(of map[string]bool) (least string) {
 // Nothing is written then, not even a status: a write would drop those fields for good.
 func (b base) outdated(ctx context.Context, resources ...string) (ctrl.Result, bool) {
 	if err := b.current.Schemas.Check(ctx, resources...); err != nil {
-		return ctrl.Result{RequeueAfter: schemaAgain}, true
+		return ctrl.Result{RequeueAfter: schema.Again}, true
 	}
 	return ctrl.Result{}, false
 }
-
-// strict has the API server refuse a write with a field that its schema lacks. By default it drops the field.
-const strict = client.FieldValidation(metav1.FieldValidationStrict)
 
 // resourcesOf are those that a VM is decided by.
 func resourcesOf(o decide.VM) []string {
@@ -142,7 +125,7 @@ func schemasReady(ctx context.Context, o *Options) (err error) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(schemaAgain):
+		case <-time.After(schema.Again):
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 )
 
 type sets struct{ base }
@@ -22,7 +23,7 @@ func addSet(mgr ctrl.Manager, b base) error {
 		Owns(&v1alpha1.VirtualMachine{}).
 		Watches(&v1alpha1.VMRecord{}, b.setOf(vmOfRecord)).
 		Watches(&v1alpha1.VMOperation{}, b.setOf(vmOfOrder)).
-		Complete(calm(sets{b}.reconcile))
+		Complete(schema.Calm(sets{b}.reconcile))
 }
 
 // setOf enqueues the set of the VM that an object is about. A VM that is gone is told of by itself.
@@ -76,9 +77,9 @@ func (r sets) do(ctx context.Context, o decide.Set, next decide.Action) error {
 	case decide.None:
 		return nil
 	case decide.MakeVM:
-		return r.client.Create(ctx, next.VM, strict)
+		return r.client.Create(ctx, next.VM, schema.Strict)
 	case decide.UpdateVM:
-		return r.client.Update(ctx, next.VM, strict) // with the version that was seen
+		return r.client.Update(ctx, next.VM, schema.Strict) // with the version that was seen
 	case decide.DeleteVM:
 		return ignoreAbsent(r.client.Delete(ctx, next.VM, client.Preconditions{UID: &next.VM.UID}))
 	case decide.MakeOperation:

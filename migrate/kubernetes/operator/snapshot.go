@@ -24,6 +24,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 	"godwit.dev/godwit/migrate/kubernetes/store"
 	"godwit.dev/godwit/migrate/transition"
 
@@ -49,7 +50,7 @@ func addSnapshot(namespace string) func(ctrl.Manager, base) error {
 				Watches(&corev1.Pod{}, b.snapshotsOf(func(o client.Object) []types.NamespacedName {
 					return named(o.GetNamespace(), o.GetLabels()[pods.LabelVM])
 				})).
-				Complete(calm(do))
+				Complete(schema.Calm(do))
 		}
 		if err := watch("vmsnapshot", r.reconcile); err != nil || b.engine == nil {
 			return err
@@ -258,7 +259,7 @@ func (r snapshots) claimed(ctx context.Context, o decide.Snapshot) (bool, error)
 
 // say writes the status, and has an event for what people wait for.
 func (r snapshots) say(ctx context.Context, was, said *v1alpha1.VMSnapshot, next decide.Action) error {
-	if err := r.client.Status().Update(ctx, said, strict); err != nil {
+	if err := r.client.Status().Update(ctx, said, schema.Strict); err != nil {
 		return err
 	}
 	isReady := func(s *v1alpha1.VMSnapshot) bool {

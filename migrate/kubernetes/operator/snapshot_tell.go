@@ -8,6 +8,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"godwit.dev/godwit/migrate/kubernetes/decide"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
 )
@@ -54,7 +55,7 @@ func (r snapshots) tellWorkload(ctx context.Context, o decide.Snapshot, next dec
 	if equality.Semantic.DeepEqual(said.Status, snap.Status) {
 		return result(after, nil)
 	}
-	if err := r.client.Status().Update(ctx, said, strict); err != nil {
+	if err := r.client.Status().Update(ctx, said, schema.Strict); err != nil {
 		return result(after, ignoreAbsent(err))
 	}
 	if failed != nil {

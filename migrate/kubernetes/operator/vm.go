@@ -17,6 +17,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 )
 
 type vms struct{ base }
@@ -36,7 +37,7 @@ func addVM(mgr ctrl.Manager, b base) error {
 			return all
 		})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(b.about), builder.WithPredicates(changedNode)).
-		Complete(calm(vms{b}.reconcile))
+		Complete(schema.Calm(vms{b}.reconcile))
 }
 
 // changedNode leaves away what a kubelet says of its node again and again.

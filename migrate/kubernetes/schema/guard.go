@@ -26,6 +26,8 @@ const (
 	// Settle is how long after a change of a schema nothing is done: an API server may serve the one before for a
 	// moment, and of several each learns of the change by itself.
 	Settle = 10 * time.Second
+	// Again is how long after what could not be done under another schema it is tried again.
+	Again = 5 * time.Second
 	// checkBound of one question.
 	checkBound = 5 * time.Second
 	// mostNamed of the fields that are missing.
@@ -66,11 +68,16 @@ type seen struct {
 	settles      bool // it was another one before, or has just changed
 }
 
-// New returns a guard of an API server.
-func New(config *rest.Config) (*Guard, error) {
+// New returns a guard of an API server: of the schemas of some resources, or of all.
+func New(config *rest.Config, resources ...string) (*Guard, error) {
 	all, err := own()
 	if err != nil {
 		return nil, err
+	}
+	if len(resources) > 0 {
+		maps.DeleteFunc(all, func(name string, _ *apiextensionsv1.JSONSchemaProps) bool {
+			return !slices.Contains(resources, resourceOf(name))
+		})
 	}
 	c := rest.CopyConfig(config)
 	gv := apiextensionsv1.SchemeGroupVersion
@@ -103,12 +110,16 @@ func (g *Guard) Check(ctx context.Context, resources ...string) error {
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(g.own)) {
-		resource, _, _ := strings.Cut(name, ".")
-		if len(resources) == 0 || slices.Contains(resources, resource) || g.lacking(name) {
+		if len(resources) == 0 || slices.Contains(resources, resourceOf(name)) || g.lacking(name) {
 			errs = append(errs, g.shared(ctx, name))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func resourceOf(name string) string {
+	resource, _, _ := strings.Cut(name, ".")
+	return resource
 }
 
 // lacking reports whether a schema lacked something when it was read last.
