@@ -31,6 +31,7 @@ func (s *Server) Downgrade(t *testing.T, resource, field, namespace, name string
 	if namespace != "" {
 		objects = client.Resource(v1alpha1.GroupVersion.WithResource(resource)).Namespace(namespace)
 	}
+	const rules = "x-kubernetes-validations"
 	path := strings.Split(field, ".")
 	served := func(wanted bool) {
 		t.Helper()
@@ -50,7 +51,7 @@ func (s *Server) Downgrade(t *testing.T, resource, field, namespace, name string
 		s.change(t, client, resource, func(schema map[string]any) { set(parent(schema, path)) })
 	}
 	change(func(schema map[string]any) {
-		whole = map[string]any{"properties": schema["properties"], "required": schema["required"]}
+		whole = map[string]any{"properties": schema["properties"], "required": schema["required"], rules: schema[rules]}
 		properties := map[string]any{}
 		for k, v := range schema["properties"].(map[string]any) {
 			if k != path[len(path)-1] {
@@ -59,6 +60,7 @@ func (s *Server) Downgrade(t *testing.T, resource, field, namespace, name string
 		}
 		schema["properties"] = properties
 		delete(schema, "required")
+		delete(schema, rules) // which may name the field
 	})
 	served(false)
 	put := false

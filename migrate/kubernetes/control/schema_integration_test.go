@@ -131,3 +131,26 @@ func TestOlderSchemaOfRecords(t *testing.T) {
 	back()
 	w.running("phase", "c")
 }
+
+// Orders lose the field of their node, and a VM that has had none is to move to a node. The move that is ordered is to
+// that node, and not where the scheduler puts it: no order is made before orders have the field again.
+func TestOlderSchemaOfOrders(t *testing.T) {
+	w := newWorld(t)
+	w.create("moved")
+	w.wants("moved", `"nodeName":"c"`)
+	w.running("moved", "c")
+	w.create("new")
+	back := server.Downgrade(t, "vmoperations", "spec.nodeName", "default", w.orders("moved")[0].Name)
+	w.wants("new", `"nodeName":"c"`)
+	w.looks(func() error {
+		if all := w.orders("new"); len(all) > 0 {
+			return fmt.Errorf("order %+v", all[0].Spec)
+		}
+		return nil
+	})
+	back()
+	w.running("new", "c")
+	if all := w.orders("new"); len(all) != 1 || all[0].Spec.NodeName != "c" {
+		t.Errorf("orders %+v", all)
+	}
+}

@@ -22,6 +22,7 @@ import (
 	"godwit.dev/godwit/migrate/kubernetes/decide"
 	"godwit.dev/godwit/migrate/kubernetes/operator"
 	"godwit.dev/godwit/migrate/kubernetes/pods"
+	"godwit.dev/godwit/migrate/kubernetes/schema"
 )
 
 // Path of the webhook.
@@ -126,10 +127,10 @@ func (w Webhook) order(ctx context.Context, o decide.Eviction) string {
 			Name: vm.Name, UID: vm.UID}}},
 		Spec: v1alpha1.VMOperationSpec{VMRef: v1alpha1.VMRef{Name: vm.Name, UID: string(vm.UID)},
 			Kind: v1alpha1.KindMigrate, MigrationPolicy: vm.Spec.Migration, Priority: v1alpha1.PriorityCritical}}
-	if err := w.Client.Create(ctx, op); err != nil {
+	if err := w.Client.Create(ctx, op, schema.Strict); err != nil {
 		if apierrors.IsAlreadyExists(err) && w.ofAnother(ctx, op) { // which has this name for good
 			op.GenerateName, op.Name = op.Name+"-", ""
-			if err = w.Client.Create(ctx, op); err == nil {
+			if err = w.Client.Create(ctx, op, schema.Strict); err == nil {
 				return fmt.Sprintf("VMOperation %s is %s", op.Name, v1alpha1.MigrationPending)
 			}
 		}

@@ -126,7 +126,11 @@ func (b base) do(ctx context.Context, o decide.VM, next decide.Action) error {
 	case decide.SetGate:
 		return ignoreAbsent(b.setGate(ctx, next))
 	case decide.MakeOperation:
-		return b.client.Create(ctx, order(vm, next, map[string]string{decide.LabelFor: string(vm.UID)}, vm.Generation))
+		if err := b.current.Schemas.Check(ctx, ofOperations); err != nil { // maybe it has had no order that was read
+			return err
+		}
+		return b.client.Create(ctx, order(vm, next, map[string]string{decide.LabelFor: string(vm.UID)}, vm.Generation),
+			schema.Strict)
 	case decide.AbortOperation:
 		for i := range o.Orders {
 			if op := &o.Orders[i]; op.Name == next.Operation {

@@ -83,7 +83,7 @@ func (r sets) do(ctx context.Context, o decide.Set, next decide.Action) error {
 	case decide.DeleteVM:
 		return ignoreAbsent(r.client.Delete(ctx, next.VM, client.Preconditions{UID: &next.VM.UID}))
 	case decide.MakeOperation:
-		return r.client.Create(ctx, order(next.VM, next, nil, o.Object.Generation))
+		return r.client.Create(ctx, order(next.VM, next, nil, o.Object.Generation), schema.Strict)
 	}
 	return fmt.Errorf("%s of set %s/%s: %w", next.Do, o.Object.Namespace, o.Object.Name, errdefs.ErrNotImplemented)
 }

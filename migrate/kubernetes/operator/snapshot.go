@@ -291,7 +291,7 @@ func (r snapshots) do(ctx context.Context, o decide.Snapshot, next decide.Action
 		}
 		return ignoreAbsent(r.client.Patch(ctx, snap, was))
 	case decide.MakeContent:
-		err := r.client.Create(ctx, next.Content)
+		err := r.client.Create(ctx, next.Content, schema.Strict)
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			r.events.Eventf(snap, nil, corev1.EventTypeWarning, eventOrderFailed, "Order", "%s", err.Error())
 		}

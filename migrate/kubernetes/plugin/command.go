@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -87,7 +88,8 @@ func (o *options) open() (vms, error) {
 	if err != nil {
 		return vms{}, fmt.Errorf("API server %s: %w", config.Host, err)
 	}
-	return vms{Client: c, namespace: namespace}, nil
+	// A write with a field that the API server's schema lacks is refused. By default it would be dropped, unsaid.
+	return vms{Client: client.WithFieldValidation(c, metav1.FieldValidationStrict), namespace: namespace}, nil
 }
 
 // one is the argument of a verb for one VM.

@@ -261,3 +261,17 @@ func TestKubectlRunsIt(t *testing.T) {
 		t.Errorf("kubectl godwit ps: %v: %s", err, out)
 	}
 }
+
+// Under the schema of an older build, no verb says that something is ordered which the API server drops.
+func TestOlderSchema(t *testing.T) {
+	s := newSite(t, nil)
+	back := server.Downgrade(t, "virtualmachines", "spec.operatingMode", s.ns, "web")
+	out, err := s.run("hibernate", "web", "--detach")
+	if err == nil || !strings.Contains(err.Error(), "spec.operatingMode") {
+		t.Errorf("output %q, error %v", out, err)
+	}
+	back()
+	if out, err = s.run("hibernate", "web", "--detach"); err != nil {
+		t.Errorf("output %q, error %v", out, err)
+	}
+}
