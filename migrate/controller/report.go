@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -135,16 +134,6 @@ func (i *Incarnations) checkNames(ctx context.Context, req *nodev1.ReportRequest
 		}
 	}
 	return nil
-}
-
-// memberName is that of a VM within its set.
-var memberName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-
-// isReported reports whether a record that a node reports may have that uid. The controller gives members of sets one
-// that hangs on their set: UUID.MEMBER.
-func isReported(uid string) bool {
-	set, member, hangs := strings.Cut(uid, ".")
-	return isUID(set) && (!hangs || memberName.MatchString(member))
 }
 
 // Told is what a heartbeat of a node is answered: the store's incarnation, whether its records change, and whether

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/internal/failpoint"
 	"godwit.dev/godwit/internal/turn"
 	"godwit.dev/godwit/migrate/store"
@@ -221,7 +222,7 @@ func (s *Service) unused(ctx context.Context, req *nodev1.EnsureRequest) error {
 		return fmt.Errorf("give VM %s/%s the uid %.40q: %s: %w", req.GetVm().GetNamespace(), req.GetVm().GetId(), uid, why,
 			errdefs.ErrInvalidArgument)
 	}
-	if !isUID(uid) {
+	if !record.IsUUID(uid) { // what its VM stores lies below it. That of a member the operator gives
 		return refuse("it is no UUID")
 	}
 	why, err := s.used(ctx, req.GetVm(), uid)
@@ -229,12 +230,6 @@ func (s *Service) unused(ctx context.Context, req *nodev1.EnsureRequest) error {
 		err = refuse(why)
 	}
 	return err
-}
-
-// isUID reports whether a new record may have that uid: what its VM stores lies below it.
-func isUID(uid string) bool {
-	id, err := uuid.Parse(uid)
-	return err == nil && id.String() == uid
 }
 
 // Own implements nodev1.RecordsService.

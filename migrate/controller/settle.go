@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/transition"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -83,7 +84,7 @@ func (i *Incarnations) settle(ctx context.Context, state *nodev1.StoreState,
 	for _, r := range reports {
 		for _, h := range r.GetHeld() {
 			key := place(h.GetVm())
-			if uids[h.GetUid()] != key || !known[h.GetUid()] && !isReported(h.GetUid()) {
+			if uids[h.GetUid()] != key || !known[h.GetUid()] && !record.IsUID(h.GetUid()) {
 				conflicts++
 				continue
 			}
