@@ -50,7 +50,7 @@ func NextSet(o Set) Action {
 		}
 	}
 	for _, m := range set.Spec.Members { // whatever else: the VMs are there, with their records
-		if o.VMs[m.Name] == nil && o.Others[m.Name] == nil {
+		if o.VMs[m.Name] == nil && o.unmade(m.Name) == "" {
 			return Action{Do: MakeVM, VM: o.vm(m, o.missingMode(m))}
 		}
 	}
@@ -63,21 +63,30 @@ func NextSet(o Set) Action {
 	return o.taken()
 }
 
-// taken is a member whose name another VM has. The other members go on.
+// taken is a member that is not made. The other members go on.
 func (o Set) taken() Action {
 	for _, m := range o.Object.Spec.Members {
-		if o.Others[m.Name] != nil {
-			next := refuse(ReasonInvalid, o.takenBy(m.Name))
-			next.After = takenLook
+		if why := o.unmade(m.Name); o.VMs[m.Name] == nil && why != "" {
+			next := refuse(ReasonInvalid, why)
+			if o.Others[m.Name] != nil {
+				next.After = takenLook
+			}
 			return next
 		}
 	}
 	return Action{Do: None}
 }
 
-func (o Set) takenBy(member string) string {
-	return fmt.Sprintf("VirtualMachine %s is there, and this set is not its owner: give it the owner back "+
-		"(metadata.ownerReferences, with uid %s and controller true), or delete it", o.Others[member].Name, o.Object.UID)
+// unmade is why the VM of a member is not made: another VM has its name, or its name does not fit.
+func (o Set) unmade(member string) string {
+	if other := o.Others[member]; other != nil {
+		return fmt.Sprintf("VirtualMachine %s is there, and this set is not its owner: give it the owner back "+
+			"(metadata.ownerReferences, with uid %s and controller true), or delete it", other.Name, o.Object.UID)
+	}
+	if err := pods.CheckMember(o.Object, member); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 func (o Set) member(name string) *v1alpha1.SetMember {
@@ -284,9 +293,7 @@ func SetStatus(o Set, next Action) v1alpha1.VirtualMachineSetStatus {
 			ready = ready && meta.IsStatusConditionTrue(vm.Status.Conditions, CondReady)
 		} else {
 			ready = false
-			if o.Others[m.Name] != nil {
-				member.Reason = o.takenBy(m.Name)
-			}
+			member.Reason = o.unmade(m.Name)
 		}
 		if m.Name == Main(o.Object) {
 			s.Phase = member.Phase

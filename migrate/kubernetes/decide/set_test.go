@@ -181,6 +181,27 @@ func TestNameOfAMemberIsTaken(t *testing.T) {
 	want{do: decide.MakeVM, detail: "set-worker Running"}.check(t, decide.NextSet(o))
 }
 
+// A member whose name fits no VM, no label or no repository is not made, and holds no other member up. The set says why.
+func TestNameOfAMemberFitsNothing(t *testing.T) {
+	for name, fits := range map[string]bool{"a-1": true, strings.Repeat("a", 26): true, strings.Repeat("a", 27): false,
+		"a.b": false, "-a": false, "a-": false, "A": false, "a_b": false, "a/b": false, "..": false, ".": false} {
+		o := setWorld(atA)
+		delete(o.VMs, "worker")
+		o.Object.Spec.Members[1].Name = name
+		next := decide.NextSet(o)
+		if fits {
+			want{do: decide.MakeVM, detail: "set-" + name + " Running"}.check(t, next)
+			continue
+		}
+		want{do: decide.None, waits: decide.ReasonInvalid, refused: true}.check(t, next)
+		if s := decide.SetStatus(o, next); !strings.Contains(next.Message, name) || s.Members[1].Reason != next.Message {
+			t.Errorf("%s: %q, %+v", name, next.Message, s.Members)
+		}
+		delete(o.VMs, "helper")
+		want{do: decide.MakeVM, detail: "set-helper Running"}.check(t, decide.NextSet(o))
+	}
+}
+
 // A member that sleeps is asleep, also with an operation that its lost node ends never: the next one goes on.
 func TestSuspendedWithALostNode(t *testing.T) {
 	const wake, hibernate = nodev1.Kind_KIND_WAKE, nodev1.Kind_KIND_HIBERNATE

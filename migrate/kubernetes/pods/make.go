@@ -46,7 +46,7 @@ type Input struct {
 // Make makes the pod of a VM: the only function that does.
 func Make(in Input) (*corev1.Pod, error) {
 	vm, rec := in.VM, in.Record
-	if err := checkName(vm); err != nil {
+	if err := checkName(vm, rec); err != nil {
 		return nil, err
 	}
 	if rec != nil && !Has(vm, in.Set, rec) {

@@ -297,8 +297,14 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// A name that is no host's name is refused, and not cut.
+// A name that is no host's name is refused, and not cut. So is a uid that is no label: the API server has no such pod.
 func TestNameOfAVM(t *testing.T) {
+	long, member := record(nil, 0, nil), machine()
+	long.Uid, long.Vm.Id = strings.Repeat("u", 59)+".main", "ns.set-main"
+	member.Name, member.Status.RecordUID = "set-main", long.GetUid()
+	if _, err := pods.Make(pods.Input{VM: member, Record: long}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("made: %v", err)
+	}
 	vm := machine()
 	vm.Name = strings.Repeat("x", 64)
 	if _, err := pods.Make(pods.Input{VM: vm, Record: record(nil, 0, nil)}); !errdefs.IsInvalidArgument(err) {

@@ -1,14 +1,18 @@
 package pods
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
+	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -101,6 +105,22 @@ func Members(set *v1alpha1.VirtualMachineSet, all []v1alpha1.VirtualMachine) map
 		}
 	}
 	return found
+}
+
+// labelMax is the longest value of a label, and the longest label of a host's name.
+const labelMax = 63
+
+// CheckMember refuses a member whose name does not fit where it is needed: in the name of its VM, which is a host's, and
+// in the uid of its record, which is a label and the last part of a repository.
+func CheckMember(set *v1alpha1.VirtualMachineSet, member string) error {
+	uid := memberUID(types.UID(uuid.Nil.String()), member, 0)
+	problems := append(validation.IsDNS1123Label(MemberVM(set, member)), validation.IsValidLabelValue(uid)...)
+	if len(problems) == 0 && record.IsUID(uid) {
+		return nil
+	}
+	return fmt.Errorf("member %s: use a name of %d small letters, digits and dashes at most, with none of the dashes at "+
+		"an end; with the name of the set, %d: %w", member, labelMax-len(uuid.Nil.String())-1, labelMax-1,
+		errdefs.ErrInvalidArgument)
 }
 
 // lives is how often a member may be taken out of its set and put in again. Lives whose removal is forgotten do not

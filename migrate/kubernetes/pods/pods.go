@@ -127,11 +127,15 @@ func Names(rec *nodev1.Record, pod *corev1.Pod) bool {
 	return rec.GetGeneration() == Generation(pod) || booted && rec.GetGeneration() > Generation(pod)
 }
 
-// checkName refuses a VM whose name does not fit where it is needed.
-func checkName(vm *v1alpha1.VirtualMachine) error {
+// checkName refuses a VM whose name, or whose uid in the records, does not fit where it is needed.
+func checkName(vm *v1alpha1.VirtualMachine, rec *nodev1.Record) error {
 	if problems := validation.IsDNS1123Label(vm.Name); len(problems) > 0 {
 		return fmt.Errorf("make a pod of VirtualMachine %s/%s: its name is a label and a host's name, so it must be one: "+
 			"%v: %w", vm.Namespace, vm.Name, problems, errdefs.ErrInvalidArgument)
+	}
+	if problems := validation.IsValidLabelValue(rec.GetUid()); len(problems) > 0 {
+		return fmt.Errorf("make a pod of VirtualMachine %s/%s: its record has uid %s, which is a label: %v: %w", vm.Namespace,
+			vm.Name, rec.GetUid(), problems, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
