@@ -81,7 +81,7 @@ func TestMuteNodeHoldsNoOthersUp(t *testing.T) {
 		}
 		w.until(name, "sleeps", func(vm *v1alpha1.VirtualMachine) bool { return vm.Status.Phase == v1alpha1.VMHibernated })
 	}
-	for _, op := range w.orders("mute-0") {
+	for _, op := range w.over("mute-0") {
 		if op.Status.Phase != v1alpha1.MigrationFailed || op.Status.Class != "canceled" {
 			t.Errorf("order %s of a VM that is to run is %s: %s", op.Name, op.Status.Phase, op.Status.Reason)
 		}

@@ -101,6 +101,21 @@ func (w *world) says(order string, phase v1alpha1.MigrationPhase, text string) {
 	})
 }
 
+// over waits until all orders of a VM have ended.
+func (w *world) over(vm string) (all []v1alpha1.VMOperation) {
+	w.t.Helper()
+	apitest.Eventually(w.t, "all orders of VM "+vm+" have ended", func() (bool, error) {
+		all = w.orders(vm)
+		for _, op := range all {
+			if op.Status.Phase != v1alpha1.MigrationSucceeded && op.Status.Phase != v1alpha1.MigrationFailed {
+				return false, fmt.Errorf("order %s is %s", op.Name, op.Status.Phase)
+			}
+		}
+		return true, nil
+	})
+	return all
+}
+
 // closed is an operation that has ended.
 func (w *world) closed(id string) *nodev1.Operation {
 	w.t.Helper()
@@ -190,7 +205,7 @@ func TestNodeDiesAfterAHibernate(t *testing.T) {
 	if op := w.closed(id); op.GetPhase() != nodev1.Phase_PHASE_SUCCEEDED || !op.GetCleanupPending() {
 		t.Errorf("the hibernate is %v", op)
 	}
-	for _, op := range w.orders("asleep") {
+	for _, op := range w.over("asleep") {
 		if op.Status.Phase == v1alpha1.MigrationFailed {
 			t.Errorf("order %s has failed: %s", op.Name, op.Status.Reason)
 		}
