@@ -2,10 +2,13 @@ package shim
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
@@ -82,6 +85,35 @@ func Fits(ctx context.Context, host *Host, offered, facts []byte) error {
 	_, err := host.checkFacts(ctx, was, &s)
 	return err
 }
+
+// Classes are what a VM has to fit on host, for people: the CPUs that its VMMs give to VMs, and these VMMs with their
+// versions. Two nodes with the same class and VMM take each other's VMs. A VMM that cannot run here is left out.
+func Classes(ctx context.Context, host *Host, names ...string) (cpus, vmms []string) {
+	for _, name := range names {
+		driver, err := host.Driver(ctx, name)
+		if err != nil {
+			continue
+		}
+		facts, err := driver.Probe(ctx)
+		if err != nil {
+			continue
+		}
+		f := factsOf(facts, "")
+		cpu := f.Accel + "/" + f.CPU
+		if len(f.Features) > 0 {
+			sum := sha256.Sum256([]byte(strings.Join(slices.Sorted(slices.Values(f.Features)), " ")))
+			cpu += "-" + hex.EncodeToString(sum[:classBytes])
+		}
+		if !slices.Contains(cpus, cpu) {
+			cpus = append(cpus, cpu)
+		}
+		vmms = append(vmms, strings.TrimSuffix(f.VMM+"/"+f.Version+"/"+f.Machine, "/"))
+	}
+	return cpus, vmms
+}
+
+// classBytes of the hash of a CPU's features tell its class from others.
+const classBytes = 6
 
 // layout refuses devices that do not lie where every node puts them: device state is
 // matched to devices by their slots, and a VMM tells too little, too late.

@@ -1,7 +1,9 @@
 package shim
 
 import (
+	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,7 +13,38 @@ import (
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/api/spec"
 	"godwit.dev/godwit/snapshot"
+	"godwit.dev/godwit/vmm"
 )
+
+// probed is a VMM that says what it is.
+type probed struct {
+	vmm.Driver
+	facts vmm.Facts
+	err   error
+}
+
+func (p probed) Probe(context.Context) (vmm.Facts, error) { return p.facts, p.err }
+
+// Of each VMM that runs here the classes have the CPU, once, and its version. Equal features are one class.
+func TestClasses(t *testing.T) {
+	all := map[string]probed{
+		"q":     {facts: vmm.Facts{Name: "q", Version: "7.2", Machine: "pc", CPU: "max", Accel: "tcg"}},
+		"c":     {facts: vmm.Facts{Name: "c", Version: "53", CPU: "host", Accel: "kvm"}},
+		"again": {facts: vmm.Facts{Name: "again", Version: "1", CPU: "host", Accel: "kvm"}},
+		"no":    {err: errdefs.ErrNotFound},
+	}
+	host := &Host{Driver: func(_ context.Context, name string) (vmm.Driver, error) {
+		if d, there := all[name]; there {
+			return d, nil
+		}
+		return nil, errdefs.ErrFailedPrecondition
+	}}
+	cpus, vmms := Classes(t.Context(), host, "q", "c", "no", "other", "again")
+	if len(cpus) != 2 || cpus[0] != "tcg/max" || !strings.HasPrefix(cpus[1], "kvm/host") ||
+		!slices.Equal(vmms, []string{"q/7.2/pc", "c/53", "again/1"}) {
+		t.Errorf("%q, %q", cpus, vmms)
+	}
+}
 
 // What does not fit is named, on either VMM.
 func TestCompatible(t *testing.T) {

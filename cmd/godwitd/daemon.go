@@ -264,6 +264,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	group.Go(func() error { return d.moves.serve(ctx) })
 	group.Go(func() error { d.moves.announce(ctx); return nil })
 	group.Go(func() error { d.moves.keep(ctx); return nil })
+	group.Go(func() error { d.moves.classify(ctx, d.shims.ConfigPath); return nil })
 	if d.spans != nil {
 		group.Go(func() error { tracing.Forward(ctx, d.spans, d.config.StateDir); return nil })
 	}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +35,27 @@ type mover struct {
 	*control.Controller // nil elsewhere
 
 	service.Outbox // of the events that the controller has not heard of yet
+
+	classes atomic.Pointer[nodev1.NodeInfo] // what VMs have here; nil: that was not asked
+}
+
+// classesEvery is how often the shim's binary is asked what VMs have here: a VMM may be upgraded.
+const classesEvery = time.Hour
+
+// classify asks what VMs have here, until ctx ends. Only on Kubernetes there is an object that people see it by.
+func (m *mover) classify(ctx context.Context, config string) {
+	for m.daemon.config.Kubernetes && ctx.Err() == nil {
+		cpus, vmms, err := placement.Classes(ctx, program.Path(), config)
+		if err != nil {
+			slog.WarnContext(ctx, "people do not see which VMs this node takes", "error", err)
+		} else {
+			m.classes.Store(&nodev1.NodeInfo{CpuClasses: cpus, Vmms: vmms})
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(classesEvery):
+		}
+	}
 }
 
 func (d *daemon) isController() bool { return len(d.config.Controller.Addresses()) == 0 }
@@ -145,6 +169,9 @@ func (m *mover) tell(ctx context.Context) error {
 func (m *mover) Self() *nodev1.NodeInfo {
 	info := &nodev1.NodeInfo{Name: m.daemon.config.Node, Address: m.daemon.config.Peer.Advertise, Version: version.Version,
 		Controller: m.daemon.isController(), Execs: true}
+	if c := m.classes.Load(); c != nil {
+		info.CpuClasses, info.Vmms = c.GetCpuClasses(), c.GetVmms()
+	}
 	var pool unix.Statfs_t
 	if unix.Statfs(m.daemon.config.RAMDir, &pool) == nil {
 		info.RamBytes, info.FreeBytes = pool.Blocks*uint64(pool.Bsize), pool.Bavail*uint64(pool.Bsize)

@@ -32,7 +32,25 @@ func Fits(ctx context.Context, binary, configPath string, offer *machinev1.Offer
 	if err != nil {
 		return "", fmt.Errorf("what the source offers is no JSON: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	args := []string{program.Fit}
+	var answer struct{ Obstacle string }
+	if err := ask(ctx, binary, configPath, in, &answer); err != nil {
+		return "", fmt.Errorf("ask %s whether the VM fits: %w", binary, err)
+	}
+	return answer.Obstacle, nil
+}
+
+// Classes asks the shim's binary which classes of CPUs and which VMMs the VMs of this node have, for people.
+func Classes(ctx context.Context, binary, configPath string) (cpus, vmms []string, err error) {
+	var answer struct{ CPUs, VMMs []string }
+	if err := ask(ctx, binary, configPath, nil, &answer, "-classes"); err != nil {
+		return nil, nil, fmt.Errorf("ask %s what VMs have here: %w", binary, err)
+	}
+	return answer.CPUs, answer.VMMs, nil
+}
+
+// ask runs the role fit of the shim's binary.
+func ask(ctx context.Context, binary, configPath string, in []byte, answer any, args ...string) error {
+	args = append([]string{program.Fit}, args...)
 	if configPath != "" {
 		args = append(args, "-config", configPath)
 	}
@@ -42,12 +60,12 @@ func Fits(ctx context.Context, binary, configPath string, offer *machinev1.Offer
 	cmd.WaitDelay = killedBound
 	var out, said bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &said
-	var answer struct{ Obstacle string }
-	if err = cmd.Run(); err == nil {
-		err = json.Unmarshal(out.Bytes(), &answer)
+	err := cmd.Run()
+	if err == nil {
+		err = json.Unmarshal(out.Bytes(), answer)
 	}
 	if err != nil {
-		return "", fmt.Errorf("ask %s whether the VM fits: %w: %s", binary, err, strings.TrimSpace(said.String()))
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
 	}
-	return answer.Obstacle, nil
+	return nil
 }

@@ -4,11 +4,31 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 )
+
+// What the shim's binary says of VMs here is told. Of one that does not know the question there is an error.
+func TestClasses(t *testing.T) {
+	shim := filepath.Join(t.TempDir(), "shim")
+	ask := func(script string) ([]string, []string, error) {
+		if err := os.WriteFile(shim, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return Classes(t.Context(), shim, "/etc/c.toml")
+	}
+	cpus, vmms, err := ask(`[ "$*" = "fit -classes -config /etc/c.toml" ] || exit 1
+		echo '{"cpus": ["kvm/host"], "vmms": ["q/1"]}'`)
+	if err != nil || !slices.Equal(cpus, []string{"kvm/host"}) || !slices.Equal(vmms, []string{"q/1"}) {
+		t.Errorf("it says %q, %q, %v", cpus, vmms, err)
+	}
+	if cpus, vmms, err := ask("echo no such flag >&2; exit 1"); err == nil || cpus != nil || vmms != nil {
+		t.Errorf("a build before says %q, %q, %v", cpus, vmms, err)
+	}
+}
 
 // What the shim's binary says of an offer is the answer; without one there is an error, with its
 // words, and never a yes.

@@ -181,7 +181,9 @@ func (b *State) Announce(ctx context.Context, said *nodev1.NodeInfo) (*nodev1.No
 	news := b.changed(b.nodes[info.GetName()], info)
 	b.mu.Unlock()
 	if news {
-		if err := b.put(ctx, info); err != nil {
+		note := proto.CloneOf(info)
+		note.CpuClasses, note.Vmms = nil, nil // the node says them again
+		if err := b.put(ctx, note); err != nil {
 			return nil, err
 		}
 	}
@@ -216,6 +218,24 @@ func (b *State) CachedNodes() []*nodev1.NodeInfo {
 		all = append(all, b.tell(k))
 	}
 	slices.SortFunc(all, func(x, y *nodev1.NodeInfo) int { return strings.Compare(x.GetName(), y.GetName()) })
+	return all
+}
+
+// Heard is a node as this controller knows it.
+type Heard struct {
+	Info *nodev1.NodeInfo
+	Said bool // it is what the node has said here, last. Else it is a note
+}
+
+// Heard answers all nodes that have VMs, as Maintain has read them. Nothing is asked.
+func (b *State) Heard() (all []Heard) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, k := range b.nodes {
+		if !k.last().GetControllerOnly() {
+			all = append(all, Heard{b.tell(k), k.last() == k.said})
+		}
+	}
 	return all
 }
 

@@ -283,3 +283,28 @@ func TestUncheckedControllers(t *testing.T) {
 		}
 	}
 }
+
+// What a node says for people is what it has said here, last. Notes do not keep it: another controller knows of the
+// node, and not that.
+func TestHeard(t *testing.T) {
+	notes := storetest.NewMemory()
+	b, err := OpenFor(t.Context(), notes, false, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.says(t, &nodev1.NodeInfo{Name: "n", Version: "v", CpuClasses: []string{"kvm/host"}, Vmms: []string{"qemu/1"}})
+	b.says(t, &nodev1.NodeInfo{Name: "c", Controller: true, ControllerOnly: true})
+	all := b.Heard()
+	if len(all) != 1 || !all[0].Said || len(all[0].Info.GetCpuClasses()) != 1 || len(all[0].Info.GetVmms()) != 1 {
+		t.Errorf("heard here: %v", all)
+	}
+	next, err := OpenFor(t.Context(), notes, false, "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = next.Heard()
+	if len(all) != 1 || all[0].Said || all[0].Info.GetVersion() != "v" || !all[0].Info.GetUp() ||
+		all[0].Info.GetCpuClasses() != nil || all[0].Info.GetVmms() != nil {
+		t.Errorf("of a note: %v", all)
+	}
+}

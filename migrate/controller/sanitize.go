@@ -30,7 +30,7 @@ var (
 	facts = map[protoreflect.Name]bool{"receipt": true, "outcome": true}
 
 	commands = map[protoreflect.Name]bool{"args": true, "ready": true}
-	lists    = map[protoreflect.Name]int{"abort_on": 8}
+	lists    = map[protoreflect.Name]int{"abort_on": 8, "cpu_classes": 16, "vmms": 16}
 )
 
 var vmName = new(nodev1.VM).ProtoReflect().Descriptor().FullName()

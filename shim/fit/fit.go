@@ -1,5 +1,6 @@
 // Package fit answers, as a role of the shim's binary, whether this node could take up a VM
-// that another one offers. godwitd asks before the VM is touched; Create asks again.
+// that another one offers. godwitd asks before the VM is touched; Create asks again. Without an offer it says what
+// VMs have here.
 package fit
 
 import (
@@ -31,10 +32,17 @@ type Answer struct {
 	Obstacle string `json:"obstacle,omitempty"` // empty: none
 }
 
-// Main reads an Offer and writes the Answer. An error says that there is none.
+// Classes are what VMs have here, for people.
+type Classes struct {
+	CPUs []string `json:"cpus,omitempty"`
+	VMMs []string `json:"vmms,omitempty"`
+}
+
+// Main reads an Offer and writes the Answer. An error says that there is none. With -classes it writes Classes.
 func Main(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	flags := flag.NewFlagSet(program.Fit, flag.ContinueOnError)
 	path := flags.String("config", "", "configuration of the node")
+	classes := flags.Bool("classes", false, "say what VMs have here")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -45,6 +53,11 @@ func Main(ctx context.Context, args []string, in io.Reader, out io.Writer) error
 	host, err := join.Host(cfg)
 	if err != nil {
 		return err
+	}
+	if *classes {
+		var c Classes
+		c.CPUs, c.VMMs = shim.Classes(ctx, host, join.VMMs()...)
+		return json.NewEncoder(out).Encode(c)
 	}
 	var o Offer
 	if err := json.NewDecoder(io.LimitReader(in, maxOffer)).Decode(&o); err != nil {

@@ -34,6 +34,11 @@ func TestMain(t *testing.T) {
 	if err != nil || !strings.Contains(a.Obstacle, "this node runs cloud-hypervisor") {
 		t.Errorf("another VMM: %+v, %v", a, err)
 	}
+	var out bytes.Buffer
+	if err := Main(t.Context(), []string{"-config", config, "-classes"}, nil, &out); err != nil ||
+		!json.Valid(out.Bytes()) {
+		t.Errorf("what VMs have here: %q, %v", out.String(), err)
+	}
 	for _, bad := range []string{"", "{", `{"spec": 1, "facts": 2}`} {
 		if a, err := ask(bad); err == nil {
 			t.Errorf("%q: %+v", bad, a)

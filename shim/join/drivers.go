@@ -18,6 +18,9 @@ import (
 // auto lets the host decide: Cloud Hypervisor where it runs, else QEMU.
 const auto = "auto"
 
+// VMMs are the names of those that this build knows.
+func VMMs() []string { return []string{cloudhypervisor.Name, qemu.Name} }
+
 // drivers are the VMMs that this build knows.
 type drivers struct {
 	kind  string // the configuration's

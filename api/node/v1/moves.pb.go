@@ -852,8 +852,11 @@ type NodeInfo struct {
 	Silent         bool   `protobuf:"varint,13,opt,name=silent,proto3" json:"silent,omitempty"`
 	Keeps          uint32 `protobuf:"varint,14,opt,name=keeps,proto3" json:"keeps,omitempty"`
 	ControllerOnly bool   `protobuf:"varint,15,opt,name=controller_only,json=controllerOnly,proto3" json:"controller_only,omitempty"` // it has no VMs, and none comes to it. Builds before do not know it
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// For people, on Kubernetes alone, at most 16 each: classes of the CPUs that VMs have there, and VMMs with versions.
+	CpuClasses    []string `protobuf:"bytes,16,rep,name=cpu_classes,json=cpuClasses,proto3" json:"cpu_classes,omitempty"`
+	Vmms          []string `protobuf:"bytes,17,rep,name=vmms,proto3" json:"vmms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeInfo) Reset() {
@@ -989,6 +992,20 @@ func (x *NodeInfo) GetControllerOnly() bool {
 		return x.ControllerOnly
 	}
 	return false
+}
+
+func (x *NodeInfo) GetCpuClasses() []string {
+	if x != nil {
+		return x.CpuClasses
+	}
+	return nil
+}
+
+func (x *NodeInfo) GetVmms() []string {
+	if x != nil {
+		return x.Vmms
+	}
+	return nil
 }
 
 type AnnounceRequest struct {
@@ -1499,7 +1516,7 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\x06source\x18\x05 \x01(\tR\x06source\"L\n" +
 	"\tWakeOrder\x12/\n" +
 	"\x04wake\x18\x01 \x01(\v2\x1b.godwit.node.v1.WakeRequestR\x04wake\x12\x0e\n" +
-	"\x02on\x18\x02 \x01(\tR\x02on\"\x9a\x03\n" +
+	"\x02on\x18\x02 \x01(\tR\x02on\"\xcf\x03\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -1519,7 +1536,10 @@ const file_node_v1_moves_proto_rawDesc = "" +
 	"\bheard_by\x18\f \x01(\tR\aheardBy\x12\x16\n" +
 	"\x06silent\x18\r \x01(\bR\x06silent\x12\x14\n" +
 	"\x05keeps\x18\x0e \x01(\rR\x05keeps\x12'\n" +
-	"\x0fcontroller_only\x18\x0f \x01(\bR\x0econtrollerOnly\"r\n" +
+	"\x0fcontroller_only\x18\x0f \x01(\bR\x0econtrollerOnly\x12\x1f\n" +
+	"\vcpu_classes\x18\x10 \x03(\tR\n" +
+	"cpuClasses\x12\x12\n" +
+	"\x04vmms\x18\x11 \x03(\tR\x04vmms\"r\n" +
 	"\x0fAnnounceRequest\x12,\n" +
 	"\x04node\x18\x01 \x01(\v2\x18.godwit.node.v1.NodeInfoR\x04node\x121\n" +
 	"\x06events\x18\x02 \x03(\v2\x19.godwit.node.v1.MoveEventR\x06events\"\x9b\x01\n" +
