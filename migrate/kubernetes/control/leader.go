@@ -37,6 +37,7 @@ type Leader struct {
 	notes   Notes
 	places  *places.Places
 	pods    *Pods
+	nodes   *operator.Nodes
 
 	mu     sync.Mutex
 	orders operator.Engine // nil: it does not lead
@@ -72,7 +73,7 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 				return errors.Join(err, c.Close())
 			}
 			defer hide()
-			return c.Run(ctx)
+			return c.runWith(ctx, l.nodes)
 		}
 		return NewOrders(c.Driver(), c.Peers, c.Moves.Recover, c.Records), run, nil
 	}
@@ -86,6 +87,7 @@ func (l *Leader) Join(mgr manager.Manager) error {
 			Machine: l.machine, Schemas: l.schemas}}
 	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator"), Writer: mgr.GetClient(),
 		Orders: l, Notes: l.notes, ShutdownGrace: l.grace}
+	l.nodes = &operator.Nodes{Client: mgr.GetClient(), Current: l.places.Current}
 	if err := l.pods.joinLogins(mgr); err != nil {
 		return err
 	}

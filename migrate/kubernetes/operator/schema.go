@@ -29,6 +29,7 @@ const (
 	ofSnapshots  = "vmsnapshots"
 	ofContents   = "vmsnapshotcontents"
 	ofRecords    = "vmrecords"
+	ofNodes      = "godwitnodes"
 )
 
 // schemaRound is how often a program that leads looks at the schemas although nothing is to be done. One that waits for

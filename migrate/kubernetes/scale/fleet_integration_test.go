@@ -57,6 +57,7 @@ func TestFleet(t *testing.T) {
 	began := time.Now()
 	f.create(*vms)
 	f.untilReady(*vms)
+	f.untilSeen(*nodes, *vms)
 	// A node whose first call comes before the operator leads has it refused, and calls again.
 	for _, err := range f.errors.take() {
 		t.Logf("while the fleet booted: %v", err)
@@ -79,8 +80,8 @@ func TestFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%s", told)
-	// No round of a node and no VM adds a request. What is left is the operator's own: each 5 s it compares the store with
-	// what it has seen of it. That is two GETs of its state, and a LIST of one record. Each minute
+	// No round of a node, no word of it and no VM adds a request. What is left is the operator's own: each 5 s it compares
+	// the store with what it has seen of it. That is two GETs of its state, and a LIST of one record. Each minute
 	// it asks for the versions of the schemas. Now and then it lists the notes of Sandboxes.
 	looks := int(*idle/cluster.Interval) + 2
 	most := map[string]int{"LIST vmrecords": looks, "GET configmaps": 2 * looks, "LIST configmaps": 1,

@@ -21,7 +21,7 @@ import (
 
 // ours are the resources that an operator has to do with. A lease is renewed for as long as it leads.
 var ours = []string{"virtualmachines", "virtualmachinesets", "vmoperations", "vmsnapshots", "vmsnapshotcontents",
-	"vmrecords", "pods", "nodes", "configmaps", "events"}
+	"vmrecords", "godwitnodes", "pods", "nodes", "configmaps", "events"}
 
 // count is what the API server was asked in a time, by verb and resource. Watches that go on are no requests.
 func (f *fleet) count(over time.Duration) map[string]int {

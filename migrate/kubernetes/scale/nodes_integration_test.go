@@ -5,6 +5,7 @@ package scale
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -144,7 +145,8 @@ func (n *node) Query(_ context.Context, vm *nodev1.VM) (*machinev1.QueryResponse
 
 // Self implements moves.Speaker.
 func (n *node) Self() *nodev1.NodeInfo {
-	return &nodev1.NodeInfo{Name: n.name, Version: "scale", Execs: true, RamBytes: 64 << 30, FreeBytes: 32 << 30}
+	return &nodev1.NodeInfo{Name: n.name, Version: "scale", Execs: true, RamBytes: 64 << 30,
+		FreeBytes: 32<<30 - rand.Uint64N(1<<30)} // each time another number
 }
 
 // Untold implements moves.Speaker.

@@ -142,6 +142,10 @@ func (f *fleet) startNodes(n int) {
 	ctx, stop := context.WithCancel(context.Background())
 	f.t.Cleanup(func() { stop(); all.Wait() })
 	for i := range n {
+		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i)}}
+		if err := f.api.Create(ctx, object); err != nil {
+			f.t.Fatal(err)
+		}
 		made, err := f.join(ctx, authority, nodeName(i))
 		if err != nil {
 			f.t.Fatal(err)
@@ -184,6 +188,28 @@ func (f *fleet) untilReady(n int) {
 		}
 		if ready < n {
 			return fmt.Errorf("%d of %d are", ready, n)
+		}
+		return nil
+	})
+}
+
+// untilSeen waits until people see the nodes, and all VMs on them.
+func (f *fleet) untilSeen(n, vms int) {
+	f.t.Helper()
+	f.until("all nodes are seen", patience, func(ctx context.Context) error {
+		all := &v1alpha1.GodwitNodeList{}
+		if err := f.api.List(ctx, all); err != nil {
+			return err
+		}
+		seen, has := 0, 0
+		for i := range all.Items {
+			has += int(all.Items[i].Status.VMs)
+			if isTrue(all.Items[i].Status.Conditions, "Ready") {
+				seen++
+			}
+		}
+		if seen < n || has < vms {
+			return fmt.Errorf("%d of %d are, with %d VMs of %d", seen, n, has, vms)
 		}
 		return nil
 	})

@@ -220,6 +220,18 @@ func (s *Store) StateCached() (*nodev1.StoreState, bool) {
 	return now, ok
 }
 
+// EachCached has take look at each record that the mirror has, and change none of them; false: what it has is too old,
+// or one of them cannot be read.
+func (s *Store) EachCached(take func(*nodev1.Record)) bool {
+	whole := true
+	fresh := s.mirrors.records.fresh(func(c heard) {
+		if whole = whole && c.unread == nil; c.record != nil {
+			take(c.record)
+		}
+	})
+	return fresh && whole
+}
+
 // FindCached implements store.Mirror.
 func (s *Store) FindCached(which store.Which) (found store.Found, ok bool) {
 	if found.State, ok = s.StateCached(); !ok {

@@ -58,7 +58,8 @@ func TestColumns(t *testing.T) {
 		"gvm": "Mode Phase Ready Node Operation Age", "gvmset": "Suspend Ready Node Phase Age",
 		"vmop":   "Kind VM Phase From To Downtime Reason Age",
 		"vmsnap": "Source Ready Content Bytes Age", "vmsnapcontent": "Snapshot Node Ready Digest Age",
-		"vmsnapclass": "Repository Age", "gnode": "Up Cordoned VMs Free Age", "vmrec": "Owner Generation Operation Age",
+		"vmsnapclass": "Repository Age", "gnode": "Up Cordoned VMs Free Reason Age",
+		"vmrec": "Owner Generation Operation Age",
 	}
 	var crds struct {
 		Items []struct {
