@@ -150,7 +150,7 @@ func (n *Nodes) apply(ctx context.Context, o decide.Node, do decide.Do, status *
 		return n.Client.Delete(ctx, object, client.Preconditions{UID: &object.UID, ResourceVersion: &object.ResourceVersion})
 	case decide.MakeNode:
 		object = decide.NodeOf(o.Node)
-		if err := n.Client.Create(ctx, object, strict); err != nil {
+		if err := n.Client.Create(ctx, object, schema.Strict); err != nil {
 			return err
 		}
 	case decide.WriteNode:
@@ -159,5 +159,5 @@ func (n *Nodes) apply(ctx context.Context, o decide.Node, do decide.Do, status *
 	}
 	n.wrote[o.Node.Name] = o.Now // one that fails is not tried at once either
 	object.Status = *status
-	return n.Client.Status().Update(ctx, object, strict)
+	return n.Client.Status().Update(ctx, object, schema.Strict)
 }
