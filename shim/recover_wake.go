@@ -63,13 +63,13 @@ func (a *adoption) finishWake(ctx context.Context) {
 	if !vm.inState(Starting) {
 		return
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	s := &starting{
-		vm: vm, task: vm.owner, abort: cancel, detach: func() bool { return true },
+		vm: vm, task: vm.owner, detach: func() bool { return true },
 		readdress: j.Readdressed, plugs: j.Unplugged, ran: true, opened: j.Generation - 1,
 	}
-	s.late = time.AfterFunc(time.Duration(vm.host.Config.Timeouts.Boot), s.boundAfterFill(cancel))
+	ctx, cancel := abortable(ctx, s)
+	defer cancel()
+	s.late = time.AfterFunc(time.Duration(vm.host.Config.Timeouts.Boot), s.boundAfterFill(s.abort))
 	defer s.release()
 	vm.mu.Lock()
 	s.task.abortStart, s.task.startOver = cancel, make(chan struct{})
@@ -79,6 +79,7 @@ func (a *adoption) finishWake(ctx context.Context) {
 	err := steps.Run(ctx, new(steps.Undo), undoBound, s.stepsAfterCommit())
 	vm.observe(time.Since(begun), err != nil, s.address)
 	if err != nil {
+		err = sayLate(ctx, s, err)
 		err = errors.Join(fmt.Errorf("finish the wake of a shim that died: %w", err), s.giveUp(ctx, err))
 		vm.log.Error("wake", "operation", j.Operation, "error", err)
 		return

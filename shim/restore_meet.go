@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,10 +31,15 @@ func (w *woken) meet(ctx context.Context, s *starting, agent agentv1.AgentServic
 		w.answer, err = w.ask(ctx, s, agent, req)
 	}
 	w.err = err
-	if ctx.Err() != nil || errdefs.IsUnavailable(err) {
+	if unanswered(ctx, err) {
 		return err
 	}
 	return nil
+}
+
+// unanswered tells a guest that is not there, or is too slow, from one that has answered. A deadline is no answer.
+func unanswered(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errdefs.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // ask tells the guest what it can take of the request. A VM that was committed is not ended because its workload is in
@@ -41,21 +47,24 @@ func (w *woken) meet(ctx context.Context, s *starting, agent agentv1.AgentServic
 // workload lets each call hang.
 func (w *woken) ask(ctx context.Context, s *starting, agent agentv1.AgentService,
 	req *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
-	answer, err := inPart(ctx, func(part context.Context) (*agentv1.RestoredResponse, error) {
-		return agent.Restored(part, req)
-	})
-	if err == nil {
-		w.note(s, answer.GetNicProblem(), answer.GetFileProblems()...)
-		return answer, nil
+	more := req.SetNics || len(req.Files) > 0
+	questions := []question{func(ctx context.Context) (*agentv1.RestoredResponse, error) {
+		return agent.Restored(ctx, req)
+	}}
+	if more { // of which an earlier build ends with the first problem. A call that is repeated changes nothing.
+		questions = append(questions, func(ctx context.Context) (*agentv1.RestoredResponse, error) {
+			return agent.Restored(ctx, &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: time.Now().UnixNano(),
+				Generation: req.Generation})
+		})
 	}
-	bare := &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: time.Now().UnixNano(), Generation: req.Generation}
-	if !refused(ctx, err) || !req.SetNics && len(req.Files) == 0 {
-		return nil, err
+	r := firstAnswer(ctx, questions...)
+	if r.err != nil {
+		return nil, r.err
 	}
-	// An earlier build ends with the first problem. A call that is repeated changes nothing.
-	problem := err
-	if answer, err = agent.Restored(ctx, bare); err != nil {
-		return nil, fmt.Errorf("%w (with NICs and files: %s)", err, shown(problem.Error()))
+	s.extend(time.Duration(s.vm.host.Config.Timeouts.Boot)) // the guest is there: what is left has its own time
+	if r.which == 0 {
+		w.note(s, r.answer.GetNicProblem(), r.answer.GetFileProblems()...)
+		return r.answer, nil
 	}
 	nics, files := w.setLater(ctx, agent, req)
 	if nics != nil {
@@ -64,7 +73,7 @@ func (w *woken) ask(ctx context.Context, s *starting, agent agentv1.AgentService
 	if files != nil {
 		w.note(s, "", files.Error())
 	}
-	return answer, nil
+	return r.answer, nil
 }
 
 // setLater tells a guest that was met, call for call, what it could not take at once.
@@ -89,11 +98,7 @@ func (w *woken) setLater(ctx context.Context, agent agentv1.AgentService,
 // inPart calls a guest that may let the call hang, in half of the time that is left: the rest is for what else is to be
 // done.
 func inPart[R any](ctx context.Context, call func(context.Context) (*R, error)) (*R, error) {
-	bound := guestBound
-	if end, ok := ctx.Deadline(); ok {
-		bound = time.Until(end) / 2
-	}
-	ctx, cancel := context.WithTimeout(ctx, bound)
+	ctx, cancel := context.WithTimeout(ctx, partOf(ctx))
 	defer cancel()
 	return call(ctx)
 }

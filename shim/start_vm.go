@@ -36,9 +36,9 @@ func (t *Task) start(caller context.Context) error {
 	if r.committed, err = r.checkCommitted(caller); err != nil {
 		return fmt.Errorf("start task %s: %w", vm.id, err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
+	ctx, cancel := abortable(context.WithoutCancel(caller), r)
 	defer cancel()
-	r.abort, r.detach = cancel, context.AfterFunc(caller, cancel)
+	r.detach = context.AfterFunc(caller, cancel)
 	defer r.release()
 	vm.mu.Lock()
 	if vm.origin.restored && vm.state == Running {
@@ -67,6 +67,7 @@ func (t *Task) start(caller context.Context) error {
 	err = steps.Run(ctx, r.takeUndo(), undoBound, r.steps())
 	vm.observe(time.Since(begun), err != nil, r.address)
 	if err != nil {
+		err = sayLate(ctx, r, err)
 		err = errors.Join(fmt.Errorf("start task %s: %w", vm.id, err), r.giveUp(ctx, err))
 		vm.log.Error("start task", "error", err)
 		return err

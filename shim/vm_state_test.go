@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
+	"godwit.dev/godwit/api/config"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/shim/rampool"
 	"godwit.dev/godwit/shim/stdio"
@@ -209,6 +210,7 @@ func TestTheRestartMonitorLeavesAStartAlone(t *testing.T) {
 // bareVM has an agent and an init, and nothing else.
 func bareVM(t *testing.T, agent Agent) *VM {
 	vm := newVM(t.Context(), slog.Default(), nil, "ns", "vm", "vm")
+	vm.host = &Host{Config: config.Default()}
 	vm.agent, vm.owner.init = agent, vm.owner.newProcess("", stdio.URIs{}, nil)
 	return vm
 }
