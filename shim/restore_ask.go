@@ -7,10 +7,14 @@ import (
 	"time"
 
 	agentv1 "godwit.dev/godwit/api/agent/v1"
+	"godwit.dev/godwit/internal/retry"
 )
 
 // question is one way to ask a restored guest.
-type question func(context.Context) (*agentv1.RestoredResponse, error)
+type question struct {
+	ask  func(context.Context) (*agentv1.RestoredResponse, error)
+	hung bool // it is asked only if the one before it hangs: that it is refused says enough
+}
 
 // reply is what came of questions.
 type reply struct {
@@ -22,7 +26,7 @@ type reply struct {
 // firstAnswer asks until a question is answered. The next is asked once the one before it is refused, or has no answer
 // in half of the time that is left. That one stays asked: a slow guest has all of the time for each.
 func firstAnswer(ctx context.Context, questions ...question) reply {
-	ask, rest := questions[0], questions[1:]
+	ask, rest := questions[0].ask, questions[1:]
 	if len(rest) == 0 {
 		answer, err := ask(ctx)
 		return reply{0, answer, err}
@@ -41,7 +45,7 @@ func firstAnswer(ctx context.Context, questions ...question) reply {
 	})
 	answer, err := ask(first)
 	waits := hangs.Stop()
-	if err == nil || !refused(ctx, err) {
+	if err == nil || !refused(ctx, err) || waits && rest[0].hung {
 		return reply{0, answer, err}
 	}
 	var r reply
@@ -54,6 +58,25 @@ func firstAnswer(ctx context.Context, questions ...question) reply {
 		r.err = fmt.Errorf("%w (asked for more: %s)", r.err, shown(err.Error()))
 	}
 	return r
+}
+
+// confirmBound is how long a guest that has said who it is has for the answer that says more.
+const confirmBound = time.Second
+
+// whoIs asks a guest who it is in which each Restored hangs, perhaps after all that counts. One of an earlier build
+// answers none as long as a copy of files hangs, also one that began before it slept.
+func whoIs(ctx context.Context, agent agentv1.AgentService) (*agentv1.RestoredResponse, error) {
+	info, err := agent.Info(ctx, &agentv1.InfoRequest{})
+	if err != nil {
+		return nil, err
+	}
+	all, err := agent.Processes(ctx, &agentv1.ProcessesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	retry.Sleep(ctx, confirmBound)
+	return &agentv1.RestoredResponse{BootId: info.GetBootId(), UptimeMs: info.GetUptimeMs(),
+		Processes: all.GetProcesses()}, nil
 }
 
 // errLate is why a Start ends that takes too long after its commit.

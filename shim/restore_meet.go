@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -44,63 +45,64 @@ func unanswered(ctx context.Context, err error) bool {
 
 // ask tells the guest what it can take of the request. A VM that was committed is not ended because its workload is in
 // the way of a file or a NIC: an immutable file, a full disk, a NIC that has the name of another, a file of which the
-// workload lets each call hang.
+// workload lets each call hang. Files come last, and alone: a guest of an earlier build answers no Restored any more
+// while they hang.
 func (w *woken) ask(ctx context.Context, s *starting, agent agentv1.AgentService,
 	req *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
-	more := req.SetNics || len(req.Files) > 0
-	questions := []question{func(ctx context.Context) (*agentv1.RestoredResponse, error) {
-		return agent.Restored(ctx, req)
-	}}
-	if more { // of which an earlier build ends with the first problem. A call that is repeated changes nothing.
-		questions = append(questions, func(ctx context.Context) (*agentv1.RestoredResponse, error) {
-			return agent.Restored(ctx, &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: time.Now().UnixNano(),
-				Generation: req.Generation})
-		})
+	restored := func(nics bool) func(context.Context) (*agentv1.RestoredResponse, error) {
+		return func(ctx context.Context) (*agentv1.RestoredResponse, error) {
+			part := &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: time.Now().UnixNano(), Generation: req.Generation}
+			if nics {
+				part.Nics, part.SetNics = req.Nics, true
+			}
+			return agent.Restored(ctx, part)
+		}
+	}
+	questions := []question{{ask: restored(false)},
+		{ask: func(ctx context.Context) (*agentv1.RestoredResponse, error) { return whoIs(ctx, agent) }, hung: true}}
+	if req.SetNics { // an earlier build ends with their first problem. A call that is repeated changes nothing.
+		questions = slices.Insert(questions, 0, question{ask: restored(true)})
 	}
 	r := firstAnswer(ctx, questions...)
 	if r.err != nil {
 		return nil, r.err
 	}
 	s.extend(time.Duration(s.vm.host.Config.Timeouts.Boot)) // the guest is there: what is left has its own time
-	if r.which == 0 {
-		w.note(s, r.answer.GetNicProblem(), r.answer.GetFileProblems()...)
-		return r.answer, nil
+	if r.which == len(questions)-1 {
+		s.vm.log.Warn("a call hangs in the guest: it says who it is, and does not confirm that it knows of its wake")
+		req.Files = nil // they would hang, too
 	}
-	nics, files := w.setLater(ctx, agent, req)
-	if nics != nil {
-		w.note(s, nics.Error())
+	nics := r.answer.GetNicProblem()
+	if req.SetNics && r.which > 0 {
+		nics = setNICs(ctx, agent, req)
 	}
-	if files != nil {
-		w.note(s, "", files.Error())
-	}
+	w.note(s, nics, setFiles(ctx, agent, req)...)
 	return r.answer, nil
 }
 
-// setLater tells a guest that was met, call for call, what it could not take at once.
-func (w *woken) setLater(ctx context.Context, agent agentv1.AgentService,
-	req *agentv1.RestoredRequest) (nics, files error) {
-	ctx, cancel := context.WithTimeout(ctx, guestBound)
+// setNICs tells a guest that was met of the NICs that it could not take at once.
+func setNICs(ctx context.Context, agent agentv1.AgentService, req *agentv1.RestoredRequest) string {
+	ctx, cancel := context.WithTimeout(ctx, guestBound/2)
 	defer cancel()
-	if req.SetNics {
-		_, nics = inPart(ctx, func(part context.Context) (*agentv1.ConfigureNetworkResponse, error) {
-			return agent.ConfigureNetwork(part, &agentv1.ConfigureNetworkRequest{Nics: req.Nics})
-		})
+	if _, err := agent.ConfigureNetwork(ctx, &agentv1.ConfigureNetworkRequest{Nics: req.Nics}); err != nil {
+		return err.Error()
 	}
-	if len(req.Files) > 0 {
-		_, files = inPart(ctx, func(part context.Context) (*agentv1.RestoredResponse, error) {
-			return agent.Restored(part, &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: time.Now().UnixNano(),
-				Generation: req.Generation, Files: req.Files})
-		})
-	}
-	return nics, files
+	return ""
 }
 
-// inPart calls a guest that may let the call hang, in half of the time that is left: the rest is for what else is to be
-// done.
-func inPart[R any](ctx context.Context, call func(context.Context) (*R, error)) (*R, error) {
-	ctx, cancel := context.WithTimeout(ctx, partOf(ctx))
+// setFiles gives a guest that was met the files that say where it is, and answers what is in the way of them.
+func setFiles(ctx context.Context, agent agentv1.AgentService, req *agentv1.RestoredRequest) []string {
+	if len(req.Files) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()
-	return call(ctx)
+	answer, err := agent.Restored(ctx, &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: time.Now().UnixNano(),
+		Files: req.Files})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return answer.GetFileProblems()
 }
 
 // refused tells a guest that has answered, or lets one call hang, from one that is not there.

@@ -80,7 +80,7 @@ func TestWakesWithoutKnowingWhereItIs(t *testing.T) {
 			if o := all[len(all)-1]; o.Failed || (o.Address.Result == starts.AddressFailed) != guest.nics {
 				t.Errorf("the start is noted as %+v", o)
 			}
-			if !slices.Contains(guest.asked, "nics true, files 1") {
+			if !slices.Contains(guest.asked, "nics true, files 0") || !slices.Contains(guest.asked, "nics false, files 1") {
 				t.Errorf("the guest was asked for %q", guest.asked)
 			}
 			if guest.nics && !eventually(guest.set.Load) {
