@@ -198,7 +198,8 @@ const optionsURL = "godwit.dev/config"
 
 // free refuses a name that a container of this node has, or a VM that sleeps or runs elsewhere.
 func (c *Client) free(ctx context.Context, name string) error {
-	if err := c.away(ctx, &nodev1.VM{Namespace: c.namespace, Id: name}); err != nil {
+	away, err := c.surelyAway(ctx, &nodev1.VM{Namespace: c.namespace, Id: name})
+	if err = cmp.Or(away, err); err != nil {
 		return err
 	}
 	return c.untaken(ctx, &nodev1.VM{Namespace: c.namespace, Id: name}, "")

@@ -78,7 +78,37 @@ func (c *Client) away(ctx context.Context, vm *nodev1.VM) error {
 	if err != nil {
 		return nil //nolint:nilerr // the caller goes on to what decides
 	}
-	here, owner := c.here(ctx), rec.GetOwner()
+	return c.heldAway(rec, vm, c.here(ctx))
+}
+
+// surelyAway is away for a caller whom nothing stops after it: that the records do not answer is an error, and so is an
+// owner that may be another node. A node without records is asked for none.
+func (c *Client) surelyAway(ctx context.Context, vm *nodev1.VM) (away, err error) {
+	rec, err := c.recorded(ctx, vm)
+	if errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	if err == nil {
+		here := c.here(ctx)
+		if here == "" && rec.GetOwner().GetNode() != "" {
+			return nil, c.unsure(vm, errdefs.ErrUnavailable)
+		}
+		return c.heldAway(rec, vm, here), nil
+	}
+	if cfg, failed := c.load(); failed == nil && !cfg.UsesRecords() {
+		return nil, nil //nolint:nilerr // it has no VM that sleeps, or is elsewhere
+	}
+	return nil, c.unsure(vm, err)
+}
+
+func (c *Client) unsure(vm *nodev1.VM, err error) error {
+	return &Problem{What: fmt.Sprintf("It is not known whether a VM %s sleeps, or is on another node.", c.name(vm)),
+		Why: sentence(err.Error()), Remedy: "Try again once godwitd and its controller answer: godwit doctor.", Cause: err}
+}
+
+// heldAway says that a VM sleeps, is lost, or is another node's, as its record has it.
+func (c *Client) heldAway(rec *nodev1.Record, vm *nodev1.VM, here string) error {
+	owner := rec.GetOwner()
 	if !rec.GetRivals() && !record.IsLost(rec) && owner.GetDigest() == "" &&
 		(owner.GetNode() == "" || here == "" || owner.GetNode() == here) {
 		return nil

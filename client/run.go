@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,11 @@ func (c *Client) Run(ctx context.Context, o VMOptions, streams *Streams) (*nodev
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := c.Start(ctx, vm, streams)
+	var p *Process
+	away, err := c.surelyAway(ctx, vm) // a VM of that name may have fallen asleep since, and would wake
+	if err = cmp.Or(away, err); err == nil {
+		p, err = c.Start(ctx, vm, streams)
+	}
 	if err != nil {
 		return nil, nil, errors.Join(err, c.discard(ctx, vm))
 	}
@@ -52,8 +57,8 @@ func (c *Client) discard(ctx context.Context, vm *nodev1.VM) error {
 // RemoveEnded removes a VM whose process has ended. One that sleeps, or has moved to another node, stays: left says
 // where it is.
 func (c *Client) RemoveEnded(ctx context.Context, vm *nodev1.VM) (left error, err error) {
-	if left := c.away(ctx, vm); left != nil {
-		return left, nil
+	if left, err = c.surelyAway(ctx, vm); left != nil || err != nil {
+		return left, err
 	}
 	_, err = c.Remove(ctx, vm, RemoveOptions{})
 	return nil, err
