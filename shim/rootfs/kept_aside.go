@@ -81,8 +81,16 @@ func (k Kept) recover(r root) error {
 		return err
 	}
 	defer unlock()
-	if kept, err := k.aside().read(); err != nil || !kept.same(r) {
-		return nil //nolint:nilerr // it is another one's, or is not there any more
+	kept, err := k.aside().read()
+	if errors.Is(err, fs.ErrNotExist) { // it is not there any more, or its removal has begun, after a proof
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for the container's writable disk in %s, which stays. If it is not needed, remove that "+
+			"directory: %w", k.aside().Dir, err)
+	}
+	if !kept.same(r) {
+		return nil
 	}
 	return k.giveBack()
 }
@@ -91,8 +99,12 @@ func (k Kept) recover(r root) error {
 // it may be in another database of containerd, and then this one is no proof that it is gone. A sweep removes it with
 // that proof.
 func (k Kept) spare(r root) error {
-	if old, err := k.read(); err != nil || !old.none() || old.Container == "" || old.same(r) {
-		return nil //nolint:nilerr // there is nothing, or what cannot be read was an error before
+	old, err := k.read()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err != nil || !old.none() || old.Container == "" || old.same(r) {
+		return nil
 	}
 	unlock, err := k.lock()
 	if err != nil {

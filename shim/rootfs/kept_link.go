@@ -51,7 +51,13 @@ func (k Kept) Link(dir string, set *Set) error {
 		err = json.Unmarshal(data, &r)
 	}
 	names := set.names(r.none())
-	if err == nil && (freed(names, set.Paths) || k.has(r, names, set.Paths)) {
+	var done bool
+	if err == nil {
+		if done = freed(names, set.Paths); !done {
+			done, err = k.has(r, names, set.Paths)
+		}
+	}
+	if done && err == nil {
 		return nil
 	}
 	if err == nil {
@@ -86,28 +92,31 @@ func freed(names, paths map[string]string) bool {
 	return false
 }
 
-// has reports whether exactly these files are kept for a root file system.
-func (k Kept) has(r root, names, paths map[string]string) bool {
+// has reports whether exactly these files are kept for a root file system. What cannot be read may be them.
+func (k Kept) has(r root, names, paths map[string]string) (bool, error) {
 	if r.none() {
 		if path, err := k.find(r, keptSet); path == "" || err != nil {
-			return false
+			return false, err
 		}
 	}
 	for id, name := range names {
 		kept, err := k.find(r, name)
 		if err != nil || kept == "" {
-			return false
+			return false, err
 		}
 		a, err := os.Stat(kept)
 		if err != nil {
-			return false
+			return false, err
 		}
 		b, err := os.Stat(paths[id])
-		if err != nil || !os.SameFile(a, b) {
-			return false
+		if err != nil {
+			return false, err
+		}
+		if !os.SameFile(a, b) {
+			return false, nil
 		}
 	}
-	return true
+	return true, nil
 }
 
 // Whole are the disks that a VM has left in a container without a root file system; nil: none did. Those of another
