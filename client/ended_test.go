@@ -99,6 +99,14 @@ func TestRestartAsksBeforeItStops(t *testing.T) {
 		"it has rivals":     {func(d *daemon) { d.rivals = true }, errdefs.IsFailedPrecondition, false},
 		"no record changes": {func(d *daemon) { d.closed = errdefs.ErrUnavailable }, errdefs.IsUnavailable, false},
 		"it is lost":        {func(d *daemon) { d.lost = "sha256:1" }, errdefs.IsFailedPrecondition, false},
+		"its last state is due": {func(d *daemon) { d.deletion = &nodev1.Deletion{Tries: 1, Class: "unavailable"} },
+			func(err error) bool {
+				return errdefs.IsFailedPrecondition(err) && strings.Contains(err.Error(), "rm --cancel web")
+			},
+			false},
+		"its removal has failed for good": {func(d *daemon) {
+			d.deletion = &nodev1.Deletion{Tries: 1, Class: "failed precondition"}
+		}, func(err error) bool { return err != nil }, true},
 		"no node removes it": {func(d *daemon) { d.guarded = errdefs.ErrPermissionDenied },
 			func(err error) bool { return err != nil && !errdefs.IsPermissionDenied(err) }, true},
 		"its start fails": {func(*daemon) {}, func(err error) bool { return err != nil }, true},

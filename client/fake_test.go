@@ -41,6 +41,7 @@ type daemon struct {
 	fails     error
 	rivals    bool // of each record
 	operation *nodev1.Operation
+	deletion  *nodev1.Deletion
 	forget    error
 	lost      string
 	closed    error // no record changes
@@ -64,7 +65,7 @@ func (d *daemon) Recorded(_ context.Context, req *nodev1.GetRequest) (*nodev1.Re
 	for _, vm := range d.vms {
 		if key(vm.GetVm()) == key(req.GetVm()) && vm.GetOwner() != nil {
 			return &nodev1.Record{Vm: vm.GetVm(), Owner: vm.GetOwner(), RanOn: d.ranOn, Rivals: d.rivals,
-				Operation: d.operation, Lost: d.lost}, nil
+				Operation: d.operation, Lost: d.lost, Deletion: d.deletion}, nil
 		}
 	}
 	return nil, record.ToWire(errdefs.ErrNotFound)

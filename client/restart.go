@@ -50,12 +50,17 @@ func (c *Client) mayEnd(ctx context.Context, vm *nodev1.VM, verb string) error {
 	here, owner := c.here(ctx), rec.GetOwner()
 	if rec.GetRivals() || rec.GetOperation() != nil ||
 		owner.GetNode() != "" && here != "" && owner.GetNode() != here ||
-		!removes && (record.IsLost(rec) || owner.GetDigest() != "") {
+		!removes && (record.IsLost(rec) || owner.GetDigest() != "" || leaves(rec)) {
 		p := Held(rec, c.name(vm), here)
 		p.Cause = errdefs.ErrFailedPrecondition
 		return p
 	}
 	return nil
+}
+
+// leaves reports whether a VM is removed once its last state is stored. Its end would call that off.
+func leaves(rec *nodev1.Record) bool {
+	return rec.GetDeletion() != nil && !record.Stuck(rec.GetDeletion())
 }
 
 // What follows the end of a VM.
