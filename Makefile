@@ -292,7 +292,10 @@ k8s-images: build guest ## the images of packaging/kubernetes/default, for ctr i
 man: build
 	@VERSION='$(VERSION)' tools/man.sh
 
-STATEDIR ?= /var/lib/godwit
+# As configured: the last of config.toml and the files of config.d counts.
+configured = cat $(DESTDIR)$(SYSCONFDIR)/godwit/config.toml $(DESTDIR)$(SYSCONFDIR)/godwit/config.d/*.toml 2>/dev/null | \
+	sed -n "s|^[ \t]*state_dir[ \t]*=[ \t]*['\"]\([^'\"]*\)['\"].*|\1|p" | tail -n 1
+STATEDIR ?= $(or $(shell $(configured)),/var/lib/godwit)
 dropin = $(DESTDIR)$(SYSCONFDIR)/containerd/conf.d/godwit.toml
 # The drop-in as it was installed: what differs from it was changed since.
 reference = $(DESTDIR)$(PREFIX)/share/godwit/containerd/godwit.toml

@@ -114,3 +114,29 @@ func TestMakeKeepsWhatIsYours(t *testing.T) {
 		t.Errorf("left by make uninstall (-want +got):\n%s", d)
 	}
 }
+
+// make uninstall looks for VMs where the configuration has the state.
+func TestUninstallLooksWhereTheStateIs(t *testing.T) {
+	top, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	journal := filepath.Join(dir, "data/godwit/vms/default/web/node.json")
+	for path, text := range map[string]string{
+		filepath.Join(dir, config): "state_dir = '/elsewhere'\n", journal: "{}",
+		filepath.Join(dir, "etc/godwit/config.d/state.toml"): "\tstate_dir=\"/data/godwit\" # a disk of its own\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), "make", "--no-print-directory", "DESTDIR="+dir, "uninstall")
+	cmd.Dir = top
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), journal) {
+		t.Errorf("with a VM: %v: %s", err, out)
+	}
+}
