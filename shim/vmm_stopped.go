@@ -34,7 +34,7 @@ func (s *stoppedVMM) Resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := driver.Adopt(ctx, s.proc)
+	m, err := driver.Adopt(ctx, leftVMM(s.vm.journal.Load()))
 	if err != nil {
 		return err
 	}

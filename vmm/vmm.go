@@ -257,4 +257,6 @@ type Process struct {
 	// empty if it is no file.
 	Console   string `json:"console,omitempty"`
 	Userfault int    `json:"userfault,omitempty"` // its descriptor that tracks RAM; 0: none
+	// Halting is for Adopt: a Pause may have failed, or be under way. The first Resume makes sure that the vCPUs run.
+	Halting bool `json:"-"`
 }

@@ -2,6 +2,7 @@ package cloudhypervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,6 +23,9 @@ var patience = func(ctx context.Context) (context.Context, context.CancelFunc) {
 // leaves in the midst of it does not end it: what the VMM does can not be taken back, only followed.
 type sender func(call func(context.Context) error) error
 
+// errUnsent is in the error of a sender that has sent nothing.
+var errUnsent = errors.New("nothing is sent any more")
+
 // change does work on the VM, one piece after the other. ctx bounds the wait for one's turn, what work asks, and how
 // long the caller waits for what was sent. The latter is followed to its end all the same: the next one in turn finds a
 // VM of which is known what it does.
@@ -36,7 +40,7 @@ func (m *Machine) change(ctx context.Context, work func(context.Context, sender)
 	over := make(chan error, 2) // the work, or before it the caller's patience
 	send := func(call func(context.Context) error) error {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("nothing is sent any more: %w", err)
+			return fmt.Errorf("%w: %w", errUnsent, err)
 		}
 		stop := context.AfterFunc(ctx, func() { over <- fmt.Errorf("no answer yet: %w", ctx.Err()) })
 		defer stop()

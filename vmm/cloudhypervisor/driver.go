@@ -147,8 +147,10 @@ func (d *Driver) Adopt(ctx context.Context, p vmm.Process) (vmm.Machine, error) 
 		return nil, fmt.Errorf("adopt VM: %w", err)
 	}
 	p.Boot = proc.Boot
+	torn := p.Halting
+	p.Halting = false
 	m := newMachine(d.Log, p, proc)
-	m.mtu, m.confined = d.mtu, d.confined()
+	m.mtu, m.confined, m.torn = d.mtu, d.confined(), torn
 	if err := errors.Join(m.identify(ctx), m.publish()); err != nil {
 		return nil, errors.Join(fmt.Errorf("adopt VM: %w", err), proc.Close())
 	}

@@ -40,6 +40,7 @@ func runFake(how string, args []string) error {
 	s := &chtest.Server{Version: os.Getenv("FAKE_VERSION"), How: how, FailAt: at, Silent: os.Getenv("FAKE_SILENT") != "",
 		Lost: os.Getenv("FAKE_LOST") != "", Hasty: os.Getenv("FAKE_HASTY")}
 	s.Late = func() bool { return vmmtest.Told(pid + lets) }
+	s.Half, _ = strconv.Atoi(os.Getenv("FAKE_HALF")) // not set: 0
 	s.Stuck = func() { vmmtest.Tell(pid + waits) }
 	if how == "works" {
 		s.How = ""

@@ -36,7 +36,10 @@ type Machine struct {
 	// standing: the VMM has answered that the VM is paused, and was not asked to resume it since. So it is not asked again
 	// while the VM stands still. Held with turn.
 	standing bool
-	mtu      func(tap, mtu int) error
+	// torn: a vm.pause may have ended half way. The VMM says that the VM runs then, and its vCPUs stand still or are about
+	// to. Held with turn.
+	torn bool
+	mtu  func(tap, mtu int) error
 	// confined: the process has namespaces of its own. prepare seals it.
 	confined bool
 	files    shower // of the process; what it sees while it is confined
@@ -160,37 +163,6 @@ func (m *Machine) state(ctx context.Context) (string, error) {
 	return info.State, nil
 }
 
-// Resume lets the vCPUs run, for the first time too.
-func (m *Machine) Resume(ctx context.Context) error {
-	err := m.change(ctx, func(ctx context.Context, send sender) error {
-		if m.standing {
-			m.standing = false
-			return send(m.api.resume)
-		}
-		state, err := m.state(ctx)
-		if err != nil {
-			return fmt.Errorf("%w: %w", vmm.ErrNotResumed, err)
-		}
-		switch {
-		case state == stateRunning:
-			return nil
-		case state == statePaused && m.plan == nil:
-			return send(m.api.resume)
-		case state == stateCreated:
-			err := send(m.api.boot)
-			if errors.Is(err, errdefs.ErrFailedPrecondition) {
-				err = fmt.Errorf("%w%s", err, logTail(m.Process().Dir))
-			}
-			return errors.Join(err, m.booted())
-		}
-		return fmt.Errorf("VM is %q, its state is not loaded: %w", state, errdefs.ErrFailedPrecondition)
-	})
-	if err != nil {
-		return fmt.Errorf("resume VM: %w", err)
-	}
-	return nil
-}
-
 // booted moves the sockets that a boot has made, and removes what has been booted. It may be
 // called again.
 func (m *Machine) booted() error {
@@ -200,32 +172,6 @@ func (m *Machine) booted() error {
 	}
 	home, _ := m.workPaths()
 	return errors.Join(err, removePayload(home))
-}
-
-// Pause stops the vCPUs and waits for the requests that devices are working on. A VM
-// that has never run stands still as it is.
-func (m *Machine) Pause(ctx context.Context) error {
-	err := m.change(ctx, func(ctx context.Context, send sender) error {
-		refused := send(m.api.pause)
-		if !isRefusal(refused) {
-			m.standing = refused == nil
-			return refused
-		}
-		state, err := m.state(ctx)
-		switch {
-		case err != nil:
-			return errors.Join(refused, err)
-		case state == "":
-			return fmt.Errorf("there is no VM: %w", errdefs.ErrFailedPrecondition)
-		case state == stateRunning:
-			return refused
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("pause VM: %w", err)
-	}
-	return nil
 }
 
 // PowerButton is pressed once.

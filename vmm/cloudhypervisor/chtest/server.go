@@ -42,6 +42,7 @@ type Server struct {
 	Silent  bool        // the guest never lets go of a device
 	Late    func() bool // but does at a look at the devices where this says so; nil: never
 	Lost    bool        // no event is reported
+	Half    int         // how many times vm.pause is refused half way
 	Hasty   string      // not empty: it opens no file of ranges
 	Then    string      // is reported, as it stands, once the VM has booted
 	Events  io.Writer   // event monitor

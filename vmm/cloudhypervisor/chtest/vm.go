@@ -15,6 +15,7 @@ type vm struct {
 	memory uint64
 	nets   []string
 	asked  []string // whose eject the guest was asked for
+	frozen bool     // the vCPUs stand still, or are about to, whatever the state says
 }
 
 type netConfig struct {
@@ -53,7 +54,7 @@ func (s *Server) handle(method, call string, body []byte, in *withFiles) (int, a
 			}
 		}
 		return 200, map[string]any{"config": map[string]any{}, "state": s.vm.state, "memory_actual_size": s.vm.memory,
-			"device_tree": s.tree()}
+			"device_tree": s.tree(), "frozen": s.vm.frozen}
 	case "vm.create":
 		return s.create(body)
 	case "vm.boot":
@@ -66,9 +67,11 @@ func (s *Server) handle(method, call string, body []byte, in *withFiles) (int, a
 		}
 		return status, out
 	case "vm.pause":
-		return s.transition("Running", "Paused", "pausing", "paused")
+		return s.pause()
 	case "vm.resume":
-		return s.transition("Paused", "Running", "resuming", "resumed")
+		status, out := s.transition("Paused", "Running", "resuming", "resumed")
+		s.vm.frozen = s.vm.frozen && status != 204
+		return status, out
 	case "vm.snapshot":
 		return s.snapshot(body)
 	case "vm.restore":
@@ -109,6 +112,18 @@ func (s *Server) create(body []byte) (int, any) {
 	}
 	s.vm.state, s.vm.memory = "Created", config.Memory.Zones[0].Size
 	return 204, nil
+}
+
+// pause tells the vCPUs first. So often as it is to go wrong, nothing else happens, and nothing is taken back.
+func (s *Server) pause() (int, any) {
+	if s.vm.state == "Running" {
+		s.vm.frozen = true
+		if s.Half > 0 {
+			s.Half--
+			return 500, refusal("The VM could not be paused", "Error signalling vCPUs")
+		}
+	}
+	return s.transition("Running", "Paused", "pausing", "paused")
 }
 
 func (s *Server) transition(from, to string, events ...string) (int, any) {
