@@ -272,7 +272,7 @@ func TestExit(t *testing.T) {
 		{poweredOff, 0, true, true}, {unknown, 0, true, true}, {poweredOff, -1, true, true},
 		{unknown, -1, false, false}, {unknown, 143, false, false}, {reset, 0, false, false}, {panicked, 0, false, false},
 	} {
-		if got := exitOf(e.how, e.status); got.Clean != e.clean || got.Unsure != e.unsure {
+		if got := exitOf(e.how, e.status, "(Cloud Hypervisor: \"nothing\")"); got.Clean != e.clean || got.Unsure != e.unsure {
 			t.Errorf("exit of %+v: %+v", e, got)
 		}
 	}

@@ -3,6 +3,7 @@ package cloudhypervisor
 import (
 	"errors"
 	"os"
+	"strings"
 	"time"
 
 	"godwit.dev/godwit/vmm"
@@ -120,8 +121,9 @@ func (m *Machine) watch() {
 }
 
 func (m *Machine) recordExit(at time.Time) {
+	log := logTail(m.Process().Dir)
 	m.mu.Lock()
-	m.exit = exitOf(m.ending, m.proc.Status())
+	m.exit = exitOf(m.ending, m.proc.Status(), log)
 	m.exit.At = at
 	if m.exit.Clean && m.ending == unknown { // its last word was lost
 		select {
@@ -148,9 +150,23 @@ func (m *Machine) recordExit(at time.Time) {
 	close(m.done)
 }
 
-// exitOf judges by what the guest did and by the exit status, -1 if unknown.
-func exitOf(how ending, status int) vmm.Exit {
+// What the VMM logs of a vCPU that KVM cannot run. It ends then as after a power-off. KVM says badAddress, too, of a page
+// of RAM that there is no room for.
+const (
+	vcpuFailed = "VCPU generated error"
+	badAddress = "Bad address" // EFAULT
+)
+
+// exitOf judges by what the guest did, by the exit status, -1 if unknown, and by the end of the log.
+func exitOf(how ending, status int, log string) vmm.Exit {
+	failed := strings.LastIndex(log, vcpuFailed)
 	switch {
+	case failed >= 0 && how != reset && how != panicked && status <= 0:
+		text := strings.TrimSpace(log[failed:])
+		if strings.Contains(text, badAddress) {
+			text = "there may be no room left for its RAM (ram_size): " + text
+		}
+		return vmm.Exit{Status: 1, Reason: text}
 	case how == reset:
 		return vmm.Exit{Status: 1, Reason: "reset by the guest"}
 	case how == panicked:
