@@ -42,6 +42,7 @@ func runFake(how string, args []string) error {
 	s.Late = func() bool { return vmmtest.Told(pid + lets) }
 	s.Stuck = func() { vmmtest.Tell(pid + waits) }
 	s.Full, _ = strconv.Atoi(os.Getenv("FAKE_FULL"))
+	s.Mute, _ = strconv.Atoi(os.Getenv("FAKE_MUTE"))
 	s.Untold = how == "untold"
 	if how == "works" || s.Untold {
 		s.How = ""

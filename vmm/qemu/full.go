@@ -14,6 +14,9 @@ import (
 // fullRetry is the pause between two tries. A variable for the tests.
 var fullRetry = time.Second
 
+// stallBound is how long one try may take. A variable for the tests.
+var stallBound = commandTimeout
+
 // statusIOError is QEMU's word for a VM that it stopped so.
 const statusIOError = "io-error"
 
@@ -41,7 +44,7 @@ func (m *Machine) awaitSpaceOnce(device string) {
 	go m.awaitSpace()
 }
 
-// awaitSpace lets the VM go on, again and again, until it stays running or is not to.
+// awaitSpace lets the VM go on, again and again, until it stays running or is not to. No answer says neither.
 func (m *Machine) awaitSpace() {
 	m.mu.Lock()
 	seen := m.stalls
@@ -52,9 +55,9 @@ func (m *Machine) awaitSpace() {
 			return
 		case <-time.After(fullRetry):
 		}
-		status := m.retryStalled()
+		status, err := m.retryStalled()
 		m.mu.Lock()
-		if status == "running" && m.stalls == seen || status != "running" && status != statusIOError {
+		if m.detached || m.stalls == seen && (m.held || err == nil && status != statusIOError) {
 			m.waiting = false
 			m.mu.Unlock()
 			m.log.Info("the VM no longer waits for space on the host", "status", status)
@@ -62,29 +65,30 @@ func (m *Machine) awaitSpace() {
 		}
 		seen = m.stalls
 		m.mu.Unlock()
+		if err != nil {
+			m.log.Warn("ask whether the VM waits for space", "error", err)
+		}
 	}
 }
 
 // retryStalled lets a stalled VM go on if it is to run, and answers what it did before that.
-func (m *Machine) retryStalled() string {
+func (m *Machine) retryStalled() (string, error) {
 	m.order.Lock()
 	defer m.order.Unlock()
 	m.mu.Lock()
 	held := m.held || m.detached
 	m.mu.Unlock()
 	if held {
-		return "not to run"
+		return "not to run", nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), stallBound)
 	defer cancel()
 	status, err := m.status(ctx)
-	if err != nil {
-		return err.Error()
+	if err != nil || status != statusIOError {
+		return status, err
 	}
-	if status == statusIOError {
-		if err := m.execute(ctx, "cont", nil, nil); err != nil {
-			m.log.Warn("let the VM go on", "error", err)
-		}
+	if err := m.execute(ctx, "cont", nil, nil); err != nil {
+		m.log.Warn("let the VM go on", "error", err)
 	}
-	return status
+	return status, nil
 }

@@ -29,6 +29,22 @@ func TestFullDisk(t *testing.T) {
 			return !m.waiting
 		})
 	})
+	t.Run("a question is not answered", func(t *testing.T) {
+		defer func(d time.Duration) { stallBound = d }(stallBound)
+		stallBound = 50 * time.Millisecond
+		m := startFake(t, fakeQEMU(t, "works", 0, "FAKE_FULL=3", "FAKE_MUTE=2"), testConfig(t))
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the VM runs, and it is not waited any more", func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return !m.waiting
+		})
+		if s := status(m); s != "running" {
+			t.Errorf("the VM is %s", s)
+		}
+	})
 	t.Run("paused meanwhile", func(t *testing.T) {
 		m := startFake(t, fakeQEMU(t, "works", 0, "FAKE_FULL=1000000"), testConfig(t))
 		if err := m.Resume(t.Context()); err != nil {
