@@ -103,6 +103,9 @@ func (m *fakeMachine) Resume(context.Context) error {
 	return err
 }
 
+// Detach leaves the process to the next one who adopts it.
+func (m *fakeMachine) Detach() error { return m.call("detach") }
+
 func (m *fakeMachine) Pause(context.Context) error {
 	err := m.call("pause")
 	if err == nil {

@@ -107,8 +107,8 @@ func TestResumeWithoutDescriptors(t *testing.T) {
 	var restore func()
 	tries := 0
 	var again error
-	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "resume: the host lacks descriptors or memory; it is " +
-		"tried again", func() {
+	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "resume: the host lacks something, or the VMM is " +
+		"slow; it is tried again", func() {
 		if tries++; tries == 2 {
 			_, again = w.machineService().Abort(t.Context(), &machinev1.AbortRequest{Ref: w.ref()})
 		}
@@ -137,8 +137,8 @@ func TestCheckpointWithoutDescriptors(t *testing.T) {
 	vm, _ := w.service.current()
 	restore, tries := func() {}, 0
 	t.Cleanup(func() { restore() })
-	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "resume: the host lacks descriptors or memory; it is " +
-		"tried again", func() {
+	vm.log = slog.New(hears{slog.NewTextHandler(io.Discard, nil), "resume: the host lacks something, or the VMM is " +
+		"slow; it is tried again", func() {
 		if tries++; tries == 3 {
 			restore()
 		}

@@ -47,14 +47,19 @@ func (t *Task) kill(ctx context.Context, execID string, signal uint32, all bool)
 	for {
 		vm.mu.Lock()
 		p, err := t.find(execID)
+		var act func(context.Context) (bool, error)
 		if err == nil {
-			err = t.killable(p)
+			if act = endStuck(t, p, signal); act == nil {
+				err = t.killable(p)
+			}
 		}
 		if err != nil {
 			vm.mu.Unlock()
 			return err
 		}
-		act := t.delivery(p, signal, all)
+		if act == nil {
+			act = t.delivery(p, signal, all)
+		}
 		lives := vm.state != Stopped
 		vm.mu.Unlock()
 		if lives && !told { // before the end that it may bring: nothing is told after that

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -24,6 +25,9 @@ type stoppedVMM struct {
 	done chan struct{}
 }
 
+// detacher is a machine that can be left to who adopts it next.
+type detacher interface{ Detach() error }
+
 func newStoppedVMM(vm *VM, id proc.ID, p vmm.Process) *stoppedVMM {
 	return &stoppedVMM{vm: vm, id: id, proc: p, done: make(chan struct{})}
 }
@@ -32,13 +36,16 @@ func newStoppedVMM(vm *VM, id proc.ID, p vmm.Process) *stoppedVMM {
 func (s *stoppedVMM) Resume(ctx context.Context) error {
 	driver, err := s.vm.driver(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", vmm.ErrNotResumed, err)
 	}
 	m, err := driver.Adopt(ctx, leftVMM(s.vm.journal.Load()))
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", vmm.ErrNotResumed, err)
 	}
 	if err := m.Resume(ctx); err != nil {
+		if d, ok := m.(detacher); ok { // the next try takes it over anew
+			err = errors.Join(err, d.Detach())
+		}
 		return err
 	}
 	s.vm.mu.Lock()
