@@ -91,7 +91,11 @@ func (c *creation) listenForSource(_ context.Context, u *steps.Undo) error {
 	if a.socket, err = vm.host.Config.PagesSocket(a.ends.Channel); err != nil {
 		return err
 	}
-	if err := removeFile(a.socket); err != nil {
+	left, err := vm.host.Config.PagesSockets(vm.namespace, vm.id)
+	for _, path := range left {
+		err = errors.Join(err, removeFile(path))
+	}
+	if err != nil {
 		return err
 	}
 	if a.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: a.socket}); err != nil {

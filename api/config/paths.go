@@ -96,15 +96,50 @@ func (c *Config) PagesChannel(namespace, id, token string) string {
 	return vmHash(namespace, id) + "-" + token
 }
 
-var pagesChannel = regexp.MustCompile(`^([0-9a-f]{16})-[0-9a-f]{32}$`)
+var pagesChannel = regexp.MustCompile(`^([0-9a-f]{16})-([0-9a-f]{16})[0-9a-f]{16}$`)
 
-// PagesSocket is where a shim takes the connection of such a channel.
+// pagesSocket begins the names of sockets of channels; oldPagesSocket is that of each channel in the release before.
+const (
+	pagesSocket    = "pages-"
+	oldPagesSocket = "pages.sock"
+)
+
+// PagesSocket is where a shim takes the connection of such a channel. Who knows the VM alone, and not the token, finds
+// no socket.
 func (c *Config) PagesSocket(channel string) (string, error) {
 	m := pagesChannel.FindStringSubmatch(channel)
 	if m == nil {
 		return "", fmt.Errorf("channel %q: no name of a stream: %w", channel, errdefs.ErrInvalidArgument)
 	}
-	return filepath.Join(c.RunDir, "vm", m[1], "pages.sock"), nil
+	return filepath.Join(c.RunDir, "vm", m[1], pagesSocket+m[2]), nil
+}
+
+// LivePagesSocket is PagesSocket for who connects to it. A shim of the release before waits at a socket without a
+// token.
+func (c *Config) LivePagesSocket(channel string) (string, error) {
+	path, err := c.PagesSocket(channel)
+	if err != nil {
+		return "", err
+	}
+	old := filepath.Join(filepath.Dir(path), oldPagesSocket)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(old); err == nil {
+			return old, nil
+		}
+	}
+	return path, nil
+}
+
+// PagesSockets are those that shims of a VM have left, which may have died.
+func (c *Config) PagesSockets(namespace, id string) ([]string, error) {
+	entries, err := os.ReadDir(c.VMRunDir(namespace, id))
+	var found []string
+	for _, e := range entries {
+		if (e.Name() == oldPagesSocket || strings.HasPrefix(e.Name(), pagesSocket)) && e.Type() == fs.ModeSocket {
+			found = append(found, filepath.Join(c.VMRunDir(namespace, id), e.Name()))
+		}
+	}
+	return found, err
 }
 
 // RAMFile is the file that the RAM of one VM lies in.

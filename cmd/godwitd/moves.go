@@ -129,7 +129,7 @@ func (m *mover) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pages := channel.Listen(listener, m.daemon.config.PagesSocket)
+	pages := channel.Listen(listener, m.daemon.config.LivePagesSocket)
 	defer pages.Close()
 	return controller.ServePeer(ctx, server, pages, identity)
 }

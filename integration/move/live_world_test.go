@@ -97,7 +97,7 @@ func newSide(t *testing.T, n *harness.Node) *side {
 	if err := n.Enter(func() error { inner, err = net.Listen("tcp4", s.address()); return err }); err != nil {
 		t.Fatal(err)
 	}
-	l := channel.Listen(inner, cfg.PagesSocket)
+	l := channel.Listen(inner, cfg.LivePagesSocket)
 	t.Cleanup(func() { l.Close() })
 	if s.task, err = containerd.New(n.Socket); err != nil {
 		t.Fatal(err)
