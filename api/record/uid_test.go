@@ -19,7 +19,8 @@ func TestIsUID(t *testing.T) {
 		id + ".." + "x": false, ".main": false, "web.main": false, id + "." + strings.Repeat("m", 64): false,
 		id + ".tmp~": false, "x" + id: false,
 		".": false, "..": false, "...": false, id + "..": false, id + "...": false, id + "/main": false, "../" + id: false,
-		id + ".a/../b": false, id + ".-a": false, id + ".a-": false, id + ".a_b": false, id + ".a--b": true, id + ".a\n": false,
+		id + ".a/../b": false, id + ".-a": false, id + ".a-": false, id + ".a_b": false, id + ".a--b": true,
+		id + ".a\n":   false,
 		id + ".a\x00": false, "{" + id + "}": false, "urn:uuid:" + id: false, strings.ReplaceAll(id, "-", ""): false,
 		strings.ToUpper(id): false, strings.ToUpper(id) + ".main": false,
 	} {

@@ -181,7 +181,8 @@ func TestNameOfAMemberIsTaken(t *testing.T) {
 	want{do: decide.MakeVM, detail: "set-worker Running"}.check(t, decide.NextSet(o))
 }
 
-// A member whose name fits no VM, no label or no repository is not made, and holds no other member up. The set says why.
+// A member whose name fits no VM, no label or no repository is not made, and holds no other member up. The set says
+// why.
 func TestNameOfAMemberFitsNothing(t *testing.T) {
 	for name, fits := range map[string]bool{"a-1": true, strings.Repeat("a", 26): true, strings.Repeat("a", 27): false,
 		"a.b": false, "-a": false, "a-": false, "A": false, "a_b": false, "a/b": false, "..": false, ".": false} {

@@ -110,8 +110,8 @@ func Members(set *v1alpha1.VirtualMachineSet, all []v1alpha1.VirtualMachine) map
 // labelMax is the longest value of a label, and the longest label of a host's name.
 const labelMax = 63
 
-// CheckMember refuses a member whose name does not fit where it is needed: in the name of its VM, which is a host's, and
-// in the uid of its record, which is a label and the last part of a repository.
+// CheckMember refuses a member whose name does not fit where it is needed. The name of its VM is one of a host. The uid
+// of its record is a label, and the last part of a repository.
 func CheckMember(set *v1alpha1.VirtualMachineSet, member string) error {
 	uid := memberUID(types.UID(uuid.Nil.String()), member, 0)
 	problems := append(validation.IsDNS1123Label(MemberVM(set, member)), validation.IsValidLabelValue(uid)...)
