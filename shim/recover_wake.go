@@ -55,9 +55,9 @@ func (a *adoption) adoptVMM(ctx context.Context, ready func()) (vmm.Machine, err
 	return driver.Adopt(ctx, leftVMM(a.j))
 }
 
-// leftVMM is the VMM that a shim has left. An operation, or the end of a fill, may have paused it. A pause that fails half
-// way lets vCPUs stand still in a VM that is said to run. While a wake is not over, or pages are to come, no pause was
-// under way. A vCPU that waits for a page cannot be paused.
+// leftVMM is the VMM that a shim has left. An operation, or the end of a fill, may have paused it. A pause that fails
+// half way lets vCPUs stand still in a VM that is said to run. While a wake is not over, or pages are to come, no
+// pause was under way. A vCPU that waits for a page cannot be paused.
 func leftVMM(j *journal.Journal) vmm.Process {
 	p := *j.Process
 	p.Halting = !j.Waking && j.Postcopy == nil || j.Postcopy != nil && j.Postcopy.Whole

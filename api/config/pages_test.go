@@ -38,7 +38,8 @@ func TestPagesSockets(t *testing.T) {
 	if got, err := c.PagesSockets("ns", "vm"); err != nil || !slices.Equal(got, want) {
 		t.Errorf("sockets are %v, %v; want %v", got, err, want)
 	}
-	for _, bad := range []string{"", "../x", "0123456789abcdef-0a", strings.Repeat("0a", 8) + "/" + strings.Repeat("0a", 16)} {
+	slash := strings.Repeat("0a", 8) + "/" + strings.Repeat("0a", 16)
+	for _, bad := range []string{"", "../x", "0123456789abcdef-0a", slash} {
 		if path, err := c.LivePagesSocket(bad); err == nil {
 			t.Errorf("channel %q is at %s", bad, path)
 		}

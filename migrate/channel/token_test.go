@@ -13,8 +13,8 @@ import (
 	"godwit.dev/godwit/api/version"
 )
 
-// Who knows a VM's name and not the token of its channel reaches no shim. A shim of the release before, which waits at a
-// socket without a token, is reached as before.
+// Who knows a VM's name and not the token of its channel reaches no shim. A shim of the release before, which waits at
+// a socket without a token, is reached as before.
 func TestToken(t *testing.T) {
 	dir, err := os.MkdirTemp("", "ch")
 	if err != nil {

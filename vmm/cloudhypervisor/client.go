@@ -133,8 +133,8 @@ type refused interface {
 	GetPayload() []string
 }
 
-// failed tells what went wrong in call: the VMM refused, or did not answer. A refused call has changed nothing, vm.pause
-// excepted. After the other kind that is not known.
+// failed tells what went wrong in call: the VMM refused, or did not answer. A refused call has changed nothing, but for
+// vm.pause. After the other kind that is not known.
 func failed(call string, err error) error {
 	var no refused
 	switch {

@@ -28,7 +28,8 @@ func frozen(t *testing.T, m *Machine) bool {
 	var info struct {
 		Frozen bool `json:"frozen"`
 	}
-	answers := http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return conn, nil }}}
+	dial := func(string, string) (net.Conn, error) { return conn, nil }
+	answers := http.Client{Transport: &http.Transport{Dial: dial}}
 	answer, err := answers.Do(request)
 	if err != nil {
 		t.Fatal(err)
@@ -41,9 +42,9 @@ func frozen(t *testing.T, m *Machine) bool {
 	return info.Frozen
 }
 
-// A vm.pause that is refused half way leaves vCPUs that stand still in a VM that is said to run. Resume lets them go on,
-// at the latest when the VMM can pause again, and under a successor, too. Until then its error says that no vCPU was told
-// to run.
+// A vm.pause that is refused half way leaves vCPUs that stand still in a VM that is said to run. Resume lets them go
+// on, at the latest when the VMM can pause again, and under a successor, too. Until then its error says that no vCPU
+// was told to run.
 func TestPauseRefusedHalfWay(t *testing.T) {
 	for name, c := range map[string]struct {
 		half          string

@@ -21,7 +21,7 @@ func TestStateHasExactKeys(t *testing.T) {
 		"alone":   strings.Replace(good, `"state":`, `"STATE":`, 1),
 		"ranges":  strings.Replace(good, `\"guest_ram_mappings\":`, `\"guest_ram_mappings\":[],\"Guest_Ram_Mappings\":`, 1),
 		"offset":  strings.Replace(good, `\"file_offset\":`, `\"file_offset\":4096,\"File_offset\":`, 1),
-		"unicode": strings.Replace(good, `\"size\":`, `\"size\":4096,\"ſize\":`, 1),
+		"unicode": strings.Replace(good, `\"size\":`, `\"size\":4096,\"\u017fize\":`, 1),
 	}
 	for name, lie := range lies {
 		if lie == good {

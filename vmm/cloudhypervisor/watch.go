@@ -150,8 +150,8 @@ func (m *Machine) recordExit(at time.Time) {
 	close(m.done)
 }
 
-// What the VMM logs of a vCPU that KVM cannot run. It ends then as after a power-off. KVM says badAddress, too, of a page
-// of RAM that there is no room for.
+// What the VMM logs of a vCPU that KVM cannot run. It ends then as after a power-off. KVM says badAddress, too, of a
+// page of RAM that there is no room for.
 const (
 	vcpuFailed = "VCPU generated error"
 	badAddress = "Bad address" // EFAULT
