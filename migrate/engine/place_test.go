@@ -260,6 +260,7 @@ func TestLatePlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until("the second attempt begins", func() bool { return w.record().GetOperation().GetAttempt() == 2 })
+	w.called("MakePod", 2)
 	for what, err := range map[string]error{"of the attempt before": place(1, "n2", "pod-op-1"),
 		"on another node": place(2, "n2", "pod-op-2")} {
 		if err == nil || !record.Unplaced(w.record().GetOperation()) {

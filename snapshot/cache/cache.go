@@ -82,16 +82,19 @@ func (c *Cache) Join(repository, beside string) (*Lease, error) {
 	return l, nil
 }
 
+// mostJoins bounds how often a directory is made again that others delete meanwhile.
+const mostJoins = 100
+
 func (c *Cache) join(repository string) (*Lease, error) {
 	k := key(repository)
-	for range 10 {
+	for range mostJoins {
 		err := os.MkdirAll(c.path(k, blobs), 0o700)
 		var f *os.File
 		if err == nil {
 			f, err = c.locked(k, unix.LOCK_SH)
 		}
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // deleted at this moment
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
+			continue // deleted at this moment, also between two steps of MkdirAll
 		}
 		if err == nil {
 			err = c.sign(k, repository)

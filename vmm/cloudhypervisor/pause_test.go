@@ -1,6 +1,7 @@
 package cloudhypervisor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -28,8 +29,8 @@ func frozen(t *testing.T, m *Machine) bool {
 	var info struct {
 		Frozen bool `json:"frozen"`
 	}
-	dial := func(string, string) (net.Conn, error) { return conn, nil }
-	answers := http.Client{Transport: &http.Transport{Dial: dial}}
+	dial := func(context.Context, string, string) (net.Conn, error) { return conn, nil }
+	answers := http.Client{Transport: &http.Transport{DialContext: dial}}
 	answer, err := answers.Do(request)
 	if err != nil {
 		t.Fatal(err)
