@@ -19,8 +19,12 @@ const ReasonTaskFailed Reason = "TaskFailed"
 
 func captureOnly(labels map[string]string) bool { return labels[LabelCaptureOnly] == "true" }
 
-// failedTask says which container of a pod has ended with another exit code than 0; empty: none has.
+// failedTask says which container of a pod has ended by itself with another exit code than 0; empty: none has. In a pod
+// that is ended from outside each container may: by a deletion, an eviction, a deadline or a shutdown.
 func failedTask(pod *corev1.Pod) string {
+	if pod.DeletionTimestamp != nil || pod.Status.Reason != "" || isTrue(pod, corev1.DisruptionTarget) {
+		return ""
+	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		for _, end := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
 			if end != nil && end.ExitCode != 0 {
@@ -40,4 +44,12 @@ func (o VM) failedAlone(pod *corev1.Pod) string {
 		return ""
 	}
 	return failedTask(pod)
+}
+
+// forgets ends the pod whose failure has stopped the VM: what is wished later does not depend on it.
+func (o VM) forgets(own []corev1.Pod) Action {
+	if last := newest(own); last != nil && captureOnly(o.Object.Spec.Template.Labels) && failedTask(last) != "" {
+		return o.deletePod(last)
+	}
+	return Action{Do: None}
 }

@@ -52,6 +52,23 @@ func TestFailedAlone(t *testing.T) {
 		"it is captured": {func(o *decide.VM) {
 			o.Record.Operation = operation(nodev1.Kind_KIND_CHECKPOINT, nodev1.Phase_PHASE_TRANSFERRING)
 		}, want{do: decide.None, waits: decide.ReasonOperation}},
+		"its pod is deleted":  {func(o *decide.VM) { ending(&o.Pods[0]) }, stays},
+		"its node shuts down": {func(o *decide.VM) { o.Pods[0].Status.Reason = "Terminated" }, stays},
+		"its pod is evicted": {func(o *decide.VM) {
+			o.Pods[0].Status.Conditions = append(o.Pods[0].Status.Conditions, corev1.PodCondition{
+				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue})
+		}, stays},
+		"its pod was ended from outside": {func(o *decide.VM) {
+			o.Record.Owner = nil
+			o.Pods[0].Status.Phase, o.Pods[0].Status.Reason = corev1.PodFailed, "Terminated"
+		}, want{do: decide.DeletePod, detail: "vm-g3-a0"}},
+		"it is stopped, and its pod is there": {func(o *decide.VM) {
+			o.Record.Owner = nil
+			o.Pods[0].Status.Phase = corev1.PodFailed
+			o.Object.Spec.OperatingMode = v1alpha1.ModeStopped
+		}, want{do: decide.DeletePod, detail: "vm-g3-a0"}},
+		"it is to run again": {func(o *decide.VM) { o.Record.Owner, o.Pods = nil, nil },
+			want{do: decide.MakePod, detail: "vm-g4-a0"}},
 		"it is to sleep": {mode(v1alpha1.ModeHibernated), want{do: decide.MakeOperation, detail: "Hibernate "}},
 		"its pod has ended": {func(o *decide.VM) {
 			o.Record.Owner = nil
@@ -74,19 +91,21 @@ func crashed(o *decide.VM) {
 	c.LastTerminationState, c.State = c.State, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}
 }
 
-// The order of a pod that is there for its snapshot alone has failed once a container has, also if the pod ends by it.
-// A pod that is not called so is waited for.
+// The order of a pod that is there for its snapshot alone has failed once a container has, also if the pod has by it. A
+// pod that is not called so is waited for, and one that is ended from outside is gone.
 func TestOrderOfAFailedTask(t *testing.T) {
 	failed := want{do: decide.TellFailed, waits: decide.ReasonTaskFailed, refused: true}
+	gone := want{do: decide.TellFailed, waits: decide.ReasonSourceGone, refused: true}
 	for name, test := range map[string]struct {
 		pod  *corev1.Pod
 		want want
 	}{
-		"it fails":      {running(exits(3), unready), failed},
-		"its pod ends":  {running(exits(3), ending), failed},
-		"it ends well":  {running(exits(0), promoted, unready), want{do: decide.None, waits: decide.ReasonPodNotReady}},
-		"another ends":  {running(ending), want{do: decide.TellFailed, waits: decide.ReasonSourceGone, refused: true}},
-		"not called so": {running(exits(3), promoted, unready), want{do: decide.None, waits: decide.ReasonPodNotReady}},
+		"it fails":           {running(exits(3), unready), failed},
+		"its pod has failed": {running(exits(3), func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), failed},
+		"it is ended":        {running(exits(137), ending), gone},
+		"it ends well":       {running(exits(0), promoted, unready), want{do: decide.None, waits: decide.ReasonPodNotReady}},
+		"another ends":       {running(ending), gone},
+		"not called so":      {running(exits(3), promoted, unready), want{do: decide.None, waits: decide.ReasonPodNotReady}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := order("vmsnap-s1")

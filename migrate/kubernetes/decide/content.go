@@ -74,7 +74,7 @@ func (o Content) tried() Action {
 func (o Content) invalid() (Reason, string) {
 	c, ref := o.Object, o.Object.Spec.Source.PodRef
 	why, message := source(o.Pod, ref.Namespace, ref.Name, ref.UID)
-	if (why == "" || why == ReasonSourceGone) && captureOnly(o.Pod.Labels) {
+	if o.Pod != nil && why != ReasonStaleSource && captureOnly(o.Pod.Labels) {
 		if failed := failedTask(o.Pod); failed != "" {
 			return ReasonTaskFailed, failed
 		}

@@ -169,6 +169,8 @@ func (o Snapshot) order() Action {
 	case from.VMRef != nil && from.VMRef.UID != "" && from.VMRef.UID != string(o.VM.UID):
 		return refuse(ReasonStaleSource, fmt.Sprintf("VirtualMachine %s is another one by now: its uid is %s",
 			from.VMRef.Name, o.VM.UID))
+	case from.VMRef != nil && o.Pod == nil && captureOnly(o.VM.Spec.Template.Labels) && Mode(o.VM) == v1alpha1.ModeStopped:
+		return wait(ReasonNoNode, "VirtualMachine "+from.VMRef.Name+" is stopped: start it")
 	case from.VMRef != nil && o.Pod == nil:
 		return wait(ReasonNoNode, "VirtualMachine "+from.VMRef.Name+" runs in no pod")
 	case from.PodRef != nil:

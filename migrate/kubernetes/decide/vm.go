@@ -303,7 +303,7 @@ func (o VM) free() Action {
 		return wait(ReasonStarting, Unscheduled(pod))
 	}
 	if Mode(vm) != v1alpha1.ModeRunning {
-		return Action{Do: None}
+		return o.forgets(own)
 	}
 	if last := newest(own); last != nil {
 		return o.again(own, last)
