@@ -250,6 +250,7 @@ func (w *world) withoutItsClass(class *v1alpha1.VMSnapshotClass, rec *nodev1.Rec
 	if _, err := (asking{w, "a"}).asks(repository, nodev1.Use_USE_UNSPECIFIED); !errdefs.IsUnavailable(err) {
 		w.t.Errorf("a node that knows no keys, without the class: %v", err)
 	}
+	w.strangers(repository)
 	if _, err := (asking{w, "a"}).asks(repository, nodev1.Use_USE_STORE); err != nil {
 		w.t.Errorf("to look or delete without the class: %v", err)
 	}
@@ -268,12 +269,7 @@ func (w *world) withoutItsClass(class *v1alpha1.VMSnapshotClass, rec *nodev1.Rec
 	}
 	fresh(func(*v1alpha1.VMSnapshotClass) {})
 
-	hang := func(on bool) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.hangs[nodev1.Phase_PHASE_TRANSFERRING] = on
-	}
-	hang(true)
+	w.halt(true)
 	const gone = "reg.example/keyed-gone"
 	open := &nodev1.OpenRequest{Vm: rec.GetVm(), Uid: rec.GetUid(), Operation: &nodev1.Operation{Id: "keyed-1",
 		Kind: nodev1.Kind_KIND_CHECKPOINT, Attempt: 1, Generation: rec.GetGeneration(), Source: "a", Prefix: gone,
@@ -281,10 +277,9 @@ func (w *world) withoutItsClass(class *v1alpha1.VMSnapshotClass, rec *nodev1.Rec
 	if _, err := w.records.Open(w.t.Context(), open); err != nil {
 		w.t.Fatal(err)
 	}
-	w.noKeys("an order whose class is gone", gone+"/"+rec.GetUid(), "the VMSnapshotClass of operation keyed-1 is gone")
-	hang(false)
-	w.until("keyed", "has no operation", func(vm *v1alpha1.VirtualMachine) bool {
-		rec, err := w.records.Get(w.t.Context(), &nodev1.GetRequest{Vm: vmNamed("default.keyed")})
-		return err == nil && rec.GetOperation() == nil
-	})
+	w.noKeys("an order that there is not", gone+"/"+rec.GetUid(), "the work order of operation keyed-1 is gone")
+	w.put(classAt("keyed-gone", gone, ""))
+	w.noKeys("and a class of that place", gone+"/"+rec.GetUid(), "the work order of operation keyed-1 is gone")
+	w.halt(false)
+	w.noOperation("keyed")
 }

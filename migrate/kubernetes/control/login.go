@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -90,8 +89,12 @@ func (p *Pods) login(ctx context.Context, q loginAsk) (*nodev1.LoginResponse, er
 	if err := p.View.List(ctx, classes); err != nil {
 		return nil, unread(fmt.Errorf("list classes of snapshots: %w", err))
 	}
-	if len(decide.Secrets(classes.Items, q.prefix, nil)) == 0 { // no class has one: the node's own counts
-		if err := p.needsNone(ctx, q, classes.Items); err != nil {
+	some := decide.Keys{} // that may be handed out
+	if q.use != nodev1.Use_USE_STORE {
+		some = decide.AllKeys
+	}
+	if len(decide.Secrets(classes.Items, q.prefix, nil, some)) == 0 { // no class has one: the node's own counts
+		if err := p.needsNone(ctx, q); err != nil {
 			return nil, err
 		}
 		return &nodev1.LoginResponse{}, nil
@@ -103,23 +106,29 @@ func (p *Pods) login(ctx context.Context, q loginAsk) (*nodev1.LoginResponse, er
 	if of == nil { // as where nodes of before classes store: no class counts there
 		return &nodev1.LoginResponse{}, nil
 	}
-	class, err := p.classOf(ctx, classes.Items, q.prefix, of.vm)
+	wants, made, err := p.keysOf(ctx, of, q)
 	if err != nil {
 		return nil, err
 	}
-	keys := q.use != nodev1.Use_USE_STORE
-	if why := decide.NoKeys(of.rec, q.prefix, class); keys && why != "" {
-		p.tellNoSecret(ctx, of.vm, why)
-		return nil, fmt.Errorf("keys for %s: %s: %w", q.repository, why, errdefs.ErrUnavailable)
+	if made { // with the keys that are wanted, and no others
+		some = wants
+	}
+	class, err := p.classOf(ctx, classes.Items, q.prefix, of.vm, some)
+	if err != nil {
+		return nil, err
+	}
+	if why := decide.NoKeys(wants, q.prefix, class); why != "" {
+		return nil, p.noKeys(ctx, of.vm, q, why)
 	}
 	if class == nil {
 		return &nodev1.LoginResponse{}, nil
 	}
-	if q.use == nodev1.Use_USE_UNSPECIFIED && (class.Spec.SealSecretRef != nil || class.Spec.SignSecretRef != nil) {
+	if q.use == nodev1.Use_USE_UNSPECIFIED &&
+		len(decide.SecretsOf(class, some)) > len(decide.SecretsOf(class, decide.Keys{})) {
 		return nil, fmt.Errorf("login for %s: VMSnapshotClass %s has keys, and what asks is of a release that knows none: "+
 			"upgrade the node, and boot, wake or move the VM: %w", q.repository, class.Name, errdefs.ErrFailedPrecondition)
 	}
-	login, why, err := p.View.Login(ctx, class, q.repository, keys)
+	login, why, err := p.View.Login(ctx, class, q.repository, some)
 	if err != nil {
 		return nil, unread(err)
 	}
@@ -128,31 +137,6 @@ func (p *Pods) login(ctx context.Context, q loginAsk) (*nodev1.LoginResponse, er
 		return nil, fmt.Errorf("login for %s: %s: %w", q.repository, why, errdefs.ErrUnavailable) // until it is mended
 	}
 	return login, nil
-}
-
-// needsNone refuses where no class has a Secret, and the record has it that snapshots are sealed or signed: the class
-// is gone. So it is where the place was given by an order whose class is gone.
-func (p *Pods) needsNone(ctx context.Context, q loginAsk, classes []v1alpha1.VMSnapshotClass) error {
-	if q.use == nodev1.Use_USE_STORE {
-		return nil
-	}
-	all, err := p.known(ctx, q.uid)
-	if err != nil {
-		return err
-	}
-	for _, k := range all {
-		why := decide.NoKeys(k.rec, q.prefix, nil)
-		if op := k.rec.GetOperation(); op.GetPrefix() == q.prefix && k.rec.GetPrefix() != q.prefix &&
-			!slices.ContainsFunc(classes, func(c v1alpha1.VMSnapshotClass) bool { return c.Spec.Repository == q.prefix }) {
-			why = "the VMSnapshotClass of operation " + op.GetId() + " is gone, and with it what says whether its snapshot is " +
-				"sealed: an administrator makes it again"
-		}
-		if why != "" {
-			p.tellNoSecret(ctx, k.vm, why)
-			return fmt.Errorf("keys for %s: %s: %w", q.repository, why, errdefs.ErrUnavailable)
-		}
-	}
-	return nil
 }
 
 // known is what the records have of a uid.
@@ -214,8 +198,7 @@ func (p *Pods) bound(ctx context.Context, q loginAsk) (*known, error) {
 	case len(all) == 0:
 		return nil, fmt.Errorf("no record of VM %q is known here yet: %w", q.uid, errdefs.ErrUnavailable)
 	case given:
-		return nil, fmt.Errorf("the node has neither that VM, nor an operation or a deletion there: %w",
-			errdefs.ErrPermissionDenied)
+		return nil, errNotBound
 	}
 	return nil, nil
 }
@@ -252,14 +235,14 @@ func (p *Pods) mayOf(ctx context.Context, rec *nodev1.Record, owed []*nodev1.Owe
 
 // classOf is the class whose Secret counts; nil: none does.
 func (p *Pods) classOf(ctx context.Context, all []v1alpha1.VMSnapshotClass, prefix string,
-	vm types.NamespacedName) (*v1alpha1.VMSnapshotClass, error) {
+	vm types.NamespacedName, keys decide.Keys) (*v1alpha1.VMSnapshotClass, error) {
 	ns := &corev1.Namespace{}
 	if there, err := p.View.Get(ctx, types.NamespacedName{Name: vm.Namespace}, ns); err != nil {
 		return nil, unread(err)
 	} else if !there {
 		ns = nil
 	}
-	found := decide.Secrets(all, prefix, ns)
+	found := decide.Secrets(all, prefix, ns, keys)
 	switch len(found) {
 	case 0:
 		return nil, nil

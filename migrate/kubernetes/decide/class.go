@@ -11,6 +11,8 @@ import (
 
 	"godwit.dev/godwit/api/record"
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+
+	nodev1 "godwit.dev/godwit/api/node/v1"
 )
 
 // AnnotationDefault of a VMSnapshotClass, as "true", makes it that of VMs which name none.
@@ -41,6 +43,7 @@ type Class struct {
 	Object    *v1alpha1.VMSnapshotClass
 	Namespace *corev1.Namespace // of the object that has it; nil: it is gone
 	NoSecret  string            // why a Secret of the class gives nothing (NoSecret); empty: each does, or there is none
+	All       []v1alpha1.VMSnapshotClass
 }
 
 // Default is the class of objects of a namespace that name none; nil: there is none. Of several the newest counts, as
@@ -96,8 +99,37 @@ func (c Class) Waits() Action {
 			"HOST[:PORT]/PATH of a registry: an administrator makes another class", c.Field, class.Name,
 			class.Spec.Repository))
 	}
+	if other := c.rival(); other != nil {
+		return c.wait(ReasonClassUnsupported, fmt.Sprintf("%s: VMSnapshotClasses %s and %s have one spec.repository, and "+
+			"spec.sealSecretRef or spec.signSecretRef are not the same: an administrator makes one of them with another "+
+			"repository", c.Field, class.Name, other.Name))
+	}
 	if c.NoSecret != "" {
 		return c.wait(ReasonClassSecret, c.Field+": "+c.NoSecret)
+	}
+	return Action{Do: None}
+}
+
+// rival is another class with the same repository that seals or signs otherwise; nil: there is none.
+func (c Class) rival() *v1alpha1.VMSnapshotClass {
+	for i := range c.All {
+		other := &c.All[i]
+		if other.Name != c.Object.Name && other.Spec.Repository == c.Object.Spec.Repository && !sameKeys(other, c.Object) {
+			return other
+		}
+	}
+	return nil
+}
+
+// orders says why the class gives no snapshot of a VM a place: the record has another word of that one.
+func (c Class) orders(rec *nodev1.Record) Action {
+	if c.Object == nil {
+		return Action{Do: None}
+	}
+	if has, own := KeysOfRecord(rec, c.Object.Spec.Repository); own && has != KeysOf(c.Object) {
+		return c.wait(ReasonClassUnsupported, fmt.Sprintf("%s: VMSnapshotClass %s has the repository of the VM, whose "+
+			"snapshots there are sealed and signed otherwise: an administrator makes a class with another repository",
+			c.Field, c.Object.Name))
 	}
 	return Action{Do: None}
 }

@@ -39,7 +39,7 @@ func hasClass(change ...func(*decide.Class)) decide.Class {
 
 // noSecret is what is said where the first Secret of a class does not exist.
 func noSecret(c *v1alpha1.VMSnapshotClass) string {
-	s := decide.SecretsOf(c, true)[0]
+	s := decide.SecretsOf(c, decide.AllKeys)[0]
 	return decide.NoSecret(c, s, s.Missing())
 }
 
@@ -83,6 +83,24 @@ func TestClass(t *testing.T) {
 			c.Object.Spec.SealSecretRef = ref
 			c.NoSecret = noSecret(c.Object)
 		}, decide.ReasonClassSecret, "VMSnapshotClass gold has spec.sealSecretRef: Secret godwit-system/s does not exist"},
+		"another class of its repository": {func(c *decide.Class) {
+			c.All = []v1alpha1.VMSnapshotClass{*c.Object, rival("silver", c.Object, nil)}
+		}, "", ""},
+		"another one that seals": {func(c *decide.Class) {
+			c.All = []v1alpha1.VMSnapshotClass{*c.Object, rival("silver", c.Object, ref)}
+		}, decide.ReasonClassUnsupported, "VMSnapshotClasses gold and silver have one spec.repository"},
+		"another one that does not": {func(c *decide.Class) {
+			c.Object.Spec.SignSecretRef = ref
+			c.All = []v1alpha1.VMSnapshotClass{*c.Object, rival("silver", c.Object, nil)}
+		}, decide.ReasonClassUnsupported, "VMSnapshotClasses gold and silver have one spec.repository"},
+		"another one with another key": {func(c *decide.Class) {
+			c.Object.Spec.SealSecretRef = ref
+			c.All = []v1alpha1.VMSnapshotClass{rival("silver", c.Object, &v1alpha1.SecretRef{Namespace: "n", Name: "s"})}
+		}, decide.ReasonClassUnsupported, "VMSnapshotClasses gold and silver have one spec.repository"},
+		"another one with its keys": {func(c *decide.Class) {
+			c.Object.Spec.SealSecretRef = ref
+			c.All = []v1alpha1.VMSnapshotClass{*c.Object, rival("silver", c.Object, ref.DeepCopy())}
+		}, "", ""},
 		"a grace": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.MinGraceSeconds = &grace }), "", ""},
 		"no time": {spec(func(s *v1alpha1.VMSnapshotClassSpec) { s.MinGraceSeconds = &none }),
 			decide.ReasonClassUnsupported, "spec.minGraceSeconds 0, which is not 30 to 86400"},
@@ -103,6 +121,50 @@ func TestClass(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// rival is another team's class with the same repository.
+func rival(name string, of *v1alpha1.VMSnapshotClass, seals *v1alpha1.SecretRef) v1alpha1.VMSnapshotClass {
+	c := classOf(name)
+	c.Spec.Repository, c.Spec.AllowedNamespaces, c.Spec.SealSecretRef = of.Spec.Repository, nil, seals
+	return *c
+}
+
+// A work order says whether its snapshot is sealed and signed: as its class does, and without one as the record does.
+// Where the record has a word of that place, the class may have no other.
+func TestOrderSaysThatItIsSealed(t *testing.T) {
+	seals := func(c *decide.Class) { c.Object.Spec.SealSecretRef = &v1alpha1.SecretRef{Namespace: "n", Name: "s"} }
+	at := func(prefix string, sealed bool) *nodev1.Record {
+		rec := record(atA, 3, nil)
+		rec.Prefix, rec.Sealed = prefix, sealed
+		return rec
+	}
+	const gold = "reg.example/gold"
+	for name, test := range map[string]struct {
+		class  decide.Class
+		rec    *nodev1.Record
+		waits  decide.Reason
+		sealed bool
+	}{
+		"its class does":                    {hasClass(seals), at("r/p", false), "", true},
+		"its class does not":                {hasClass(), at("r/p", true), "", false},
+		"no class, and its record does":     {decide.Class{}, at("r/p", true), "", true},
+		"no class, and its record does not": {decide.Class{}, at("r/p", false), "", false},
+		"one place and one word":            {hasClass(seals), at(gold, true), "", true},
+		"its record does not there":         {hasClass(seals), at(gold, false), decide.ReasonClassUnsupported, false},
+		"its record alone does there":       {hasClass(), at(gold, true), decide.ReasonClassUnsupported, false},
+	} {
+		o := snapshotWorld()
+		o.Class, o.Record = test.class, test.rec
+		next := decide.NextSnapshot(o)
+		if next.Waits != test.waits || (next.Do == decide.MakeContent) != (test.waits == "") || next.Refused ||
+			test.waits != "" && next.After == 0 {
+			t.Errorf("%s: %+v", name, next)
+		}
+		if c := next.Content; c != nil && (c.Spec.Sealed != test.sealed || c.Spec.Signed) {
+			t.Errorf("%s: sealed %t, signed %t", name, c.Spec.Sealed, c.Spec.Signed)
+		}
 	}
 }
 

@@ -46,18 +46,19 @@ func MayHaveKeys(node, repository string, rec *nodev1.Record) bool {
 }
 
 // Secrets are classes with Secrets for the repositories below a prefix, one for all that name the same. There is none
-// for a namespace that only classes without a Secret allow: its VMs log in as their nodes do.
-func Secrets(all []v1alpha1.VMSnapshotClass, prefix string,
-	namespace *corev1.Namespace) (found []*v1alpha1.VMSnapshotClass) {
+// for a namespace that only classes without a Secret allow: its VMs log in as their nodes do. Of keys those count that
+// are wanted: of others a class has no say.
+func Secrets(all []v1alpha1.VMSnapshotClass, prefix string, namespace *corev1.Namespace,
+	keys Keys) (found []*v1alpha1.VMSnapshotClass) {
 	var allowed []*v1alpha1.VMSnapshotClass
 	open := false // to the namespace, without a Secret
 	for i := range all {
 		c := &all[i]
-		same := func(other *v1alpha1.VMSnapshotClass) bool { return sameSecrets(other, c) }
+		same := func(other *v1alpha1.VMSnapshotClass) bool { return sameSecrets(other, c, keys) }
 		if c.Spec.Repository != prefix {
 			continue
 		}
-		if len(SecretsOf(c, true)) == 0 {
+		if len(SecretsOf(c, keys)) == 0 {
 			open = open || allows(c, namespace)
 			continue
 		}

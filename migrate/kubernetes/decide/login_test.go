@@ -134,7 +134,7 @@ func TestLoginOf(t *testing.T) {
 }
 
 // Several classes may have one repository. Those that allow the namespace go first; two Secrets are told apart by the
-// caller, which refuses them.
+// caller, which refuses them. A key that is not wanted makes no difference.
 func TestSecretsOfARepository(t *testing.T) {
 	with := func(name string) func(*v1alpha1.VMSnapshotClass) {
 		return func(c *v1alpha1.VMSnapshotClass) {
@@ -145,19 +145,28 @@ func TestSecretsOfARepository(t *testing.T) {
 	ns := hasClass().Namespace
 	all := []v1alpha1.VMSnapshotClass{*classOf("none"), *classOf("a", with("s1")), *classOf("b", with("s1")),
 		*classOf("c", with("s2"), others)}
+	seals := *classOf("seals", with("s1"), func(c *v1alpha1.VMSnapshotClass) {
+		c.Spec.SealSecretRef, c.Spec.PullSecretRef = c.Spec.PullSecretRef, nil
+	})
 	open := *classOf("open", func(c *v1alpha1.VMSnapshotClass) { c.Spec.Repository = "r/p" })
 	for name, test := range map[string]struct {
 		all  []v1alpha1.VMSnapshotClass
 		ns   *corev1.Namespace
+		keys decide.Keys
 		want string
 	}{
-		"allowed": {all, ns, "a"}, "of no namespace": {all, nil, "a c"}, "none allows it any more": {all[3:], ns, "c"},
-		"no login": {all[:1], ns, ""}, "the node's own": {append(all[3:4:4], open), ns, ""},
-		"both allow it": {append(all[1:2:2], open), ns, "a"},
-		"two":           {append(all[1:2:2], *classOf("d", with("s3"))), ns, "a d"},
+		"allowed": {all, ns, decide.AllKeys, "a"}, "of no namespace": {all, nil, decide.AllKeys, "a c"},
+		"none allows it any more": {all[3:], ns, decide.AllKeys, "c"}, "no login": {all[:1], ns, decide.AllKeys, ""},
+		"the node's own":       {append(all[3:4:4], open), ns, decide.AllKeys, ""},
+		"both allow it":        {append(all[1:2:2], open), ns, decide.AllKeys, "a"},
+		"two":                  {append(all[1:2:2], *classOf("d", with("s3"))), ns, decide.AllKeys, "a d"},
+		"a key to seal":        {append(all[1:2:2], seals), ns, decide.Keys{Seal: true}, "a seals"},
+		"no key is wanted":     {append(all[1:2:2], seals), ns, decide.Keys{}, "a"},
+		"no key, and no login": {[]v1alpha1.VMSnapshotClass{seals, open}, ns, decide.Keys{}, ""},
+		"another key":          {[]v1alpha1.VMSnapshotClass{seals, open}, ns, decide.Keys{Sign: true}, ""},
 	} {
 		var got []string
-		for _, c := range decide.Secrets(test.all, "r/p", test.ns) {
+		for _, c := range decide.Secrets(test.all, "r/p", test.ns, test.keys) {
 			got = append(got, c.Name)
 		}
 		if strings.Join(got, " ") != test.want {

@@ -2,10 +2,12 @@ package decide
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"godwit.dev/godwit/migrate/kubernetes/api/v1alpha1"
+	"godwit.dev/godwit/migrate/kubernetes/pods"
 	"godwit.dev/godwit/snapshot/seal"
 	"godwit.dev/godwit/snapshot/sign"
 
@@ -37,31 +39,47 @@ const (
 	makeSign  = "kubectl create secret generic --type=" + string(TypeSignKey) + " --from-file=" + DataKey + "=FILE"
 )
 
-// SecretsOf are those that a class names: that of the login, and those of the keys if they are wanted.
-func SecretsOf(c *v1alpha1.VMSnapshotClass, keys bool) (all []Secret) {
+// Keys say with which keys snapshots are made or read.
+type Keys struct{ Seal, Sign bool }
+
+// AllKeys are those of whatever a class has.
+var AllKeys = Keys{Seal: true, Sign: true}
+
+// KeysOf are those that a class has.
+func KeysOf(c *v1alpha1.VMSnapshotClass) Keys {
+	if c == nil {
+		return Keys{}
+	}
+	return Keys{c.Spec.SealSecretRef != nil, c.Spec.SignSecretRef != nil}
+}
+
+// And are these keys, and others.
+func (k Keys) And(others Keys) Keys { return Keys{k.Seal || others.Seal, k.Sign || others.Sign} }
+
+// SecretsOf are those that a class names: that of the login, and those of the keys that are wanted.
+func SecretsOf(c *v1alpha1.VMSnapshotClass, keys Keys) (all []Secret) {
 	if ref := c.Spec.PullSecretRef; ref != nil {
 		all = append(all, Secret{"pullSecretRef", *ref, makeLogin, readLogin})
 	}
-	if ref := c.Spec.SealSecretRef; ref != nil && keys {
+	if ref := c.Spec.SealSecretRef; ref != nil && keys.Seal {
 		all = append(all, Secret{"sealSecretRef", *ref, makeSeal, readSeal})
 	}
-	if ref := c.Spec.SignSecretRef; ref != nil && keys {
+	if ref := c.Spec.SignSecretRef; ref != nil && keys.Sign {
 		all = append(all, Secret{"signSecretRef", *ref, makeSign, readSign})
 	}
 	return all
 }
 
-func sameSecrets(a, b *v1alpha1.VMSnapshotClass) bool {
-	of, others := SecretsOf(a, true), SecretsOf(b, true)
-	if len(of) != len(others) {
-		return false
-	}
-	for i := range of {
-		if of[i].Field != others[i].Field || of[i].Ref != others[i].Ref {
-			return false
-		}
-	}
-	return true
+func sameSecrets(a, b *v1alpha1.VMSnapshotClass, keys Keys) bool {
+	return slices.EqualFunc(SecretsOf(a, keys), SecretsOf(b, keys), func(s, other Secret) bool {
+		return s.Field == other.Field && s.Ref == other.Ref
+	})
+}
+
+// sameKeys reports whether two classes seal and sign alike.
+func sameKeys(a, b *v1alpha1.VMSnapshotClass) bool {
+	same := func(a, b *v1alpha1.SecretRef) bool { return a == b || a != nil && b != nil && *a == *b }
+	return same(a.Spec.SealSecretRef, b.Spec.SealSecretRef) && same(a.Spec.SignSecretRef, b.Spec.SignSecretRef)
 }
 
 // NoSecret says why the Secret of a class gives nothing, and what mends it. It quotes nothing of the Secret.
@@ -126,24 +144,53 @@ func otherType(secret *corev1.Secret, want corev1.SecretType, remedy string) str
 	return fmt.Sprintf("has type %.60q and not %s: an administrator makes it again, by %s", secret.Type, want, remedy)
 }
 
-// NoKeys says why nothing is made or read in a place: the record has it that snapshots there are sealed or signed, and
-// the class, if there is one, has no Secret for that. Empty: nothing stands against it.
-func NoKeys(rec *nodev1.Record, prefix string, class *v1alpha1.VMSnapshotClass) string {
-	if prefix == "" || rec.GetPrefix() != prefix {
-		return ""
-	}
+// NoKeys says why nothing is made or read in a place. Record or work order have it that snapshots there are sealed or
+// signed, and the class, if there is one, has no Secret for that. Empty: nothing stands against it.
+func NoKeys(wants Keys, prefix string, class *v1alpha1.VMSnapshotClass) string {
+	has := KeysOf(class)
 	for _, of := range []struct {
-		field string
-		needs bool
-		has   bool
-	}{
-		{"sealSecretRef", rec.GetSealed(), class != nil && class.Spec.SealSecretRef != nil},
-		{"signSecretRef", rec.GetSigned(), class != nil && class.Spec.SignSecretRef != nil},
-	} {
+		field      string
+		needs, has bool
+	}{{"sealSecretRef", wants.Seal, has.Seal}, {"signSecretRef", wants.Sign, has.Sign}} {
 		if of.needs && !of.has {
 			return fmt.Sprintf("its class had spec.%s, and no VMSnapshotClass with spec.repository %s, and that field, is "+
 				"open to its namespace: an administrator makes it again", of.field, prefix)
 		}
 	}
 	return ""
+}
+
+// KeysOfRecord are those of a place by the record: it has a word of its own prefix alone.
+func KeysOfRecord(rec *nodev1.Record, prefix string) (keys Keys, own bool) {
+	if prefix == "" || rec.GetPrefix() != prefix {
+		return Keys{}, false
+	}
+	return Keys{rec.GetSealed(), rec.GetSigned()}, true
+}
+
+// KeysOfOrder are those of a work order; false: it is none of that operation of the VM with that uid.
+func KeysOfOrder(c *v1alpha1.VMSnapshotContent, operation, uid string) (Keys, bool) {
+	if c == nil || c.Spec.SnapshotRef.UID != operation || uid == "" || c.Labels[pods.LabelRecordUID] != uid {
+		return Keys{}, false
+	}
+	return Keys{c.Spec.Sealed, c.Spec.Signed}, true
+}
+
+// OrderedIn are the operations that have made snapshots in a repository, by what is in a record or was left by one.
+func OrderedIn(repository string, rec *nodev1.Record, owed []*nodev1.Owed) (operations []string) {
+	add := func(ref *nodev1.SnapshotRef) {
+		if ref.GetGiven() && ref.GetRepository() == repository && ref.GetOperation() != "" &&
+			!slices.Contains(operations, ref.GetOperation()) {
+			operations = append(operations, ref.GetOperation())
+		}
+	}
+	for _, ref := range rec.GetSnapshots() {
+		add(ref)
+	}
+	for _, o := range owed {
+		if o.GetHold() != nil {
+			add(o.GetSnapshot())
+		}
+	}
+	return operations
 }

@@ -57,8 +57,8 @@ func TestSecretsWithKeys(t *testing.T) {
 	}
 	ref := &v1alpha1.SecretRef{Namespace: "godwit-system", Name: "s"}
 	both := classOf("gold", func(c *v1alpha1.VMSnapshotClass) { c.Spec.SealSecretRef, c.Spec.SignSecretRef = ref, ref })
-	secrets := decide.SecretsOf(both, true)
-	if len(secrets) != 2 || len(decide.SecretsOf(both, false)) != 0 {
+	secrets := decide.SecretsOf(both, decide.AllKeys)
+	if len(secrets) != 2 || len(decide.SecretsOf(both, decide.Keys{})) != 0 {
 		t.Fatalf("secrets %v", secrets)
 	}
 	seals, signs := secrets[0], secrets[1]
@@ -123,35 +123,83 @@ func TestSecretsWithKeys(t *testing.T) {
 	}
 }
 
-// A VM whose record has it that it is sealed or signed is neither without its keys, whatever became of the class. In
-// another place that says nothing.
+// What is to be sealed or signed is neither without its keys, whatever became of the class. A class that has more gives
+// what is wanted alone.
 func TestNoKeys(t *testing.T) {
 	ref := &v1alpha1.SecretRef{Namespace: "godwit-system", Name: "s"}
 	seals := classOf("gold", func(c *v1alpha1.VMSnapshotClass) { c.Spec.SealSecretRef = ref })
 	signs := classOf("gold", func(c *v1alpha1.VMSnapshotClass) { c.Spec.SignSecretRef = ref })
 	both := classOf("gold", func(c *v1alpha1.VMSnapshotClass) { c.Spec.SealSecretRef, c.Spec.SignSecretRef = ref, ref })
-	at := func(prefix string, sealed, signed bool) *nodev1.Record {
-		return &nodev1.Record{Prefix: prefix, Sealed: sealed, Signed: signed}
-	}
 	for name, test := range map[string]struct {
-		rec   *nodev1.Record
+		wants decide.Keys
 		class *v1alpha1.VMSnapshotClass
 		says  string
+		gives string
 	}{
-		"no record":                 {nil, nil, ""},
-		"neither":                   {at("r/p", false, false), nil, ""},
-		"both":                      {at("r/p", true, true), both, ""},
-		"more than it was made for": {at("r/p", false, false), both, ""},
-		"no class":                  {at("r/p", true, false), nil, "spec.sealSecretRef"},
-		"no class that signs":       {at("r/p", false, true), nil, "spec.signSecretRef"},
-		"it seals alone":            {at("r/p", true, true), seals, "spec.signSecretRef"},
-		"it signs alone":            {at("r/p", true, true), signs, "spec.sealSecretRef"},
-		"another place":             {at("r/x", true, true), nil, ""},
-		"no place":                  {at("", true, true), nil, ""},
+		"neither":                   {decide.Keys{}, nil, "", ""},
+		"both":                      {decide.AllKeys, both, "", "sealSecretRef signSecretRef"},
+		"more than it was made for": {decide.Keys{}, both, "", ""},
+		"to sign alone":             {decide.Keys{Sign: true}, both, "", "signSecretRef"},
+		"no class":                  {decide.Keys{Seal: true}, nil, "spec.sealSecretRef", ""},
+		"no class that signs":       {decide.Keys{Sign: true}, nil, "spec.signSecretRef", ""},
+		"it seals alone":            {decide.AllKeys, seals, "spec.signSecretRef", "sealSecretRef"},
+		"it signs alone":            {decide.AllKeys, signs, "spec.sealSecretRef", "signSecretRef"},
 	} {
-		if got := decide.NoKeys(test.rec, "r/p", test.class); (got == "") != (test.says == "") ||
+		if got := decide.NoKeys(test.wants, "r/p", test.class); (got == "") != (test.says == "") ||
 			!strings.Contains(got, test.says) {
 			t.Errorf("%s: %q", name, got)
 		}
+		var gives []string
+		if test.class != nil {
+			for _, s := range decide.SecretsOf(test.class, test.wants) {
+				gives = append(gives, s.Field)
+			}
+		}
+		if got := strings.Join(gives, " "); got != test.gives {
+			t.Errorf("%s: the class gives %q, want %q", name, got, test.gives)
+		}
+	}
+}
+
+// The record has a word of its own prefix alone, and a work order of its own operation and VM. What is held says by
+// which orders it was made.
+func TestWhoSaysThatItIsSealed(t *testing.T) {
+	rec := &nodev1.Record{Uid: "u1", Prefix: "r/p", Sealed: true}
+	for prefix, want := range map[string]bool{"r/p": true, "r/x": false, "": false} {
+		keys, own := decide.KeysOfRecord(rec, prefix)
+		if own != want || keys != (decide.Keys{Seal: want}) {
+			t.Errorf("in %q: %v, %t", prefix, keys, own)
+		}
+	}
+	if keys, own := decide.KeysOfRecord(&nodev1.Record{Sealed: true}, ""); own || keys != (decide.Keys{}) {
+		t.Errorf("without a place: %v, %t", keys, own)
+	}
+	c := order("vmsnap-s1")
+	c.Spec.Sealed = true
+	for name, test := range map[string]struct {
+		c              *v1alpha1.VMSnapshotContent
+		operation, uid string
+		want           bool
+	}{
+		"its own":       {&c, "s1", "u1", true},
+		"another one's": {&c, "s2", "u1", false},
+		"another VM's":  {&c, "s1", "u2", false},
+		"no VM's":       {&c, "s1", "", false},
+		"none":          {nil, "s1", "u1", false},
+	} {
+		if keys, ok := decide.KeysOfOrder(test.c, test.operation, test.uid); ok != test.want ||
+			keys != (decide.Keys{Seal: test.want}) {
+			t.Errorf("%s: %v, %t", name, keys, ok)
+		}
+	}
+	ref := func(operation, repository string, given bool) *nodev1.SnapshotRef {
+		return &nodev1.SnapshotRef{Operation: operation, Repository: repository, Given: given}
+	}
+	rec.Snapshots = []*nodev1.SnapshotRef{ref("s1", "r/x/u1", true), ref("s1", "r/x/u1", true), ref("s2", "r/y/u1", true),
+		ref("s3", "r/x/u1", false)}
+	owed := []*nodev1.Owed{{Snapshot: ref("s4", "r/x/u1", true), Hold: &nodev1.Hold{}},
+		{Snapshot: ref("s5", "r/x/u1", true)}}
+	if got := strings.Join(decide.OrderedIn("r/x/u1", rec, owed), " "); got != "s1 s4" {
+		t.Errorf("orders %q", got)
 	}
 }

@@ -189,14 +189,21 @@ func (o Snapshot) order() Action {
 	}
 	next := o.Class.Waits()
 	if next.Waits == "" {
-		next = Action{Do: MakeContent, Content: content(snap, o.Pod, o.Class.Object)}
+		next = o.Class.orders(o.Record)
+	}
+	if next.Waits == "" {
+		next = Action{Do: MakeContent, Content: content(snap, o.Pod, o.Class.Object, o.Record)}
 	}
 	return next
 }
 
 // content is the work order. Its labels are the operator's word of which VM is meant; its spec is what the node checks.
 func content(snap *v1alpha1.VMSnapshot, pod *corev1.Pod, class *v1alpha1.VMSnapshotClass,
-) *v1alpha1.VMSnapshotContent {
+	rec *nodev1.Record) *v1alpha1.VMSnapshotContent {
+	keys := Keys{rec.GetSealed(), rec.GetSigned()}
+	if class != nil {
+		keys = KeysOf(class)
+	}
 	c := &v1alpha1.VMSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{Name: OrderName(snap.UID), Finalizers: []string{FinalizerSnapshot},
 			Labels: map[string]string{LabelNode: NodeLabel(pod.Spec.NodeName), LabelSnapshotUID: string(snap.UID),
@@ -205,6 +212,7 @@ func content(snap *v1alpha1.VMSnapshot, pod *corev1.Pod, class *v1alpha1.VMSnaps
 			SnapshotRef: v1alpha1.NamespacedRef{Namespace: snap.Namespace, Name: snap.Name, UID: string(snap.UID)},
 			Source: v1alpha1.ContentSource{NodeName: pod.Spec.NodeName, PodRef: v1alpha1.NamespacedRef{
 				Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}},
+			Sealed: keys.Seal, Signed: keys.Sign,
 		},
 	}
 	if class != nil {

@@ -29,18 +29,22 @@ func (v View) Class(ctx context.Context, namespace, field, name string, orDefaul
 	if there {
 		o.Namespace = ns
 	}
-	if o.Object, err = v.classOf(ctx, name, o.Namespace); err != nil || o.Object == nil ||
-		len(decide.SecretsOf(o.Object, true)) == 0 || v.Secrets == nil {
-		return o, err
+	all := &v1alpha1.VMSnapshotClassList{}
+	if err := v.List(ctx, all); err != nil {
+		return o, fmt.Errorf("list classes of snapshots: %w", err)
 	}
-	_, o.NoSecret, err = v.Login(ctx, o.Object, o.Object.Spec.Repository, true)
+	o.All, o.Object = all.Items, classOf(all.Items, name, o.Namespace)
+	if o.Object == nil || len(decide.SecretsOf(o.Object, decide.AllKeys)) == 0 || v.Secrets == nil {
+		return o, nil
+	}
+	_, o.NoSecret, err = v.Login(ctx, o.Object, o.Object.Spec.Repository, decide.AllKeys)
 	return o, err
 }
 
-// Login reads the login that a class has for a repository, and the keys if they are wanted. What is wrong with a Secret
+// Login reads the login that a class has for a repository, and the keys that are wanted. What is wrong with a Secret
 // is an answer; what could not be read is an error. Neither is ever "none".
 func (v View) Login(ctx context.Context, c *v1alpha1.VMSnapshotClass, repository string,
-	keys bool) (*nodev1.LoginResponse, string, error) {
+	keys decide.Keys) (*nodev1.LoginResponse, string, error) {
 	login := &nodev1.LoginResponse{}
 	for _, s := range decide.SecretsOf(c, keys) {
 		secret, why := &corev1.Secret{}, ""
@@ -81,18 +85,15 @@ func (v View) Grace(ctx context.Context, namespace string, rec *nodev1.Record) (
 	return decide.Grace(all.Items, rec.GetPrefix(), ns), nil
 }
 
-func (v View) classOf(ctx context.Context, name string, ns *corev1.Namespace) (*v1alpha1.VMSnapshotClass, error) {
+// classOf is the class of a name, or the default one; nil: there is none.
+func classOf(all []v1alpha1.VMSnapshotClass, name string, ns *corev1.Namespace) *v1alpha1.VMSnapshotClass {
 	if name == "" {
-		all := &v1alpha1.VMSnapshotClassList{}
-		if err := v.List(ctx, all); err != nil {
-			return nil, fmt.Errorf("list classes of snapshots: %w", err)
+		return decide.Default(all, ns)
+	}
+	for i := range all {
+		if all[i].Name == name {
+			return &all[i]
 		}
-		return decide.Default(all.Items, ns), nil
 	}
-	class := &v1alpha1.VMSnapshotClass{}
-	there, err := v.Get(ctx, types.NamespacedName{Name: name}, class)
-	if err != nil || !there {
-		return nil, err
-	}
-	return class, nil
+	return nil
 }

@@ -81,7 +81,8 @@ func (r records) ensure(ctx context.Context, id string, next decide.Action) erro
 	}
 	if class != nil {
 		req.Prefix, req.Keep = class.Spec.Repository, decide.Keep(class)
-		req.Sealed, req.Signed = class.Spec.SealSecretRef != nil, class.Spec.SignSecretRef != nil
+		keys := decide.KeysOf(class)
+		req.Sealed, req.Signed = keys.Seal, keys.Sign
 	}
 	if got := state.Record.GetUid(); state.Record != nil && !slices.Contains(uids, got) {
 		return fmt.Errorf("ensure the record of VM %s: it is of %s, not of %s: %w", id, got, uids[0], errdefs.ErrConflict)

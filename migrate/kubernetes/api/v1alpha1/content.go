@@ -21,6 +21,12 @@ type VMSnapshotContentSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	Repository string `json:"repository,omitempty"`
+	// Sealed and Signed are the class's word when it was ordered, or without one that of the record of the VM.
+	//
+	// +optional
+	Sealed bool `json:"sealed,omitempty"`
+	// +optional
+	Signed bool `json:"signed,omitempty"`
 }
 
 // VMSnapshotContentStatus is the node's word.
