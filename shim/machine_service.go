@@ -123,7 +123,9 @@ func (h *handover) abort(ctx context.Context) (*machinev1.AbortResponse, error) 
 	vm.mu.Unlock()
 	switch {
 	case upload != nil && sameRef(upload.ref, ref):
-		upload.cancelUpload()
+		if err := upload.cancelUpload(ctx); err != nil {
+			return nil, err
+		}
 	case c != nil && sameRef(c.ref, ref):
 		if err := c.abort(Captured, Prepared); err != nil {
 			return nil, err

@@ -13,7 +13,6 @@ import (
 	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/journal"
 	"godwit.dev/godwit/shim/proc"
-	"godwit.dev/godwit/vmm"
 )
 
 // resumeRetry lies between two tries at what a resume could not do at once. A variable for
@@ -122,7 +121,9 @@ func (c *capture) resume(from State, ordered bool) error {
 	}
 	var up, err error
 	if !c.req.GetPaused() {
-		up, err = c.retryWakeMachine()
+		r := c.beginResuming()
+		defer r.end()
+		up, err = r.retryWakeMachine()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), bound)
 	defer cancel()
@@ -197,58 +198,6 @@ func scarce(err error) bool {
 		}
 	}
 	return false
-}
-
-// untold reports whether err says that no vCPU was told to run, of a VMM that lives. The VM stands still as before, and
-// another try cannot run it twice.
-func untold(vm *VM, err error) bool {
-	return errors.Is(err, vmm.ErrNotResumed) && !vm.vmmGone()
-}
-
-// retryWakeMachine is wakeMachine that is tried again for as long as the host lacks what it takes, or the VMM does not
-// get to it. The VM has not run, and that it cannot is not known. Its end, or a kill, ends that.
-func (c *capture) retryWakeMachine() (up, err error) {
-	vm := c.vm
-	life, giveUp := context.WithCancel(context.WithoutCancel(vm.life))
-	defer giveUp()
-	for {
-		ctx, cancel := context.WithTimeout(life, time.Duration(vm.host.Config.Timeouts.Abort))
-		up, err = vm.wakeMachine(ctx)
-		cancel()
-		again := (scarce(err) || untold(vm, err)) && vm.life.Err() == nil
-		vm.mu.Lock()
-		again = again && vm.state == Aborting && life.Err() == nil
-		if life.Err() != nil {
-			err = errors.Join(err, fmt.Errorf("VM %s is killed: %w", vm.id, errdefs.ErrAborted))
-		}
-		if vm.op.giveUp = nil; again {
-			vm.op.giveUp = giveUp
-		}
-		vm.mu.Unlock()
-		if !again {
-			return up, err
-		}
-		vm.log.Warn("resume: the host lacks something, or the VMM is slow; it is tried again", "error", err)
-		retry.Sleep(life, resumeRetry)
-	}
-}
-
-// endStuck has a kill of the VM end a resume that is tried again and again, and answers the wait for the end of p. It
-// answers nil if there is none such, or the signal is another. vm.mu is held.
-func endStuck(t *Task, p *process, signal uint32) func(context.Context) (again bool, err error) {
-	vm := t.vm
-	if t != vm.owner || p != t.init || signal != sigkill || vm.op.giveUp == nil {
-		return nil
-	}
-	vm.op.giveUp()
-	return func(ctx context.Context) (bool, error) {
-		select {
-		case <-p.done:
-			return false, nil
-		case <-ctx.Done():
-			return false, ctx.Err()
-		}
-	}
 }
 
 // retryWhileRunning tries again what has failed with err, as a part of the VM's traffic: the next

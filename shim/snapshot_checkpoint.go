@@ -112,7 +112,9 @@ func (c *capture) resumeVM() {
 	}
 	var up, err error
 	if !c.req.GetPaused() {
-		up, err = c.retryWakeMachine()
+		r := c.beginResuming()
+		defer r.end()
+		up, err = r.retryWakeMachine()
 		c.gone = time.Now()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(vm.life), time.Duration(vm.host.Config.Timeouts.Abort))
@@ -160,8 +162,15 @@ func (c *capture) checkpointable() error {
 	return nil
 }
 
-// cancelUpload ends what is left of a checkpoint, and waits for it.
-func (c *capture) cancelUpload() {
+// cancelUpload ends what is left of a checkpoint, and waits for it for as long as its caller does: the VM may be
+// resumed again and again meanwhile.
+func (c *capture) cancelUpload(ctx context.Context) error {
 	c.cancel()
-	<-c.done
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("end the checkpoint of operation %s: VM %s is not there yet, ask again: %w: %w",
+			c.ref.GetOperation(), c.vm.id, errdefs.ErrUnavailable, ctx.Err())
+	}
 }

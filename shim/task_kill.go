@@ -49,7 +49,7 @@ func (t *Task) kill(ctx context.Context, execID string, signal uint32, all bool)
 		p, err := t.find(execID)
 		var act func(context.Context) (bool, error)
 		if err == nil {
-			if act = endStuck(t, p, signal); act == nil {
+			if act = killResuming(t, p, signal); act == nil {
 				err = t.killable(p)
 			}
 		}

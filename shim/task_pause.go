@@ -21,6 +21,10 @@ const guestBound = 10 * time.Second
 // mutable refuses a changing call while an operation holds the VM; vm.mu is held.
 func (vm *VM) mutable() error {
 	if vm.isHeld() {
+		if r := vm.op.resuming; r != nil && r.late.Err() != nil {
+			return fmt.Errorf("an operation gives VM %s back, and its VMM does not resume it. To end the VM: SIGKILL for its "+
+				"process, as by godwit kill: %w", vm.id, errdefs.ErrFailedPrecondition)
+		}
 		return fmt.Errorf("operation %s holds VM %s (%s): %w", vm.journal.Load().Operation, vm.id, vm.state,
 			errdefs.ErrFailedPrecondition)
 	}

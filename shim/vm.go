@@ -82,10 +82,9 @@ type origin struct {
 // orders are those of godwitd and containerd that are under way, and those that are over; vm.mu
 // guards them.
 type orders struct {
-	capture *capture // while an operation holds the VM
-	upload  *capture // the last checkpoint, whose VM has gone on
-	// ends a resume of an operation that is tried again and again; nil: none is
-	giveUp   context.CancelFunc
+	capture  *capture        // while an operation holds the VM
+	upload   *capture        // the last checkpoint, whose VM has gone on
+	resuming *resuming       // the end of a hold, while the VM is to run on
 	calls    int             // of containerd that change something in the guest, under way
 	aborted  abortedAttempts // attempts that are over
 	offered  *offered        // the identity for a live move to come

@@ -36,11 +36,11 @@ func newStoppedVMM(vm *VM, id proc.ID, p vmm.Process) *stoppedVMM {
 func (s *stoppedVMM) Resume(ctx context.Context) error {
 	driver, err := s.vm.driver(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: %w", vmm.ErrNotResumed, err)
+		return notAdopted(err)
 	}
 	m, err := driver.Adopt(ctx, leftVMM(s.vm.journal.Load()))
 	if err != nil {
-		return fmt.Errorf("%w: %w", vmm.ErrNotResumed, err)
+		return notAdopted(err)
 	}
 	if err := m.Resume(ctx); err != nil {
 		if d, ok := m.(detacher); ok { // the next try takes it over anew
@@ -53,6 +53,15 @@ func (s *stoppedVMM) Resume(ctx context.Context) error {
 	s.vm.mu.Unlock()
 	go s.vm.watchVMM()
 	return nil
+}
+
+// notAdopted is why the VMM could not be taken over. Where time may mend that, the VM stands still as before. A driver
+// that is not there any more, or a VMM of which it says that it is none of its own, stays so.
+func notAdopted(err error) error {
+	if errdefs.IsUnavailable(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%w: %w", vmm.ErrNotResumed, err)
+	}
+	return fmt.Errorf("take over the VMM: %w", err)
 }
 
 func (s *stoppedVMM) Kill(ctx context.Context) error {

@@ -147,6 +147,9 @@ type Machine interface {
 // could run. The VMM had died, say. This call has run no vCPU.
 var ErrNotResumed = errors.New("no vCPU was told to run")
 
+// ErrUnreachable is in an error of Resume of a Machine that can reach its VMM no more. No other try gets further.
+var ErrUnreachable = errors.New("the VMM cannot be reached any more")
+
 // Lifecycle runs and stops the vCPUs. Resume of a running and Pause of a paused VM
 // succeed.
 type Lifecycle interface {

@@ -90,6 +90,11 @@ func (m *Machine) Resume(ctx context.Context) error {
 	defer m.order.Unlock()
 	status, err := m.settledStatus(ctx)
 	if err != nil {
+		select {
+		case <-m.qmp.Done(): // QEMU may live, and close it; a Machine connects once
+			err = fmt.Errorf("%w: %w", vmm.ErrUnreachable, err)
+		default:
+		}
 		return fmt.Errorf("resume VM: %w: %w", vmm.ErrNotResumed, err)
 	}
 	m.hold(false) // of a VM that runs, too: its Pause may have failed

@@ -367,3 +367,19 @@ func TestInheritsNothingElse(t *testing.T) {
 		t.Errorf("environment: %q, %v", env, err)
 	}
 }
+
+// A monitor that hangs may answer later. One whose connection has ended does not, while QEMU lives.
+func TestResumeWithoutItsMonitor(t *testing.T) {
+	m := startFake(t, fakeQEMU(t, "works", 0), testConfig(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Resume(ctx); !errors.Is(err, vmm.ErrNotResumed) || errors.Is(err, vmm.ErrUnreachable) {
+		t.Errorf("no answer in time: %v", err)
+	}
+	if err := m.qmp.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Resume(t.Context()); !errors.Is(err, vmm.ErrNotResumed) || !errors.Is(err, vmm.ErrUnreachable) {
+		t.Errorf("no connection: %v", err)
+	}
+}
