@@ -87,6 +87,10 @@ func (c *ctrd) Get(ctx context.Context, req *containersapi.GetContainerRequest) 
 		Spec:    &anypb.Any{TypeUrl: obj.Spec.GetTypeUrl(), Value: obj.Spec.GetValue()}}}, nil
 }
 
+func (c *ctrd) Delete(ctx context.Context, req *containersapi.DeleteContainerRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, errgrpc.ToGRPC(c.store.Delete(incoming(ctx), req.GetID()))
+}
+
 // pods are those that a shim made by its sandbox API.
 type pods struct {
 	list   []*types.Sandbox

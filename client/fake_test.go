@@ -43,12 +43,14 @@ type daemon struct {
 	operation *nodev1.Operation
 	deletion  *nodev1.Deletion
 	forget    error
+	forgotten int
 	lost      string
 	closed    error // no record changes
 	guarded   error // no node removes one
 }
 
 func (d *daemon) Forget(context.Context, *nodev1.ForgetRequest) (*nodev1.ForgetResponse, error) {
+	d.forgotten++
 	return &nodev1.ForgetResponse{}, record.ToWire(d.forget)
 }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 
 	nodev1 "godwit.dev/godwit/api/node/v1"
@@ -59,5 +60,34 @@ func TestEndedVMIsNotRemovedUnasked(t *testing.T) {
 	}
 	if _, err := c.loaded(within(t.Context(), vm), vm); err != nil {
 		t.Errorf("its container is gone: %v", err)
+	}
+}
+
+// What `run` made goes if it cannot start it. A record that its shim did not make stays, with its snapshots.
+func TestRunForgetsOnlyWhatItsShimMade(t *testing.T) {
+	for name, fails := range map[string]func(*daemon){
+		"the records do not answer": func(d *daemon) { d.fails = errdefs.ErrUnavailable },
+		"it sleeps by now": func(d *daemon) {
+			vm := &nodev1.VM{Namespace: "default", Id: "web"}
+			d.vms = []*nodev1.VMInfo{{Vm: vm, Owner: &nodev1.Owner{Digest: digest("a")}}}
+		},
+		"it is refused": nil, // by the shim
+	} {
+		d, ctr, c := withRecords(t)
+		vm, want := ctr.web(t), 1
+		if fails != nil {
+			fails(d)
+			want = 0
+		}
+		if _, err := c.runMade(t.Context(), vm, &Streams{}); err == nil {
+			t.Errorf("%s: it has started", name)
+		}
+		if d.forgotten != want {
+			t.Errorf("%s: %d records were removed, want %d", name, d.forgotten, want)
+		}
+		ctx := namespaces.WithNamespace(t.Context(), vm.GetNamespace())
+		if _, err := ctr.store.Get(ctx, vm.GetId()); !errdefs.IsNotFound(err) {
+			t.Errorf("%s: its container: %v", name, err)
+		}
 	}
 }

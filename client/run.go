@@ -19,13 +19,9 @@ func (c *Client) Run(ctx context.Context, o VMOptions, streams *Streams) (*nodev
 	if err != nil {
 		return nil, nil, err
 	}
-	var p *Process
-	away, err := c.surelyAway(ctx, vm) // a VM of that name may have fallen asleep since, and would wake
-	if err = cmp.Or(away, err); err == nil {
-		p, err = c.Start(ctx, vm, streams)
-	}
+	p, err := c.runMade(ctx, vm, streams)
 	if err != nil {
-		return nil, nil, errors.Join(err, c.discard(ctx, vm))
+		return nil, nil, err
 	}
 	if streams == nil {
 		return vm, nil, nil
@@ -33,8 +29,22 @@ func (c *Client) Run(ctx context.Context, o VMOptions, streams *Streams) (*nodev
 	return vm, p, nil
 }
 
-// discard removes a VM that never ran: its container and disk, and its record.
-func (c *Client) discard(ctx context.Context, vm *nodev1.VM) error {
+// runMade starts a VM that Run has made, or removes it.
+func (c *Client) runMade(ctx context.Context, vm *nodev1.VM, streams *Streams) (*Process, error) {
+	away, err := c.surelyAway(ctx, vm) // a VM of that name may have fallen asleep since, and would wake
+	if err = cmp.Or(away, err); err != nil {
+		return nil, errors.Join(err, c.discard(ctx, vm, false))
+	}
+	p, asked, err := c.startAsked(ctx, vm, streams)
+	if err != nil {
+		return nil, errors.Join(err, c.discard(ctx, vm, asked))
+	}
+	return p, nil
+}
+
+// discard removes a VM that never ran: its container and disk. Its record goes, too, if its shim was asked: only a shim
+// makes one. Else the record of that name is of a VM that was stopped before, and has its snapshots.
+func (c *Client) discard(ctx context.Context, vm *nodev1.VM, asked bool) error {
 	ctx, cancel := cleaning(within(ctx, vm))
 	defer cancel()
 	ctr, err := c.Containerd()
@@ -47,6 +57,9 @@ func (c *Client) discard(ctx context.Context, vm *nodev1.VM) error {
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove what was made of VM %s: %w", c.name(vm), err)
+	}
+	if !asked {
+		return nil
 	}
 	if node, err := c.Node(ctx); err == nil { // a record that stays is one of a VM that is stopped
 		_, _ = node.Forget(ctx, &nodev1.ForgetRequest{Vm: vm})

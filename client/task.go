@@ -83,22 +83,28 @@ func commandError(err error) error {
 // Start runs a VM that was made, or was stopped: with its disk as it was. streams nil: its output goes to the log that
 // its label names. What cannot run leaves the VM as it was.
 func (c *Client) Start(ctx context.Context, vm *nodev1.VM, streams *Streams) (*Process, error) {
+	p, _, err := c.startAsked(ctx, vm, streams)
+	return p, err
+}
+
+// startAsked is Start. It reports whether the VM's shim was asked, which makes a record.
+func (c *Client) startAsked(ctx context.Context, vm *nodev1.VM, streams *Streams) (p *Process, asked bool, err error) {
 	ctx = within(ctx, vm)
 	if err := c.refusePod(ctx, vm, podStart); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	container, err := c.loaded(ctx, vm)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := c.startable(ctx, vm, container); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	p, err := c.start(ctx, vm, container, streams)
+	p, err = c.start(ctx, vm, container, streams)
 	if err != nil {
-		return nil, fmt.Errorf("start VM %s: %w", c.name(vm), commandError(err))
+		return nil, true, fmt.Errorf("start VM %s: %w", c.name(vm), commandError(err))
 	}
-	return p, nil
+	return p, true, nil
 }
 
 func (c *Client) start(ctx context.Context, vm *nodev1.VM, container containerd.Container,
