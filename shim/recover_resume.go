@@ -8,6 +8,7 @@ import (
 	agentv1 "godwit.dev/godwit/api/agent/v1"
 	machinev1 "godwit.dev/godwit/api/machine/v1"
 	"godwit.dev/godwit/guest/client"
+	"godwit.dev/godwit/internal/retry"
 	"godwit.dev/godwit/shim/journal"
 )
 
@@ -49,9 +50,7 @@ func (a *adoption) resumeOwn(ctx context.Context) error {
 		return nil
 	}
 	vm.postcopy.resume()
-	vm.postcopy.halting.Lock() // the end of a fill stops the VMM that this one takes over
-	up, err := vm.wakeMachine(ctx)
-	vm.postcopy.halting.Unlock()
+	up, err := wakeLeft(ctx, vm)
 	if err != nil {
 		return err
 	}
@@ -64,6 +63,21 @@ func (a *adoption) resumeOwn(ctx context.Context) error {
 	vm.retryWhileRunning("meet guest", met, vm.reconnectAll)
 	go vm.trimMemory()
 	return nil
+}
+
+// wakeLeft is wakeMachine for a VM that may run already. A try may have halted it and got no further: it is not left so
+// at once, while no vCPU was told to run.
+func wakeLeft(ctx context.Context, vm *VM) (up, err error) {
+	for begun := time.Now(); ; {
+		vm.postcopy.halting.Lock() // the end of a fill stops the VMM that this one takes over
+		up, err = vm.wakeMachine(ctx)
+		vm.postcopy.halting.Unlock()
+		if !untold(vm, err) || ctx.Err() != nil || time.Since(begun) > time.Duration(vm.host.Config.Timeouts.Abort) {
+			return up, err
+		}
+		vm.log.Warn("resume: the VMM is slow; it is tried again", "error", err)
+		retry.Sleep(ctx, resumeRetry)
+	}
 }
 
 // resumeHold puts the VM where the journal says it is: voted, with the VMM stopped, or

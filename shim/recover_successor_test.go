@@ -106,3 +106,14 @@ func TestAdoptAfterAReboot(t *testing.T) {
 		t.Error("the successor waits for an operation that is over")
 	}
 }
+
+// A VM that runs on after an abort, and whose successor has died, is resumed again and again by the next one. That one
+// may have halted it for that, and to leave it would leave it halted.
+func TestSuccessorOfAnAbortTriesAgain(t *testing.T) {
+	w, vm := given(t)
+	w.machine.set(false)
+	w.at("resume", untilTold(2))
+	if vm = w.succeed(vm); !vm.inState(Running) || !w.machine.running() {
+		t.Errorf("VM is %s, runs %t", vm.state, w.machine.running())
+	}
+}
