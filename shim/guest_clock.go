@@ -13,7 +13,8 @@ import (
 )
 
 // The wall clock of a VM that stands still does so too. It is late when the VM goes on. Its agent sets it forward then,
-// as a part of the VM's traffic, and after everything that a caller waits for. (A wake tells the time in Restored.)
+// as a part of the VM's traffic, and after everything that a caller waits for. A wake tells the time in Restored
+// first, which a slow guest may execute late.
 
 const (
 	// clockTries is how often the guest is told the time after one stop, if it takes longer than clockSlack to answer: the

@@ -102,6 +102,9 @@ func TestWakesWhereACallHangs(t *testing.T) {
 				t.Errorf("%s: NICs: %v, set %d times", name, s.woken.nics, guest.set)
 			}
 			for i, r := range guest.asked {
+				if len(r.GetFiles()) > 0 && r.GetUnixNano() == 0 { // the guest leaves its clock then
+					continue
+				}
 				if at := time.Unix(0, r.GetUnixNano()); !at.Equal(guest.at[i]) {
 					t.Errorf("%s: call %d, at %v, says that it is %v", name, i, guest.at[i], at)
 				}

@@ -97,8 +97,8 @@ func setFiles(ctx context.Context, agent agentv1.AgentService, req *agentv1.Rest
 	}
 	ctx, cancel := context.WithTimeout(ctx, guestBound)
 	defer cancel()
-	answer, err := agent.Restored(ctx, &agentv1.RestoredRequest{Entropy: req.Entropy, UnixNano: time.Now().UnixNano(),
-		Files: req.Files})
+	// Without the time: one that is late would set the guest's clock back, which runs by now.
+	answer, err := agent.Restored(ctx, &agentv1.RestoredRequest{Entropy: req.Entropy, Files: req.Files})
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -132,6 +132,9 @@ func (w *woken) note(s *starting, nics string, files ...string) {
 
 // settle goes on with what could not be done when the guest was met.
 func (w *woken) settle(s *starting) {
+	if w.answer != nil { // of several questions, the oldest may have been the last to set the clock
+		s.vm.clock.noteResumed()
+	}
 	s.vm.retryWhileRunning("set links up", w.links, s.vm.nic.up)
 	s.vm.retryWhileRunning("set NICs of the guest", w.nics, s.vm.nic.configured)
 }

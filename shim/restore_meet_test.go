@@ -29,11 +29,16 @@ type stubborn struct {
 	asked []string
 	calls atomic.Int64 // of ConfigureNetwork
 	set   atomic.Bool
+	clock atomic.Bool // was set while the VM runs
 }
 
 func (s *stubborn) Restored(ctx context.Context, r *agentv1.RestoredRequest) (*agentv1.RestoredResponse, error) {
 	s.mu.Lock()
-	s.asked = append(s.asked, fmt.Sprintf("nics %t, files %d", r.GetSetNics(), len(r.GetFiles())))
+	asked := fmt.Sprintf("nics %t, files %d", r.GetSetNics(), len(r.GetFiles()))
+	if len(r.GetFiles()) > 0 && r.GetUnixNano() != 0 { // a call that is slow would set the clock back
+		asked += ", and the time"
+	}
+	s.asked = append(s.asked, asked)
 	s.mu.Unlock()
 	answer, err := s.fakeAgent.Restored(ctx, r)
 	if s.nics && r.GetSetNics() {
@@ -55,6 +60,11 @@ func (s *stubborn) ConfigureNetwork(context.Context,
 	}
 	s.set.Store(true)
 	return &agentv1.ConfigureNetworkResponse{}, nil
+}
+
+func (s *stubborn) SetClock(ctx context.Context, r *agentv1.SetClockRequest) (*agentv1.SetClockResponse, error) {
+	s.clock.Store(true)
+	return s.fakeAgent.SetClock(ctx, r)
 }
 
 // A workload may keep its guest from hearing where it is: by an immutable resolv.conf, or a NIC that has the name of
@@ -82,6 +92,9 @@ func TestWakesWithoutKnowingWhereItIs(t *testing.T) {
 			}
 			if !slices.Contains(guest.asked, "nics true, files 0") || !slices.Contains(guest.asked, "nics false, files 1") {
 				t.Errorf("the guest was asked for %q", guest.asked)
+			}
+			if !eventually(guest.clock.Load) {
+				t.Error("its clock, which the wake may have set late, is not set forward while the VM runs")
 			}
 			if guest.nics && !eventually(guest.set.Load) {
 				t.Error("the NICs are not set while the VM runs")
