@@ -49,9 +49,15 @@ func (m *Machine) awaitSpace() {
 	m.mu.Lock()
 	seen := m.stalls
 	m.mu.Unlock()
-	for {
+	for said := ""; ; {
 		select {
 		case <-m.done:
+			return
+		case <-m.qmp.Done(): // QEMU has ended, or this Machine cannot tell it anything any more
+			m.mu.Lock()
+			m.waiting = false
+			m.mu.Unlock()
+			m.log.Warn("the VM's wait for space ends with its monitor's connection", "error", m.qmp.Err())
 			return
 		case <-time.After(fullRetry):
 		}
@@ -65,7 +71,8 @@ func (m *Machine) awaitSpace() {
 		}
 		seen = m.stalls
 		m.mu.Unlock()
-		if err != nil {
+		if err != nil && err.Error() != said {
+			said = err.Error()
 			m.log.Warn("ask whether the VM waits for space", "error", err)
 		}
 	}

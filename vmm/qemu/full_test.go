@@ -45,6 +45,20 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("the VM is %s", s)
 		}
 	})
+	t.Run("the monitor's connection ends", func(t *testing.T) {
+		m := startFake(t, fakeQEMU(t, "works", 0, "FAKE_FULL=1000000"), testConfig(t))
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.qmp.Close(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "nobody waits", func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return !m.waiting
+		})
+	})
 	t.Run("paused meanwhile", func(t *testing.T) {
 		m := startFake(t, fakeQEMU(t, "works", 0, "FAKE_FULL=1000000"), testConfig(t))
 		if err := m.Resume(t.Context()); err != nil {
