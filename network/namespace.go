@@ -141,6 +141,18 @@ func clearLocalRoutes() error {
 	return nil
 }
 
+// IsNamespace reports whether a network namespace is there. The file of one that is being made or deleted is none.
+func IsNamespace(path string) (bool, error) {
+	ns, err := openNamespace(path)
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, ns.Close()
+}
+
 // openNamespace gives ErrNotFound for a path that is gone, or that is only the empty
 // file which an unmounted namespace leaves.
 func openNamespace(path string) (*os.File, error) {

@@ -25,6 +25,7 @@ type networks struct {
 	plugins func() (leases, error)  // CNI, as configured now
 	add     func(path string) error // a network namespace
 	remove  func(path string) error
+	is      func(path string) (bool, error)                                // there is a namespace
 	read    func(ctx context.Context, path string) ([]network.Link, error) // what CNI has made there
 }
 
@@ -38,7 +39,7 @@ type leases interface {
 func newNetworks(cfg *config.Config) *networks {
 	return &networks{
 		dir: filepath.Join(cfg.RunDir, "netns"), plugins: func() (leases, error) { return cni(cfg.CNI) },
-		add: network.NewGuestNamespace, remove: network.DeleteNamespace, read: network.Read,
+		add: network.NewGuestNamespace, remove: network.DeleteNamespace, is: network.IsNamespace, read: network.Read,
 	}
 }
 
@@ -109,7 +110,13 @@ func (n *networks) undo(ctx context.Context, vm *nodev1.VM) error {
 	if err != nil {
 		return err
 	}
-	if err := plugins.Remove(ctx, cniID(vm), path); err != nil {
+	within := path
+	if is, err := n.is(path); err != nil {
+		return err
+	} else if !is { // a crash has left its file: plugins refuse it, and give the lease back without one
+		within = ""
+	}
+	if err := plugins.Remove(ctx, cniID(vm), within); err != nil {
 		return fmt.Errorf("CNI del of %s: %w", cniID(vm), err)
 	}
 	if err := n.remove(path); err != nil {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -25,8 +27,9 @@ import (
 type fakeCNI struct {
 	held  map[string]bool
 	calls []string
-	fail  map[string]int // how often the call fails
-	mtu   int            // of the interface that it makes
+	fail  map[string]int  // how often the call fails
+	mtu   int             // of the interface that it makes
+	empty map[string]bool // files of namespaces that are none
 }
 
 func (f *fakeCNI) call(name string) error {
@@ -47,14 +50,19 @@ func (f *fakeCNI) Remove(_ context.Context, id, path string, _ ...gocni.Namespac
 	if err := f.call("remove"); err != nil {
 		return err
 	}
-	delete(f.held, id+" "+path)
+	if f.empty[path] {
+		return errors.New("unknown FS magic on " + path) // as the plugin loopback says
+	}
+	maps.DeleteFunc(f.held, func(lease string, _ bool) bool {
+		return lease == id+" "+path || path == "" && strings.HasPrefix(lease, id+" ")
+	})
 	return nil
 }
 
 func (f *fakeCNI) GetConfig() *gocni.ConfigResult { return &gocni.ConfigResult{} }
 
 func newFake(t *testing.T) (*networks, *fakeCNI) {
-	f := &fakeCNI{held: map[string]bool{}, fail: map[string]int{}, mtu: 1500}
+	f := &fakeCNI{held: map[string]bool{}, fail: map[string]int{}, mtu: 1500, empty: map[string]bool{}}
 	return &networks{
 		dir: t.TempDir(), plugins: func() (leases, error) { return f, nil },
 		add: func(path string) error {
@@ -64,6 +72,7 @@ func newFake(t *testing.T) (*networks, *fakeCNI) {
 			}
 			return errors.Join(f.call("add"), file.Close())
 		},
+		is:     func(path string) (bool, error) { return !f.empty[path], nil },
 		remove: func(path string) error { return errors.Join(f.call("delete"), os.Remove(path)) },
 		read: func(context.Context, string) ([]network.Link, error) {
 			return []network.Link{{Interface: "eth0", Found: network.Found{MTU: f.mtu}}}, f.call("read")
@@ -120,12 +129,15 @@ func TestUndoOfNothing(t *testing.T) {
 // again, and its lease is not leaked.
 func TestConnectAfterACrash(t *testing.T) {
 	vm := &nodev1.VM{Namespace: "a", Id: "b"}
-	for _, died := range []string{"before CNI", "after CNI"} {
+	for _, died := range []string{"before CNI", "after CNI", "while it is deleted"} {
 		n, f := newFake(t)
-		if died == "after CNI" {
+		if died != "before CNI" {
 			if err := n.connect(t.Context(), vm, nics); err != nil {
 				t.Fatal(err)
 			}
+			f.empty[n.path(vm)] = died == "while it is deleted"
+			remove := n.remove
+			n.remove = func(path string) error { delete(f.empty, path); return remove(path) }
 		} else if err := errors.Join(os.MkdirAll(filepath.Join(n.dir, "a"), 0o700), n.add(n.path(vm))); err != nil {
 			t.Fatal(err)
 		}
