@@ -84,7 +84,7 @@ func NewLeader(cfg *config.Config, api *rest.Config, o operator.Options) (*Leade
 func (l *Leader) Join(mgr manager.Manager) error {
 	l.places = &places.Places{Cached: mgr.GetClient(), Writer: mgr.GetClient(),
 		Current: operator.View{Reader: mgr.GetAPIReader(), Engine: true, OnStop: l.onStop, Ask: l.ask,
-			Machine: l.machine, Schemas: l.schemas}}
+			Machine: l.machine, Schemas: l.schemas}, Events: mgr.GetEventRecorder("godwit-operator")}
 	l.pods = &Pods{View: l.places.Current, Events: mgr.GetEventRecorder("godwit-operator"), Writer: mgr.GetClient(),
 		Orders: l, Notes: l.notes, ShutdownGrace: l.grace}
 	l.nodes = &operator.Nodes{Client: mgr.GetClient(), Current: l.places.Current}

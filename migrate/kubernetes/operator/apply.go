@@ -77,7 +77,7 @@ func (b base) apply(ctx context.Context, o decide.VM, next decide.Action) error 
 	if next.Do == decide.OrderGiveUp || next.Do == decide.StopVM {
 		kind = corev1.EventTypeWarning
 	}
-	b.events.Eventf(vm, nil, kind, eventOf(next), string(next.Do), "%s", done(next))
+	b.events.Eventf(vm, nil, kind, EventOf(next), string(next.Do), "%s", done(next))
 	return nil
 }
 

@@ -18,8 +18,8 @@ const (
 	eventRestoreFailed    = "RestoreFailed"
 )
 
-// eventOf is the event of what was done for a VM.
-func eventOf(next decide.Action) string {
+// EventOf is the event of what was done for a VM.
+func EventOf(next decide.Action) string {
 	switch {
 	case next.Do == decide.MakePod && next.Pod.Labels[pods.LabelOperation] != "":
 		return eventRestoreRequested

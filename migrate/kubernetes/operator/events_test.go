@@ -19,11 +19,11 @@ func TestEventsByName(t *testing.T) {
 	ordered := &v1alpha1.VMSnapshot{}
 	ordered.Status.BoundSnapshotContentName = "vmsnap-u"
 	for got, want := range map[string]string{
-		eventOf(decide.Action{Do: decide.MakePod, Pod: pod("op")}):                         "RestoreRequested",
-		eventOf(decide.Action{Do: decide.MakePod, Pod: pod("")}):                           "MakePod",
-		eventOf(decide.Action{Do: decide.SetGate, On: true, Restored: decide.ReasonWoken}): "RestoreSucceeded",
-		eventOf(decide.Action{Do: decide.SetGate, On: true}):                               "SetGate",
-		eventOf(decide.Action{Do: decide.StopVM, Waits: decide.ReasonTaskFailed}):          "TaskFailed",
+		EventOf(decide.Action{Do: decide.MakePod, Pod: pod("op")}):                         "RestoreRequested",
+		EventOf(decide.Action{Do: decide.MakePod, Pod: pod("")}):                           "MakePod",
+		EventOf(decide.Action{Do: decide.SetGate, On: true, Restored: decide.ReasonWoken}): "RestoreSucceeded",
+		EventOf(decide.Action{Do: decide.SetGate, On: true}):                               "SetGate",
+		EventOf(decide.Action{Do: decide.StopVM, Waits: decide.ReasonTaskFailed}):          "TaskFailed",
 		eventOfFailure(v1alpha1.KindWake):                                                  "RestoreFailed",
 		eventOfFailure(v1alpha1.KindHibernate):                                             "HibernateFailed",
 		eventOfRefusal(&v1alpha1.VMSnapshot{}):                                             "SnapshotCreateFailed",

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"godwit.dev/godwit/api/record"
@@ -30,6 +31,7 @@ type Places struct {
 	Cached  client.Reader // may say that a pod waits, and no more
 	Current operator.View // reads from the API server
 	Writer  client.Writer
+	Events  events.EventRecorder // nil: nothing is told
 }
 
 var _ engine.Places = (*Places)(nil)
@@ -134,6 +136,10 @@ func (p *Places) make(ctx context.Context, rec *nodev1.Record) error {
 		return engine.NotYet(next.Message)
 	}
 	err = p.Writer.Create(ctx, next.Pod)
+	if err == nil && p.Events != nil {
+		p.Events.Eventf(o.Object, nil, corev1.EventTypeNormal, operator.EventOf(next), string(next.Do), "pod %s",
+			next.Pod.Name)
+	}
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err):
 		return engine.NotYet(fmt.Sprintf("pod %s waits for a node", next.Pod.Name))
