@@ -73,7 +73,7 @@ func (p *Pods) keysOf(ctx context.Context, k *known, q loginAsk) (wants decide.K
 		if err != nil {
 			return wants, true, err
 		}
-		wants, made = wants.And(ordered), true
+		wants, made = wants.With(ordered), true
 	}
 	if made {
 		return wants, true, nil
@@ -83,7 +83,7 @@ func (p *Pods) keysOf(ctx context.Context, k *known, q loginAsk) (wants decide.K
 		if err != nil {
 			return wants, false, err
 		}
-		wants = wants.And(ordered)
+		wants = wants.With(ordered)
 	}
 	return wants, false, nil
 }

@@ -85,15 +85,15 @@ func (o ownLogins) Login(ctx context.Context, req *nodev1.LoginRequest) (*nodev1
 }
 
 func (p *Pods) login(ctx context.Context, q loginAsk) (*nodev1.LoginResponse, error) {
-	classes := &v1alpha1.VMSnapshotClassList{}
-	if err := p.View.List(ctx, classes); err != nil {
-		return nil, unread(fmt.Errorf("list classes of snapshots: %w", err))
+	classes, err := p.View.Classes(ctx)
+	if err != nil {
+		return nil, unread(err)
 	}
 	some := decide.Keys{} // that may be handed out
 	if q.use != nodev1.Use_USE_STORE {
 		some = decide.AllKeys
 	}
-	if len(decide.Secrets(classes.Items, q.prefix, nil, some)) == 0 { // no class has one: the node's own counts
+	if len(decide.Secrets(classes, q.prefix, nil, some)) == 0 { // no class has one: the node's own counts
 		if err := p.needsNone(ctx, q); err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func (p *Pods) login(ctx context.Context, q loginAsk) (*nodev1.LoginResponse, er
 	if made { // with the keys that are wanted, and no others
 		some = wants
 	}
-	class, err := p.classOf(ctx, classes.Items, q.prefix, of.vm, some)
+	class, err := p.classOf(ctx, classes, q.prefix, of.vm, some)
 	if err != nil {
 		return nil, err
 	}
@@ -236,11 +236,9 @@ func (p *Pods) mayOf(ctx context.Context, rec *nodev1.Record, owed []*nodev1.Owe
 // classOf is the class whose Secret counts; nil: none does.
 func (p *Pods) classOf(ctx context.Context, all []v1alpha1.VMSnapshotClass, prefix string,
 	vm types.NamespacedName, keys decide.Keys) (*v1alpha1.VMSnapshotClass, error) {
-	ns := &corev1.Namespace{}
-	if there, err := p.View.Get(ctx, types.NamespacedName{Name: vm.Namespace}, ns); err != nil {
+	ns, err := p.View.Namespace(ctx, vm.Namespace)
+	if err != nil {
 		return nil, unread(err)
-	} else if !there {
-		ns = nil
 	}
 	found := decide.Secrets(all, prefix, ns, keys)
 	switch len(found) {

@@ -35,15 +35,18 @@ func failedTask(pod *corev1.Pod) string {
 	return ""
 }
 
-// failedAlone is what ends a VM that is there for a snapshot alone; empty: nothing does. A VM that has a snapshot, or
-// that went on with its memory, has more to lose than that.
-func (o VM) failedAlone(pod *corev1.Pod) string {
+// failedAlone stops a VM that is there for a snapshot alone, if a container of it has failed. A VM that has a snapshot,
+// or that went on with its memory, has more to lose than that.
+func (o VM) failedAlone(pod *corev1.Pod) Action {
 	if !captureOnly(o.Object.Spec.Template.Labels) || Mode(o.Object) != v1alpha1.ModeRunning ||
 		pod.Labels[pods.LabelOperation] != "" || len(o.Record.GetSnapshots()) > 0 ||
 		len(o.Record.GetSpent()) > 0 || o.Record.GetBase() != "" {
-		return ""
+		return Action{Do: None}
 	}
-	return failedTask(pod)
+	if why := failedTask(pod); why != "" {
+		return Action{Do: StopVM, Waits: ReasonTaskFailed, Message: why}
+	}
+	return Action{Do: None}
 }
 
 // forgets ends the pod whose failure has stopped the VM: what is wished later does not depend on it.

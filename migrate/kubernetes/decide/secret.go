@@ -53,8 +53,8 @@ func KeysOf(c *v1alpha1.VMSnapshotClass) Keys {
 	return Keys{c.Spec.SealSecretRef != nil, c.Spec.SignSecretRef != nil}
 }
 
-// And are these keys, and others.
-func (k Keys) And(others Keys) Keys { return Keys{k.Seal || others.Seal, k.Sign || others.Sign} }
+// With are these keys, and others.
+func (k Keys) With(others Keys) Keys { return Keys{k.Seal || others.Seal, k.Sign || others.Sign} }
 
 // SecretsOf are those that a class names: that of the login, and those of the keys that are wanted.
 func SecretsOf(c *v1alpha1.VMSnapshotClass, keys Keys) (all []Secret) {

@@ -249,8 +249,8 @@ func (o VM) runs() Action {
 	case v1alpha1.ModeStopped:
 		return o.deletePod(&own[current])
 	}
-	if why := o.failedAlone(&own[current]); why != "" {
-		return Action{Do: StopVM, Waits: ReasonTaskFailed, Message: why}
+	if next := o.failedAlone(&own[current]); next.Do != None {
+		return next
 	}
 	switch wish := vm.Spec.NodeName; {
 	case wish == "", wish == node:
@@ -322,8 +322,8 @@ func (o VM) outdated(pod *corev1.Pod) bool {
 func (o VM) again(own []corev1.Pod, last *corev1.Pod) Action {
 	rule := o.Object.Spec.Template.Spec.RestartPolicy
 	failed := last.Status.Phase == corev1.PodFailed
-	if why := o.failedAlone(last); why != "" {
-		return Action{Do: StopVM, Waits: ReasonTaskFailed, Message: why}
+	if next := o.failedAlone(last); next.Do != None {
+		return next
 	}
 	if rule == corev1.RestartPolicyNever || rule == corev1.RestartPolicyOnFailure && !failed {
 		return Action{Do: None, Waits: ReasonEnded}

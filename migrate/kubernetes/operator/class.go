@@ -21,19 +21,14 @@ func (v View) Class(ctx context.Context, namespace, field, name string, orDefaul
 	if name == "" && !orDefault {
 		return o, nil
 	}
-	ns := &corev1.Namespace{}
-	there, err := v.Get(ctx, types.NamespacedName{Name: namespace}, ns)
-	if err != nil {
+	var err error
+	if o.Namespace, err = v.Namespace(ctx, namespace); err != nil {
 		return o, err
 	}
-	if there {
-		o.Namespace = ns
+	if o.All, err = v.Classes(ctx); err != nil {
+		return o, err
 	}
-	all := &v1alpha1.VMSnapshotClassList{}
-	if err := v.List(ctx, all); err != nil {
-		return o, fmt.Errorf("list classes of snapshots: %w", err)
-	}
-	o.All, o.Object = all.Items, classOf(all.Items, name, o.Namespace)
+	o.Object = classOf(o.All, name, o.Namespace)
 	if o.Object == nil || len(decide.SecretsOf(o.Object, decide.AllKeys)) == 0 || v.Secrets == nil {
 		return o, nil
 	}
@@ -71,18 +66,34 @@ func (v View) Grace(ctx context.Context, namespace string, rec *nodev1.Record) (
 	if rec.GetPrefix() == "" { // no class has given its place
 		return 0, nil
 	}
-	all, ns := &v1alpha1.VMSnapshotClassList{}, &corev1.Namespace{}
-	if err := v.List(ctx, all); err != nil {
-		return 0, fmt.Errorf("list classes of snapshots: %w", err)
-	}
-	there, err := v.Get(ctx, types.NamespacedName{Name: namespace}, ns)
+	all, err := v.Classes(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if !there {
-		ns = nil
+	ns, err := v.Namespace(ctx, namespace)
+	if err != nil {
+		return 0, err
 	}
-	return decide.Grace(all.Items, rec.GetPrefix(), ns), nil
+	return decide.Grace(all, rec.GetPrefix(), ns), nil
+}
+
+// Classes reads all classes of snapshots.
+func (v View) Classes(ctx context.Context) ([]v1alpha1.VMSnapshotClass, error) {
+	all := &v1alpha1.VMSnapshotClassList{}
+	if err := v.List(ctx, all); err != nil {
+		return nil, fmt.Errorf("list classes of snapshots: %w", err)
+	}
+	return all.Items, nil
+}
+
+// Namespace reads a namespace; nil: there is none.
+func (v View) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	ns := &corev1.Namespace{}
+	there, err := v.Get(ctx, types.NamespacedName{Name: name}, ns)
+	if err != nil || !there {
+		return nil, err
+	}
+	return ns, nil
 }
 
 // classOf is the class of a name, or the default one; nil: there is none.
